@@ -1,0 +1,254 @@
+"""What the user asked for: flags, and ``[tool.torchopt]`` of the nearest ``pyproject.toml``.
+
+Every flag is a key of the same name and the other way round; both are read by the same parsers.
+A flag wins over a key.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from .environment import Environment, Version
+from .errors import TorchoptError
+from .options import NEWEST_TORCH, OLDEST_TORCH, AmpDtype, Options, Target, Tier
+
+_E = TypeVar("_E", bound=Enum)
+
+
+class Format(str, Enum):
+    """How a command reports."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every flag of ``rewrite`` and ``verify``; None where nothing is said."""
+
+    dry_run: bool | None = None
+    check: bool | None = None
+    output: Path | None = None
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
+    tier: Tier | None = None
+    target: Target | None = None
+    gpus: int | None = None
+    torch: Version | None = None
+    amp: AmpDtype | None = None
+    format: Format | None = None
+    verify: bool | None = None
+    python: str | None = None
+    steps: int | None = None
+    seed: int | None = None
+    timeout: float | None = None
+    no_timing: bool | None = None
+    repeats: int | None = None
+
+    @classmethod
+    def from_flags(cls, flags: Mapping[str, object]) -> Settings:
+        """The settings the flags in ``flags`` (by field name, None when absent) give.
+
+        Raises :class:`TorchoptError` naming the flag when a value is none.
+        """
+        values: dict[str, Any] = {
+            key: _parsed(key, value, f"--{_dashed(key)}")
+            for key, value in flags.items()
+            if value is not None
+        }
+        return cls(**values)
+
+    def over(self, base: Settings) -> Settings:
+        """These settings, and those of ``base`` where these say nothing."""
+        said = {key: value for key, value in vars(self).items() if value is not None}
+        return replace(base, **said)
+
+    def options(self, environment: Environment) -> Options:
+        """The options of a rewrite for ``environment``.
+
+        Raises :class:`TorchoptError` when the script would run under a torch older than
+        :data:`OLDEST_TORCH`.
+        """
+        torch_version = self.torch or environment.torch_version or NEWEST_TORCH
+        if torch_version < OLDEST_TORCH:
+            version, oldest = (".".join(map(str, v)) for v in (torch_version, OLDEST_TORCH))
+            where = "" if self.torch else f" in {environment.python}"
+            raise TorchoptError(
+                f"--torch: torch {version}{where} is older than {oldest}, the oldest that torchopt "
+                "writes for"
+            )
+        defaults = Options()
+        return Options(
+            tier=defaults.tier if self.tier is None else self.tier,
+            target=self.target or defaults.target,
+            amp=self.amp or defaults.amp,
+            gpus=self.gpus,
+            torch_version=torch_version,
+            python_version=environment.python_version,
+            select=frozenset(self.select or ()),
+            ignore=frozenset(self.ignore or ()),
+        )
+
+
+def load_settings(folder: Path) -> Settings:
+    """``[tool.torchopt]`` of the nearest ``pyproject.toml`` that has one, from ``folder`` upwards.
+
+    Raises :class:`TorchoptError` (path, line) for what is not TOML, an unknown key or a wrong
+    value.
+    """
+    folder = folder.absolute()
+    for parent in (folder, *folder.parents):
+        path = parent / "pyproject.toml"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if "torchopt" not in text:
+            continue
+        table = _table(path, text)
+        if table is not None:
+            return _settings(path, text, table)
+    return Settings()
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` when ``known`` holds something close to ``name``, else nothing."""
+    import difflib
+
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _table(path: Path, text: str) -> Mapping[str, object] | None:
+    toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        document: dict[str, Any] = toml.loads(text)
+    except ValueError as error:
+        place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        line, column = (int(place[1]), int(place[2])) if place else (None, None)
+        message = re.sub(r" \(at .*\)$", "", str(error))
+        raise TorchoptError(f"not valid TOML: {message}", path, line, column) from None
+    table = document.get("tool", {}).get("torchopt")
+    if not isinstance(table, dict | None):
+        raise TorchoptError("tool.torchopt is not a table", path, _line_of(text, "torchopt"))
+    return cast("dict[str, object] | None", table)
+
+
+def _settings(path: Path, text: str, table: Mapping[str, object]) -> Settings:
+    known = {_dashed(field.name) for field in fields(Settings)}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        line, name = _line_of(text, key), key.replace("-", "_")
+        if _dashed(key) not in known:
+            close = suggestion(_dashed(key), known)
+            raise TorchoptError(f"unknown key {key!r} in [tool.torchopt]{close}", path, line)
+        try:
+            values[name] = _parsed(name, value, key)
+        except TorchoptError as error:
+            raise TorchoptError(error.message, path, line) from None
+    return _relative_to(path.parent, Settings(**values))
+
+
+def _relative_to(folder: Path, settings: Settings) -> Settings:
+    """Paths in a configuration file are meant from that file, not from the working directory."""
+    if settings.output is not None:
+        settings = replace(settings, output=folder / settings.output)
+    if settings.python is not None and re.search(r"[/\\]", settings.python):
+        settings = replace(settings, python=str(folder / Path(settings.python).expanduser()))
+    return settings
+
+
+def _line_of(text: str, key: str) -> int | None:
+    lines = text.splitlines()
+    headers = (i for i, row in enumerate(lines) if re.match(r"\s*\[\s*tool\.torchopt", row))
+    header = next(headers, 0)
+    wanted = re.compile(rf"(?:^|[\s{{.,\"'\[]){re.escape(key)}[\"']?\s*[=\].]")
+    return next((i + 1 for i in range(header, len(lines)) if wanted.search(lines[i])), None)
+
+
+def _dashed(key: str) -> str:
+    return key.replace("_", "-")
+
+
+def _parsed(key: str, value: object, place: str) -> Any:
+    try:
+        return _PARSERS[key](value)
+    except ValueError as error:
+        raise TorchoptError(f"{place}: {error}") from None
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise ValueError(f"{value!r} is not a string")
+
+
+def _names(value: object) -> tuple[str, ...]:
+    items = cast("list[object]", value) if isinstance(value, (list, tuple)) else [value]
+    return tuple(name for item in items for name in re.split(r"[\s,]+", _text(item)) if name)
+
+
+def _at_least(smallest: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= smallest:
+            return value
+        raise ValueError(f"{value!r} is not a whole number of at least {smallest}")
+
+    return parse
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    raise ValueError(f"{value!r} is not a number of seconds above 0")
+
+
+def _one_of(choices: Mapping[str, _E]) -> Callable[[object], _E]:
+    def parse(value: object) -> _E:
+        if isinstance(value, str) and value in choices:
+            return choices[value]
+        raise ValueError(f"{value!r} is not one of {', '.join(choices)}")
+
+    return parse
+
+
+def _version(value: object) -> Version:
+    match = re.match(r"v?(\d+)\.(\d+)", value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a version such as '2.4'")
+    return int(match[1]), int(match[2])
+
+
+_PARSERS: Mapping[str, Callable[[object], object]] = {
+    "dry_run": _flag,
+    "check": _flag,
+    "output": lambda value: Path(_text(value)),
+    "select": _names,
+    "ignore": _names,
+    "tier": _one_of({tier.label: tier for tier in Tier}),
+    "target": _one_of({target.value: target for target in Target}),
+    "gpus": _at_least(1),
+    "torch": _version,
+    "amp": _one_of({dtype.value: dtype for dtype in AmpDtype}),
+    "format": _one_of({kind.value: kind for kind in Format}),
+    "verify": _flag,
+    "python": _text,
+    "steps": _at_least(1),
+    "seed": _at_least(0),
+    "timeout": _seconds,
+    "no_timing": _flag,
+    "repeats": _at_least(1),
+}

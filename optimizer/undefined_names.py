@@ -1,0 +1,46 @@
+"""The names a file reads and never binds: what a rewrite must not add to."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import symtable
+from collections.abc import Iterator
+
+_MODULE_ATTRIBUTES = frozenset(
+    {"__annotations__", "__builtins__", "__cached__", "__file__", "__path__"}
+)
+_STAR_IMPORT = re.compile(r"import\s*\*")
+_KNOWN = frozenset(dir(builtins)) | _MODULE_ATTRIBUTES
+
+
+def undefined_names(text: str) -> frozenset[str] | None:
+    """Names ``text`` reads as globals although neither the module nor Python defines them.
+
+    None when that cannot be told, because a star import may define any name. ``text`` must parse.
+    """
+    if _STAR_IMPORT.search(text):
+        return None
+    scopes = list(_scopes(symtable.symtable(text, "<text>", "exec")))
+    module = scopes[0]
+    defined = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
+    for scope in scopes[1:]:
+        bound = (symbol for symbol in scope.get_symbols() if _binds(symbol))
+        defined |= {symbol.get_name() for symbol in bound if symbol.is_declared_global()}
+    read = {
+        symbol.get_name()
+        for scope in scopes
+        for symbol in scope.get_symbols()
+        if symbol.is_referenced() and (symbol.is_global() or scope is module)
+    }
+    return frozenset(read - defined - _KNOWN)
+
+
+def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _scopes(child)
+
+
+def _binds(symbol: symtable.Symbol) -> bool:
+    return symbol.is_assigned() or symbol.is_imported()

@@ -1,0 +1,163 @@
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer.config import Format, Settings, load_settings, suggestion
+from torchopt_cli.optimizer.environment import Environment
+from torchopt_cli.optimizer.errors import ExitCode, TorchoptError
+from torchopt_cli.optimizer.options import NEWEST_TORCH, AmpDtype, Options, Target, Tier
+
+ENVIRONMENT = Environment(Path("/usr/bin/python"), (3, 11), (2, 5))
+
+
+def configure(folder: Path, body: str) -> Path:
+    path = folder / "pyproject.toml"
+    path.write_text(f"[project]\nname = 'x'\n\n[tool.torchopt]\n{body}\n")
+    return path
+
+
+def test_no_configuration_says_nothing(tmp_path: Path) -> None:
+    assert load_settings(tmp_path) == Settings()
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    configure(
+        tmp_path,
+        """
+dry-run = true
+check = false
+output = "out/fast.py"
+select = ["no-grad", "autocast"]
+ignore = "compile, pin-memory"
+tier = "exact"
+target = "cuda"
+gpus = 2
+torch = "2.4"
+amp = "bf16"
+format = "json"
+verify = true
+python = "python3.10"
+steps = 20
+seed = 0
+timeout = 1.5
+no-timing = true
+repeats = 3
+""",
+    )
+    assert load_settings(tmp_path) == Settings(
+        dry_run=True,
+        check=False,
+        output=tmp_path / "out/fast.py",
+        select=("no-grad", "autocast"),
+        ignore=("compile", "pin-memory"),
+        tier=Tier.EXACT,
+        target=Target.CUDA,
+        gpus=2,
+        torch=(2, 4),
+        amp=AmpDtype.BF16,
+        format=Format.JSON,
+        verify=True,
+        python="python3.10",
+        steps=20,
+        seed=0,
+        timeout=1.5,
+        no_timing=True,
+        repeats=3,
+    )
+
+
+def test_the_nearest_file_with_a_section_counts(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    configure(tmp_path, "steps = 5")
+    (tmp_path / "a" / "pyproject.toml").write_text("[project]\nname = 'torchopt-user'\n")
+    assert load_settings(inner).steps == 5
+    configure(inner, "steps = 7")
+    assert load_settings(inner).steps == 7
+
+
+def test_an_interpreter_given_as_a_path_is_meant_from_the_file(tmp_path: Path) -> None:
+    configure(tmp_path, 'python = ".venv/bin/python"')
+    assert load_settings(tmp_path).python == str(tmp_path / ".venv/bin/python")
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "message"),
+    [
+        ("steps = 3\ntiers = 'exact'", 6, "unknown key 'tiers' .*did you mean 'tier'"),
+        ("tier = 'bitwise'", 5, "tier: 'bitwise' is not one of exact, numeric, semantic"),
+        ("gpus = 0", 5, "gpus: 0 is not a whole number of at least 1"),
+        ("gpus = true", 5, "gpus: True is not a whole number"),
+        ("torch = 2.4", 5, "torch: 2.4 is not a version such as '2.4'"),
+        ("verify = 'yes'", 5, "verify: 'yes' is neither true nor false"),
+        ("select = [1]", 5, "select: 1 is not a string"),
+        ("timeout = -1", 5, "timeout: -1 is not a number of seconds above 0"),
+        ("[tool.torchopt.other]\nx = 1", 5, "unknown key 'other'"),
+        ("steps = ", 5, "not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(
+    tmp_path: Path, body: str, line: int, message: str
+) -> None:
+    path = configure(tmp_path, body)
+    with pytest.raises(TorchoptError, match=message) as caught:
+        load_settings(tmp_path)
+    assert (caught.value.path, caught.value.line) == (path, line)
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert "\n" not in str(caught.value)
+
+
+def test_a_key_that_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool]\ntorchopt = 3\n")
+    with pytest.raises(TorchoptError, match=r"pyproject.toml:2: tool.torchopt is not a table"):
+        load_settings(tmp_path)
+
+
+def test_flags_are_parsed_alike() -> None:
+    flags = {"tier": "exact", "select": ["a,b", "c"], "torch": "2.4.1+cu121", "gpus": None}
+    assert Settings.from_flags(flags) == Settings(
+        tier=Tier.EXACT, select=("a", "b", "c"), torch=(2, 4)
+    )
+
+
+def test_a_wrong_flag_is_named() -> None:
+    with pytest.raises(TorchoptError, match="--amp: 'fp8' is not one of auto, bf16, fp16"):
+        Settings.from_flags({"amp": "fp8"})
+    with pytest.raises(TorchoptError, match="--no-timing"):
+        Settings.from_flags({"no_timing": 3})
+
+
+def test_a_flag_wins_over_a_key() -> None:
+    configured = Settings(tier=Tier.EXACT, dry_run=True, steps=5)
+    flags = Settings(tier=Tier.SEMANTIC, dry_run=False)
+    assert flags.over(configured) == Settings(tier=Tier.SEMANTIC, dry_run=False, steps=5)
+
+
+def test_options_take_the_versions_of_the_environment() -> None:
+    options = Settings(tier=Tier.EXACT, select=("a",)).options(ENVIRONMENT)
+    assert options == Options(
+        tier=Tier.EXACT,
+        torch_version=(2, 5),
+        python_version=(3, 11),
+        select=frozenset({"a"}),
+    )
+    assert Settings(torch=(2, 3)).options(ENVIRONMENT).torch_version == (2, 3)
+    without = Environment(ENVIRONMENT.python, (3, 11), None)
+    assert Settings().options(without).torch_version == NEWEST_TORCH
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment"),
+    [
+        (Settings(torch=(1, 13)), ENVIRONMENT),
+        (Settings(), Environment(ENVIRONMENT.python, (3, 8), (1, 13))),
+    ],
+)
+def test_a_torch_too_old_is_refused(settings: Settings, environment: Environment) -> None:
+    with pytest.raises(TorchoptError, match=r"torch 1\.13.* older than 2\.2"):
+        settings.options(environment)
+
+
+def test_suggestions() -> None:
+    assert suggestion("no-gard", ["no-grad", "compile"]) == " (did you mean 'no-grad'?)"
+    assert suggestion("zzz", ["no-grad", "compile"]) == ""
