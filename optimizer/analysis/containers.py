@@ -1,0 +1,82 @@
+"""Picks parts out of tuples, lists and dicts that are written out in the source."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from .values import Display, Element, External, Made, Unknown, Value
+
+if TYPE_CHECKING:
+    from .resolver import Resolver
+
+_Part = int | str
+
+
+def select(
+    resolver: Resolver, values: frozenset[Value], path: tuple[_Part, ...]
+) -> frozenset[Value]:
+    """The part of each value that ``path`` leads to; parts that are not written out become :class:`Element`."""
+    for depth, part in enumerate(path):
+        found: set[Value] = set()
+        for value in values:
+            inner = _part(resolver, value, part)
+            if inner is None:
+                found |= _opaque(value, path[depth:])
+            else:
+                found |= select(resolver, inner, path[depth + 1 :])
+        return frozenset(found)
+    return values
+
+
+def _opaque(value: Value, path: tuple[_Part, ...]) -> frozenset[Value]:
+    if isinstance(value, Unknown):
+        return frozenset([value])
+    if isinstance(value, Element):
+        return frozenset([Element(value.of, (*value.path, *path))])
+    return frozenset([Element(value, path)])
+
+
+def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | None:
+    if isinstance(value, Made):
+        return _keyword_of_dict_call(resolver, value, part)
+    if not isinstance(value, Display):
+        return None
+    node = value.node
+    if isinstance(node, ast.Tuple | ast.List):
+        starred = any(isinstance(element, ast.Starred) for element in node.elts)
+        if isinstance(part, int) and not starred and -len(node.elts) <= part < len(node.elts):
+            return resolver.values(node.elts[part], value.module)
+        if part == "each" and not starred and node.elts:
+            return frozenset().union(*(resolver.values(e, value.module) for e in node.elts))
+    if isinstance(node, ast.Dict):
+        return _dict_part(resolver, node, value, part)
+    if isinstance(node, ast.DictComp):
+        return resolver.values(node.value, value.module)
+    if isinstance(node, ast.ListComp | ast.GeneratorExp) and isinstance(part, int | str):
+        return resolver.values(node.elt, value.module)
+    return None
+
+
+def _dict_part(
+    resolver: Resolver, node: ast.Dict, value: Display, part: _Part
+) -> frozenset[Value] | None:
+    for key, item in zip(reversed(node.keys), reversed(node.values), strict=True):
+        if key is None:
+            inner = select(resolver, resolver.values(item, value.module), (part,))
+            if not any(isinstance(v, Element | Unknown) for v in inner):
+                return inner
+        elif isinstance(key, ast.Constant) and key.value == part:
+            return resolver.values(item, value.module)
+    if part == "each" and node.values:
+        return frozenset().union(*(resolver.values(v, value.module) for v in node.values))
+    return None
+
+
+def _keyword_of_dict_call(resolver: Resolver, value: Made, part: _Part) -> frozenset[Value] | None:
+    if not (isinstance(value.maker, External) and value.maker.name == "builtins.dict"):
+        return None
+    for keyword in value.call.keywords:
+        if keyword.arg == part:
+            return resolver.values(keyword.value, value.module)
+    return None

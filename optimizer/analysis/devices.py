@@ -1,0 +1,128 @@
+"""Understands the ways scripts name the device they run on.
+
+Among them: ``torch.device("cuda")``, ``torch.device("cuda" if torch.cuda.is_available() else "cpu")``, ``"cuda:0"``, an
+integer rank, ``args.device``, ``use_cuda = torch.cuda.is_available()`` flags, ``model.device``,
+``next(model.parameters()).device``, ``accelerator.device`` and ``self.device``.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from .facts import DeviceKind, DeviceName
+from .resolver import Resolver
+from .scopes import Assigned
+from .signatures import call_argument
+from .syntax import Module
+from .values import Attribute, Display, External, Literal, Made, Option, Value
+
+DEVICE_MAKERS = frozenset({"torch.device", "torch.accelerator.current_accelerator"})
+
+
+def device_kind(resolver: Resolver, expression: ast.expr, module: Module) -> DeviceKind:
+    """Which device ``expression`` names."""
+    if isinstance(expression, ast.IfExp | ast.BoolOp) or _is_conditional(
+        resolver, expression, module
+    ):
+        kinds = {_value_kind(resolver, v) for v in resolver.values(expression, module)}
+        return DeviceKind.CHOSEN if DeviceKind.CUDA in kinds or len(kinds) > 1 else _single(kinds)
+    return _single({_value_kind(resolver, v) for v in resolver.values(expression, module)})
+
+
+def _single(kinds: set[DeviceKind]) -> DeviceKind:
+    if len(kinds) == 1:
+        return kinds.pop()
+    if kinds and DeviceKind.UNKNOWN not in kinds:
+        return DeviceKind.CHOSEN
+    return DeviceKind.CHOSEN if DeviceKind.CHOSEN in kinds else DeviceKind.UNKNOWN
+
+
+def _is_conditional(resolver: Resolver, expression: ast.expr, module: Module) -> bool:
+    return any(
+        isinstance(v, Made)
+        and isinstance(v.maker, External)
+        and v.maker.name == "torch.device"
+        and v.call.args
+        and isinstance(v.call.args[0], ast.IfExp | ast.BoolOp)
+        for v in resolver.values(expression, module)
+    )
+
+
+def _value_kind(resolver: Resolver, value: Value) -> DeviceKind:
+    match value:
+        case Literal(str() as text):
+            return _text_kind(text)
+        case Literal(bool() | None):
+            return DeviceKind.UNKNOWN
+        case Literal(int()):
+            return DeviceKind.CUDA
+        case Made(call, module, External("torch.device")):
+            argument = call_argument(call, "type", 0) or call_argument(call, "device", 0)
+            return device_kind(resolver, argument, module) if argument else DeviceKind.UNKNOWN
+        case Made(_, _, External("torch.cuda.current_device")):
+            return DeviceKind.CUDA
+        case Made(_, _, External("torch.accelerator.current_accelerator")):
+            return DeviceKind.CHOSEN
+        case Display(ast.JoinedStr(values=[ast.Constant(value=str() as text), *_])):
+            return _text_kind(text)
+        case Display(ast.BinOp(left=ast.Constant(value=str() as text))):
+            return _text_kind(text)
+        case Option():
+            return DeviceKind.CHOSEN
+        case Attribute(_, "device"):
+            return DeviceKind.CHOSEN
+        case _:
+            return DeviceKind.UNKNOWN
+
+
+def _text_kind(text: str) -> DeviceKind:
+    if text.startswith("cuda"):
+        return DeviceKind.CUDA
+    return DeviceKind.CPU if text == "cpu" else DeviceKind.UNKNOWN
+
+
+def find_devices(resolver: Resolver) -> tuple[DeviceName, ...]:
+    """The names assigned a device or a use-CUDA flag, in source order per module."""
+    found: list[DeviceName] = []
+    for module in resolver.project.modules:
+        for scope in module.scopes.by_node.values():
+            for name, bindings in scope.bindings.items():
+                for binding in bindings:
+                    if isinstance(binding.source, Assigned) and not binding.source.path:
+                        fact = _device_name(resolver, name, binding.source.value, module)
+                        if fact is not None:
+                            found.append(fact)
+    return tuple(sorted(found, key=lambda fact: (str(fact.path), fact.span)))
+
+
+def _device_name(
+    resolver: Resolver, name: str, value: ast.expr, module: Module
+) -> DeviceName | None:
+    if _is_flag(resolver, value, module):
+        return DeviceName(module, value, name, DeviceKind.CHOSEN, True)
+    makers = resolver.maker_names(value, module)
+    texts = {v.value for v in resolver.values(value, module) if isinstance(v, Literal)}
+    is_text = bool(texts) and all(
+        isinstance(t, str) and _text_kind(t) != DeviceKind.UNKNOWN for t in texts
+    )
+    if (makers and makers <= DEVICE_MAKERS) or is_text:
+        return DeviceName(module, value, name, device_kind(resolver, value, module), False)
+    return None
+
+
+def _is_flag(resolver: Resolver, value: ast.expr, module: Module) -> bool:
+    """Whether ``value`` is true when CUDA is to be used: ``is_available()``, alone or with other conditions."""
+    if isinstance(value, ast.BoolOp):
+        return any(_is_flag(resolver, part, module) for part in value.values)
+    if isinstance(value, ast.IfExp):
+        return (
+            _is_flag(resolver, value.test, module)
+            and isinstance(value.body, ast.Constant)
+            and value.body.value is True
+        )
+    return resolver.maker_names(value, module) == {"torch.cuda.is_available"}
+
+
+def mentions_cuda(module: Module) -> bool:
+    """Whether the file speaks of CUDA at all, which makes it a script for a GPU."""
+    return "cuda" in module.source.text

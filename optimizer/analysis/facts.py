@@ -1,0 +1,144 @@
+"""The facts a :class:`~.script.TrainingScript` is made of. Each carries where it was seen."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from ..rewriting.edits import Span
+from .syntax import FunctionNode, LoopNode, Module
+from .values import Class, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Fact:
+    """Something seen at ``node`` of ``module``."""
+
+    module: Module
+    node: ast.AST
+
+    @property
+    def path(self) -> Path:
+        return self.module.path
+
+    @property
+    def span(self) -> Span:
+        return self.module.span(self.node)
+
+    @property
+    def code(self) -> str:
+        return self.module.code(self.node)
+
+    @property
+    def function(self) -> FunctionNode | None:
+        return self.module.function(self.node)
+
+
+@dataclass(frozen=True, eq=False)
+class CallFact(Fact):
+    """A call of interest; ``name`` is what is called, a library name or a bare method name."""
+
+    node: ast.Call
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Model(Fact):
+    """The call that makes a neural network.
+
+    ``cls`` is its first-party class; ``library_name`` what made it otherwise (``torchvision.models.resnet18``).
+    """
+
+    node: ast.Call
+    cls: Class | None
+    library_name: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Optimizer(Fact):
+    """The call that makes an optimizer; ``library_name`` is its torch class.
+
+    ``cls`` is set for a first-party class that derives from a torch optimizer or wraps one.
+    """
+
+    node: ast.Call
+    library_name: str | None
+    cls: Class | None
+
+
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """An argument of a call: the expression, the module it stands in, and the dict display it came through.
+
+    ``display`` is set when the argument reached the call by ``**kwargs``.
+    """
+
+    value: ast.expr
+    module: Module
+    display: ast.Dict | ast.Call | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class DataLoader(Fact):
+    """A ``torch.utils.data.DataLoader(...)`` call.
+
+    ``arguments`` are those known by parameter name; ``opaque`` is the ``*args``/``**kwargs`` expression that may
+    hold others, None when the arguments are all known. ``displays`` are the keyword dicts that reach the call.
+    """
+
+    node: ast.Call
+    arguments: Mapping[str, Argument]
+    opaque: ast.expr | None
+    displays: tuple[tuple[ast.Dict | ast.Call, Module], ...]
+
+
+class LoopKind(Enum):
+    """What a loop is for. An ``EPOCHS`` loop runs whole training loops."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    EPOCHS = "epochs"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, eq=False)
+class Loop(Fact):
+    """A ``for`` or ``while`` loop.
+
+    ``loaders`` are the DataLoaders it iterates (through ``enumerate``, ``tqdm``, ``zip``, ``iter`` ...), empty when it
+    iterates something else. ``batch_target`` is the part of the loop's target that holds the batch.
+    ``forwards``, ``backwards`` and ``optimizer_steps`` are the calls its body reaches, also through functions.
+    """
+
+    node: LoopNode
+    kind: LoopKind
+    loaders: tuple[DataLoader, ...]
+    batch_target: ast.expr | None
+    forwards: tuple[CallFact, ...]
+    backwards: tuple[CallFact, ...]
+    optimizer_steps: tuple[CallFact, ...]
+
+
+class DeviceKind(Enum):
+    """Which device an expression names: always CUDA, always the CPU, or chosen when the script runs."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+    CHOSEN = "chosen"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceName(Fact):
+    """A name that holds a device (``device``, ``args.device``) or, when ``is_flag``, whether to use CUDA.
+
+    ``code`` of the fact is the assigned expression; ``name`` is how the script calls it.
+    """
+
+    name: str
+    kind: DeviceKind
+    is_flag: bool
+    value: Value | None = None

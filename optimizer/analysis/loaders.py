@@ -1,0 +1,170 @@
+"""Finds the DataLoaders of a script with all their arguments, keyword dicts included."""
+
+from __future__ import annotations
+
+import ast
+
+from .facts import Argument, DataLoader
+from .resolver import Resolver
+from .syntax import Module
+from .values import Class, Display, External, Made, Value
+
+DATALOADER = "torch.utils.data.DataLoader"
+PARAMETERS = (
+    "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last timeout "
+    "worker_init_fn multiprocessing_context"
+).split()
+"""DataLoader's positional parameters, in order
+(https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader)."""
+
+
+def find_loaders(resolver: Resolver) -> tuple[DataLoader, ...]:
+    """Every DataLoader call of the project, in source order per module."""
+    found: dict[ast.Call, DataLoader] = {}
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if is_loader_maker(resolver, resolver.values(call.func, module)):
+                found[call] = _loader(resolver, call, module)
+    return tuple(found.values())
+
+
+def is_loader_maker(resolver: Resolver, callees: frozenset[Value]) -> bool:
+    """Whether calling one of ``callees`` makes a DataLoader (torch's or a plain subclass of it)."""
+    for callee in callees:
+        if isinstance(callee, External) and callee.name == DATALOADER:
+            return True
+        if isinstance(callee, Class) and DATALOADER in resolver.base_names(callee):
+            return not any(
+                isinstance(node, ast.FunctionDef) and node.name in {"__init__", "__iter__"}
+                for node in callee.node.body
+            )
+    return False
+
+
+def loaders_in(loaders: tuple[DataLoader, ...], values: frozenset[Value]) -> tuple[DataLoader, ...]:
+    """The loaders among ``values``."""
+    by_call = {loader.node: loader for loader in loaders}
+    found = {
+        value.call: by_call[value.call]
+        for value in values
+        if isinstance(value, Made) and value.call in by_call
+    }
+    return tuple(found.values())
+
+
+def _loader(resolver: Resolver, call: ast.Call, module: Module) -> DataLoader:
+    arguments: dict[str, Argument] = {}
+    opaque: ast.expr | None = None
+    displays: list[tuple[ast.Dict | ast.Call, Module]] = []
+    for parameter, value in zip(PARAMETERS, call.args, strict=False):
+        if isinstance(value, ast.Starred):
+            opaque = value
+            break
+        arguments[parameter] = Argument(value, module)
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            arguments[keyword.arg] = Argument(keyword.value, module)
+            continue
+        entries, found = keyword_dict(resolver, keyword.value, module)
+        if entries is None:
+            opaque = keyword.value
+        else:
+            displays += found
+            for name, argument in entries.items():
+                arguments.setdefault(name, argument)
+    return DataLoader(module, call, arguments, opaque, tuple(displays))
+
+
+def keyword_dict(
+    resolver: Resolver, expression: ast.expr, module: Module
+) -> tuple[dict[str, Argument] | None, list[tuple[ast.Dict | ast.Call, Module]]]:
+    """The entries of a dict passed as ``**expression`` and the displays they are written in.
+
+    The entries are None unless every dict that may arrive is written out with string keys. An entry that only some of
+    the dicts have is included: it may be there. Later ``d.update(..)`` and ``d["k"] = v`` of the same name count.
+    """
+    entries: dict[str, Argument] = {}
+    displays: list[tuple[ast.Dict | ast.Call, Module]] = []
+    values = resolver.values(expression, module)
+    for value in values:
+        node = _dict_node(value)
+        if node is None:
+            return None, []
+        owner = value.module  # type: ignore[union-attr]
+        own = _entries(resolver, node, owner)
+        if own is None:
+            return None, []
+        displays.append((node, owner))
+        entries.update(own)
+    later = _later_entries(resolver, expression, module)
+    if not values or later is None:
+        return None, []
+    entries.update(later)
+    return entries, displays
+
+
+def _dict_node(value: Value) -> ast.Dict | ast.Call | None:
+    if isinstance(value, Display) and isinstance(value.node, ast.Dict):
+        return value.node
+    if (
+        isinstance(value, Made)
+        and isinstance(value.maker, External)
+        and value.maker.name == "builtins.dict"
+    ):
+        return value.call if not value.call.args else None
+    return None
+
+
+def _entries(
+    resolver: Resolver, node: ast.Dict | ast.Call, module: Module
+) -> dict[str, Argument] | None:
+    entries: dict[str, Argument] = {}
+    if isinstance(node, ast.Call):
+        pairs = [(k.arg, k.value) for k in node.keywords]
+    else:
+        pairs = [
+            (key.value if isinstance(key, ast.Constant) else None, value)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if not (key is not None and not isinstance(key, ast.Constant))
+        ]
+        if len(pairs) != len(node.values):
+            return None
+    for key, value in pairs:
+        if key is None:
+            inner, _ = keyword_dict(resolver, value, module)
+            if inner is None:
+                return None
+            entries.update(inner)
+        else:
+            entries[str(key)] = Argument(value, module, node)
+    return entries
+
+
+def _later_entries(
+    resolver: Resolver, expression: ast.expr, module: Module
+) -> dict[str, Argument] | None:
+    """What is added to the dict after it is made, by assignments to its items or ``update``; None when unclear."""
+    if not isinstance(expression, ast.Name):
+        return {}
+    found: dict[str, Argument] = {}
+    for node in module.nodes:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if _names(target.value if isinstance(target, ast.Subscript) else None, expression):
+                    key = target.slice  # type: ignore[union-attr]
+                    if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+                        return None
+                    found[key.value] = Argument(node.value, module)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "update" and _names(node.func.value, expression):
+                for argument in node.args:
+                    inner, _ = keyword_dict(resolver, argument, module)
+                    if inner is None:
+                        return None
+                    found.update({k: Argument(a.value, a.module) for k, a in inner.items()})
+                found.update({k.arg: Argument(k.value, module) for k in node.keywords if k.arg})
+    return found
+
+
+def _names(node: ast.AST | None, name: ast.Name) -> bool:
+    return isinstance(node, ast.Name) and node.id == name.id

@@ -1,0 +1,221 @@
+"""Finds the neural networks and the optimizers of a script."""
+
+from __future__ import annotations
+
+import ast
+
+from .facts import Model, Optimizer
+from .resolver import Resolver
+from .signatures import call_argument
+from .syntax import Module
+from .values import Class, Display, Element, External, Instance, Made, Value
+
+MODULE_CLASSES = frozenset({"torch.nn.Module", "torch.jit.ScriptModule"})
+_FRAMEWORK_BASES = (
+    "pytorch_lightning.",
+    "lightning.",
+    "transformers.",
+    "torchvision.models.",
+    "timm.",
+    "segmentation_models_pytorch.",
+    "torch_geometric.nn.",
+)
+_FACTORIES = frozenset(
+    {
+        "torch.hub.load",
+        "timm.create_model",
+        "torchvision.models.get_model",
+        "efficientnet_pytorch.EfficientNet.from_name",
+        "efficientnet_pytorch.EfficientNet.from_pretrained",
+    }
+)
+WRAPPERS = frozenset(
+    {
+        "torch.nn.parallel.DataParallel",
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.compile",
+        "torch.jit.script",
+        "torch.jit.trace",
+        "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
+    }
+)
+"""Callables that take a model first and return it, or something that stands for it."""
+_LOSS_SUFFIXES = ("Loss",)
+
+
+def is_module_class(resolver: Resolver, cls: Class) -> bool:
+    """Whether a first-party class is a ``torch.nn.Module``, through first-party and known library bases."""
+    return any(
+        base in MODULE_CLASSES
+        or (base.startswith("torch.nn.") and base.rsplit(".", 1)[1][:1].isupper())
+        or base.startswith(_FRAMEWORK_BASES)
+        for base in resolver.base_names(cls)
+    )
+
+
+def is_loss_name(name: str) -> bool:
+    """Whether a library name is a loss class of ``torch.nn``."""
+    return name.startswith("torch.nn.") and name.endswith(_LOSS_SUFFIXES)
+
+
+def unwrap(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
+    """``values`` with parallel, compiled and scripted wrappers replaced by what they wrap."""
+    found: set[Value] = set()
+    seen: set[Value] = set()
+    pending = set(values)
+    while pending:
+        value = pending.pop()
+        seen.add(value)
+        if (
+            isinstance(value, Made)
+            and isinstance(value.maker, External)
+            and value.maker.name in WRAPPERS
+        ):
+            wrapped = call_argument(value.call, "module", 0) or call_argument(
+                value.call, "model", 0
+            )
+            if wrapped is not None:
+                # `self.model = DDP(self.model)` wraps itself as far as the trace can tell.
+                pending |= resolver.values(wrapped, value.module) - seen
+                continue
+        found.add(value)
+    return frozenset(found)
+
+
+def model_of(resolver: Resolver, value: Value) -> Model | None:
+    """The model a value is, None when it is none."""
+    if not isinstance(value, Made):
+        return None
+    maker = value.maker
+    if isinstance(maker, Class):
+        if is_module_class(resolver, maker) and not maker.node.name.endswith(_LOSS_SUFFIXES):
+            return Model(value.module, value.call, maker, None)
+        return None
+    return Model(value.module, value.call, None, maker.name) if _makes_model(maker.name) else None
+
+
+def _makes_model(name: str) -> bool:
+    """Whether calling the library name ``name`` gives a network."""
+    if name in _FACTORIES:
+        return True
+    package, _, last = name.rpartition(".")
+    if package == "torch.nn":
+        return last[:1].isupper() and not is_loss_name(name) and last not in {"Parameter", "Module"}
+    if package in {
+        "torchvision.models",
+        "torchvision.models.segmentation",
+        "torchvision.models.detection",
+    }:
+        return True
+    if package == "segmentation_models_pytorch":
+        return True
+    return package.startswith("transformers.") and last.startswith("from_") and "Model" in package
+
+
+def find_models(resolver: Resolver) -> tuple[Model, ...]:
+    """The networks made outside any module class: layers made inside ``__init__`` belong to their network."""
+    found: dict[ast.Call, Model] = {}
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if _inside_module_class(resolver, call, module) or _is_argument_of_model(call, module):
+                continue
+            for value in resolver.values(call, module):
+                if isinstance(value, Made) and value.call is call:
+                    model = model_of(resolver, value)
+                    if model is not None:
+                        found[call] = model
+    return tuple(model for model in found.values() if not _is_part(resolver, model, found))
+
+
+def _inside_module_class(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` runs as part of a module class: in its body, or in a function only such classes call."""
+    cls = module.enclosing_class(node)
+    if cls is not None:
+        return is_module_class(resolver, Class(cls, module))
+    function = module.function(node)
+    if function is None:
+        return False
+    sites = resolver.call_sites(function)
+    return bool(sites) and all(
+        (owner := site.module.enclosing_class(site.call)) is not None
+        and is_module_class(resolver, Class(owner, site.module))
+        for site in sites
+    )
+
+
+def _is_argument_of_model(call: ast.Call, module: Module) -> bool:
+    parent = module.parents.get(call)
+    return isinstance(parent, ast.Call) and call in parent.args and _looks_like_container(parent)
+
+
+def _looks_like_container(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name in {"Sequential", "ModuleList", "ModuleDict"}
+
+
+def _is_part(resolver: Resolver, model: Model, models: dict[ast.Call, Model]) -> bool:
+    """Whether a model made in the project is a layer assigned onto another one (``model.fc = nn.Linear(..)``)."""
+    statement = model.module.statement(model.node)
+    if not isinstance(statement, ast.Assign):
+        return False
+    for target in statement.targets:
+        if isinstance(target, ast.Attribute | ast.Subscript):
+            base = target.value
+            while isinstance(base, ast.Attribute | ast.Subscript):
+                base = base.value
+            holders = unwrap(resolver, resolver.values(base, model.module))
+            if any(isinstance(v, Made) and v.call in models for v in holders):
+                return True
+    return False
+
+
+def models_in(resolver: Resolver, values: frozenset[Value]) -> tuple[Model, ...]:
+    """The models among ``values``, wrappers looked through."""
+    found: dict[ast.Call, Model] = {}
+    for value in unwrap(resolver, values):
+        model = model_of(resolver, value)
+        if model is not None:
+            found[model.node] = model
+    return tuple(found.values())
+
+
+def is_module_value(resolver: Resolver, value: Value) -> bool:
+    """Whether a value is a network, including ``self`` inside a module class and sub-modules."""
+    if isinstance(value, Instance):
+        return is_module_class(resolver, value.cls)
+    if isinstance(value, Display | Element):
+        return False
+    return model_of(resolver, value) is not None
+
+
+def find_optimizers(resolver: Resolver) -> tuple[Optimizer, ...]:
+    """Calls that make an optimizer: torch's, first-party subclasses and wrapper classes around one."""
+    found: dict[ast.Call, Optimizer] = {}
+    for module in resolver.project.modules:
+        for call in module.calls:
+            for value in resolver.values(call.func, module):
+                optimizer = _optimizer(resolver, call, module, value)
+                if optimizer is not None:
+                    found[call] = optimizer
+    return tuple(found.values())
+
+
+def _optimizer(
+    resolver: Resolver, call: ast.Call, module: Module, callee: Value
+) -> Optimizer | None:
+    if isinstance(callee, External) and is_optimizer_name(callee.name):
+        return Optimizer(module, call, callee.name, None)
+    if isinstance(callee, Class):
+        bases = sorted(b for b in resolver.base_names(callee) if is_optimizer_name(b))
+        if bases:
+            return Optimizer(module, call, bases[0], callee)
+    return None
+
+
+def is_optimizer_name(name: str) -> bool:
+    """Whether a library name is a ``torch.optim`` optimizer class."""
+    return (
+        name.startswith("torch.optim.")
+        and name.count(".") == 2
+        and name.rsplit(".", 1)[1][:1].isupper()
+    )

@@ -1,0 +1,68 @@
+"""What code runs when a piece of code runs: its own nodes and those of the first-party functions it calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .resolver import Resolver
+from .syntax import FunctionNode, Module
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+@dataclass(frozen=True, eq=False)
+class Reached:
+    """A node that runs, the module it stands in, and whether it stands in the code asked about itself."""
+
+    node: ast.AST
+    module: Module
+    direct: bool
+
+
+def lexical_nodes(roots: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The nodes of ``roots`` that run with them: bodies of functions and classes defined inside do not."""
+    pending = list(roots)[::-1]
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, _DEFINITIONS):
+            pending.extend(list(ast.iter_child_nodes(node))[::-1])
+
+
+def reached_nodes(
+    resolver: Resolver, roots: Iterable[ast.AST], module: Module, *, into_forward: bool = False
+) -> Iterator[Reached]:
+    """Every node that runs when ``roots`` run, following calls to first-party functions, each function once.
+
+    Functions handed to ``.step(...)`` (closures) count as called. A model's ``forward`` is followed only when asked.
+    """
+    seen: set[FunctionNode | ast.Lambda] = set()
+    pending: list[tuple[list[ast.AST], Module, bool]] = [(list(roots), module, True)]
+    while pending:
+        nodes, current, direct = pending.pop()
+        for node in lexical_nodes(nodes):
+            yield Reached(node, current, direct)
+            if not isinstance(node, ast.Call):
+                continue
+            for function, owner in _called(resolver, node, current):
+                is_forward = getattr(function, "name", "") == "forward"
+                if function in seen or (is_forward and not into_forward):
+                    continue
+                seen.add(function)
+                body = function.body if isinstance(function.body, list) else [function.body]
+                pending.append((list(body), owner, False))
+
+
+def _called(
+    resolver: Resolver, call: ast.Call, module: Module
+) -> Iterator[tuple[FunctionNode | ast.Lambda, Module]]:
+    for callee in resolver.callees(call, module):
+        yield callee.node, callee.module
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "step":
+        for argument in [*call.args, *(k.value for k in call.keywords)]:
+            for value in resolver.values(argument, module):
+                node = getattr(value, "node", None)
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                    yield node, value.module  # type: ignore[union-attr]

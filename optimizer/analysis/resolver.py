@@ -1,0 +1,448 @@
+"""Traces expressions to the values they may have, across functions, classes and first-party modules.
+
+The trace is flow-sensitive within a scope (see :mod:`.reaching`) and context-insensitive across calls: a parameter
+may be whatever any call of the project passes. A set with an :class:`Unknown` in it is not exhaustive.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from .classes import class_attribute, first_party_bases
+from .containers import select
+from .options import option_value
+from .project import Project
+from .reaching import reaching_bindings
+from .scopes import (
+    Assigned,
+    Binding,
+    Defined,
+    Imported,
+    Iterated,
+    Managed,
+    Parameter,
+    StarImport,
+    Untraceable,
+)
+from .signatures import argument_for
+from .syntax import FunctionNode, Module
+from .torch_names import canonical, star_exports
+from .values import (
+    Attribute,
+    Class,
+    Display,
+    Element,
+    External,
+    FirstPartyModule,
+    Function,
+    Instance,
+    Literal,
+    Made,
+    Unknown,
+    Value,
+)
+
+Values = frozenset[Value]
+_NONE: Values = frozenset()
+_NEVER = sys.maxsize
+_Key = TypeVar("_Key", bound=ast.AST)
+_T = TypeVar("_T")
+_SAME_OBJECT_METHODS = frozenset(
+    "to cuda cpu train eval float half double bfloat16 requires_grad_ share_memory apply type contiguous detach "
+    "clone long int bool xpu".split()
+)
+"""Methods of modules and tensors whose result, for tracing, is the object they were called on."""
+
+
+class Resolver:
+    """Answers what an expression of ``project`` may be. Answers are remembered; the project does not change."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._values: dict[ast.expr, Values] = {}
+        self._active: dict[ast.AST, int] = {}
+        self._cut_at = _NEVER
+        self._call_sites: dict[FunctionNode, tuple[CallSite, ...]] = {}
+        self._calls_by_name: dict[str, list[tuple[ast.Call, Module]]] | None = None
+
+    def values(self, expression: ast.expr, module: Module) -> Values:
+        """What ``expression`` may evaluate to. An empty set means only itself (a loop feeding itself)."""
+        return self._once(
+            expression, self._values, lambda: self._evaluate(expression, module), _NONE
+        )
+
+    def _once(
+        self, key: _Key, answers: dict[_Key, _T], answer: Callable[[], _T], when_asked_again: _T
+    ) -> _T:
+        """Answer a question once. Asked again while it is being answered, the cycle is cut.
+
+        An answer is remembered unless a cycle led back to a question asked before it: then it is final only as a
+        part of that question's answer.
+        """
+        if key in answers:
+            return answers[key]
+        if key in self._active:
+            self._cut_at = min(self._cut_at, self._active[key])
+            return when_asked_again
+        depth = self._active[key] = len(self._active)
+        cut_outside, self._cut_at = self._cut_at, _NEVER
+        try:
+            found = answer()
+        finally:
+            del self._active[key]
+        if self._cut_at >= depth:
+            answers[key] = found
+            self._cut_at = cut_outside
+        else:
+            self._cut_at = min(self._cut_at, cut_outside)
+        return found
+
+    def names(self, expression: ast.expr, module: Module) -> frozenset[str]:
+        """The library names ``expression`` may stand for."""
+        return frozenset(v.name for v in self.values(expression, module) if isinstance(v, External))
+
+    def maker_names(self, expression: ast.expr, module: Module) -> frozenset[str]:
+        """The library callables whose result ``expression`` may be."""
+        return frozenset(
+            v.maker.name
+            for v in self.values(expression, module)
+            if isinstance(v, Made) and isinstance(v.maker, External)
+        )
+
+    def literal(self, expression: ast.expr, module: Module) -> object:
+        """The one literal value of ``expression``; raises :class:`LookupError` when there is no single one."""
+        values = self.values(expression, module)
+        if len(values) == 1 and isinstance(value := next(iter(values)), Literal):
+            return value.value
+        raise LookupError(ast.unparse(expression))
+
+    def call_sites(self, function: FunctionNode) -> tuple[CallSite, ...]:
+        """The calls of the project that reach ``function`` (for a method: through an instance or a class)."""
+        return self._once(
+            function, self._call_sites, lambda: tuple(self._find_call_sites(function)), ()
+        )
+
+    def callees(self, call: ast.Call, module: Module) -> tuple[Function, ...]:
+        """The first-party functions ``call`` may run: functions, methods, ``__init__`` and ``forward``."""
+        found: list[Function] = []
+        for value in self.values(call.func, module):
+            if isinstance(value, Function):
+                found.append(value)
+            elif isinstance(value, Class):
+                found.extend(self._methods(value, "__init__"))
+            elif isinstance(value, Instance):
+                found.extend(
+                    self._methods(value.cls, "forward") or self._methods(value.cls, "__call__")
+                )
+            elif isinstance(value, Made) and isinstance(value.maker, Class):
+                maker = value.maker
+                found.extend(self._methods(maker, "forward") or self._methods(maker, "__call__"))
+        return tuple(found)
+
+    def base_names(self, cls: Class) -> frozenset[str]:
+        """The library classes a first-party class derives from, directly or not."""
+        names: set[str] = set()
+        for ancestor in (cls, *first_party_bases(self, cls)):
+            for base in ancestor.node.bases:
+                names |= self.names(base, ancestor.module)
+        return frozenset(names)
+
+    def _methods(self, cls: Class, name: str) -> list[Function]:
+        return [v for v in class_attribute(self, cls, name) if isinstance(v, Function)]
+
+    def _find_call_sites(self, function: FunctionNode) -> Iterable[CallSite]:
+        if self._calls_by_name is None:
+            self._calls_by_name = _index_calls(self.project)
+        names = {function.name}
+        if function.name in {"__init__", "forward", "__call__"}:
+            candidates = [pair for pairs in self._calls_by_name.values() for pair in pairs]
+        else:
+            names |= _import_aliases(self.project, function.name)
+            candidates = [pair for name in names for pair in self._calls_by_name.get(name, [])]
+        for call, module in candidates:
+            for callee in self.callees(call, module):
+                if callee.node is function:
+                    yield CallSite(call, module, callee.bound)
+
+    def _evaluate(self, node: ast.expr, module: Module) -> Values:
+        match node:
+            case ast.Constant():
+                return frozenset([Literal(node.value, node, module)])
+            case ast.Name():
+                return self._name(node, module)
+            case ast.Attribute():
+                return self._attribute(node, module)
+            case ast.Call():
+                return self._call(node, module)
+            case ast.IfExp():
+                return self.values(node.body, module) | self.values(node.orelse, module)
+            case ast.BoolOp():
+                return frozenset().union(*(self.values(v, module) for v in node.values))
+            case ast.NamedExpr():
+                return self.values(node.value, module)
+            case ast.Subscript():
+                return self._subscript(node, module)
+            case ast.Starred() | ast.Await():
+                return frozenset([Unknown("starred or awaited expression")])
+            case _:
+                return frozenset([Display(node, module)])
+
+    def _name(self, node: ast.Name, module: Module) -> Values:
+        return self.name_values(node.id, node, module)
+
+    def name_values(self, name: str, at: ast.AST, module: Module) -> Values:
+        """What ``name`` may be where ``at`` stands."""
+        scope = module.scope(at)
+        found = scope.lookup(name)
+        if found is None:
+            return self._from_stars(name, module)
+        owner, bindings = found
+        stars = owner.root.star_imports if owner.parent is None else []
+        reaching = reaching_bindings(module, owner, bindings, scope, at)
+        values = frozenset(v for b in reaching for v in self._binding(b, module))
+        later_star = [s for s in stars if all(_before(b.node, s.node) for b in reaching)]
+        shadowing = self._star_values(name, later_star, module)
+        return shadowing or values
+
+    def _from_stars(self, name: str, module: Module) -> Values:
+        scope = module.scopes.by_node[module.tree]
+        found = self._star_values(name, scope.star_imports, module)
+        return found or frozenset([External(f"builtins.{name}")])
+
+    def _star_values(self, name: str, stars: list[StarImport], module: Module) -> Values:
+        for star in reversed(stars):
+            first_party = self.project.find(module, star)
+            if first_party is not None:
+                found = self.module_attribute(first_party, name)
+                if found and not any(
+                    isinstance(v, External) and v.name.startswith("builtins.") for v in found
+                ):
+                    return found
+            elif star_exports(star.module, name):
+                return frozenset([External(canonical(f"{star.module}.{name}"))])
+        return _NONE
+
+    def module_attribute(self, module: Module, name: str) -> Values:
+        """What the attribute ``name`` of a first-party module may be once the module is imported."""
+        scope = module.scopes.by_node[module.tree]
+        bindings = scope.bindings.get(name)
+        if bindings is None:
+            return self._from_stars(name, module) if scope.star_imports else _NONE
+        reaching = reaching_bindings(module, scope, bindings, None, module.tree)
+        return frozenset(v for b in reaching for v in self._binding(b, module))
+
+    def _binding(self, binding: Binding, module: Module) -> Values:
+        match binding.source:
+            case Assigned(value, path):
+                return select(self, self.values(value, module), path)
+            case Iterated(iterable, path):
+                return select(self, self._elements(self.values(iterable, module)), path)
+            case Managed(context, path):
+                return select(self, self.values(context, module), path)
+            case Imported() as source:
+                return self._imported(source, module)
+            case Parameter(function, kind):
+                return self._parameter(function, kind, binding.name, module)
+            case Defined(ast.ClassDef() as node):
+                return frozenset([Class(node, module)])
+            case Defined(ast.FunctionDef() | ast.AsyncFunctionDef() as node):
+                return frozenset([Function(node, module)])
+            case Untraceable(why):
+                return frozenset([Unknown(why)])
+            case _:
+                return frozenset([Unknown("binding")])
+
+    def _imported(self, source: Imported, module: Module) -> Values:
+        first_party = self.project.find(module, source)
+        if source.attribute is None:
+            if first_party is not None:
+                return frozenset([FirstPartyModule(first_party)])
+            return frozenset([External(canonical(source.module))])
+        if first_party is not None and (
+            found := self.module_attribute(first_party, source.attribute)
+        ):
+            return found
+        submodule = self.project.find_submodule(module, source)
+        if submodule is not None:
+            return frozenset([FirstPartyModule(submodule)])
+        if first_party is not None or source.level:
+            return frozenset([Unknown(f"{source.attribute} of a first-party module")])
+        return frozenset([External(canonical(f"{source.module}.{source.attribute}"))])
+
+    def _parameter(
+        self, function: FunctionNode | ast.Lambda, kind: str, name: str, module: Module
+    ) -> Values:
+        if isinstance(function, ast.Lambda):
+            return frozenset([Unknown("lambda parameter")])
+        owner = module.parents.get(function)
+        arguments = [*function.args.posonlyargs, *function.args.args]
+        is_method = isinstance(owner, ast.ClassDef) and not _is_static(function)
+        if is_method and arguments and arguments[0].arg == name:
+            assert isinstance(owner, ast.ClassDef)
+            return frozenset([Instance(Class(owner, module))])
+        if kind != "plain":
+            return frozenset([Unknown(f"{kind}{name}")])
+        sites = self.call_sites(function)
+        values: set[Value] = set()
+        for site in sites:
+            argument = argument_for(function, name, site.call, site.bound)
+            if argument is None:
+                values.add(Unknown(f"parameter {name} passed through * or **"))
+            elif argument.given is not None:
+                values |= self.values(argument.given, site.module)
+            elif argument.default is not None:
+                values |= self.values(argument.default, module)
+        return frozenset(values) or frozenset([Unknown(f"parameter {name} of {function.name}")])
+
+    def _elements(self, iterables: Values) -> Values:
+        found: set[Value] = set()
+        for value in iterables:
+            if isinstance(value, Display) and isinstance(
+                value.node, ast.List | ast.Tuple | ast.Set
+            ):
+                for element in value.node.elts:
+                    found |= self.values(element, value.module)
+            else:
+                found.add(Element(value, ("each",)))
+        return frozenset(found)
+
+    def _attribute(self, node: ast.Attribute, module: Module) -> Values:
+        found: set[Value] = set()
+        for base in self.values(node.value, module):
+            found |= self._attribute_of(base, node.attr)
+        return frozenset(found)
+
+    def _attribute_of(self, base: Value, name: str) -> Values:
+        match base:
+            case External():
+                return frozenset([External(canonical(f"{base.name}.{name}"))])
+            case FirstPartyModule(module):
+                if found := self.module_attribute(module, name):
+                    return found
+                child = self.project.by_name.get(f"{module.name}.{name}")
+                return frozenset(
+                    [FirstPartyModule(child) if child else Unknown(f"{module.name}.{name}")]
+                )
+            case Class():
+                return class_attribute(self, base, name) or frozenset([Attribute(base, name)])
+            case Instance(cls):
+                return class_attribute(self, cls, name) or frozenset([Attribute(base, name)])
+            case Made(_, _, Class() as cls):
+                return class_attribute(self, cls, name) or frozenset([Attribute(base, name)])
+            case Made(_, _, External(maker)) if maker.startswith("argparse."):
+                option = option_value(self, base, name)
+                return frozenset([option if option is not None else Attribute(base, name)])
+            case Unknown():
+                return frozenset([base])
+            case _:
+                return frozenset([Attribute(base, name)])
+
+    def _call(self, node: ast.Call, module: Module) -> Values:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME_OBJECT_METHODS:
+            base = self.values(node.func.value, module)
+            objects = frozenset(v for v in base if not isinstance(v, External | FirstPartyModule))
+            if objects:
+                return objects
+        found: set[Value] = set()
+        for callee in self.values(node.func, module):
+            found |= self._result(callee, node, module)
+        return frozenset(found) or frozenset([Unknown("call")])
+
+    def _result(self, callee: Value, node: ast.Call, module: Module) -> Values:
+        match callee:
+            case External() | Class():
+                return frozenset([Made(node, module, callee)])
+            case Function(ast.FunctionDef() | ast.AsyncFunctionDef() as function, owner):
+                returned = [r.value for r in _returns(function) if r.value is not None]
+                values = [self.values(r, owner) for r in returned]
+                return (
+                    frozenset().union(*values)
+                    if values
+                    else frozenset([Unknown("returns nothing")])
+                )
+            case Function(ast.Lambda() as function, owner):
+                return self.values(function.body, owner)
+            case Attribute(of, name) if isinstance(of, Made) and isinstance(of.maker, External):
+                return frozenset([Made(node, module, External(f"{of.maker.name}.{name}"))])
+            case Attribute(of, name) if isinstance(of, Made | Instance):
+                return frozenset([Made(node, module, External(f"<{name}>"))])
+            case Unknown():
+                return frozenset([callee])
+            case _:
+                return frozenset([Display(node, module)])
+
+    def _subscript(self, node: ast.Subscript, module: Module) -> Values:
+        try:
+            key = self.literal(node.slice, module)
+        except LookupError:
+            key = None
+        base = self.values(node.value, module)
+        if any(isinstance(v, External) and v.name.endswith(".__dict__") for v in base):
+            # `models.__dict__[args.arch]`: some member of the module.
+            return frozenset(
+                External(f"{v.name.removesuffix('.__dict__')}.<any>")
+                for v in base
+                if isinstance(v, External)
+            )
+        if not isinstance(key, int | str):
+            return select(self, base, ("each",))
+        return select(self, base, (key,))
+
+
+class CallSite:
+    """A call that reaches a first-party function; ``bound`` when the instance fills its first parameter."""
+
+    __slots__ = ("bound", "call", "module")
+
+    def __init__(self, call: ast.Call, module: Module, bound: bool) -> None:
+        self.call = call
+        self.module = module
+        self.bound = bound
+
+
+def _returns(function: FunctionNode) -> list[ast.Return]:
+    found: list[ast.Return] = []
+    pending: list[ast.AST] = list(function.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Return):
+            found.append(node)
+        elif not isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+        ):
+            pending.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def _is_static(function: FunctionNode) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list)
+
+
+def _before(first: ast.AST, second: ast.AST) -> bool:
+    return getattr(first, "lineno", 0) < getattr(second, "lineno", 0)
+
+
+def _index_calls(project: Project) -> dict[str, list[tuple[ast.Call, Module]]]:
+    index: dict[str, list[tuple[ast.Call, Module]]] = {}
+    for module in project.modules:
+        for call in module.calls:
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else None
+            if isinstance(call.func, ast.Name):
+                name = call.func.id
+            index.setdefault(name or "", []).append((call, module))
+    return index
+
+
+def _import_aliases(project: Project, name: str) -> set[str]:
+    return {
+        local
+        for module in project.modules
+        for scope in module.scopes.by_node.values()
+        for local, bindings in scope.bindings.items()
+        if local != name
+        for binding in bindings
+        if isinstance(binding.source, Imported) and binding.source.attribute == name
+    }

@@ -1,0 +1,156 @@
+"""One parsed file: its tree, its scopes, and where every node stands in the source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+from ..rewriting.edits import Span
+from ..source import SourceFile
+from .scopes import Scope, ScopeTree
+
+FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """A first-party file as Python sees it.
+
+    ``name`` is its dotted import name, ``"__main__"`` for the entry script.
+    """
+
+    path: Path
+    name: str
+    package: str
+    source: SourceFile
+    tree: ast.Module
+
+    @cached_property
+    def scopes(self) -> ScopeTree:
+        return ScopeTree.of(self.tree)
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """Every node's parent node."""
+        return {
+            child: parent
+            for parent in ast.walk(self.tree)
+            for child in ast.iter_child_nodes(parent)
+        }
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the file, outer before inner."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
+    def calls(self) -> tuple[ast.Call, ...]:
+        """Every call of the file, in source order."""
+        calls = (node for node in self.nodes if isinstance(node, ast.Call))
+        return tuple(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines as Python counts them (``\\r``, ``\\n`` and ``\\r\\n`` end a line, a form feed does not)."""
+        text = self.source.text.replace("\r\n", "\n").replace("\r", "\n")
+        return text.split("\n")
+
+    def span(self, node: ast.AST) -> Span:
+        """Where ``node`` stands, without its parentheses and (for functions) its decorators."""
+        if isinstance(node, ast.Module):
+            return Span(1, 0, len(self.lines), len(self.lines[-1]))
+        line, end_line = node.lineno, node.end_lineno or node.lineno  # type: ignore[attr-defined]
+        return Span(
+            line,
+            self._column(line, node.col_offset),  # type: ignore[attr-defined]
+            end_line,
+            self._column(end_line, node.end_col_offset or 0),  # type: ignore[attr-defined]
+        )
+
+    def _column(self, line: int, utf8_offset: int) -> int:
+        text = self.lines[line - 1]
+        if text.isascii():
+            return utf8_offset
+        return len(text.encode()[:utf8_offset].decode(errors="replace"))
+
+    def code(self, node: ast.AST) -> str:
+        """The source text of ``node`` as written, line breaks as ``\\n``."""
+        span = self.span(node)
+        rows = self.lines[span.line - 1 : span.end_line]
+        rows[-1] = rows[-1][: span.end_column]
+        rows[0] = rows[0][span.column :]
+        return "\n".join(rows)
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around ``node``, innermost first."""
+        while (parent := self.parents.get(node)) is not None:
+            yield parent
+            node = parent
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement ``node`` belongs to (itself, if it is one)."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def function(self, node: ast.AST) -> FunctionNode | None:
+        """The function whose body ``node`` is in, None at module or class level."""
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
+                return ancestor
+        return None
+
+    def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
+        """The innermost class around ``node``."""
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, ast.ClassDef):
+                return ancestor
+        return None
+
+    def loops(self, node: ast.AST) -> list[LoopNode]:
+        """The loops whose *body* holds ``node`` within the same function, innermost first."""
+        found: list[LoopNode] = []
+        child = node
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                break
+            if isinstance(ancestor, ast.For | ast.AsyncFor | ast.While) and child in ancestor.body:
+                found.append(ancestor)
+            child = ancestor
+        return found
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The list of sibling statements that ``statement`` belongs to."""
+        parent = self.parents[statement]
+        for _, value in ast.iter_fields(parent):
+            if isinstance(value, list) and statement in value:
+                return value  # type: ignore[return-value]
+        return [statement]
+
+    def scope(self, node: ast.AST) -> Scope:
+        """The scope in which the names of ``node`` are looked up."""
+        return self.scopes.of_node(node, self.parents)
+
+    @cached_property
+    def main_guard(self) -> ast.If | None:
+        """The ``if __name__ == "__main__":`` statement, if the file has one."""
+        for statement in self.tree.body:
+            if isinstance(statement, ast.If) and _is_main_test(statement.test):
+                return statement
+        return None
+
+
+def _is_main_test(test: ast.expr) -> bool:
+    if not (
+        isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)
+    ):
+        return False
+    sides = (test.left, test.comparators[0])
+    return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides) and any(
+        isinstance(side, ast.Constant) and side.value == "__main__" for side in sides
+    )

@@ -1,0 +1,131 @@
+"""What an expression may evaluate to, as far as the source tells.
+
+A value is described by *where it comes from*: the call that made it, the definition it names, the literal it is.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .syntax import FunctionNode, Module
+
+
+@dataclass(frozen=True)
+class External:
+    """Something of a library: ``name`` is its canonical dotted name, such as ``torch.utils.data.DataLoader``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class FirstPartyModule:
+    """A module of the user's own."""
+
+    module: Module
+
+
+@dataclass(frozen=True)
+class Function:
+    """A first-party function; ``bound`` when reached through an instance, so that ``self`` is filled."""
+
+    node: FunctionNode | ast.Lambda
+    module: Module
+    bound: bool = False
+
+
+@dataclass(frozen=True)
+class Class:
+    """A first-party class."""
+
+    node: ast.ClassDef
+    module: Module
+
+
+@dataclass(frozen=True)
+class Instance:
+    """``self`` inside a method of ``cls``."""
+
+    cls: Class
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a call returned. ``maker`` is what was called: an External or a Class.
+
+    A method of an external object has the External ``<class>.<method>``: ``torch.optim.SGD.step``.
+    """
+
+    call: ast.Call
+    module: Module
+    maker: External | Class
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A literal constant; ``value`` is what it says."""
+
+    value: object
+    node: ast.expr
+    module: Module
+
+
+@dataclass(frozen=True)
+class Option:
+    """A command-line option: an attribute of an argparse namespace.
+
+    ``call`` is its ``add_argument`` call, ``default`` the expression of its default (None when it has none).
+    """
+
+    destination: str
+    call: ast.Call
+    module: Module
+    default: ast.expr | None
+
+
+@dataclass(frozen=True)
+class Display:
+    """Any other expression written out: an arithmetic expression, a container display, a comprehension."""
+
+    node: ast.expr
+    module: Module
+
+
+@dataclass(frozen=True)
+class Element:
+    """An element of an iterable, or a part of an unpacked value, that is not written out in the source."""
+
+    of: Value
+    path: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute nobody in the project assigns, of an object that is not a module."""
+
+    of: Value
+    name: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Not traceable; ``why`` says what stopped the trace."""
+
+    why: str
+
+
+Value: TypeAlias = (
+    External
+    | FirstPartyModule
+    | Function
+    | Class
+    | Instance
+    | Made
+    | Literal
+    | Option
+    | Display
+    | Element
+    | Attribute
+    | Unknown
+)

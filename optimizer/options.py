@@ -1,0 +1,74 @@
+"""What the user asked for: the options every stage of a rewrite reads."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+
+class Tier(IntEnum):
+    """How much a change may alter the numbers of a training run; a tier includes the ones below it.
+
+    ``EXACT``: the same numbers given the same random draws. ``NUMERIC``: differs by rounding.
+    ``SEMANTIC``: training itself changes a little.
+    """
+
+    EXACT = 0
+    NUMERIC = 1
+    SEMANTIC = 2
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Target(str, Enum):
+    """The device the rewritten script is meant to run on.
+
+    ``AUTO`` means CUDA for every script that mentions it (or chooses its device at run time), else the CPU.
+    """
+
+    AUTO = "auto"
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+class AmpDtype(str, Enum):
+    """The half-precision type ``autocast`` emits; ``AUTO`` lets the script pick by its hardware."""
+
+    AUTO = "auto"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+NEWEST_TORCH = (2, 10)
+OLDEST_TORCH = (2, 2)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one rewrite.
+
+    ``torch_version`` and ``python_version`` are ``(major, minor)`` of the user's interpreter, not ours.
+    ``platform`` is a :data:`sys.platform` value. ``gpus`` is the number of GPUs to train on, None when unsaid.
+    """
+
+    tier: Tier = Tier.NUMERIC
+    target: Target = Target.AUTO
+    amp: AmpDtype = AmpDtype.AUTO
+    gpus: int | None = None
+    torch_version: tuple[int, int] = NEWEST_TORCH
+    python_version: tuple[int, int] = (3, 12)
+    platform: str = sys.platform
+    select: frozenset[str] = field(default_factory=frozenset[str])
+    ignore: frozenset[str] = field(default_factory=frozenset[str])
+
+    @property
+    def forks_workers(self) -> bool:
+        """Whether DataLoader workers start by fork, so that an unguarded script is safe.
+
+        macOS and Windows spawn; Linux forks up to Python 3.13 and uses a fork server from 3.14
+        (https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods).
+        """
+        return self.platform.startswith("linux") and self.python_version < (3, 14)

@@ -1,0 +1,176 @@
+"""The vocabulary of edits a transform may ask for.
+
+An edit names its target by the :class:`Span` of a node of the current source and says what should stand there.
+It is plain data: :mod:`.apply` carries it out with LibCST, keeping every byte it does not name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """A half-open range of source text: lines are 1-based, columns 0-based, counted in characters."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def contains(self, other: Span) -> bool:
+        """Whether ``other`` lies inside this span (a span contains itself)."""
+        return (self.line, self.column) <= (other.line, other.column) and (
+            other.end_line,
+            other.end_column,
+        ) <= (self.end_line, self.end_column)
+
+
+@dataclass(frozen=True)
+class SetArgument:
+    """Give the call at ``call`` the keyword argument ``keyword=value``.
+
+    Replaces the value when the keyword is there; otherwise adds it behind the last keyword (before ``**kwargs``),
+    in the layout of the call (one argument per line stays one argument per line, trailing comma kept).
+    ``position`` names the index under which the parameter may have been passed positionally: if an argument
+    stands there, its value is replaced instead.
+    """
+
+    call: Span
+    keyword: str
+    value: str
+    position: int | None = None
+
+
+@dataclass(frozen=True)
+class RemoveArgument:
+    """Remove the keyword argument ``keyword`` from the call at ``call``."""
+
+    call: Span
+    keyword: str
+
+
+@dataclass(frozen=True)
+class SetDictEntry:
+    """Give the dict display at ``target`` the string key ``key`` with ``value`` (added last, or replaced)."""
+
+    target: Span
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class ReplaceExpression:
+    """Put the expression ``code`` where the expression at ``target`` stands.
+
+    Parentheses are added where precedence needs them. No other edit may lie inside ``target``.
+    """
+
+    target: Span
+    code: str
+
+
+@dataclass(frozen=True)
+class InsertBefore:
+    """Insert the statements of ``code`` (dedented, may be several lines) above the statement at ``statement``.
+
+    They land below the comments that belong to the previous statement and above none of the comments that
+    lead ``statement``: a comment block directly above ``statement`` stays directly above it.
+    """
+
+    statement: Span
+    code: str
+
+
+@dataclass(frozen=True)
+class InsertAfter:
+    """Insert the statements of ``code`` (dedented) below the statement at ``statement``, in the same block."""
+
+    statement: Span
+    code: str
+
+
+@dataclass(frozen=True)
+class ReplaceStatement:
+    """Put the statements of ``code`` where the statement at ``statement`` stands; its comments stay."""
+
+    statement: Span
+    code: str
+
+
+@dataclass(frozen=True)
+class RemoveStatement:
+    """Remove a statement; its own-line comments stay, its trailing comment goes with it.
+
+    A block left empty gets ``pass``.
+    """
+
+    statement: Span
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """Indent the sibling statements from ``first`` to ``last`` (both included) under ``header``.
+
+    ``header`` is a compound statement's first line without its body: ``with torch.no_grad():`` or
+    ``if __name__ == "__main__":``. Text inside multi-line strings is not indented. Other edits may lie inside.
+    """
+
+    first: Span
+    last: Span
+    header: str
+
+
+@dataclass(frozen=True)
+class Decorate:
+    """Put the decorator ``code`` (without ``@``) on the function at ``function``, nearest to its ``def``."""
+
+    function: Span
+    code: str
+
+
+@dataclass(frozen=True)
+class AddImport:
+    """Import ``module`` (``name`` None) or ``name`` from ``module``, unless that very import is already there.
+
+    Placed behind the last of the module-level imports at the file's top, beside imports of the same package
+    when there are some; ``from m import a`` gains ``, b`` when the file already imports from ``m`` that way.
+    """
+
+    module: str
+    name: str | None = None
+    alias: str | None = None
+
+
+@dataclass(frozen=True)
+class RemoveImportedName:
+    """Drop ``name`` from ``from module import name``, and the whole statement when nothing is left."""
+
+    module: str
+    name: str
+
+
+Edit: TypeAlias = (
+    SetArgument
+    | RemoveArgument
+    | SetDictEntry
+    | ReplaceExpression
+    | InsertBefore
+    | InsertAfter
+    | ReplaceStatement
+    | RemoveStatement
+    | Wrap
+    | Decorate
+    | AddImport
+    | RemoveImportedName
+)
+
+
+@dataclass(frozen=True)
+class FileEdit:
+    """An edit and the file it is for."""
+
+    path: Path
+    edit: Edit

@@ -1,0 +1,1 @@
+"""One module per transform, found by walking this package (see :mod:`.registry`)."""

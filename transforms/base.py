@@ -1,0 +1,103 @@
+"""What every transform is: a class that reads facts and answers with changes and skips.
+
+To add a transform, add a module to this package with one :class:`Transform` subclass. Nothing else has to be told.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import ClassVar
+
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.options import Options, Tier
+from ..optimizer.rewriting.edits import FileEdit, Span
+
+
+class Stage(IntEnum):
+    """When a transform runs; transforms of one stage run in order of ``rank``, then name."""
+
+    DEVICE = 10
+    DATA = 20
+    EVALUATION = 30
+    PRECISION = 40
+    MEMORY_FORMAT = 50
+    COMPILE = 60
+    DISTRIBUTED = 70
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing a transform wants to do, all or nothing.
+
+    ``path`` and ``span`` are where the user should look; ``message`` says what is done, ``reason`` why it is safe
+    here. ``edits`` may touch several files.
+    """
+
+    transform: str
+    tier: Tier
+    path: Path
+    span: Span
+    message: str
+    reason: str
+    edits: tuple[FileEdit, ...]
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A place where a transform could have applied and did not; ``message`` names the precondition that failed."""
+
+    transform: str
+    path: Path
+    span: Span
+    message: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """A script before and after the transform; shown by ``torchopt explain`` and run as a test."""
+
+    before: str
+    after: str
+
+
+class Transform(ABC):
+    """A source transform.
+
+    ``name`` is the contract with the user (``--select``, suppressions, JSON, docs); the module is the same name with
+    underscores and its docstring is the user's documentation. ``opt_in`` transforms run only when selected by name.
+    """
+
+    name: ClassVar[str]
+    tier: ClassVar[Tier]
+    stage: ClassVar[Stage]
+    rank: ClassVar[int] = 0
+    opt_in: ClassVar[bool] = False
+    example: ClassVar[Example]
+
+    @abstractmethod
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        """Yield what to change in ``script`` and what was left alone, with the reason.
+
+        Must be idempotent: planned again on its own result it yields no Change.
+        """
+
+    def change(
+        self, path: Path, span: Span, message: str, reason: str, edits: tuple[FileEdit, ...]
+    ) -> Change:
+        """A Change of this transform, at its own tier."""
+        return Change(self.name, self.tier, path, span, message, reason, edits)
+
+    def skip(self, path: Path, span: Span, message: str) -> Skip:
+        """A Skip of this transform."""
+        return Skip(self.name, path, span, message)
+
+    @classmethod
+    def documentation(cls) -> str:
+        """The docstring of the transform's module, dedented."""
+        module = inspect.getmodule(cls)
+        return inspect.cleandoc(module.__doc__ or "") if module else ""
