@@ -1,0 +1,137 @@
+"""From the paths on the command line to the scripts worth understanding.
+
+Only looks at bytes: a file that never says ``torch`` and imports no given file that does is not parsed at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import TorchoptError
+
+_NOT_ENTERED = frozenset({"__pycache__", "node_modules", "site-packages"})
+_ENVIRONMENT_MARKS = frozenset({"pyvenv.cfg", "conda-meta"})
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^#\r\n]*)|import[ \t]+([^#\r\n]*))",
+    re.MULTILINE,
+)
+_NAME = re.compile(rb"[\w.]+")
+_ALIAS = re.compile(rb"[ \t]+as[ \t]+\w+")
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What the command line named.
+
+    ``scripts`` holds absolute paths: first those that no other given file imports, then the others, which
+    usually turn out to be modules of the first.
+    """
+
+    scripts: tuple[Path, ...]
+    errors: tuple[TorchoptError, ...]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    path: Path
+    data: bytes
+    root: Path
+    """The folder given on the command line, or the file's own: imports are looked for up to here."""
+    named: bool
+    """Whether the user named this very file."""
+
+    @property
+    def worth_reading(self) -> bool:
+        # NUL bytes: not Python, or an encoding in which "torch" looks otherwise; reading it tells.
+        return self.named or b"torch" in self.data or b"\0" in self.data
+
+
+def discover(paths: Sequence[Path]) -> Discovery:
+    """Find the scripts in ``paths``, files and folders; what cannot be read is an error of its own."""
+    errors: list[TorchoptError] = []
+    candidates: dict[str, _Candidate] = {}
+    for path in paths:
+        found = 0
+        for file, root, named in _files(Path(os.path.abspath(path))):
+            found += 1
+            try:
+                candidate = _Candidate(file, file.read_bytes(), root, named)
+            except OSError as error:
+                errors.append(TorchoptError(f"cannot be read: {error.strerror}", file))
+                continue
+            key = os.path.realpath(file)
+            if named or key not in candidates:
+                candidates[key] = candidate
+        if not found:
+            missing = not os.path.lexists(path)
+            message = "no such file or folder" if missing else "no Python file in this folder"
+            errors.append(TorchoptError(message, path))
+    imports = {key: _imported(candidate, candidates) for key, candidate in candidates.items()}
+    relevant = _reaching_torch(candidates, imports)
+    imported = {target for key in relevant for target in imports[key]}
+    ordered = sorted((key for key in candidates if key in relevant), key=imported.__contains__)
+    return Discovery(tuple(candidates[key].path for key in ordered), tuple(errors))
+
+
+def _files(path: Path) -> Iterator[tuple[Path, Path, bool]]:
+    if not path.is_dir():
+        if os.path.lexists(path):
+            yield path, path.parent, True
+        return
+    for folder, folders, names in os.walk(path):
+        if folder != str(path) and _ENVIRONMENT_MARKS.intersection([*folders, *names]):
+            folders.clear()
+            continue
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _NOT_ENTERED)
+        for name in sorted(names):
+            if name.endswith(".py") and not name.startswith("."):
+                yield Path(folder, name), path, False
+
+
+def _imported(candidate: _Candidate, candidates: Mapping[str, _Candidate]) -> frozenset[str]:
+    """The given files ``candidate`` may import, found by the text of its import statements.
+
+    Generous: whether they really are its modules is for the analysis to say.
+    """
+    found: set[str] = set()
+    for match in _IMPORT.finditer(candidate.data):
+        module, names, modules = match.groups()
+        if modules is not None:
+            dotted = _NAME.findall(_ALIAS.sub(b"", modules))
+        else:
+            separator = b"" if module.endswith(b".") else b"."
+            members = _NAME.findall(_ALIAS.sub(b"", names))
+            dotted = [module, *(module + separator + name for name in members)]
+        for name in dotted:
+            for base in _bases(candidate, name):
+                parts = name.lstrip(b".").decode("ascii", "replace").split(".")
+                for count in range(1, len(parts) + 1):
+                    stem = os.path.join(base, *parts[:count])
+                    found.update({stem + ".py", os.path.join(stem, "__init__.py")})
+    return frozenset(found & candidates.keys() - {os.path.realpath(candidate.path)})
+
+
+def _bases(candidate: _Candidate, name: bytes) -> list[str]:
+    level = len(name) - len(name.lstrip(b"."))
+    folder = Path(os.path.realpath(candidate.path)).parent
+    if level:
+        return [str([folder, *folder.parents][min(level - 1, len(folder.parents))])]
+    root = Path(os.path.realpath(candidate.root))
+    return [str(base) for base in (folder, *folder.parents) if base.is_relative_to(root)]
+
+
+def _reaching_torch(
+    candidates: Mapping[str, _Candidate], imports: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
+    """The files that mention torch, and those that import them, directly or not."""
+    relevant = {key for key, candidate in candidates.items() if candidate.worth_reading}
+    growing = True
+    while growing:
+        importers = {key for key, targets in imports.items() if targets & relevant} - relevant
+        relevant |= importers
+        growing = bool(importers)
+    return frozenset(relevant)
