@@ -1,0 +1,48 @@
+# Everything sets itself up in .venv from a bare clone: Python, make and the package index are enough.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+WORKERS ?= 2
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint types build docs benchmark check clean
+
+help: ## the commands of this file
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY) ## rewrite a slow training script, run both versions, show the diff and the proof
+	$(BIN)/python -m benchmarks.demo
+
+test: $(READY) ## the test suite without its slow part
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --dist worksteal -q
+
+test-all: $(READY) ## every test that does not need a GPU
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" -n $(WORKERS) --dist worksteal -q
+
+lint: $(READY) ## ruff, and the formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## strict type check
+	$(BIN)/basedpyright
+
+build: $(READY) ## the wheel and the source distribution
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+docs: $(READY) ## write docs/transforms again from the transforms
+	$(BIN)/python -m torchopt_cli.optimizer.documentation docs/transforms
+
+benchmark: $(READY) ## every corpus script: original, rewritten, expert; prints the table and writes JSON
+	$(BIN)/python -m benchmarks.corpus
+
+check: lint types test build ## what CI runs
+
+clean: ## remove what make made
+	rm -rf .venv build dist *.egg-info .demo

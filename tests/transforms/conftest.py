@@ -1,0 +1,92 @@
+"""Helpers every transform's tests use: rewrite a small script through the real pipeline and look at the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, TypeAlias
+
+import pytest
+
+from torchopt_cli.optimizer.options import Options, Tier
+from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
+from torchopt_cli.optimizer.source import Sources
+from torchopt_cli.transforms.registry import all_transforms
+
+Files: TypeAlias = str | Mapping[str, str]
+LINUX = Options(tier=Tier.SEMANTIC, platform="linux", python_version=(3, 12), torch_version=(2, 10))
+"""The user's environment in tests, whatever machine they run on."""
+
+
+def _write(folder: Path, files: Files) -> tuple[Path, dict[Path, str]]:
+    named = {"train.py": files} if isinstance(files, str) else files
+    written: dict[Path, str] = {}
+    for name, text in named.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written[path] = dedent(text).lstrip("\n")
+        path.write_text(written[path])
+    return next(iter(written)), written
+
+
+@pytest.fixture
+def rewrite(tmp_path: Path) -> Callable[..., RewriteResult]:
+    """``rewrite(files, names, **options)``: apply the named transforms to ``files`` in memory."""
+
+    def run(files: Files, names: list[str], **options: Any) -> RewriteResult:
+        entry, _ = _write(tmp_path, files)
+        transforms = [t for t in all_transforms() if t.name in names]
+        assert {t.name for t in transforms} == set(names), f"unknown transform in {names}"
+        chosen = replace(LINUX, select=frozenset(names), **options)
+        return rewrite_script(entry, Sources(), transforms, chosen)
+
+    return run
+
+
+@pytest.fixture
+def check_with(tmp_path: Path, rewrite: Callable[..., RewriteResult]) -> Callable[..., None]:
+    """``check_with(names, before, after)``: the text after, and that a second run changes nothing."""
+
+    def check(names: list[str], before: Files, after: Files, **options: Any) -> None:
+        result = rewrite(before, names, **options)
+        expected_folder = tmp_path / "expected"
+        _, expected = _write(expected_folder, after)
+        actual = {file.path: file.text for file in result.files}
+        assert not [error for file in result.files for error in file.errors]
+        for path, text in expected.items():
+            original = tmp_path / path.relative_to(expected_folder)
+            assert actual.get(original, original.read_text()) == text
+        again = {str(p.relative_to(expected_folder)): t for p, t in expected.items()}
+        second = rewrite(again, names, **options)
+        assert [c for file in second.files for c in file.changes] == []
+
+    return check
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """The transform a test module is about: ``test_pin_memory.py`` is about ``pin-memory``."""
+    return Path(str(request.path)).stem.removeprefix("test_").replace("_", "-")
+
+
+@pytest.fixture
+def check_transformed(name: str, check_with: Callable[..., None]) -> Callable[..., None]:
+    def check(before: Files, after: Files, **options: Any) -> None:
+        check_with([name], before, after, **options)
+
+    return check
+
+
+@pytest.fixture
+def check_noop(name: str, rewrite: Callable[..., RewriteResult]) -> Callable[..., None]:
+    def check(source: Files, reason: str | None = None, **options: Any) -> None:
+        result = rewrite(source, [name], **options)
+        assert [c for file in result.files for c in file.changes] == []
+        assert not [error for file in result.files for error in file.errors]
+        if reason is not None:
+            messages = [skip.message for file in result.files for skip in file.skips]
+            assert any(reason in message for message in messages), messages
+
+    return check
