@@ -1,0 +1,358 @@
+"""What one observed run of a training script leaves behind, as values.
+
+A run writes ``record.json`` and some safetensors files into its output folder; :func:`load` reads them back. Scalars
+are read at once, tensors when asked for. Counting: a *step* is one call of ``optimizer.step()`` (also one that a
+GradScaler skipped); a *round* is everything from one step of the optimizer that stepped first up to its next one, so
+a GAN that steps two optimizers per batch has two steps per round. A script that builds no ``torch.optim`` optimizer
+and updates its parameters by hand is counted by its ``backward`` calls instead.
+
+Names: ``Net.conv1.weight`` is the class of the root module and the parameter's state-dict name in it, without the
+prefixes that ``torch.compile``, DataParallel and DistributedDataParallel add; ``Net#2`` is a second root of that
+class. A parameter of no module is ``optimizer0.group0.3``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+RECORD = "record.json"
+"""File name of the scalars, in the run's output folder."""
+
+
+class Status(str, Enum):
+    """How a run ended."""
+
+    COMPLETED = "completed"
+    """The script reached its end before the last asked-for round."""
+    STOPPED = "stopped"
+    """The run was ended after the asked-for number of rounds."""
+    FAILED = "failed"
+    """The script raised, or exited with a status other than 0."""
+    TIMED_OUT = "timed_out"
+    """The run was ended by its time limit."""
+    KILLED = "killed"
+    """The process died without the probe's leave: a signal, ``os._exit``, out of memory."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What ``backward`` was called on: the value without GradScaler's factor, and the dtype it had (``float32``).
+
+    For ``t.backward(gradient=g)`` the value is ``sum(t * g)``.
+    """
+
+    value: float
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ParameterUpdate:
+    """One parameter in one step.
+
+    ``grad_norm`` is the L2 norm of the unscaled gradient, None without one; ``update_norm`` the L2 norm of the
+    change; ``checksum`` depends on every bit of the parameter after the step, in logical (contiguous) order.
+    """
+
+    grad_norm: float | None
+    update_norm: float
+    checksum: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of ``optimizer.step()``.
+
+    ``losses`` are those of the ``backward`` calls since the step before, of whichever optimizer. ``skipped`` means
+    that a GradScaler found Inf or NaN gradients and left the parameters alone. ``grad_norm`` is the L2 norm over all
+    gradients of the step's parameters, unscaled, as the optimizer saw them (so after clipping).
+    """
+
+    index: int
+    round: int
+    optimizer: int
+    losses: tuple[Loss, ...]
+    learning_rates: tuple[float, ...]
+    closure: bool
+    skipped: bool
+    grad_norm: float
+    parameters: Mapping[str, ParameterUpdate]
+
+
+@dataclass(frozen=True)
+class OptimizerInfo:
+    """An optimizer that stepped; its place in :attr:`Observations.optimizers` is its order of first step.
+
+    ``groups`` are parameter names per group; ``hyperparameters`` the ``repr`` of every other option of the group
+    when it first stepped.
+    """
+
+    class_name: str
+    groups: tuple[tuple[str, ...], ...]
+    hyperparameters: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True)
+class ParameterInfo:
+    """A stepped parameter's shape and dtype (``bfloat16``), and whether it takes gradients."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    requires_grad: bool
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Every stepped parameter after round ``round`` (1-based; 0 is before the first step).
+
+    ``hashes`` are sha256 over dtype, shape and bytes. ``file`` holds the tensors, None when they were larger than
+    :attr:`RunSettings.snapshot_bytes`.
+    """
+
+    round: int
+    hashes: Mapping[str, str]
+    file: str | None
+
+
+@dataclass(frozen=True)
+class TensorSummary:
+    """A tensor in figures: ``mean``, ``norm`` (L2) and ``largest`` (absolute) are over its finite values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    checksum: int
+    mean: float
+    norm: float
+    largest: float
+    finite: bool
+
+
+@dataclass(frozen=True)
+class EvalCall:
+    """One call of a root module in eval mode, after ``rounds`` rounds; ``samples`` is the first argument's length.
+
+    The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
+    """
+
+    module: str
+    rounds: int
+    samples: int
+    outputs: tuple[TensorSummary, ...]
+
+
+@dataclass(frozen=True)
+class LoaderPass:
+    """One pass over a DataLoader; ``loader`` is its order of first use.
+
+    ``finished`` says that the loader ran out, so that ``samples`` is the whole epoch.
+    """
+
+    loader: int
+    epoch: int
+    batches: int
+    samples: int
+    finished: bool
+
+
+@dataclass(frozen=True)
+class CheckpointEntry:
+    """A leaf of a saved object: a tensor (``shape``, ``dtype``, ``sha256``), else its type and ``repr`` (cut short)."""
+
+    kind: str
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    sha256: str | None = None
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One ``torch.save``: ``path`` is relative to the working directory where it lies below it.
+
+    Keys of ``entries`` are the nested keys joined by ``/`` (``model/conv1.weight``). Modules saved whole appear as
+    their class (``Net()``) and their state dict.
+    """
+
+    path: str
+    rounds: int
+    entries: Mapping[str, CheckpointEntry]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall times in seconds.
+
+    ``startup_seconds``: from the start of the process until training began (the last ``iter(loader)`` before the
+    first step, or where there is no loader the building of the optimizer). ``first_round_seconds``: from there to the
+    end of the first round's first step, so compilation is in it. ``round_seconds``: the rounds after it, each from
+    one step of the first optimizer to its next. ``wait_seconds``: the part of each of those spent inside
+    ``iter(loader)`` and ``next(iterator)``. ``synchronised``: after which of ``round_seconds`` (as a count: 0 is
+    before the first) the device was waited for; between two of them only the sum is meaningful on a GPU.
+    """
+
+    total_seconds: float
+    startup_seconds: float | None = None
+    first_round_seconds: float | None = None
+    round_seconds: tuple[float, ...] = ()
+    wait_seconds: tuple[float, ...] = ()
+    synchronised: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peaks in bytes: on all devices together (None without CUDA), of the process, of its largest worker process."""
+
+    device: int | None = None
+    host: int | None = None
+    worker: int | None = None
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What ran: ``device`` is the accelerator's name, or ``cpu``."""
+
+    python: str
+    torch: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Observations:
+    """One run. Of a run in ``time`` mode only the status, the texts, the times and the memory are filled in."""
+
+    folder: Path
+    status: Status
+    exit_code: int | None
+    """The script's exit status; None when it was ended from outside. A signal's number, negated, when killed."""
+    traceback: str | None
+    """The user's traceback without our frames and with the user's own paths, when the status is FAILED."""
+    stdout: str
+    stderr: str
+    stdout_cut: bool
+    stderr_cut: bool
+    rounds: int
+    """Finished rounds, in both modes."""
+    optimizer_seen: bool
+    """Whether any ``torch.optim`` optimizer was built."""
+    timing: Timing
+    memory: Memory = field(default_factory=Memory)
+    versions: Versions | None = None
+    steps: tuple[Step, ...] = ()
+    optimizers: tuple[OptimizerInfo, ...] = ()
+    parameters: Mapping[str, ParameterInfo] = field(default_factory=dict[str, ParameterInfo])
+    snapshots: tuple[Snapshot, ...] = ()
+    gradients_file: str | None = None
+    buffers_file: str | None = None
+    eval_calls: tuple[EvalCall, ...] = ()
+    eval_file: str | None = None
+    loader_passes: tuple[LoaderPass, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Every recorded loss of the run, in order."""
+        return tuple(loss.value for step in self.steps for loss in step.losses)
+
+    @property
+    def eval_samples(self) -> int:
+        """Samples that went through root modules in eval mode."""
+        return sum(call.samples for call in self.eval_calls)
+
+    def snapshot(self, after_round: int) -> Snapshot | None:
+        """The snapshot after that round (0: before the first step), None when none was taken."""
+        return next((s for s in self.snapshots if s.round == after_round), None)
+
+    def tensors(self, snapshot: Snapshot) -> dict[str, NDArray[np.generic]] | None:
+        """The parameters of a snapshot, bfloat16 and float16 widened to float32; None where only hashes were kept."""
+        return None if snapshot.file is None else self._read(snapshot.file)
+
+    def gradients(self) -> dict[str, NDArray[np.generic]]:
+        """The unscaled gradients of each optimizer's first step."""
+        return self._read(self.gradients_file)
+
+    def buffers(self) -> dict[str, NDArray[np.generic]]:
+        """The buffers of the root modules at the end (BatchNorm's running statistics, say)."""
+        return self._read(self.buffers_file)
+
+    def eval_outputs(self) -> dict[str, NDArray[np.generic]]:
+        """The kept outputs of eval-mode calls, keyed ``<index of call>.<index of output>``."""
+        return self._read(self.eval_file)
+
+    def _read(self, file: str | None) -> dict[str, NDArray[np.generic]]:
+        if file is None:
+            return {}
+        from safetensors import numpy as safetensors_numpy
+
+        return safetensors_numpy.load_file(str(self.folder / file))  # pyright: ignore[reportUnknownMemberType]
+
+
+def load(folder: Path) -> dict[str, Any] | None:
+    """The probe's record in ``folder`` as keyword arguments of :class:`Observations`; None when there is none."""
+    path = folder / RECORD
+    if not path.exists():
+        return None
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    record["status"] = Status(record["status"])
+    record["timing"] = Timing(**_tuples(record["timing"]))
+    record["memory"] = Memory(**record["memory"])
+    record["versions"] = Versions(**record["versions"]) if record.get("versions") else None
+    readers: dict[str, Callable[[dict[str, Any]], object]] = {
+        "steps": _step,
+        "optimizers": _optimizer,
+        "snapshots": _snapshot,
+        "eval_calls": _eval_call,
+        "loader_passes": _loader_pass,
+        "checkpoints": _checkpoint,
+    }
+    for key, reader in readers.items():
+        record[key] = tuple(reader(item) for item in record.get(key, ()))
+    record["parameters"] = {
+        name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()
+    }
+    return record
+
+
+def _tuples(item: dict[str, Any]) -> dict[str, Any]:
+    """``item`` with tuples for JSON's lists."""
+    return {
+        key: tuple(cast("list[Any]", v)) if isinstance(v, list) else v for key, v in item.items()
+    }
+
+
+def _step(item: dict[str, Any]) -> Step:
+    item["losses"] = tuple(Loss(*loss) for loss in item["losses"])
+    item["learning_rates"] = tuple(item["learning_rates"])
+    item["parameters"] = {name: ParameterUpdate(*u) for name, u in item["parameters"].items()}
+    return Step(**item)
+
+
+def _optimizer(item: dict[str, Any]) -> OptimizerInfo:
+    groups = tuple(tuple(group) for group in item["groups"])
+    return OptimizerInfo(item["class_name"], groups, tuple(item["hyperparameters"]))
+
+
+def _snapshot(item: dict[str, Any]) -> Snapshot:
+    return Snapshot(**item)
+
+
+def _loader_pass(item: dict[str, Any]) -> LoaderPass:
+    return LoaderPass(**item)
+
+
+def _eval_call(item: dict[str, Any]) -> EvalCall:
+    item["outputs"] = tuple(TensorSummary(**_tuples(output)) for output in item["outputs"])
+    return EvalCall(**item)
+
+
+def _checkpoint(item: dict[str, Any]) -> Checkpoint:
+    entries = {key: CheckpointEntry(**_tuples(e)) for key, e in item["entries"].items()}
+    return Checkpoint(item["path"], item["rounds"], entries)
