@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from .containers import select
 from .scopes import unpacked_names
 from .values import Class, Function, Value
 
@@ -46,42 +47,9 @@ def _own_attribute(resolver: Resolver, cls: Class, name: str) -> frozenset[Value
         else:
             for value in _assigned_to_name(statement, name):
                 found |= resolver.values(value, cls.module)
-    for value, path in self_assignments(cls, name):
-        from .containers import select
-
+    for value, path in cls.module.self_assignments.get((cls.node, name), ()):
         found |= select(resolver, resolver.values(value, cls.module), path)
     return frozenset(found)
-
-
-def self_assignments(cls: Class, name: str) -> list[tuple[ast.expr, tuple[int | str, ...]]]:
-    """The values assigned to ``self.name`` in the methods of ``cls``, with the part each assignment takes."""
-    found: list[tuple[ast.expr, tuple[int | str, ...]]] = []
-    for method in cls.node.body:
-        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or not method.args.args:
-            continue
-        self_name = method.args.args[0].arg
-        for node in ast.walk(method):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    found += [(node.value, p) for p in _attribute_paths(target, self_name, name)]
-            elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                found += [(node.value, p) for p in _attribute_paths(node.target, self_name, name)]
-    return found
-
-
-def _attribute_paths(
-    target: ast.expr, self_name: str, name: str, path: tuple[int | str, ...] = ()
-) -> list[tuple[int | str, ...]]:
-    if isinstance(target, ast.Attribute):
-        is_self = isinstance(target.value, ast.Name) and target.value.id == self_name
-        return [path] if is_self and target.attr == name else []
-    if isinstance(target, ast.Tuple | ast.List):
-        return [
-            found
-            for index, element in enumerate(target.elts)
-            for found in _attribute_paths(element, self_name, name, (*path, index))
-        ]
-    return []
 
 
 def _assigned_to_name(statement: ast.stmt, name: str) -> list[ast.expr]:

@@ -69,10 +69,12 @@ class Resolver:
         self._calls_by_name: dict[str, list[tuple[ast.Call, Module]]] | None = None
 
     def values(self, expression: ast.expr, module: Module) -> Values:
-        """What ``expression`` may evaluate to. An empty set means only itself (a loop feeding itself)."""
-        return self._once(
+        """What ``expression`` may evaluate to; never empty, an :class:`Unknown` stands for no answer."""
+        found = self._once(
             expression, self._values, lambda: self._evaluate(expression, module), _NONE
         )
+        # Within a trace, no values means a cycle that adds nothing to the other possibilities.
+        return found if found or self._active else frozenset([Unknown("depends only on itself")])
 
     def _once(
         self, key: _Key, answers: dict[_Key, _T], answer: Callable[[], _T], when_asked_again: _T
@@ -349,7 +351,7 @@ class Resolver:
         found: set[Value] = set()
         for callee in self.values(node.func, module):
             found |= self._result(callee, node, module)
-        return frozenset(found) or frozenset([Unknown("call")])
+        return frozenset(found)
 
     def _result(self, callee: Value, node: ast.Call, module: Module) -> Values:
         match callee:

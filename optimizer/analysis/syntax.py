@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import TypeAlias
 
 from ..rewriting.edits import Span
 from ..source import SourceFile
-from .scopes import Scope, ScopeTree
+from .scopes import Path, Scope, ScopeTree
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
@@ -24,7 +24,7 @@ class Module:
     ``name`` is its dotted import name, ``"__main__"`` for the entry script.
     """
 
-    path: Path
+    path: FilePath
     name: str
     package: str
     source: SourceFile
@@ -132,6 +132,19 @@ class Module:
                 return value  # type: ignore[return-value]
         return [statement]
 
+    @cached_property
+    def self_assignments(self) -> dict[tuple[ast.ClassDef, str], list[tuple[ast.expr, Path]]]:
+        """What the methods of each class assign to ``self.<name>``, with the part of the value it gets."""
+        found: dict[tuple[ast.ClassDef, str], list[tuple[ast.expr, Path]]] = {}
+        for cls in self.nodes:
+            if not isinstance(cls, ast.ClassDef):
+                continue
+            for method in cls.body:
+                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.args.args:
+                    for name, value, path in _assigned_attributes(method):
+                        found.setdefault((cls, name), []).append((value, path))
+        return found
+
     def scope(self, node: ast.AST) -> Scope:
         """The scope in which the names of ``node`` are looked up."""
         return self.scopes.of_node(node, self.parents)
@@ -143,6 +156,29 @@ class Module:
             if isinstance(statement, ast.If) and _is_main_test(statement.test):
                 return statement
         return None
+
+
+def _assigned_attributes(method: FunctionNode) -> Iterator[tuple[str, ast.expr, Path]]:
+    self_name = method.args.args[0].arg
+    for node in ast.walk(method):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in targets:
+                for name, path in _attributes_of(target, self_name):
+                    yield name, node.value, path
+
+
+def _attributes_of(target: ast.expr, owner: str, path: Path = ()) -> Iterator[tuple[str, Path]]:
+    if isinstance(target, ast.Attribute):
+        if isinstance(target.value, ast.Name) and target.value.id == owner:
+            yield target.attr, path
+    elif isinstance(target, ast.Tuple | ast.List):
+        for index, element in enumerate(target.elts):
+            yield from _attributes_of(element, owner, (*path, index))
 
 
 def _is_main_test(test: ast.expr) -> bool:

@@ -1,0 +1,56 @@
+"""The ways scripts name the device they run on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.facts import DeviceKind
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+Script = Callable[..., TrainingScript]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("d = torch.device('cuda')", DeviceKind.CUDA),
+        ("d = 'cuda:1'", DeviceKind.CUDA),
+        ("d = 0", DeviceKind.CUDA),
+        ("d = torch.device('cpu')", DeviceKind.CPU),
+        ("d = torch.device('cuda' if torch.cuda.is_available() else 'cpu')", DeviceKind.CHOSEN),
+        ("d = 'cuda' if torch.cuda.is_available() else 'cpu'", DeviceKind.CHOSEN),
+        (
+            "c = torch.cuda.is_available()\nd = torch.device('cuda' if c else 'cpu')",
+            DeviceKind.CHOSEN,
+        ),
+        (
+            "if torch.cuda.is_available():\n    d = torch.device('cuda')\nelse:\n    d = torch.device('cpu')",
+            DeviceKind.CHOSEN,
+        ),
+        ("d = torch.device(f'cuda:{i}')", DeviceKind.CUDA),
+        ("d = 'cuda:' + str(i)", DeviceKind.CUDA),
+        (
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--device')\nd = p.parse_args().device",
+            DeviceKind.CHOSEN,
+        ),
+        ("d = next(model.parameters()).device", DeviceKind.CHOSEN),
+        ("d = somewhere()", DeviceKind.UNKNOWN),
+        ("d = None", DeviceKind.UNKNOWN),
+    ],
+)
+def test_device_kinds(script: Script, source: str, kind: DeviceKind) -> None:
+    found = script(f"import torch\nfrom elsewhere import somewhere, model\n{source}\nuse(d)")
+    (call,) = [c for c in found.entry.calls if getattr(c.func, "id", "") == "use"]
+    assert found.device_of(call.args[0], found.entry) is kind
+
+
+def test_named_devices_and_flags(script: Script) -> None:
+    found = script("""
+        import torch
+        use_cuda = torch.cuda.is_available() and not args.no_cuda
+        device = torch.device("cuda" if use_cuda else "cpu")
+        size = 3
+    """)
+    assert [(d.name, d.is_flag) for d in found.devices] == [("use_cuda", True), ("device", False)]

@@ -1,0 +1,60 @@
+"""DataLoader arguments are known wherever they are written."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+Script = Callable[..., TrainingScript]
+HEAD = "from torch.utils.data import DataLoader\n"
+
+
+def arguments(found: TrainingScript) -> dict[str, str]:
+    (loader,) = found.loaders
+    return {name: ast.unparse(argument.value) for name, argument in loader.arguments.items()}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "DataLoader(ds, 8, True, num_workers=2)",
+        "DataLoader(dataset=ds, batch_size=8, shuffle=True, num_workers=2)",
+        "kw = {'batch_size': 8, 'shuffle': True, 'num_workers': 2}\nDataLoader(ds, **kw)",
+        "kw = dict(batch_size=8, shuffle=True, num_workers=2)\nDataLoader(ds, **kw)",
+        "kw = dict(batch_size=8)\nkw.update(shuffle=True)\nkw['num_workers'] = 2\nDataLoader(ds, **kw)",
+        "kw = dict(batch_size=8)\nkw.update({'shuffle': True, 'num_workers': 2})\nDataLoader(ds, **kw)",
+        "base = dict(batch_size=8)\nkw = {**base, 'shuffle': True, 'num_workers': 2}\nDataLoader(ds, **kw)",
+        "kw = {'num_workers': 2} if cuda else {}\nDataLoader(ds, batch_size=8, shuffle=True, **kw)",
+    ],
+)
+def test_every_way_to_pass_them(script: Script, source: str) -> None:
+    assert arguments(script(HEAD + source)) == {
+        "dataset": "ds",
+        "batch_size": "8",
+        "shuffle": "True",
+        "num_workers": "2",
+    }
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "DataLoader(ds, **make_arguments())",
+        "def build(ds, **kw):\n    return DataLoader(ds, **kw)\nbuild(1, shuffle=True)",
+        "kw = {name: 1 for name in names}\nDataLoader(ds, **kw)",
+        "kw = dict(a=1)\nkw[name] = 2\nDataLoader(ds, **kw)",
+        "DataLoader(*everything)",
+    ],
+)
+def test_arguments_that_cannot_be_resolved_are_said_so(script: Script, source: str) -> None:
+    (loader,) = script(HEAD + source).loaders
+    assert loader.opaque is not None
+
+
+def test_a_subclass_with_its_own_iteration_is_no_plain_loader(script: Script) -> None:
+    source = HEAD + "class L(DataLoader):\n    def __iter__(self):\n        yield 1\nL(ds)"
+    assert script(source).loaders == ()

@@ -1,0 +1,133 @@
+"""Training loops, evaluation loops and what they iterate."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.facts import LoopKind
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+Script = Callable[..., TrainingScript]
+
+SETUP = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+loader = DataLoader(data, batch_size=4)
+test_loader = DataLoader(test_data)
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+STEP = "loss = model(x).sum(); loss.backward(); optimizer.step()"
+
+
+def kinds(script: TrainingScript) -> list[tuple[str, LoopKind]]:
+    return [(ast.unparse(loop.node).splitlines()[0], loop.kind) for loop in script.loops]
+
+
+@pytest.mark.parametrize(
+    ("header", "batch"),
+    [
+        ("for x, y in loader:", "(x, y)"),
+        ("for i, (x, y) in enumerate(loader):", "(x, y)"),
+        ("for i, batch in enumerate(tqdm(loader), 1):", "batch"),
+        ("for x in tqdm(loader, desc='train'):", "x"),
+        ("for x, z in zip(loader, range(3)):", "x"),
+        ("for batch in iter(loader):", "batch"),
+    ],
+)
+def test_batches_are_found_through_wrapping_iterators(
+    script: Script, header: str, batch: str
+) -> None:
+    found = script(f"{SETUP}\n{header}\n    {STEP}")
+    (loop,) = found.training_loops
+    assert [loader.node.lineno for loader in loop.loaders] == [6]
+    assert ast.unparse(loop.batch_target) == batch
+
+
+def test_epochs_and_training(script: Script) -> None:
+    found = script(f"{SETUP}\nfor epoch in range(9):\n    for x in loader:\n        {STEP}")
+    assert [kind for _, kind in kinds(found)] == [LoopKind.EPOCHS, LoopKind.TRAINING]
+
+
+def test_training_through_a_function(script: Script) -> None:
+    source = f"""{SETUP}
+def step(x):
+    {STEP}
+def train(batches):
+    for x in batches:
+        step(x)
+for epoch in range(9):
+    train(loader)
+"""
+    found = script(source)
+    (loop,) = found.training_loops
+    assert loop.function is not None
+    assert loop.function.name == "train"
+    assert [loader.node.lineno for loader in loop.loaders] == [6]
+    assert [call.name for call in loop.optimizer_steps] == ["step"]
+
+
+def test_a_closure_handed_to_step_is_training(script: Script) -> None:
+    source = f"""{SETUP}
+for i in range(5):
+    def closure():
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+"""
+    assert [kind for _, kind in kinds(script(source))] == [LoopKind.TRAINING]
+
+
+def test_evaluation(script: Script) -> None:
+    found = script(f"{SETUP}\nfor x in test_loader:\n    hits = model(x).argmax()")
+    (loop,) = found.evaluation_loops
+    assert [loader.node.lineno for loader in loop.loaders] == [7]
+
+
+def test_a_loop_without_a_model_is_neither(script: Script) -> None:
+    found = script(f"{SETUP}\nfor x in test_loader:\n    total = x.sum()")
+    assert [kind for _, kind in kinds(found)] == [LoopKind.OTHER]
+
+
+def test_the_critic_loop_and_the_loader_loop_around_it_both_train(script: Script) -> None:
+    found = script(f"{SETUP}\nfor x in loader:\n    for _ in range(5):\n        {STEP}")
+    assert [kind for _, kind in kinds(found)] == [LoopKind.TRAINING, LoopKind.TRAINING]
+
+
+def test_a_scheduler_step_is_not_an_optimizer_step(script: Script) -> None:
+    source = f"""{SETUP}
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+for x in loader:
+    {STEP}
+    scheduler.step()
+"""
+    (loop,) = script(source).training_loops
+    assert [ast.unparse(call.node) for call in loop.optimizer_steps] == ["optimizer.step()"]
+
+
+def test_class_based_trainer(script: Script) -> None:
+    source = f"""{SETUP}
+class Trainer:
+    def __init__(self, model, loader):
+        self.model = model
+        self.loader = loader
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+    def run_batch(self, x):
+        loss = self.model(x).sum()
+        loss.backward()
+        self.optimizer.step()
+    def fit(self):
+        for epoch in range(3):
+            for x in self.loader:
+                self.run_batch(x)
+Trainer(model, loader).fit()
+"""
+    (loop,) = script(source).training_loops
+    assert [loader.node.lineno for loader in loop.loaders] == [6]
+    assert [ast.unparse(call.node.func) for call in loop.forwards] == ["self.model"]

@@ -1,0 +1,234 @@
+"""Values are traced through every way Python lets a name get one, and no further than is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+Ask = Callable[..., set[object]]
+LOADER = "torch.utils.data.DataLoader"
+
+
+@pytest.mark.parametrize(
+    ("imports", "spelled"),
+    [
+        ("import torch", "torch.utils.data.DataLoader"),
+        ("import torch as th", "th.utils.data.DataLoader"),
+        ("import torch.utils.data", "torch.utils.data.DataLoader"),
+        ("import torch.utils.data as D", "D.DataLoader"),
+        ("from torch.utils import data", "data.DataLoader"),
+        ("from torch.utils.data import DataLoader", "DataLoader"),
+        ("from torch.utils.data import DataLoader as DL", "DL"),
+        ("from torch.utils.data.dataloader import DataLoader", "DataLoader"),
+        ("from torch.utils.data import *", "DataLoader"),
+        ("import torch\nLoader = torch.utils.data.DataLoader", "Loader"),
+        ("from torch import utils\nlib = utils.data", "lib.DataLoader"),
+        (
+            "try:\n    from torch.utils.data import DataLoader\nexcept ImportError:\n    raise",
+            "DataLoader",
+        ),
+    ],
+)
+def test_every_import_form(ask: Ask, imports: str, spelled: str) -> None:
+    assert ask(f"{imports}\nASK({spelled})") == {LOADER}
+
+
+def test_a_rebound_name_is_not_the_import(ask: Ask) -> None:
+    assert ask("from torch.optim import Adam\nAdam = 3\nASK(Adam)") == {3}
+
+
+def test_a_later_star_import_shadows(ask: Ask) -> None:
+    files = {
+        "train.py": """
+            from torch.optim.lr_scheduler import LambdaLR
+            from mine import *
+            ASK(LambdaLR)
+        """,
+        "mine.py": "class LambdaLR: pass",
+    }
+    assert ask(files) == {"<LambdaLR>"}
+
+
+def test_an_earlier_star_import_does_not_shadow(ask: Ask) -> None:
+    files = {
+        "train.py": """
+            from mine import *
+            from torch.optim.lr_scheduler import LambdaLR
+            ASK(LambdaLR)
+        """,
+        "mine.py": "class LambdaLR: pass",
+    }
+    assert ask(files) == {"torch.optim.lr_scheduler.LambdaLR"}
+
+
+def test_straight_line_reassignment_takes_the_last(ask: Ask) -> None:
+    assert ask("x = 1\nx = 2\nASK(x)\nx = 3") == {2}
+
+
+def test_a_branch_adds_a_possibility(ask: Ask) -> None:
+    assert ask("x = 1\nif flag:\n    x = 2\nASK(x)") == {1, 2}
+
+
+def test_both_branches_replace(ask: Ask) -> None:
+    assert {2, 3} <= ask("x = 1\nif flag:\n    x = 2\nelse:\n    x = 3\nASK(x)")
+
+
+def test_a_loop_carries_back(ask: Ask) -> None:
+    assert ask("x = 1\nfor i in r:\n    ASK(x)\n    x = 2") == {1, 2}
+
+
+def test_a_function_sees_the_last_global(ask: Ask) -> None:
+    source = "x = 1\nx = 2\ndef f():\n    ASK(x)\nf()"
+    assert ask(source) == {2}
+
+
+def test_a_global_statement_binds_the_module_name(ask: Ask) -> None:
+    source = "x = 1\ndef f():\n    global x\n    x = 2\nf()\nASK(x)"
+    assert 2 in ask(source)
+
+
+def test_parameters_are_what_calls_pass(ask: Ask) -> None:
+    source = """
+        def f(a, b=5, *, c=6):
+            ASK(b)
+        f(1)
+        f(1, 2)
+        f(1, b=3)
+    """
+    assert ask(source) == {5, 2, 3}
+
+
+def test_a_parameter_nobody_passes_is_unknown(ask: Ask) -> None:
+    assert ask("def f(a):\n    ASK(a)") == {"Unknown"}
+
+
+def test_a_parameter_hidden_by_star_arguments_is_unknown(ask: Ask) -> None:
+    assert ask("def f(a):\n    ASK(a)\nf(*args)") == {"Unknown"}
+
+
+def test_methods_take_self_from_the_instance(ask: Ask) -> None:
+    source = """
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+            def fit(self):
+                ASK(self.model)
+        Trainer(7).fit()
+    """
+    assert ask(source) == {7}
+
+
+def test_inherited_attributes(ask: Ask) -> None:
+    source = """
+        class Base:
+            def __init__(self):
+                self.size = 9
+        class Child(Base):
+            def run(self):
+                ASK(self.size)
+    """
+    assert ask(source) == {9}
+
+
+def test_returns_unpack(ask: Ask) -> None:
+    source = """
+        def make():
+            first, second = 1, 2
+            return first, (second, 3)
+        a, (b, c) = make()
+        ASK(b)
+    """
+    assert ask(source) == {2}
+
+
+def test_dict_of_loaders_by_key(ask: Ask) -> None:
+    source = """
+        from torch.utils.data import DataLoader
+        loaders = {phase: DataLoader(sets[phase]) for phase in ["train", "val"]}
+        ASK(loaders["train"])
+    """
+    assert ask(source) == {f"{LOADER}()"}
+
+
+def test_options_carry_their_parser(script: Callable[..., object], ask: Ask) -> None:
+    source = """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("-j", "--num-workers", type=int, default=0)
+        args = parser.parse_args()
+        ASK(args.num_workers)
+    """
+    assert ask(source) == {"Option"}
+
+
+def test_moving_an_object_keeps_its_identity(ask: Ask) -> None:
+    source = """
+        from torch import nn
+        model = nn.Linear(2, 2)
+        model = model.to(device)
+        ASK(model.train())
+    """
+    assert ask(source) == {"torch.nn.Linear()"}
+
+
+def test_calls_of_library_objects_are_named_by_their_class(ask: Ask) -> None:
+    source = """
+        import torch
+        scaler = torch.cuda.amp.GradScaler()
+        ASK(scaler.scale(loss))
+    """
+    assert ask(source) == {"torch.cuda.amp.GradScaler.scale()"}
+
+
+def test_a_wrapper_that_wraps_itself_ends(ask: Ask) -> None:
+    source = """
+        import torch
+        class T:
+            def __init__(self, model):
+                self.model = model
+                self.model = torch.nn.DataParallel(self.model)
+                ASK(self.model)
+        T(torch.nn.Linear(1, 1))
+    """
+    assert "torch.nn.parallel.DataParallel()" in ask(source)
+
+
+def test_mutual_recursion_ends(ask: Ask) -> None:
+    source = """
+        def even(n):
+            return odd(n)
+        def odd(n):
+            return even(n) if n else 1
+        ASK(even(4))
+    """
+    assert ask(source) == {1}
+
+
+def test_values_do_not_depend_on_the_order_of_questions(ask: Ask) -> None:
+    source = """
+        def even(n):
+            ASK(odd(n))
+            return odd(n)
+        def odd(n):
+            ASK(even(n))
+            return even(n) if n else 1
+    """
+
+    assert ask(source) == {1}
+    assert ask(source.replace("ASK(odd(n))", "")) == {1}
+
+
+def test_modules_of_a_package_and_relative_imports(ask: Ask) -> None:
+    files = {
+        "train.py": "from net.parts import block\nASK(block)",
+        "net/__init__.py": "",
+        "net/parts.py": "from .deep import layer as block",
+        "net/deep.py": "layer = 4",
+    }
+    assert ask(files) == {4}
+
+
+def test_a_namespace_folder_without_init(ask: Ask) -> None:
+    files = {"train.py": "from tools import size\nASK(size.N)", "tools/size.py": "N = 8"}
+    assert ask(files) == {8}
