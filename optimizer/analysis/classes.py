@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .containers import select
 from .scopes import unpacked_names
-from .values import Class, Function, Value
+from .values import Class, Function, Value, union
 
 if TYPE_CHECKING:
     from .resolver import Resolver
@@ -84,4 +84,4 @@ def _property_values(
         for node in ast.walk(function)
         if isinstance(node, ast.Return) and node.value is not None
     ]
-    return frozenset().union(*values) if values else frozenset()
+    return union(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .values import Display, Element, External, Made, Unknown, Value
+from .values import Display, Element, External, Made, Unknown, Value, union
 
 if TYPE_CHECKING:
     from .resolver import Resolver
@@ -48,12 +48,12 @@ def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | N
         if isinstance(part, int) and not starred and -len(node.elts) <= part < len(node.elts):
             return resolver.values(node.elts[part], value.module)
         if part == "each" and not starred and node.elts:
-            return frozenset().union(*(resolver.values(e, value.module) for e in node.elts))
+            return union(resolver.values(e, value.module) for e in node.elts)
     if isinstance(node, ast.Dict):
         return _dict_part(resolver, node, value, part)
     if isinstance(node, ast.DictComp):
         return resolver.values(node.value, value.module)
-    if isinstance(node, ast.ListComp | ast.GeneratorExp) and isinstance(part, int | str):
+    if isinstance(node, ast.ListComp | ast.GeneratorExp):
         return resolver.values(node.elt, value.module)
     return None
 
@@ -69,7 +69,7 @@ def _dict_part(
         elif isinstance(key, ast.Constant) and key.value == part:
             return resolver.values(item, value.module)
     if part == "each" and node.values:
-        return frozenset().union(*(resolver.values(v, value.module) for v in node.values))
+        return union(resolver.values(v, value.module) for v in node.values)
     return None
 
 

@@ -120,7 +120,7 @@ def _is_flag(resolver: Resolver, value: ast.expr, module: Module) -> bool:
             and isinstance(value.body, ast.Constant)
             and value.body.value is True
         )
-    return resolver.maker_names(value, module) == {"torch.cuda.is_available"}
+    return resolver.maker_names(value, module) == frozenset({"torch.cuda.is_available"})
 
 
 def mentions_cuda(module: Module) -> bool:

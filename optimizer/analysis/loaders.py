@@ -87,10 +87,10 @@ def keyword_dict(
     displays: list[tuple[ast.Dict | ast.Call, Module]] = []
     values = resolver.values(expression, module)
     for value in values:
-        node = _dict_node(value)
-        if node is None:
+        found = _dict_node(value)
+        if found is None:
             return None, []
-        owner = value.module  # type: ignore[union-attr]
+        node, owner = found
         own = _entries(resolver, node, owner)
         if own is None:
             return None, []
@@ -103,15 +103,15 @@ def keyword_dict(
     return entries, displays
 
 
-def _dict_node(value: Value) -> ast.Dict | ast.Call | None:
+def _dict_node(value: Value) -> tuple[ast.Dict | ast.Call, Module] | None:
     if isinstance(value, Display) and isinstance(value.node, ast.Dict):
-        return value.node
+        return value.node, value.module
     if (
         isinstance(value, Made)
         and isinstance(value.maker, External)
         and value.maker.name == "builtins.dict"
     ):
-        return value.call if not value.call.args else None
+        return None if value.call.args else (value.call, value.module)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import cast
 
 from .scopes import Binding, Defined, Imported, Parameter, Scope
 from .syntax import Module
@@ -92,8 +93,8 @@ def _enclosing_blocks(module: Module, use: ast.AST) -> set[int]:
     child = use
     for ancestor in [use, *module.ancestors(use)]:
         for _, value in ast.iter_fields(ancestor):
-            if isinstance(value, list) and child in value:
-                blocks.add(id(value))
+            if isinstance(value, list) and child in cast(list[ast.AST], value):
+                blocks.add(id(cast(object, value)))
         if ancestor is not use and isinstance(
             ancestor, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
         ):

@@ -43,6 +43,7 @@ from .values import (
     Made,
     Unknown,
     Value,
+    union,
 )
 
 Values = frozenset[Value]
@@ -182,7 +183,7 @@ class Resolver:
             case ast.IfExp():
                 return self.values(node.body, module) | self.values(node.orelse, module)
             case ast.BoolOp():
-                return frozenset().union(*(self.values(v, module) for v in node.values))
+                return union(self.values(v, module) for v in node.values)
             case ast.NamedExpr():
                 return self.values(node.value, module)
             case ast.Subscript():
@@ -360,11 +361,7 @@ class Resolver:
             case Function(ast.FunctionDef() | ast.AsyncFunctionDef() as function, owner):
                 returned = [r.value for r in _returns(function) if r.value is not None]
                 values = [self.values(r, owner) for r in returned]
-                return (
-                    frozenset().union(*values)
-                    if values
-                    else frozenset([Unknown("returns nothing")])
-                )
+                return union(values) if values else frozenset([Unknown("returns nothing")])
             case Function(ast.Lambda() as function, owner):
                 return self.values(function.body, owner)
             case Attribute(of, name) if isinstance(of, Made) and isinstance(of.maker, External):

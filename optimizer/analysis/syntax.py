@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path as FilePath
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from ..rewriting.edits import Span
 from ..source import SourceFile
@@ -64,12 +64,13 @@ class Module:
         """Where ``node`` stands, without its parentheses and (for functions) its decorators."""
         if isinstance(node, ast.Module):
             return Span(1, 0, len(self.lines), len(self.lines[-1]))
-        line, end_line = node.lineno, node.end_lineno or node.lineno  # type: ignore[attr-defined]
+        place = cast(ast.expr, node)
+        end_line = place.end_lineno or place.lineno
         return Span(
-            line,
-            self._column(line, node.col_offset),  # type: ignore[attr-defined]
+            place.lineno,
+            self._column(place.lineno, place.col_offset),
             end_line,
-            self._column(end_line, node.end_col_offset or 0),  # type: ignore[attr-defined]
+            self._column(end_line, place.end_col_offset or 0),
         )
 
     def _column(self, line: int, utf8_offset: int) -> int:

@@ -6,6 +6,7 @@ A value is described by *where it comes from*: the call that made it, the defini
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -129,3 +130,8 @@ Value: TypeAlias = (
     | Attribute
     | Unknown
 )
+
+
+def union(sets: Iterable[frozenset[Value]]) -> frozenset[Value]:
+    """Everything that is in any of ``sets``."""
+    return frozenset(value for values in sets for value in values)
