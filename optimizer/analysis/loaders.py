@@ -155,15 +155,22 @@ def _later_entries(
                     if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
                         return None
                     found[key.value] = Argument(node.value, module)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "update" and _names(node.func.value, expression):
-                for argument in node.args:
-                    inner, _ = keyword_dict(resolver, argument, module)
-                    if inner is None:
-                        return None
-                    found.update({k: Argument(a.value, a.module) for k, a in inner.items()})
-                found.update({k.arg: Argument(k.value, module) for k in node.keywords if k.arg})
+        elif isinstance(node, ast.Call) and _is_update(node, expression):
+            for argument in node.args:
+                inner, _ = keyword_dict(resolver, argument, module)
+                if inner is None:
+                    return None
+                found.update({k: Argument(a.value, a.module) for k, a in inner.items()})
+            found.update({k.arg: Argument(k.value, module) for k in node.keywords if k.arg})
     return found
+
+
+def _is_update(call: ast.Call, name: ast.Name) -> bool:
+    return (
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr == "update"
+        and _names(call.func.value, name)
+    )
 
 
 def _names(node: ast.AST | None, name: ast.Name) -> bool:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from .call_index import CallIndex
 from .classes import class_attribute, first_party_bases
 from .containers import select
 from .options import option_value
@@ -67,7 +68,7 @@ class Resolver:
         self._active: dict[ast.AST, int] = {}
         self._cut_at = _NEVER
         self._call_sites: dict[FunctionNode, tuple[CallSite, ...]] = {}
-        self._calls_by_name: dict[str, list[tuple[ast.Call, Module]]] | None = None
+        self._calls = CallIndex(project)
 
     def values(self, expression: ast.expr, module: Module) -> Values:
         """What ``expression`` may evaluate to; never empty, an :class:`Unknown` stands for no answer."""
@@ -157,15 +158,7 @@ class Resolver:
         return [v for v in class_attribute(self, cls, name) if isinstance(v, Function)]
 
     def _find_call_sites(self, function: FunctionNode) -> Iterable[CallSite]:
-        if self._calls_by_name is None:
-            self._calls_by_name = _index_calls(self.project)
-        names = {function.name}
-        if function.name in {"__init__", "forward", "__call__"}:
-            candidates = [pair for pairs in self._calls_by_name.values() for pair in pairs]
-        else:
-            names |= _import_aliases(self.project, function.name)
-            candidates = [pair for name in names for pair in self._calls_by_name.get(name, [])]
-        for call, module in candidates:
+        for call, module in self._calls.candidates(function):
             for callee in self.callees(call, module):
                 if callee.node is function:
                     yield CallSite(call, module, callee.bound)
@@ -422,26 +415,3 @@ def _is_static(function: FunctionNode) -> bool:
 
 def _before(first: ast.AST, second: ast.AST) -> bool:
     return getattr(first, "lineno", 0) < getattr(second, "lineno", 0)
-
-
-def _index_calls(project: Project) -> dict[str, list[tuple[ast.Call, Module]]]:
-    index: dict[str, list[tuple[ast.Call, Module]]] = {}
-    for module in project.modules:
-        for call in module.calls:
-            name = call.func.attr if isinstance(call.func, ast.Attribute) else None
-            if isinstance(call.func, ast.Name):
-                name = call.func.id
-            index.setdefault(name or "", []).append((call, module))
-    return index
-
-
-def _import_aliases(project: Project, name: str) -> set[str]:
-    return {
-        local
-        for module in project.modules
-        for scope in module.scopes.by_node.values()
-        for local, bindings in scope.bindings.items()
-        if local != name
-        for binding in bindings
-        if isinstance(binding.source, Imported) and binding.source.attribute == name
-    }
