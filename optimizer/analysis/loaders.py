@@ -42,14 +42,9 @@ def is_loader_maker(resolver: Resolver, callees: frozenset[Value]) -> bool:
 
 
 def loaders_in(loaders: tuple[DataLoader, ...], values: frozenset[Value]) -> tuple[DataLoader, ...]:
-    """The loaders among ``values``."""
-    by_call = {loader.node: loader for loader in loaders}
-    found = {
-        value.call: by_call[value.call]
-        for value in values
-        if isinstance(value, Made) and value.call in by_call
-    }
-    return tuple(found.values())
+    """The loaders among ``values``, in the order of ``loaders``."""
+    made = {value.call for value in values if isinstance(value, Made)}
+    return tuple(loader for loader in loaders if loader.node in made)
 
 
 def _loader(resolver: Resolver, call: ast.Call, module: Module) -> DataLoader:

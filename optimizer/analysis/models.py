@@ -170,13 +170,13 @@ def _is_part(resolver: Resolver, model: Model, models: dict[ast.Call, Model]) ->
 
 
 def models_in(resolver: Resolver, values: frozenset[Value]) -> tuple[Model, ...]:
-    """The models among ``values``, wrappers looked through."""
+    """The models among ``values``, wrappers looked through, in source order."""
     found: dict[ast.Call, Model] = {}
     for value in unwrap(resolver, values):
         model = model_of(resolver, value)
         if model is not None:
             found[model.node] = model
-    return tuple(found.values())
+    return tuple(sorted(found.values(), key=lambda model: (str(model.path), model.span)))
 
 
 def is_module_value(resolver: Resolver, value: Value) -> bool:
