@@ -201,6 +201,8 @@ class Resolver:
         values = frozenset(v for b in reaching for v in self._binding(b, module))
         later_star = [s for s in stars if all(_before(b.node, s.node) for b in reaching)]
         shadowing = self._star_values(name, later_star, module)
+        if owner.parent is None and module.rebinds_by_name and _is_setting(values):
+            values |= {Unknown(f"{name} may be set by exec or globals()")}
         return shadowing or values
 
     def _from_stars(self, name: str, module: Module) -> Values:
@@ -393,6 +395,10 @@ class CallSite:
         self.call = call
         self.module = module
         self.bound = bound
+
+
+def _is_setting(values: Values) -> bool:
+    return any(isinstance(value, Literal | Display) for value in values)
 
 
 def _returns(function: FunctionNode) -> list[ast.Return]:

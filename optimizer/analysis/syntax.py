@@ -151,6 +151,28 @@ class Module:
         return self.scopes.of_node(node, self.parents)
 
     @cached_property
+    def rebinds_by_name(self) -> bool:
+        """Whether the file may give its globals other values behind our back: ``exec(..)``, ``globals()[..]``."""
+        return any(
+            isinstance(call.func, ast.Name)
+            and (
+                call.func.id == "exec" or (call.func.id == "globals" and not self._only_read(call))
+            )
+            for call in self.calls
+        )
+
+    def _only_read(self, globals_call: ast.Call) -> bool:
+        parent = self.parents[globals_call]
+        if isinstance(parent, ast.Subscript):
+            return isinstance(parent.ctx, ast.Load)
+        return isinstance(parent, ast.Attribute) and parent.attr in {
+            "get",
+            "items",
+            "keys",
+            "values",
+        }
+
+    @cached_property
     def main_guard(self) -> ast.If | None:
         """The ``if __name__ == "__main__":`` statement, if the file has one."""
         for statement in self.tree.body:

@@ -232,3 +232,12 @@ def test_modules_of_a_package_and_relative_imports(ask: Ask) -> None:
 def test_a_namespace_folder_without_init(ask: Ask) -> None:
     files = {"train.py": "from tools import size\nASK(size.N)", "tools/size.py": "N = 8"}
     assert ask(files) == {8}
+
+
+def test_settings_that_exec_may_override_are_not_taken_at_their_word(ask: Ask) -> None:
+    source = "workers = 0\nexec(open('configurator.py').read())\nASK(workers)"
+    assert ask(source) == {0, "Unknown"}
+
+
+def test_reading_globals_overrides_nothing(ask: Ask) -> None:
+    assert ask("workers = 0\nname = globals()['__name__']\nASK(workers)") == {0}
