@@ -12,6 +12,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .rewriting.edits import (
     AddImport,
@@ -64,6 +65,7 @@ class Suppression:
         return any(self.first <= span.line <= self.last for span in spans)
 
 
+@lru_cache(maxsize=64)
 def suppressions(text: str) -> tuple[Suppression, ...]:
     """The suppressions in the comments (never in the strings) of a file that parses."""
     if "torchopt:" not in text:

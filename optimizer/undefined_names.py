@@ -6,6 +6,7 @@ import builtins
 import re
 import symtable
 from collections.abc import Iterator
+from functools import lru_cache
 
 _MODULE_ATTRIBUTES = frozenset(
     {"__annotations__", "__builtins__", "__cached__", "__file__", "__path__"}
@@ -14,14 +15,16 @@ _STAR_IMPORT = re.compile(r"import\s*\*")
 _KNOWN = frozenset(dir(builtins)) | _MODULE_ATTRIBUTES
 
 
+@lru_cache(maxsize=64)
 def undefined_names(text: str) -> frozenset[str] | None:
     """Names ``text`` reads as globals although neither the module nor Python defines them.
 
-    None when that cannot be told, because a star import may define any name. ``text`` must parse.
+    None when that cannot be told, because a star import may define any name. Raises SyntaxError when
+    ``text`` is not Python.
     """
+    scopes = list(_scopes(symtable.symtable(text, "<text>", "exec")))
     if _STAR_IMPORT.search(text):
         return None
-    scopes = list(_scopes(symtable.symtable(text, "<text>", "exec")))
     module = scopes[0]
     defined = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
     for scope in scopes[1:]:

@@ -1,0 +1,329 @@
+"""Understand, plan, apply: one training script through all transforms until nothing changes.
+
+Transforms run in the order of the registry. Whatever one of them changes is understood anew before
+the next one looks; each is asked again as long as the script is not the one it was last asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..transforms.base import Change, Skip, Transform
+from .analysis import understand
+from .analysis.script import TrainingScript
+from .config import suggestion
+from .errors import TorchoptError
+from .options import Options
+from .rewrite_result import (
+    AppliedChange,
+    RewriteResult,
+    RewrittenFile,
+    SkippedChange,
+    TransformError,
+)
+from .rewriting.attribution import Provenance
+from .rewriting.edits import Span
+from .source import Sources
+from .suppression import Suppression, edited_span, suppressions
+from .transaction import apply_changes, internal_error
+
+_MOST_ROUNDS = 8
+
+
+def selected_transforms(transforms: Sequence[Transform], options: Options) -> tuple[Transform, ...]:
+    """Those of ``transforms`` that ``options`` let run, in the same order.
+
+    Raises :class:`TorchoptError` for a name that is no transform's.
+    """
+    known = {transform.name for transform in transforms}
+    for flag, names in (("--select", options.select), ("--ignore", options.ignore)):
+        for name in sorted(names - known):
+            raise TorchoptError(f"{flag}: no transform is called {name!r}{suggestion(name, known)}")
+    return tuple(
+        transform
+        for transform in transforms
+        if transform.name not in options.ignore
+        and transform.tier <= options.tier
+        and (transform.name in options.select if options.select else not transform.opt_in)
+    )
+
+
+def rewrite_script(
+    entry: Path,
+    sources: Sources,
+    transforms: Sequence[Transform],
+    options: Options,
+    earlier: Mapping[Path, RewrittenFile] | None = None,
+) -> RewriteResult:
+    """Rewrite ``entry`` and its first-party modules as ``sources`` hold them. Nothing is written.
+
+    ``earlier`` tells about files that were already rewritten as part of another script (their text is
+    in ``sources``); what it says about them is continued. A transform that fails, or that does not
+    come to rest, is reported and the others go on. Raises :class:`TorchoptError` when ``entry``
+    cannot be read.
+    """
+    active = selected_transforms(transforms, options)
+    try:
+        script = understand(entry, sources)
+    except TorchoptError:
+        raise
+    except Exception as error:
+        raise TorchoptError(internal_error(error), entry) from error
+    start = _Rewrite(sources, script, dict(earlier or {}))
+    errors: tuple[TransformError, ...] = ()
+    while True:
+        result, restless = _until_nothing_changes(start, active, options, errors)
+        if not restless:
+            return result
+        message = f"internal error: still changes its own result after {_MOST_ROUNDS} rounds"
+        errors += tuple(TransformError(name, entry, message) for name in sorted(restless))
+        active = tuple(transform for transform in active if transform.name not in restless)
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What several scripts came to: the last word on each file, and what could not be read."""
+
+    results: tuple[RewriteResult, ...]
+    files: tuple[RewrittenFile, ...]
+    errors: tuple[TorchoptError, ...]
+
+    @property
+    def changed(self) -> tuple[RewrittenFile, ...]:
+        return tuple(file for file in self.files if file.changed)
+
+
+def rewrite_all(
+    scripts: Iterable[Path],
+    transforms: Sequence[Transform],
+    options_for: Callable[[Path], Options],
+) -> Rewritten:
+    """Rewrite ``scripts`` one after the other, each on what those before made of shared modules.
+
+    A script that turned out to be a module of an earlier one is done with it. ``options_for`` gives the
+    options of a script by its path. Nothing is written.
+    """
+    sources = Sources()
+    results: list[RewriteResult] = []
+    files: dict[Path, RewrittenFile] = {}
+    errors: dict[str, TorchoptError] = {}
+    for script in scripts:
+        try:
+            if sources.read(script).path in files:
+                continue
+            result = rewrite_script(script, sources, transforms, options_for(script), files)
+        except TorchoptError as error:
+            errors[str(error)] = error
+            continue
+        sources = result.sources
+        results.append(result)
+        files |= {file.path: file for file in result.files}
+        errors |= {str(error): error for error in result.unreadable}
+    complete = (
+        replace(file, skips=file.skips + _unused(file, transforms, options_for(file.path)))
+        for file in files.values()
+    )
+    return Rewritten(tuple(results), tuple(complete), tuple(errors.values()))
+
+
+def _unused(
+    file: RewrittenFile, transforms: Sequence[Transform], options: Options
+) -> tuple[SkippedChange, ...]:
+    """The suppressions of ``file`` that nothing needs.
+
+    Only what could have been used is reported: no names of transforms that ``options`` left out.
+    """
+    known = {transform.name for transform in transforms}
+    active = {transform.name for transform in selected_transforms(transforms, options)}
+    messages: list[tuple[int, str]] = []
+    for found in suppressions(file.original.text):
+        used = {name for line, name in file.suppressed if line == found.line}
+        kind = "ignore-file" if found.whole_file else "ignore"
+        for name in sorted(found.names - known):
+            close = suggestion(name, known)
+            messages.append((found.line, f"`{kind}[{name}]` names no transform{close}"))
+        for name in sorted((found.names & active) - used):
+            messages.append((found.line, f"`{kind}[{name}]` suppresses nothing"))
+        if not (found.names or used or options.select or options.ignore):
+            messages.append((found.line, f"`{kind}` suppresses nothing"))
+    return tuple(
+        SkippedChange("unused-suppression", file.path, line, message) for line, message in messages
+    )
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What asking one transform once led to, beside changes.
+
+    ``suppressed``: (file, original line of the comment, transform).
+    """
+
+    skips: tuple[SkippedChange, ...] = ()
+    errors: tuple[TransformError, ...] = ()
+    suppressed: frozenset[tuple[Path, int, str]] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Rewrite:
+    """A rewrite on its way: the script as it is understood now, and the files touched so far."""
+
+    sources: Sources
+    script: TrainingScript
+    files: Mapping[Path, RewrittenFile]
+
+    def file(self, path: Path) -> RewrittenFile:
+        source = self.sources.read(path)
+        known = self.files.get(source.path)
+        return known or RewrittenFile(source, source.text, Provenance.of(source.text))
+
+    def skipped(self, skip: Skip) -> SkippedChange:
+        file = self.file(skip.path)
+        line = file.provenance.original_line(skip.span.line)
+        return SkippedChange(skip.transform, file.path, line, skip.message)
+
+    def applied(self, change: Change) -> AppliedChange:
+        file = self.file(change.path)
+        return AppliedChange(
+            change.transform,
+            change.tier,
+            file.path,
+            file.provenance.original_line(change.span.line),
+            file.provenance.original_line(change.span.end_line),
+            change.message,
+            change.reason,
+        )
+
+    def after(
+        self, transform: Transform, changes: Iterable[Change], texts: Mapping[Path, str]
+    ) -> _Rewrite:
+        """The rewrite once ``changes`` have given the files in ``texts`` new text.
+
+        Raises whatever the analysis raises when it does not understand the result.
+        """
+        sources = self.sources.with_texts(texts)
+        script = understand(self.script.entry.path, sources)
+        files = dict(self.files)
+        for change in changes:
+            applied = self.applied(change)
+            file = files.get(applied.path) or self.file(applied.path)
+            files[file.path] = replace(file, changes=(*file.changes, applied))
+        for path, text in texts.items():
+            file = files.get(path) or self.file(path)
+            provenance = file.provenance.after(text, transform.name)
+            files[path] = replace(file, text=text, provenance=provenance)
+        return _Rewrite(sources, script, files)
+
+    def result(self, outcomes: Sequence[_Outcome]) -> RewriteResult:
+        """The files as they are now, each with what the last ``outcomes`` say about it."""
+        paths = [self.file(module.path).path for module in self.script.modules]
+        files = [
+            self._told(self.file(path), outcomes) for path in dict.fromkeys([*paths, *self.files])
+        ]
+        unreadable = self.script.project.unreadable
+        return RewriteResult(self.script.entry.path, tuple(files), self.sources, unreadable)
+
+    def _told(self, file: RewrittenFile, outcomes: Sequence[_Outcome]) -> RewrittenFile:
+        changed = {(change.transform, change.line) for change in file.changes}
+        skips = [skip for skip in file.skips if (skip.transform, skip.line) not in changed]
+        errors = list(file.errors)
+        suppressed = set(file.suppressed)
+        for outcome in outcomes:
+            skips += [skip for skip in outcome.skips if skip.path == file.path]
+            errors += [error for error in outcome.errors if error.path == file.path]
+            suppressed |= {
+                (line, name) for path, line, name in outcome.suppressed if path == file.path
+            }
+        return replace(
+            file,
+            skips=tuple(dict.fromkeys(skips)),
+            errors=tuple(dict.fromkeys(errors)),
+            suppressed=frozenset(suppressed),
+        )
+
+
+def _until_nothing_changes(
+    rewrite: _Rewrite,
+    active: Sequence[Transform],
+    options: Options,
+    errors: tuple[TransformError, ...],
+) -> tuple[RewriteResult, frozenset[str]]:
+    """The result, and the names of the transforms that still changed things in the last round."""
+    asked: dict[str, TrainingScript] = {}
+    outcomes: dict[str, _Outcome] = {}
+    restless: set[str] = set()
+    for _ in range(_MOST_ROUNDS):
+        restless.clear()
+        for transform in active:
+            if asked.get(transform.name) is rewrite.script:
+                continue
+            asked[transform.name] = rewrite.script
+            before = rewrite
+            rewrite, outcome = _ask(transform, rewrite, options)
+            errors += outcome.errors
+            outcomes[transform.name] = outcome
+            if rewrite is not before:
+                restless.add(transform.name)
+        if not restless:
+            break
+    last = [*outcomes.values(), _Outcome(errors=errors)]
+    return rewrite.result(last), frozenset(restless)
+
+
+def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Rewrite, _Outcome]:
+    """Let one transform plan once, and carry out what is permitted of it."""
+    entry = rewrite.file(rewrite.script.entry.path).path
+    try:
+        planned = list(transform.plan(rewrite.script, options))
+        skips = [rewrite.skipped(item) for item in planned if isinstance(item, Skip)]
+        changes = [item for item in planned if isinstance(item, Change)]
+        permitted, refused, suppressed = _permitted(rewrite, changes, options)
+    except Exception as error:
+        fault = TransformError(transform.name, entry, internal_error(error))
+        return rewrite, _Outcome(errors=(fault,))
+    transaction = apply_changes(rewrite.sources, permitted)
+    skips += [rewrite.skipped(skip) for skip in (*refused, *transaction.conflicts)]
+    errors = transaction.errors
+    if transaction.changes:
+        try:
+            rewrite = rewrite.after(transform, transaction.changes, transaction.texts)
+        except Exception as error:
+            errors += (TransformError(transform.name, entry, internal_error(error)),)
+    return rewrite, _Outcome(tuple(skips), errors, suppressed)
+
+
+def _permitted(
+    rewrite: _Rewrite, changes: Iterable[Change], options: Options
+) -> tuple[list[Change], list[Skip], frozenset[tuple[Path, int, str]]]:
+    """The changes that neither the tier nor the user's comments forbid, and skips for the others."""
+    permitted: list[Change] = []
+    refused: list[Skip] = []
+    used: set[tuple[Path, int, str]] = set()
+    for change in changes:
+        comments = list(_comments_against(rewrite, change))
+        if change.tier > options.tier:
+            label = change.tier.label
+            message = f"{change.message}: only with --tier {label}"
+        elif comments:
+            reason = comments[0][1].reason
+            message = f"suppressed: {reason}" if reason else "suppressed"
+        else:
+            permitted.append(change)
+            continue
+        refused.append(Skip(change.transform, change.path, change.span, message))
+        for path, comment in comments:
+            line = rewrite.file(path).provenance.original_line(comment.line)
+            used.add((rewrite.file(path).path, line, change.transform))
+    return permitted, refused, frozenset(used)
+
+
+def _comments_against(rewrite: _Rewrite, change: Change) -> Iterable[tuple[Path, Suppression]]:
+    spans: dict[Path, list[Span]] = {change.path: [change.span]}
+    for file_edit in change.edits:
+        span = edited_span(file_edit.edit)
+        spans.setdefault(file_edit.path, []).extend([span] if span else [])
+    for path, touched in spans.items():
+        for comment in suppressions(rewrite.sources.read(path).text):
+            if comment.keeps_off(change.transform, touched):
+                yield path, comment

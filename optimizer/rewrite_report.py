@@ -1,0 +1,119 @@
+"""A rewrite told to a reader (text) and to a program (JSON, see ``docs/json.md``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .errors import TorchoptError
+from .options import Tier
+from .rewrite_result import AppliedChange, RewrittenFile, SkippedChange
+from .terminal import Paint, display_path
+
+JSON_VERSION = 1
+_TIER_COLOURS = {Tier.EXACT: "green", Tier.NUMERIC: "yellow", Tier.SEMANTIC: "red"}
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """What is said about one file; ``error`` is why it, or a part of it, was not rewritten."""
+
+    path: Path
+    changed: bool = False
+    changes: tuple[AppliedChange, ...] = ()
+    skips: tuple[SkippedChange, ...] = ()
+    error: str | None = None
+
+    @classmethod
+    def of(cls, file: RewrittenFile) -> FileReport:
+        """The report on a rewritten file."""
+        errors = [f"{error.transform}: {error.message}" for error in file.errors]
+        return cls(
+            file.path,
+            file.changed,
+            tuple(sorted(file.changes, key=lambda change: (change.line, change.transform))),
+            tuple(sorted(file.skips, key=lambda skip: (skip.line, skip.transform))),
+            "; ".join(errors) or None,
+        )
+
+    @classmethod
+    def unreadable(cls, error: TorchoptError) -> FileReport:
+        """The report on a file that could not be rewritten at all."""
+        return cls(error.path or Path(), error=str(replace(error, path=None)))
+
+
+def to_json(reports: Sequence[FileReport]) -> str:
+    """The reports as one JSON document, a newline at its end."""
+    files = [
+        {
+            "path": display_path(report.path),
+            "changes": [
+                {
+                    "transform": change.transform,
+                    "tier": change.tier.label,
+                    "line": change.line,
+                    "end_line": change.end_line,
+                    "message": change.message,
+                    "reason": change.reason,
+                }
+                for change in report.changes
+            ],
+            "skips": [
+                {"transform": skip.transform, "line": skip.line, "message": skip.message}
+                for skip in report.skips
+            ],
+            "error": report.error,
+        }
+        for report in reports
+    ]
+    return json.dumps({"version": JSON_VERSION, "files": files}, indent=2) + "\n"
+
+
+def to_diff(file: RewrittenFile, paint: Paint) -> str:
+    """The change of one file as a unified diff whose hunks name the transforms behind them."""
+    from .rewriting.attribution import unified_diff
+
+    return unified_diff(file.original, file.text, file.provenance)
+
+
+def to_text(reports: Sequence[FileReport], written: bool, paint: Paint) -> str:
+    """The reports as lines for a reader: what was done, what was left and why, a summary.
+
+    ``written`` tells whether the files were written or only would be.
+    """
+    lines: list[str] = []
+    for report in reports:
+        lines += [_change_line(change, paint) for change in report.changes]
+    skips = [skip for report in reports for skip in report.skips]
+    if skips:
+        lines += ["", paint("Left alone:", "bold")][not lines :]
+        lines += [_skip_line(skip, paint) for skip in skips]
+    return "\n".join([*lines, *([""] if lines else []), _summary(reports, written), ""])
+
+
+def _change_line(change: AppliedChange, paint: Paint) -> str:
+    place = paint(f"{display_path(change.path)}:{change.line}", "bold")
+    tier = paint(f"[{change.tier.label}]", _TIER_COLOURS[change.tier])
+    return f"{place} {change.transform} {tier} {change.message}; {change.reason}"
+
+
+def _skip_line(skip: SkippedChange, paint: Paint) -> str:
+    place = paint(f"{display_path(skip.path)}:{skip.line}", "bold")
+    return f"{place} {skip.transform}: {skip.message}"
+
+
+def _summary(reports: Sequence[FileReport], written: bool) -> str:
+    changed = [report for report in reports if report.changed]
+    skipped = sum(len(report.skips) for report in reports)
+    left = f"; {_count(skipped, 'place')} left alone" if skipped else ""
+    if not changed:
+        return f"Nothing to rewrite{left}."
+    changes = _count(sum(len(report.changes) for report in reports), "change")
+    verb = "rewritten" if written else "would be rewritten"
+    return f"{_count(len(changed), 'file')} {verb}: {changes}{left}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

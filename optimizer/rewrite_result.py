@@ -1,0 +1,80 @@
+"""What a rewrite gives back: files, changes, what was left alone, and faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import TorchoptError
+from .options import Tier
+from .rewriting.attribution import Provenance
+from .source import SourceFile, Sources
+
+
+@dataclass(frozen=True)
+class AppliedChange:
+    """A change that was made; lines are those of the original file, 1-based."""
+
+    transform: str
+    tier: Tier
+    path: Path
+    line: int
+    end_line: int
+    message: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SkippedChange:
+    """A place that was left alone, and why; the line is that of the original file, 1-based."""
+
+    transform: str
+    path: Path
+    line: int
+    message: str
+
+
+@dataclass(frozen=True)
+class TransformError:
+    """A fault of a transform; what it wanted to change was dropped."""
+
+    transform: str
+    path: Path
+    message: str
+
+
+@dataclass(frozen=True)
+class RewrittenFile:
+    """One file of a training script: as it was, as it is now, and all there is to say about it.
+
+    ``suppressed`` holds which transforms a comment kept off: (original line of the comment, name).
+    """
+
+    original: SourceFile
+    text: str
+    provenance: Provenance
+    changes: tuple[AppliedChange, ...] = ()
+    skips: tuple[SkippedChange, ...] = ()
+    errors: tuple[TransformError, ...] = ()
+    suppressed: frozenset[tuple[int, str]] = frozenset()
+
+    @property
+    def path(self) -> Path:
+        return self.original.path
+
+    @property
+    def changed(self) -> bool:
+        return self.text != self.original.text
+
+
+@dataclass(frozen=True)
+class RewriteResult:
+    """What became of one script: its files, the entry first, and the sources after the rewrite.
+
+    ``unreadable`` are first-party modules that could not be read and so were not rewritten.
+    """
+
+    entry: Path
+    files: tuple[RewrittenFile, ...]
+    sources: Sources
+    unreadable: tuple[TorchoptError, ...] = ()

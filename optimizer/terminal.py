@@ -1,0 +1,76 @@
+"""What goes to the user's terminal: paths as they would type them, errors, colour, progress."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO, TypeAlias, TypeVar
+
+from .errors import TorchoptError
+
+_T = TypeVar("_T")
+_SECONDS_BEFORE_PROGRESS = 1.0
+_CODES = {"bold": "\x1b[1m", "red": "\x1b[31m", "green": "\x1b[32m", "yellow": "\x1b[33m"}
+_CODES["cyan"] = "\x1b[36m"
+
+Paint: TypeAlias = Callable[[str, str], str]
+"""Gives a text (first) a colour, by name (second; empty for none)."""
+
+
+def display_path(path: Path) -> str:
+    """``path`` from the working directory when it lies below it, else in full."""
+    absolute = Path(os.path.abspath(path))
+    here = Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
+
+
+def error_line(error: TorchoptError) -> str:
+    """The one line that tells the user about ``error``."""
+    if error.path is None:
+        return f"torchopt: {error}"
+    return str(replace(error, path=Path(display_path(error.path))))
+
+
+def print_error(error: TorchoptError) -> None:
+    print(error_line(error), file=sys.stderr)
+
+
+def print_note(message: str) -> None:
+    print(f"note: {message}", file=sys.stderr)
+
+
+def painter(stream: TextIO) -> Paint:
+    """What gives text a colour on ``stream``.
+
+    No colour unless it is a terminal and nobody said NO_COLOR (https://no-color.org).
+    """
+    dumb = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if dumb or not stream.isatty():
+        return lambda text, _: text
+    return lambda text, colour: f"{_CODES[colour]}{text}\x1b[0m" if colour else text
+
+
+def with_progress(items: Sequence[_T], description: str) -> Iterator[_T]:
+    """The ``items``, with a bar on stderr once they take over a second and stderr is a terminal."""
+    started = time.monotonic()
+    remaining = iter(items)
+    done = 0
+    for item in remaining:
+        yield item
+        done += 1
+        if sys.stderr.isatty() and time.monotonic() - started > _SECONDS_BEFORE_PROGRESS:
+            break
+    else:
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(description, total=len(items), completed=done)
+        for item in remaining:
+            yield item
+            progress.advance(task)
