@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer import terminal
+from torchopt_cli.optimizer.errors import TorchoptError
+from torchopt_cli.optimizer.terminal import display_path, error_line, painter, with_progress
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_paths_are_shown_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert display_path(tmp_path / "a" / "b.py") == "a/b.py"
+    assert display_path(Path("./a/../b.py")) == "b.py"
+    assert display_path(Path("/elsewhere/b.py")) == "/elsewhere/b.py"
+
+
+def test_errors_name_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert error_line(TorchoptError("is bad", tmp_path / "x.py", 3, 4)) == "x.py:3:4: is bad"
+    assert error_line(TorchoptError("--tier: no")) == "torchopt: --tier: no"
+
+
+def test_a_terminal_gets_colour() -> None:
+    assert painter(Screen())("x", "green") == "\x1b[32mx\x1b[0m"
+    assert painter(Screen())("x", "") == "x"
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_a_terminal_can_refuse_colour(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert painter(Screen())("x", "green") == "x"
+
+
+def test_a_file_gets_no_colour() -> None:
+    assert painter(io.StringIO())("x", "green") == "x"
+
+
+@pytest.mark.parametrize(("delay", "shown"), [(0.0, True), (3600.0, False)])
+def test_a_bar_is_shown_once_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch, delay: float, shown: bool
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(terminal, "_SECONDS_BEFORE_PROGRESS", delay)
+    assert list(with_progress(range(50), "Rewriting")) == list(range(50))
+    assert ("Rewriting" in screen.getvalue()) == shown
+
+
+def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(terminal, "_SECONDS_BEFORE_PROGRESS", 0.0)
+    assert list(with_progress(range(5), "Rewriting")) == list(range(5))
+    assert stream.getvalue() == ""
