@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 
 from ..rewriting.edits import AddImport, FileEdit
@@ -45,3 +46,15 @@ def reference(module: Module, name: str) -> Reference:
         return Reference(best[1] + name[len(best[0]) :], ())
     package = name.partition(".")[0]
     return Reference(name, (FileEdit(module.path, AddImport(package)),))
+
+
+def quoted(module: Module, text: str) -> str:
+    """``text`` as a string literal with the quotes ``module`` mostly uses."""
+    singles, doubles = 0, 0
+    for node in module.nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            start = module.code(node)[:1]
+            singles += start == "'"
+            doubles += start == '"'
+    mark = "'" if singles > doubles else '"'
+    return f"{mark}{text}{mark}"
