@@ -1,0 +1,216 @@
+"""The corpus scripts train, their experts train the same, and their manifests say what is true."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+CORPUS = Path(__file__).parents[2] / "corpus"
+SCRIPTS = ("gan_flat", "multi_file", "resnet_cifar", "transformer_translation")
+ENTRIES = ("train.py", "expert.py")
+
+# What each script prints its training loss as; the GAN's discriminator, once per batch, the others once per epoch.
+TRAINING_LOSS = {
+    "gan_flat": r"D loss: (\S+)\]",
+    "multi_file": r"train_loss (\S+)",
+    "resnet_cifar": r"train loss = ([^\s,]+)",
+    "transformer_translation": r"train loss (\S+)",
+}
+OUTPUTS = {
+    "gan_flat": ("generator.pth", "images/0.png"),
+    "multi_file": ("checkpoint.pt",),
+    "resnet_cifar": ("resnet18_cifar.pth",),
+    "transformer_translation": ("best_model.pt",),
+}
+TRANSFORM_NAMES = frozenset(
+    """
+    dataloader-workers main-guard pin-memory non-blocking ram-dataset gpu-normalize drop-last device-construction
+    defer-sync empty-cache hot-loop-profiler no-grad eval-mode functional-dropout autocast deprecated-amp tf32
+    cudnn-benchmark channels-last compile fused-optimizer inplace-activation forward-lifetimes zero-grad-none
+    gradient-accumulation ddp
+    """.split()
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its standard output, its working folder and its data folder as path -> (bytes, mtime)."""
+
+    stdout: str
+    folder: Path
+    data: dict[str, tuple[bytes, int]]
+
+
+def manifest(script: str) -> dict[str, Any]:
+    text = (CORPUS / script / "manifest.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def files_in(folder: Path) -> dict[str, tuple[bytes, int]]:
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in paths
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Run]:
+    """Runs an entry of a script once, on the CPU; original and expert, in that order, share a data folder."""
+    finished: dict[tuple[str, str], Run] = {}
+    data_folders: dict[str, Path] = {}
+
+    def start(script: str, entry: str) -> Run:
+        if script not in data_folders:
+            data_folders[script] = tmp_path_factory.mktemp("data")
+        folder = tmp_path_factory.mktemp(script)
+        data = data_folders[script]
+        process = subprocess.run(
+            [
+                sys.executable,
+                CORPUS / script / entry,
+                *manifest(script)["cpu"]["args"],
+                "--data",
+                data,
+            ],
+            cwd=folder,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert process.returncode == 0, process.stderr
+        return Run(process.stdout, folder, files_in(data))
+
+    def run_once(script: str, entry: str) -> Run:
+        if entry == "expert.py":
+            run_once(script, "train.py")
+        if (script, entry) not in finished:
+            finished[script, entry] = start(script, entry)
+        return finished[script, entry]
+
+    return run_once
+
+
+def training_losses(script: str, stdout: str) -> list[float]:
+    return [float(loss) for loss in re.findall(TRAINING_LOSS[script], stdout)]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_trains(run: Callable[[str, str], Run], script: str, entry: str) -> None:
+    result = run(script, entry)
+    losses = training_losses(script, result.stdout)
+    half = len(losses) // 2
+    assert half > 0
+    assert all(map(math.isfinite, losses))
+    assert sum(losses[half:]) / (len(losses) - half) < sum(losses[:half]) / half
+    for output in OUTPUTS[script]:
+        assert (result.folder / output).stat().st_size > 0
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_second_run_finds_its_data(run: Callable[[str, str], Run], script: str) -> None:
+    first, second = run(script, "train.py"), run(script, "expert.py")
+    assert len(first.data) > 10
+    assert second.data == first.data
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("script", ["gan_flat", "multi_file", "resnet_cifar"])
+def test_jpegs_are_jpegs(run: Callable[[str, str], Run], script: str) -> None:
+    jpegs = [data for name, (data, _) in run(script, "train.py").data.items() if ".jpg" in name]
+    assert len(jpegs) > 10
+    assert all(data.startswith(b"\xff\xd8\xff") for data in jpegs)
+
+
+@pytest.mark.torch
+def test_transformer_expert_has_the_same_first_epoch(run: Callable[[str, str], Run]) -> None:
+    """Nothing is augmented, so the worker processes change nothing until the second epoch is shuffled."""
+    original = run("transformer_translation", "train.py").stdout
+    expert = run("transformer_translation", "expert.py").stdout
+    numbers = [
+        [float(number) for number in re.findall(r"\d+\.\d+", stdout.split("epoch 2")[0])[:4]]
+        for stdout in (original, expert)
+    ]
+    assert len(numbers[0]) == 4  # two steps, the epoch's mean, the validation set
+    assert numbers[1] == pytest.approx(numbers[0], abs=2e-3)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_expert_writes_the_same_checkpoint(run: Callable[[str, str], Run], script: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    def layout(entry: str) -> dict[str, object]:
+        checkpoint = torch.load(run(script, entry).folder / OUTPUTS[script][0], weights_only=True)
+        weights = checkpoint.get("model", checkpoint)
+        return {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()}
+
+    assert layout("expert.py") == layout("train.py")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_manifest(script: str) -> None:
+    facts = manifest(script)
+    assert set(facts) == {"limited_by", "tier", "cpu", "gpu", "expert"}
+    assert facts["tier"] in {"exact", "numeric", "semantic"}
+    assert set(facts["cpu"]) == set(facts["gpu"]) == {"args"}
+    assert all(
+        isinstance(argument, str) for argument in facts["cpu"]["args"] + facts["gpu"]["args"]
+    )
+    assert set(facts["expert"]) == {"transforms", "notes"}
+    names: list[str] = facts["expert"]["transforms"]
+    assert len(names) == len(set(names)) > 0
+    assert set(names) <= TRANSFORM_NAMES
+
+
+def test_every_script_is_tested() -> None:
+    assert {path.parent.name for path in CORPUS.glob("*/manifest.toml")} == set(SCRIPTS)
+
+
+def accepted_arguments(path: Path) -> dict[str, dict[str, str]]:
+    """Option strings and their declarations, but for help text and defaults, which an expert may raise."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    ]
+    return {
+        ast.literal_eval(call.args[0]): {
+            keyword.arg: ast.unparse(keyword.value)
+            for keyword in call.keywords
+            if keyword.arg and keyword.arg not in {"default", "help"}
+        }
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
+    }
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_original_and_expert_accept_the_same_arguments(script: str) -> None:
+    original, expert = (accepted_arguments(CORPUS / script / entry) for entry in ENTRIES)
+    assert "--data" in original
+    assert expert == original
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_gpu_arguments_are_accepted(script: str) -> None:
+    arguments: list[str] = manifest(script)["gpu"]["args"]
+    options = {argument for argument in arguments if argument.startswith("--")}
+    assert options <= set(accepted_arguments(CORPUS / script / "train.py"))
