@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..options import Options, Target
+from .cache_release import CacheRelease, find_cache_releases
 from .devices import device_kind, find_devices, mentions_cuda
 from .facts import (
     DataLoader,
@@ -63,6 +64,10 @@ class TrainingScript:
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
         return find_loops(self.resolver, self.loaders)
+
+    @cached_property
+    def cache_releases(self) -> tuple[CacheRelease, ...]:
+        return find_cache_releases(self.resolver, self.loops)
 
     @cached_property
     def training_loops(self) -> tuple[Loop, ...]:
