@@ -1,0 +1,91 @@
+"""Breaks statements that have become too long, with black, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+
+from .lines import NOT_CODE, reindent, split_lines, tokens, with_newlines
+from .style import Style, width
+
+# What makes a lone header or decorator a statement that can be parsed: lines before and after it.
+_SETTINGS = (
+    ("", ""),
+    ("", "\n    pass"),
+    ("", "\ndef f():\n    pass"),
+    ("if x:\n    pass\n", "\n    pass"),
+    ("try:\n    pass\n", "\n    pass"),
+)
+_OPTIONAL = frozenset("(),;")
+
+
+def fit(code: str, prefix: str, style: Style, extra: int) -> str:
+    """A statement or header as it stands in a file, broken into lines short enough.
+
+    ``code`` begins behind the indentation ``prefix``, which its other lines include; it will be indented by
+    ``extra`` columns more. Given back as it is where it fits, and where black cannot make it shorter with every
+    comment kept in its place.
+    """
+    longest = longest_line(code, prefix)
+    if longest + extra <= style.line_length:
+        return code
+    formatted = _black(code, style.line_length - width(prefix) - extra)
+    if formatted is None:
+        return code
+    result = reindent(formatted, prefix, style.indent).removeprefix(prefix)
+    return code if longest_line(result, prefix) >= longest else with_newlines(result, style.newline)
+
+
+def lay_out(code: str, prefix: str, style: Style, extra: int) -> str:
+    """New statements as they go into a file: behind ``prefix``, no final line end; see :func:`fit`."""
+    result = reindent(code, prefix, style.indent)
+    if longest_line(result, "") + extra > style.line_length:
+        formatted = _black(reindent(code, "", " " * 4), style.line_length - width(prefix) - extra)
+        result = reindent(formatted or code, prefix, style.indent)
+    return with_newlines(result, style.newline)
+
+
+def longest_line(code: str, prefix: str) -> int:
+    """The columns that the longest line of ``code`` takes, its first one placed behind ``prefix``."""
+    return max((width(line.rstrip()) for line in split_lines(prefix + code)), default=0)
+
+
+def _black(code: str, line_length: int) -> str | None:
+    """``code`` in black's layout; None where that would change more than the layout."""
+    code = "\n".join(line.rstrip("\r\n") for line in split_lines(code))
+    tree = None
+    for before, after in _SETTINGS:
+        if tree := _dump(before + code + after):
+            break
+    else:
+        return None
+    # A tenth of a second to import, and few rewrites need it.
+    import black
+    from black.parsing import InvalidInput
+
+    mode = black.Mode(line_length=max(line_length, 1), string_normalization=False)
+    try:
+        formatted = black.format_str(before + code + after, mode=mode)
+    except InvalidInput:
+        return None
+    lines = formatted.rstrip("\n").split("\n")
+    result = "\n".join(lines[before.count("\n") : len(lines) - after.count("\n")])
+    same = _dump(formatted) == tree and _significant(result) == _significant(code)
+    return result if same else None
+
+
+def _dump(code: str) -> str | None:
+    try:
+        return ast.dump(ast.parse(code))
+    except SyntaxError:
+        return None
+
+
+def _significant(code: str) -> list[str]:
+    """The tokens and comments that formatting may not change, in order."""
+    return [
+        token.string.strip()
+        for token in tokens(code)
+        if (token.type not in NOT_CODE or token.type == tokenize.COMMENT)
+        and token.string not in _OPTIONAL
+    ]

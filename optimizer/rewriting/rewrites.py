@@ -1,0 +1,127 @@
+"""Stretches of text and what becomes of them, nested in each other and carried out from the inside out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from .edits import (
+    Decorate,
+    Edit,
+    InsertAfter,
+    InsertBefore,
+    RemoveArgument,
+    RemoveStatement,
+    ReplaceStatement,
+    SetArgument,
+    Span,
+    Wrap,
+)
+
+
+class EditError(ValueError):
+    """An edit that cannot be carried out: its target is not there, or it conflicts with another one."""
+
+    def __init__(self, edit: Edit, reason: str) -> None:
+        place = edit_span(edit)
+        where = f" at line {place.line}" if place else ""
+        super().__init__(f"{type(edit).__name__}{where}: {reason} ({edit})")
+        self.edit = edit
+
+
+def edit_span(edit: Edit) -> Span | None:
+    """Where ``edit`` applies; None for imports, which find their own place."""
+    match edit:
+        case SetArgument() | RemoveArgument():
+            return edit.call
+        case InsertBefore() | InsertAfter() | ReplaceStatement() | RemoveStatement():
+            return edit.statement
+        case Wrap():
+            return edit.first
+        case Decorate():
+            return edit.function
+        case _:
+            return getattr(edit, "target", None)
+
+
+class Rank(IntEnum):
+    """Which of two rewrites of the same stretch lies inside: the lower one."""
+
+    EXPRESSION = 0
+    LAYOUT = 1
+    STATEMENT = 2
+    SURROUNDING = 3
+    WRAP = 4
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What becomes of ``text[start:end]``: ``function`` of what the rewrites inside have made of it.
+
+    ``replaces`` says that ``function`` throws its argument away, so that no other edit may lie inside.
+    """
+
+    start: int
+    end: int
+    function: Callable[[str], str]
+    edit: Edit | None
+    rank: Rank
+    replaces: bool = False
+
+
+@dataclass
+class _Node:
+    rewrite: Rewrite
+    children: list[_Node] = field(default_factory=list["_Node"])
+
+
+def carry_out(text: str, rewrites: Iterable[Rewrite]) -> str:
+    """``text`` after all ``rewrites``; of equal stretch and rank, the earlier one lies inside.
+
+    Raises EditError where two of them overlap without nesting, or one lies inside a replacement.
+    """
+    numbered = sorted(
+        enumerate(rewrites), key=lambda pair: (pair[1].start, -pair[1].end, -pair[1].rank, -pair[0])
+    )
+    top: list[_Node] = []
+    around: list[_Node] = []
+    for _, rewrite in numbered:
+        while (
+            around
+            and around[-1].rewrite.end <= rewrite.start
+            and not _same(around[-1].rewrite, rewrite)
+        ):
+            around.pop()
+        node = _Node(rewrite)
+        if around:
+            _refuse_conflict(around[-1].rewrite, rewrite)
+            around[-1].children.append(node)
+        else:
+            top.append(node)
+        around.append(node)
+    return _render(text, 0, len(text), top)
+
+
+def _same(one: Rewrite, other: Rewrite) -> bool:
+    return (one.start, one.end) == (other.start, other.end)
+
+
+def _refuse_conflict(outer: Rewrite, inner: Rewrite) -> None:
+    inner_edit, outer_edit = inner.edit or outer.edit, outer.edit or inner.edit
+    if inner_edit is None or outer_edit is None:
+        return
+    if inner.end > outer.end:
+        raise EditError(inner_edit, f"overlaps {outer_edit}")
+    if outer.replaces and inner.edit is not None:
+        raise EditError(inner_edit, f"lies inside what is replaced by {outer_edit}")
+
+
+def _render(text: str, start: int, end: int, nodes: list[_Node]) -> str:
+    parts: list[str] = []
+    for node in nodes:
+        rewrite = node.rewrite
+        parts.append(text[start : rewrite.start])
+        parts.append(rewrite.function(_render(text, rewrite.start, rewrite.end, node.children)))
+        start = rewrite.end
+    return "".join([*parts, text[start:end]])

@@ -1,0 +1,244 @@
+"""The edits of statements: what is put above, below, around and in place of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from .edits import (
+    Decorate,
+    Edit,
+    InsertAfter,
+    InsertBefore,
+    RemoveStatement,
+    ReplaceStatement,
+    Wrap,
+)
+from .formatting import fit, lay_out, longest_line
+from .lines import indent, indentation, line_end, reindent
+from .own_lines import statement
+from .rewrites import EditError, Rank, Rewrite
+from .source_tree import SourceTree
+from .style import Style, width
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+@dataclass(frozen=True, eq=False)
+class StatementEdits:
+    """Edits of one file whose statements all have lines of their own (see :mod:`.own_lines`)."""
+
+    source: SourceTree
+    edits: Sequence[Edit]
+    style: Style
+
+    def rewrites(self) -> Iterator[Rewrite]:
+        """What the edits of statements do to the text, and what the new line lengths ask for."""
+        for target, (before, after) in self._around.items():
+            yield self._insertion(target, before, after)
+        for target, edit in self._removed.items():
+            yield from self._removal(target, edit)
+        for edit in self.edits:
+            match edit:
+                case ReplaceStatement():
+                    yield self._replacement(edit)
+                case Decorate():
+                    yield self._decoration(edit)
+                case Wrap():
+                    yield self._wrapping(edit)
+                case _:
+                    pass
+
+    def layout(self, edited: set[int]) -> Iterator[Rewrite]:
+        """Breaks the lines that become too long: those of the ``edited`` offsets, and those indented."""
+        source = self.source
+        lines = {source.place(offset)[0] for offset in edited}
+        logical = {source.logical_lines[line] for line in lines if line in source.logical_lines}
+        wrapped = {
+            source.logical_lines[line]
+            for first, last in self._wrapped
+            for line in range(first, last + 1)
+            if line in source.logical_lines
+        }
+        for first, last in sorted(logical | wrapped):
+            yield self._fitting(first, last, (first, last) in logical)
+
+    def _fitting(self, first: int, last: int, edited: bool) -> Rewrite:
+        prefix = indentation(self.source.lines[first - 1])
+        start = self.source.starts[first - 1]
+        start += len(self.source.lines[first - 1]) - len(self.source.lines[first - 1].lstrip())
+        end = self.source.starts[last] - len(line_end(self.source.lines[last - 1]))
+        old = longest_line(self.source.text[start:end], prefix)
+        extra = self._columns_added(first)
+
+        def function(text: str) -> str:
+            grows = longest_line(text, prefix) > old
+            becomes_long = old <= self.style.line_length
+            wanted = (edited and grows) or becomes_long
+            return fit(text, prefix, self.style, extra) if wanted else text
+
+        return Rewrite(start, end, function, None, Rank.LAYOUT)
+
+    @cached_property
+    def _wrapped(self) -> list[tuple[int, int]]:
+        """First and last line of what every Wrap indents."""
+        return [self._wrapped_lines(edit) for edit in self.edits if isinstance(edit, Wrap)]
+
+    def _columns_added(self, line: int) -> int:
+        """How many columns further the wraps around ``line`` indent it."""
+        return width(self.style.indent) * sum(
+            first <= line <= last for first, last in self._wrapped
+        )
+
+    def _lines(self, first: int, last: int) -> tuple[int, int]:
+        return self.source.starts[first - 1], self.source.starts[last]
+
+    # Insertions
+
+    @cached_property
+    def _around(self) -> dict[ast.stmt, tuple[list[InsertBefore], list[InsertAfter]]]:
+        """What is inserted above and below each statement."""
+        around: dict[ast.stmt, tuple[list[InsertBefore], list[InsertAfter]]] = {}
+        for edit in self.edits:
+            if isinstance(edit, InsertBefore | InsertAfter):
+                target = statement(self.source, edit, edit.statement)
+                before, after = around.setdefault(target, ([], []))
+                if isinstance(edit, InsertBefore):
+                    before.append(edit)
+                else:
+                    after.append(edit)
+        return around
+
+    def _insertion(
+        self, target: ast.stmt, before: list[InsertBefore], after: list[InsertAfter]
+    ) -> Rewrite:
+        source, newline = self.source, self.style.newline
+        block = source.blocks[target]
+        first, last = source.leading_line(target), source.last_line(target)
+        blank = 2 if block is source.tree.body else 1
+        target_is_definition = isinstance(target, _DEFINITIONS)
+        above, above_definitions = self._new_lines(target, before)
+        below, below_definitions = self._new_lines(target, after)
+
+        def function(text: str) -> str:
+            if before:
+                apart = blank if target_is_definition or above_definitions[1] else 0
+                text = above + newline * (1 + apart) + text
+                if above_definitions[0] and target is not block[0]:
+                    text = newline * max(0, blank - source.blank_lines_above(first)) + text
+            if after:
+                end = line_end(text)
+                apart = blank if target_is_definition or below_definitions[0] else 0
+                text = text.removesuffix(end) + newline * (1 + apart) + below + end
+                if below_definitions[1] and target is not block[-1]:
+                    text += newline * max(0, blank - source.blank_lines_below(last))
+            return text
+
+        return Rewrite(*self._lines(first, last), function, (*before, *after)[0], Rank.SURROUNDING)
+
+    def _new_lines(
+        self, target: ast.stmt, edits: Sequence[InsertBefore | InsertAfter]
+    ) -> tuple[str, tuple[bool, bool]]:
+        """The inserted lines, and whether they begin and end with a function or class."""
+        prefix, extra = self.source.prefix(target), self._columns_added(target.lineno)
+        codes = [reindent(edit.code, "", " " * 4) for edit in edits]
+        if not codes:
+            return "", (False, False)
+        new = ast.parse("\n".join(codes)).body
+        text = self.style.newline.join(lay_out(code, prefix, self.style, extra) for code in codes)
+        return text, (isinstance(new[0], _DEFINITIONS), isinstance(new[-1], _DEFINITIONS))
+
+    # Removals and replacements
+
+    @cached_property
+    def _removed(self) -> dict[ast.stmt, RemoveStatement]:
+        return {
+            statement(self.source, edit, edit.statement): edit
+            for edit in self.edits
+            if isinstance(edit, RemoveStatement)
+        }
+
+    @cached_property
+    def _placeholders(self) -> set[ast.stmt]:
+        """The removed statements that become ``pass``: the last one of a block that would be empty."""
+        groups = [self.source.blocks[target] for target in self._removed]
+        groups += [self._wrapped_statements(edit) for edit in self.edits if isinstance(edit, Wrap)]
+        return {
+            group[-1]
+            for group in groups
+            if group is not self.source.tree.body
+            and all(target in self._removed and target not in self._around for target in group)
+        }
+
+    def _removal(self, target: ast.stmt, edit: RemoveStatement) -> Iterator[Rewrite]:
+        source = self.source
+        first, last = source.first_line(target), source.last_line(target)
+        row = source.statements_on_line(target)
+        index = row.index(target)
+        kept = [i for i, s in enumerate(row) if s not in self._removed or s in self._placeholders]
+        start, end = source.range(target)
+        new = ""
+        if target in self._placeholders:
+            start, new = source.start_with_decorators(target), "pass"
+        elif any(i > index for i in kept):
+            end = source.range(row[index + 1])[0]
+        elif kept:
+            start = source.range(row[index - 1])[1]
+        elif index > 0:
+            return  # goes with the first statement of its line
+        else:
+            start, end = self._lines(first, last)
+            if target not in self._around:
+                yield self._blank_lines_behind(first, last)
+        yield Rewrite(start, end, lambda _: new, edit, Rank.STATEMENT, replaces=True)
+
+    def _blank_lines_behind(self, first: int, last: int) -> Rewrite:
+        """Leaves of the blank lines above and below what is removed only the larger number."""
+        source = self.source
+        surplus = min(source.blank_lines_above(first), source.blank_lines_below(last))
+        return Rewrite(*self._lines(last + 1, last + surplus), lambda _: "", None, Rank.STATEMENT)
+
+    def _replacement(self, edit: ReplaceStatement) -> Rewrite:
+        target = statement(self.source, edit, edit.statement)
+        start, end = self.source.start_with_decorators(target), self.source.range(target)[1]
+        prefix = self.source.prefix(target)
+        new = lay_out(edit.code, prefix, self.style, self._columns_added(target.lineno))
+        new = new.removeprefix(prefix)
+        return Rewrite(start, end, lambda _: new, edit, Rank.STATEMENT, replaces=True)
+
+    # Decorators and blocks
+
+    def _decoration(self, edit: Decorate) -> Rewrite:
+        target = self.source.find(_DEFINITIONS, edit.function)
+        if target is None:
+            raise EditError(edit, "no function there")
+        start, _ = self.source.range(target)
+        line = f"@{edit.code}{self.style.newline}{self.source.prefix(target)}"
+        return Rewrite(start, start, lambda text: text + line, edit, Rank.STATEMENT)
+
+    def _wrapped_statements(self, edit: Wrap) -> list[ast.stmt]:
+        first = statement(self.source, edit, edit.first)
+        last = statement(self.source, edit, edit.last)
+        block = self.source.blocks[first]
+        if last not in block or block.index(last) < block.index(first):
+            raise EditError(
+                edit, "its first and last statement are not in one block, in that order"
+            )
+        return block[block.index(first) : block.index(last) + 1]
+
+    def _wrapped_lines(self, edit: Wrap) -> tuple[int, int]:
+        statements = self._wrapped_statements(edit)
+        last = self.source.last_line_of_block(statements[-1])
+        return self.source.leading_line(statements[0]), last
+
+    def _wrapping(self, edit: Wrap) -> Rewrite:
+        first, last = self._wrapped_lines(edit)
+        prefix = self.source.prefix(self._wrapped_statements(edit)[0])
+        header = prefix + edit.header.strip() + self.style.newline
+
+        def function(text: str) -> str:
+            return header + indent(text, prefix, self.style.indent)
+
+        return Rewrite(*self._lines(first, last), function, edit, Rank.WRAP)
