@@ -1,0 +1,33 @@
+"""The two versions of a script that are run against each other, and where the second one runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .analysis.project import load_project
+from .execution.runner import ScriptVersion
+from .source import Sources
+
+
+def beside(original: Path, rewritten: Path, args: tuple[str, ...]) -> ScriptVersion:
+    """The version in the file ``rewritten``, where it finds the modules it imports.
+
+    That is its own place when its own folder has everything of the project that it imports. Otherwise
+    it runs in the place of ``original`` (and each module it brings along in the place of the module of
+    that name), so that a copy put elsewhere still finds its project. Raises TorchoptError when it
+    cannot be read.
+    """
+    if rewritten.parent.resolve() == original.parent.resolve():
+        return ScriptVersion(rewritten, args=args)
+    sources = Sources()
+    text = sources.read(rewritten).text
+    brought = {module.name: module for module in load_project(rewritten, sources).modules[1:]}
+    in_place = sources.with_texts({original: text})
+    needed = {module.name: module for module in load_project(original, in_place).modules[1:]}
+    if brought and brought.keys() >= needed.keys():
+        return ScriptVersion(rewritten, args=args)
+    overrides = {original: text}
+    for name in brought.keys() & needed.keys():
+        if brought[name].path.resolve() != needed[name].path.resolve():
+            overrides[needed[name].path] = brought[name].source.text
+    return ScriptVersion(original, overrides, args)

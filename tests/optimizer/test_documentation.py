@@ -1,0 +1,25 @@
+from pathlib import Path
+
+from torchopt_cli.optimizer.documentation import pages, write
+from torchopt_cli.transforms.registry import all_transforms
+
+PAGES = Path(__file__).parents[2] / "docs" / "transforms"
+
+
+def test_the_pages_of_the_transforms_are_up_to_date() -> None:
+    written = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}
+    assert written == dict(pages(all_transforms())), "run `make docs`"
+
+
+def test_a_page_shows_documentation_and_example() -> None:
+    for transform in all_transforms():
+        text = pages([transform])[f"{transform.name}.md"]
+        assert transform.documentation() in text
+        assert "\n-" in text.partition("```diff")[2]
+        assert "\n+" in text.partition("```diff")[2]
+
+
+def test_pages_of_removed_transforms_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "gone.md").write_text("old")
+    write(tmp_path, all_transforms())
+    assert {path.name for path in tmp_path.iterdir()} == set(pages(all_transforms()))
