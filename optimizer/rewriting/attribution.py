@@ -1,0 +1,221 @@
+"""Which transform made which line: provenance through a sequence of texts, and the diff that tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import TypeAlias
+
+_Opcode: TypeAlias = tuple[str, int, int, int, int]
+Names: TypeAlias = tuple[str, ...]
+_CONTEXT = 3
+_BOM = "\ufeff"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A current line: the index of the original line it comes from, and who made or changed it."""
+
+    origin: int
+    names: Names = ()
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where the lines of a text come from, after transforms have changed it one after the other.
+
+    Lines end at ``\\n``, as diffs have it. ``names`` are the transforms so far, in order.
+    """
+
+    original: tuple[str, ...]
+    current: tuple[str, ...]
+    names: Names
+    _lines: tuple[_Line, ...]
+    _touched: Mapping[int, Names]
+
+    @classmethod
+    def of(cls, text: str) -> Provenance:
+        """The provenance of a text that nobody has changed."""
+        lines = _split(text)
+        return cls(lines, lines, (), tuple(_Line(index) for index in range(len(lines))), {})
+
+    def after(self, text: str, transform: str) -> Provenance:
+        """The provenance of ``text``, which ``transform`` made of the current text."""
+        new = _split(text)
+        lines: list[_Line] = []
+        touched = dict(self._touched)
+        for tag, old_start, old_end, start, end in _opcodes(self.current, new):
+            if tag == "equal":
+                lines += self._lines[old_start:old_end]
+                continue
+            old = self._lines[old_start:old_end]
+            for line in old:
+                touched[line.origin] = _union(
+                    touched.get(line.origin, ()), line.names, (transform,)
+                )
+            lines += self._rewritten(old_start, old_end, new[start:end], transform)
+        return replace(
+            self,
+            current=new,
+            names=_union(self.names, (transform,)),
+            _lines=tuple(lines),
+            _touched=touched,
+        )
+
+    def _rewritten(
+        self, old_start: int, old_end: int, new: tuple[str, ...], transform: str
+    ) -> Iterator[_Line]:
+        """The lines of ``new``, which stand where those from ``old_start`` to ``old_end`` stood."""
+        # Lines that are only indented keep their origin.
+        old = [line.strip() for line in self.current[old_start:old_end]]
+        matcher = SequenceMatcher(None, old, [line.strip() for line in new], autojunk=False)
+        for tag, first, last, start, end in matcher.get_opcodes():
+            for index in range(start, end):
+                source = old_start + first + (index - start)
+                if tag == "insert" or source >= old_start + last:
+                    source = old_start + last - 1
+                    names: Names = ()
+                else:
+                    names = self._lines[source].names
+                origin = self._lines[source].origin if 0 <= source < len(self._lines) else 0
+                yield _Line(origin, _union(names, (transform,)))
+
+    def original_line(self, line: int) -> int:
+        """The original line that current ``line`` comes from (both 1-based); the nearest above for a new one."""
+        if not self._lines:
+            return 1
+        return self._lines[min(max(line, 1), len(self._lines)) - 1].origin + 1
+
+    def names_at(self, line: int) -> Names:
+        """The transforms that made or changed current ``line`` (1-based), in order."""
+        return self._lines[line - 1].names if 0 < line <= len(self._lines) else ()
+
+    def names_at_original(self, line: int) -> Names:
+        """The transforms that changed or removed original ``line`` (1-based), in order."""
+        return self._touched.get(line - 1, ())
+
+
+def unified_diff(path_label: str, provenance: Provenance, bom: bool = False) -> str:
+    """The change from the original to the current text, every hunk headed by the transforms behind it.
+
+    ``git apply`` and ``patch -p1`` take it, once it is encoded as the file is. ``bom`` says that the file begins
+    with a byte order mark, which its text leaves out. Empty when nothing has changed.
+    """
+    old, new = _marked(provenance.original, bom), _marked(provenance.current, bom)
+    groups = _grouped(_opcodes(old, new))
+    parts: list[str] = []
+    for group in groups:
+        heading = ", ".join(_responsible(provenance, group))
+        _, old_start, _, start, _ = group[0]
+        _, _, old_end, _, end = group[-1]
+        ranges = f"-{_range(old_start, old_end)} +{_range(start, end)}"
+        parts.append(f"@@ {ranges} @@ {heading}\n")
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                parts += _prefixed(" ", old[i1:i2])
+                continue
+            parts += _prefixed("-", old[i1:i2])
+            parts += _prefixed("+", new[j1:j2])
+    if not parts:
+        return ""
+    return f"--- {_label('a/' + path_label)}\n+++ {_label('b/' + path_label)}\n" + "".join(parts)
+
+
+def _responsible(provenance: Provenance, group: Iterable[_Opcode]) -> Names:
+    found: set[str] = set()
+    for tag, old_start, old_end, start, end in group:
+        if tag != "equal":
+            for index in range(old_start, old_end):
+                found.update(provenance.names_at_original(index + 1))
+            for index in range(start, end):
+                found.update(provenance.names_at(index + 1))
+    # Where equal lines (blank ones) could be matched in more than one way, all that is known is who took part.
+    return tuple(name for name in provenance.names if name in found) or provenance.names
+
+
+def _split(text: str) -> tuple[str, ...]:
+    lines = text.split("\n")
+    last = lines.pop()
+    return (*(line + "\n" for line in lines), *([last] if last else []))
+
+
+def _union(*names: Names) -> Names:
+    return tuple(dict.fromkeys(name for some in names for name in some))
+
+
+def _opcodes(old: tuple[str, ...], new: tuple[str, ...]) -> list[_Opcode]:
+    """What makes ``new`` of ``old``. What they begin and end with in common is left out of the costly search."""
+    shortest = min(len(old), len(new))
+    head = next((i for i in range(shortest) if old[i] != new[i]), shortest)
+    tail = next((i for i in range(shortest - head) if old[-1 - i] != new[-1 - i]), shortest - head)
+    middle_old, middle_new = old[head : len(old) - tail], new[head : len(new) - tail]
+    matcher = SequenceMatcher(None, middle_old, middle_new, autojunk=False)
+    opcodes: list[_Opcode] = [("equal", 0, head, 0, head)] if head else []
+    opcodes += [
+        (tag, i1 + head, i2 + head, j1 + head, j2 + head)
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes()
+    ]
+    if tail:
+        opcodes.append(("equal", len(old) - tail, len(old), len(new) - tail, len(new)))
+    return opcodes
+
+
+def _grouped(opcodes: Iterable[_Opcode]) -> list[list[_Opcode]]:
+    """The hunks: changes with the unchanged lines around them, together where those would meet."""
+    groups: list[list[_Opcode]] = []
+    lead: _Opcode | None = None
+    open_group = False
+    for opcode in opcodes:
+        tag, i1, i2, j1, j2 = opcode
+        if tag != "equal":
+            if not open_group:
+                groups.append([lead] if lead else [])
+            groups[-1].append(opcode)
+            open_group, lead = True, None
+            continue
+        if open_group and i2 - i1 <= 2 * _CONTEXT:
+            groups[-1].append(opcode)
+            continue
+        if open_group:
+            groups[-1].append((tag, i1, i1 + _CONTEXT, j1, j1 + _CONTEXT))
+        open_group = False
+        size = min(_CONTEXT, i2 - i1)
+        lead = (tag, i2 - size, i2, j2 - size, j2)
+    for group in groups[-1:]:
+        tag, i1, i2, j1, j2 = group[-1]
+        if tag == "equal":
+            size = min(_CONTEXT, i2 - i1)
+            group[-1] = (tag, i1, i1 + size, j1, j1 + size)
+    return groups
+
+
+def _marked(lines: tuple[str, ...], bom: bool) -> tuple[str, ...]:
+    return (_BOM + lines[0], *lines[1:]) if bom and lines else lines
+
+
+def _prefixed(sign: str, lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        yield (
+            sign + line if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"
+        )
+
+
+def _range(start: int, end: int) -> str:
+    """Lines as a hunk header counts them: from 1, an empty range after the line before it."""
+    length = end - start
+    return f"{start + 1}" if length == 1 else f"{start + 1 if length else start},{length}"
+
+
+def _label(path: str) -> str:
+    """A file name as ``git`` writes it: quoted where it needs to be, ended by a tab where it has a space."""
+    if any(character in '"\\' or ord(character) < 32 or ord(character) > 126 for character in path):
+        escaped = "".join(_escaped(byte) for byte in path.encode())
+        return f'"{escaped}"'
+    return path + "\t" if " " in path else path
+
+
+def _escaped(byte: int) -> str:
+    if byte in b'"\\':
+        return "\\" + chr(byte)
+    return chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"
