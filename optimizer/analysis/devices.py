@@ -13,10 +13,21 @@ from .facts import DeviceKind, DeviceName
 from .resolver import Resolver
 from .scopes import Assigned
 from .signatures import call_argument
+from .spawned import RANK
 from .syntax import Module
 from .values import Attribute, Display, External, Literal, Made, Option, Value
 
 DEVICE_MAKERS = frozenset({"torch.device", "torch.accelerator.current_accelerator"})
+_INDICES = frozenset(
+    {
+        "torch.cuda.current_device",
+        "torch.distributed.get_rank",
+        "torch.distributed.get_node_local_rank",
+        "builtins.int",
+        RANK.name,
+    }
+)
+"""Calls that give an integer: as a device, an integer is the index of a GPU (``int(os.environ["LOCAL_RANK"])``)."""
 
 
 def device_kind(resolver: Resolver, expression: ast.expr, module: Module) -> DeviceKind:
@@ -59,7 +70,7 @@ def _value_kind(resolver: Resolver, value: Value) -> DeviceKind:
         case Made(call, module, External("torch.device")):
             argument = call_argument(call, "type", 0) or call_argument(call, "device", 0)
             return device_kind(resolver, argument, module) if argument else DeviceKind.UNKNOWN
-        case Made(_, _, External("torch.cuda.current_device")):
+        case Made(_, _, External(name)) if name in _INDICES:
             return DeviceKind.CUDA
         case Made(_, _, External("torch.accelerator.current_accelerator")):
             return DeviceKind.CHOSEN

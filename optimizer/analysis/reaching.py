@@ -33,7 +33,13 @@ def reaching_bindings(
         if _block(module, binding) in around:
             reaching = []
         reaching.append(binding)
-    loops = module.loops(use)
+    # What the loop binds anew before the use, such as its own target, is not what its last pass left behind.
+    fresh = [b for b in before if _block(module, b) in around]
+    loops = [
+        loop
+        for loop in module.loops(use)
+        if not any(loop in module.ancestors(b.node) for b in fresh)
+    ]
     reaching += [
         b
         for b in bindings

@@ -29,6 +29,7 @@ from .scopes import (
     Untraceable,
 )
 from .signatures import argument_for
+from .spawned import spawned_argument
 from .syntax import FunctionNode, Module
 from .torch_names import canonical, star_exports
 from .values import (
@@ -293,7 +294,11 @@ class Resolver:
                 values |= self.values(argument.given, site.module)
             elif argument.default is not None:
                 values |= self.values(argument.default, module)
-        return frozenset(values) or frozenset([Unknown(f"parameter {name} of {function.name}")])
+        return (
+            frozenset(values)
+            or spawned_argument(self, function, name)
+            or frozenset([Unknown(f"parameter {name} of {function.name}")])
+        )
 
     def _elements(self, iterables: Values) -> Values:
         found: set[Value] = set()

@@ -173,12 +173,18 @@ class Module:
         }
 
     @cached_property
+    def main_guards(self) -> tuple[ast.If, ...]:
+        """The ``if __name__ == "__main__":`` statements of the file."""
+        return tuple(
+            statement
+            for statement in self.tree.body
+            if isinstance(statement, ast.If) and _is_main_test(statement.test)
+        )
+
+    @property
     def main_guard(self) -> ast.If | None:
-        """The ``if __name__ == "__main__":`` statement, if the file has one."""
-        for statement in self.tree.body:
-            if isinstance(statement, ast.If) and _is_main_test(statement.test):
-                return statement
-        return None
+        """The first ``if __name__ == "__main__":`` statement, if the file has one."""
+        return self.main_guards[0] if self.main_guards else None
 
 
 def _assigned_attributes(method: FunctionNode) -> Iterator[tuple[str, ast.expr, Path]]:

@@ -1,0 +1,114 @@
+"""Where the passes over DataLoaders start, and how often the code around them runs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .facts import DataLoader, Fact, Loop
+from .loops import iterated_loaders
+from .resolver import Resolver
+from .syntax import FunctionNode, LoopNode, Module
+
+
+@dataclass(frozen=True, eq=False)
+class Iteration(Fact):
+    """A place where a pass over ``loaders`` starts: a loop, a comprehension or an ``iter(loader)`` call.
+
+    ``by_hand`` for ``iter(loader)``; ``takes_one`` for ``next(iter(loader))``, which draws a single batch.
+    """
+
+    loaders: tuple[DataLoader, ...]
+    by_hand: bool = False
+    takes_one: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """A loop whose body runs a piece of code, directly or through function calls."""
+
+    node: LoopNode
+    module: Module
+
+
+def find_iterations(
+    resolver: Resolver, loaders: tuple[DataLoader, ...], loops: tuple[Loop, ...]
+) -> tuple[Iteration, ...]:
+    """Every place where a pass over one of ``loaders`` starts."""
+    found: list[Iteration] = []
+    iterables: set[ast.expr] = set()
+    for loop in loops:
+        if not isinstance(loop.node, ast.While):
+            iterables.add(loop.node.iter)
+            over = _gone_over(resolver, loaders, loop.node.iter, loop.module)
+            if over:
+                found.append(Iteration(loop.module, loop.node, over))
+    for module in resolver.project.modules:
+        for node in module.nodes:
+            if isinstance(node, ast.comprehension):
+                over = _gone_over(resolver, loaders, node.iter, module)
+                if over:
+                    found.append(Iteration(module, module.parents[node], over))
+        for call in module.calls:
+            is_iter = call.args and resolver.names(call.func, module) == frozenset(
+                {"builtins.iter"}
+            )
+            if is_iter and call not in iterables:
+                over = _gone_over(resolver, loaders, call.args[0], module)
+                if over:
+                    single = _is_argument_of_next(resolver, call, module)
+                    found.append(Iteration(module, call, over, not single, single))
+    return tuple(found)
+
+
+def _gone_over(
+    resolver: Resolver, loaders: tuple[DataLoader, ...], iterable: ast.expr, module: Module
+) -> tuple[DataLoader, ...]:
+    """The loaders ``iterable`` goes over, all of them when it zips several."""
+    found, _ = iterated_loaders(resolver, loaders, iterable, module)
+    if isinstance(iterable, ast.Call):
+        names = resolver.names(iterable.func, module)
+        if names and names <= {"builtins.zip", "builtins.enumerate"}:
+            parts = [_gone_over(resolver, loaders, part, module) for part in iterable.args]
+            found += tuple(loader for part in parts for loader in part if loader not in found)
+    return found
+
+
+def _is_argument_of_next(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    parent = module.parents[call]
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in {"next", "__next__"}
+    return isinstance(parent, ast.Call) and (
+        resolver.names(parent.func, module) == frozenset({"builtins.next"})
+    )
+
+
+def loops_around(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Around]:
+    """The loops that run ``node`` over and over: around it, and around the calls of its function, and so on."""
+    seen: set[FunctionNode] = set()
+    pending: list[tuple[ast.AST, Module]] = [(node, module)]
+    while pending:
+        current, owner = pending.pop()
+        for loop in owner.loops(current):
+            yield Around(loop, owner)
+        function = owner.function(current)
+        if function is not None and function not in seen:
+            seen.add(function)
+            pending += [(site.call, site.module) for site in resolver.call_sites(function)]
+
+
+def runs_when_imported(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` runs when its file is imported: outside functions and the main guard, or called from there."""
+    seen: set[FunctionNode] = set()
+    pending: list[tuple[ast.AST, Module]] = [(node, module)]
+    while pending:
+        current, owner = pending.pop()
+        function = owner.function(current)
+        if function is None:
+            if not any(ancestor in owner.main_guards for ancestor in owner.ancestors(current)):
+                return True
+        elif function not in seen:
+            seen.add(function)
+            pending += [(site.call, site.module) for site in resolver.call_sites(function)]
+    return False

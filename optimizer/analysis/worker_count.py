@@ -1,0 +1,126 @@
+"""How many workers a loader asks for, and where its script says so."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from enum import Enum
+
+from .facts import DataLoader, Fact
+from .resolver import Resolver
+from .signatures import default_of
+from .syntax import Module
+from .values import Literal, Option
+
+
+class CountKind(Enum):
+    """``UNSET``: no argument. ``ZERO``: 0 in every case. ``CHOSEN``: something else. ``OPAQUE``: hidden in ``**``."""
+
+    UNSET = "unset"
+    ZERO = "zero"
+    CHOSEN = "chosen"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True, eq=False)
+class Zero(Fact):
+    """The expression that says 0. ``holder`` is the variable, parameter or option it is given to.
+
+    ``holder`` is None where the 0 stands in the loader's own call, or in a place that is not followed. ``option`` is the
+    ``add_argument`` call whose default the 0 is.
+    """
+
+    node: ast.expr
+    holder: str | None
+    option: ast.Call | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerCount:
+    """``zero`` is set for ``CountKind.ZERO``."""
+
+    kind: CountKind
+    zero: Zero | None = None
+
+
+def worker_count(resolver: Resolver, loader: DataLoader) -> WorkerCount:
+    """How many workers ``loader`` asks for."""
+    argument = loader.arguments.get("num_workers")
+    if argument is None:
+        return WorkerCount(CountKind.UNSET if loader.opaque is None else CountKind.OPAQUE)
+    values = list(resolver.values(argument.value, argument.module))
+    match values[0] if len(values) == 1 else None:
+        case Literal(value, node, module) if _is_zero(value):
+            return WorkerCount(CountKind.ZERO, Zero(module, node, _holder(node, module)))
+        case Option(name, call, module, ast.Constant(value=value) as node) if _is_zero(value):
+            return WorkerCount(CountKind.ZERO, Zero(module, node, name, call))
+        case _:
+            return WorkerCount(CountKind.CHOSEN)
+
+
+def _is_zero(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value == 0
+
+
+def _holder(zero: ast.expr, module: Module) -> str | None:
+    """The variable or parameter whose value, or default value, ``zero`` is."""
+    parent = module.parents[zero]
+    match parent:
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name
+        case ast.AnnAssign(target=ast.Name(id=name)) if not isinstance(
+            module.parents[parent], ast.ClassDef
+        ):
+            return name
+        case ast.arguments():
+            function = module.parents[parent]
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                named = [*parent.posonlyargs, *parent.args, *parent.kwonlyargs]
+                defaults = {default_of(function, argument.arg): argument.arg for argument in named}
+                return defaults.get(zero)
+            return None
+        case _:
+            return None
+
+
+def other_use(resolver: Resolver, zero: Zero, loaders: tuple[DataLoader, ...]) -> Fact | None:
+    """A place that reads ``zero`` for something else than a loader's ``num_workers``; None if there is none.
+
+    Printing it does not count. A 0 that is given to something that is not followed is itself that place.
+    """
+    counts = [loader.arguments.get("num_workers") for loader in loaders]
+    as_count = {count.value for count in counts if count is not None}
+    if zero.node in as_count:
+        return None
+    if zero.holder is None:
+        return zero
+    for module in resolver.project.modules:
+        for node in module.nodes:
+            if (
+                isinstance(node, ast.Name | ast.Attribute)
+                and isinstance(node.ctx, ast.Load)
+                and zero.holder == (node.id if isinstance(node, ast.Name) else node.attr)
+                and node not in as_count
+                and not _is_printed(resolver, node, module)
+                and _reads(resolver, node, module, zero)
+            ):
+                return Fact(module, node)
+    return None
+
+
+def _reads(resolver: Resolver, node: ast.expr, module: Module, zero: Zero) -> bool:
+    for value in resolver.values(node, module):
+        if isinstance(value, Literal) and value.node is zero.node:
+            return True
+        if isinstance(value, Option) and value.call is zero.option:
+            return True
+    return False
+
+
+def _is_printed(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    for ancestor in module.ancestors(node):
+        if isinstance(ancestor, ast.stmt):
+            return False
+        if isinstance(ancestor, ast.Call):
+            return "builtins.print" in resolver.names(ancestor.func, module)
+    return False
