@@ -48,6 +48,8 @@ class CommaList:
 
     @property
     def text(self) -> str:
+        if not self.items:
+            return self.opening + self.lead + self.closing
         parts = [self.opening, self.lead]
         for item, gap in zip(self.items, (*self.gaps, self.tail), strict=True):
             parts += [item, gap]

@@ -113,7 +113,8 @@ def _refuse_conflict(outer: Rewrite, inner: Rewrite) -> None:
         return
     if inner.end > outer.end:
         raise EditError(inner_edit, f"overlaps {outer_edit}")
-    if outer.replaces and inner.edit is not None:
+    rivals = _same(outer, inner) and outer.rank == inner.rank
+    if inner.edit is not None and (outer.replaces or (rivals and inner.replaces)):
         raise EditError(inner_edit, f"lies inside what is replaced by {outer_edit}")
 
 

@@ -117,6 +117,7 @@ class StatementEdits:
         source, newline = self.source, self.style.newline
         block = source.blocks[target]
         first, last = source.leading_line(target), source.last_line(target)
+        last_end = line_end(source.lines[last - 1])
         blank = 2 if block is source.tree.body else 1
         target_is_definition = isinstance(target, _DEFINITIONS)
         above, above_definitions = self._new_lines(target, before)
@@ -129,9 +130,10 @@ class StatementEdits:
                 if above_definitions[0] and target is not block[0]:
                     text = newline * max(0, blank - source.blank_lines_above(first)) + text
             if after:
-                end = line_end(text)
                 apart = blank if target_is_definition or below_definitions[0] else 0
-                text = text.removesuffix(end) + newline * (1 + apart) + below + end
+                if text:  # else the statement is removed
+                    text = text.removesuffix(last_end) + newline * (1 + apart)
+                text += below + last_end
                 if below_definitions[1] and target is not block[-1]:
                     text += newline * max(0, blank - source.blank_lines_below(last))
             return text
