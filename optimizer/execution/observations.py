@@ -2,9 +2,9 @@
 
 A run writes ``record.json`` and some safetensors files into its output folder; :func:`load` reads them back. Scalars
 are read at once, tensors when asked for. Counting: a *step* is one call of ``optimizer.step()`` (also one that a
-GradScaler skipped); a *round* is everything from one step of the optimizer that stepped first up to its next one, so
-a GAN that steps two optimizers per batch has two steps per round. A script that builds no ``torch.optim`` optimizer
-and updates its parameters by hand is counted by its ``backward`` calls instead.
+GradScaler skipped); a *round* is a longest run of steps in which no optimizer steps twice, so a GAN that steps two
+optimizers per batch has two steps per round. A script that builds no ``torch.optim`` optimizer and updates its
+parameters by hand is counted by its ``backward`` calls instead.
 
 Names: ``Net.conv1.weight`` is the class of the root module and the parameter's state-dict name in it, without the
 prefixes that ``torch.compile``, DataParallel and DistributedDataParallel add; ``Net#2`` is a second root of that
@@ -69,7 +69,7 @@ class ParameterUpdate:
 
 @dataclass(frozen=True)
 class Step:
-    """One call of ``optimizer.step()``.
+    """One call of ``optimizer.step()``; ``index`` and ``round`` count from 0, ``optimizer`` is None without one.
 
     ``losses`` are those of the ``backward`` calls since the step before, of whichever optimizer. ``skipped`` means
     that a GradScaler found Inf or NaN gradients and left the parameters alone. ``grad_norm`` is the L2 norm over all
@@ -78,7 +78,7 @@ class Step:
 
     index: int
     round: int
-    optimizer: int
+    optimizer: int | None
     losses: tuple[Loss, ...]
     learning_rates: tuple[float, ...]
     closure: bool
@@ -89,10 +89,10 @@ class Step:
 
 @dataclass(frozen=True)
 class OptimizerInfo:
-    """An optimizer that stepped; its place in :attr:`Observations.optimizers` is its order of first step.
+    """An optimizer; its place in :attr:`Observations.optimizers` is its order of building.
 
     ``groups`` are parameter names per group; ``hyperparameters`` the ``repr`` of every other option of the group
-    when it first stepped.
+    when it first stepped. One that never stepped has neither.
     """
 
     class_name: str
@@ -246,6 +246,9 @@ class Observations:
     timing: Timing
     memory: Memory = field(default_factory=Memory)
     versions: Versions | None = None
+    compute_dtypes: tuple[str, ...] = ()
+    """Reduced types that products were computed in: those of the enabled autocast regions entered (``bfloat16``,
+    ``float16``), and ``tfloat32`` where the run allowed TF32 on a CUDA device. Sorted, without repeats."""
     steps: tuple[Step, ...] = ()
     optimizers: tuple[OptimizerInfo, ...] = ()
     parameters: Mapping[str, ParameterInfo] = field(default_factory=dict[str, ParameterInfo])
@@ -296,11 +299,16 @@ class Observations:
 
 
 def load(folder: Path) -> dict[str, Any] | None:
-    """The probe's record in ``folder`` as keyword arguments of :class:`Observations`; None when there is none."""
+    """The probe's record in ``folder`` as keyword arguments of :class:`Observations`; None when there is none.
+
+    A record without a ``status`` says why there could be no run and is given as it is.
+    """
     path = folder / RECORD
     if not path.exists():
         return None
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "status" not in record:
+        return record
     record["status"] = Status(record["status"])
     record["timing"] = Timing(**_tuples(record["timing"]))
     record["memory"] = Memory(**record["memory"])
@@ -315,6 +323,7 @@ def load(folder: Path) -> dict[str, Any] | None:
     }
     for key, reader in readers.items():
         record[key] = tuple(reader(item) for item in record.get(key, ()))
+    record["compute_dtypes"] = tuple(record.get("compute_dtypes", ()))
     record["parameters"] = {
         name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()
     }

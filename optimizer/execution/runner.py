@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from .observations import Observations
+from ..errors import TorchoptError
+from .observations import Observations, Status, Timing, load
+from .overlay import Overlay, make_overlay
+from .probe.start import UNFIT
+from .processes import Finished, run_bounded
 
 
 class Mode(str, Enum):
@@ -29,13 +38,15 @@ class ScriptVersion:
 
 @dataclass(frozen=True)
 class Perturbation:
-    """Multiply the initial parameters by ``1 ± eps`` of ``dtype`` (``bfloat16``, ``float16``, ``float32``).
+    """Multiply the initial parameters by ``1 ± scale * eps`` of ``dtype`` (``bfloat16``, ``float16``, ``float32``,
+    ``float64``; ``tfloat32`` has an epsilon of ``2**-10``).
 
     The signs are drawn with ``seed``. Done before the first forward pass of a root module in training mode.
     """
 
     dtype: str
     seed: int = 0
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,10 @@ class RunSettings:
     directory the user would have started the script in. ``env`` is added to our environment. ``block_steps`` is the
     number of rounds between two waits for the device in TIME mode. ``cache`` is a folder that compiled kernels are
     kept in from run to run; without it each run compiles anew.
+
+    ``full_precision`` takes away, in OBSERVE mode, what only changes rounding, so that what is left of a rewrite must
+    be the original's arithmetic: autocast regions are entered disabled, TF32 is off, ``torch.compile`` and
+    ``Module.compile`` leave the code as it is. A GradScaler goes on scaling: by a power of two, which is exact.
     """
 
     python: Path
@@ -59,14 +74,25 @@ class RunSettings:
     block_steps: int = 10
     cache: Path | None = None
     snapshot_bytes: int = 1 << 30
+    full_precision: bool = False
 
 
 def find_python(explicit: str | None) -> Path:
     """The interpreter to run scripts with: ``explicit``, else the active virtual environment's, else our own.
 
-    Raises TorchoptError when ``explicit`` is not an executable.
+    Raises TorchoptError when ``explicit`` is no program. Whether it has torch shows in the run.
     """
-    raise NotImplementedError(explicit, sys.executable)
+    if explicit is not None:
+        found = shutil.which(explicit)
+        if found is None:
+            raise TorchoptError(f"no such interpreter: {explicit}")
+        return Path(os.path.abspath(found))
+    environment = os.environ.get("VIRTUAL_ENV")
+    if environment:
+        found = shutil.which("python", path=os.path.join(environment, "bin"))
+        if found is not None:
+            return Path(found)
+    return Path(sys.executable)
 
 
 def run(version: ScriptVersion, settings: RunSettings, folder: Path) -> Observations:
@@ -76,4 +102,87 @@ def run(version: ScriptVersion, settings: RunSettings, folder: Path) -> Observat
     (whose tensors are read from it on demand) are no longer wanted. Files the script itself writes are gone
     afterwards. Never raises for what the script does; raises TorchoptError when the interpreter cannot run it.
     """
-    raise NotImplementedError(version, settings, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    if settings.cache is not None:
+        settings.cache.mkdir(parents=True, exist_ok=True)
+    overlay = make_overlay(
+        folder / "scratch",
+        entry=version.entry,
+        overrides=version.overrides,
+        cwd=settings.cwd,
+        environment=_environment(settings),
+        cache=settings.cache,
+        writable=(folder,),
+    )
+    try:
+        spec = overlay.scratch / "spec.json"
+        spec.write_text(json.dumps(_spec(version, settings, overlay, folder)), encoding="utf-8")
+        started = time.perf_counter()
+        finished = run_bounded(
+            [str(settings.python), str(overlay.program), str(spec)],
+            cwd=overlay.cwd,
+            env=overlay.environment,
+            mark=overlay.mark,
+            timeout_s=settings.timeout_s,
+        )
+        seconds = time.perf_counter() - started
+    finally:
+        shutil.rmtree(overlay.scratch, ignore_errors=True)
+    return _observations(settings, overlay, folder, finished, seconds)
+
+
+def _environment(settings: RunSettings) -> dict[str, str]:
+    """What the user's shell would give the script, and what makes an observed run repeatable."""
+    environment = {**os.environ, **settings.env}
+    if settings.mode is Mode.OBSERVE:
+        environment.setdefault("PYTHONHASHSEED", "0")
+        # https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html
+        environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return environment
+
+
+def _spec(
+    version: ScriptVersion, settings: RunSettings, overlay: Overlay, folder: Path
+) -> dict[str, object]:
+    """What the probe needs to know."""
+    inside = overlay.entry.is_relative_to(overlay.cwd)
+    return {
+        "mode": settings.mode.value,
+        "steps": settings.steps,
+        "seed": settings.seed,
+        "perturb": asdict(settings.perturb) if settings.perturb else None,
+        "block_steps": settings.block_steps,
+        "snapshot_bytes": settings.snapshot_bytes,
+        "entry": str(overlay.entry),
+        "program": str(overlay.entry.relative_to(overlay.cwd) if inside else overlay.entry),
+        "args": list(version.args),
+        "output": str(folder),
+        "shown_paths": overlay.shown_paths,
+        "started_at": time.time(),
+    }
+
+
+def _observations(
+    settings: RunSettings, overlay: Overlay, folder: Path, finished: Finished, seconds: float
+) -> Observations:
+    record: dict[str, Any] | None = load(folder)
+    if record is not None and UNFIT in record:
+        raise TorchoptError(f"{settings.python}: {record[UNFIT]}; name another with --python")
+    if record is None:
+        record = {
+            "status": Status.TIMED_OUT if finished.timed_out else Status.KILLED,
+            "exit_code": None if finished.timed_out else finished.returncode,
+            "traceback": None,
+            "rounds": 0,
+            "optimizer_seen": False,
+            "timing": Timing(total_seconds=seconds),
+        }
+    return Observations(
+        folder=folder,
+        stdout=overlay.shown(finished.stdout),
+        stderr=overlay.shown(finished.stderr),
+        stdout_cut=finished.stdout_cut,
+        stderr_cut=finished.stderr_cut,
+        **record,
+    )

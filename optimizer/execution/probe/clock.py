@@ -1,0 +1,68 @@
+"""When things happened: the times that a run reports, in both modes."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import torch
+
+
+class Clock:
+    """Times of rounds and of waiting for data, in seconds; waits for the device at the edges of blocks only."""
+
+    def __init__(self, started: float, block_steps: int) -> None:
+        self._started = started
+        self._block_steps = block_steps
+        self._training_began: float | None = None
+        self._edges: list[float] = []
+        self._waits: list[float] = []
+        self._wait = 0.0
+        self._synchronised: list[int] = []
+
+    def optimizer_built(self) -> None:
+        """Training begins here, unless a loader is iterated afterwards."""
+        self._begin()
+
+    def loader_started(self) -> None:
+        """Training begins at the last of these before the first step."""
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._edges:
+            self._training_began = time.perf_counter()
+            self._wait = 0.0
+
+    def waited(self, seconds: float) -> None:
+        """The script waited that long for a batch."""
+        self._wait += seconds
+
+    def edge(self, *, last: bool) -> None:
+        """A round has had its first step."""
+        if last or len(self._edges) % self._block_steps == 0:
+            synchronise()
+            self._synchronised.append(len(self._edges))
+        if self._edges:
+            self._waits.append(self._wait)
+        self._wait = 0.0
+        self._edges.append(time.perf_counter())
+
+    def finish(self) -> dict[str, Any]:
+        """The fields of a ``Timing``."""
+        edges, began = self._edges, self._training_began
+        return {
+            "total_seconds": time.perf_counter() - self._started,
+            "startup_seconds": None if began is None else began - self._started,
+            "first_round_seconds": edges[0] - began if edges and began is not None else None,
+            "round_seconds": [b - a for a, b in itertools.pairwise(edges)],
+            "wait_seconds": self._waits,
+            "synchronised": self._synchronised,
+        }
+
+
+def synchronise() -> None:
+    """Wait for every CUDA device that has been used."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)

@@ -1,0 +1,76 @@
+"""What the root modules gave in eval mode."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .fingerprints import storable, summary, write_safetensors
+from .names import class_name
+
+KEPT_CALLS = 4
+"""How many calls have their outputs kept whole."""
+_OUTPUTS = 16
+EVAL_OUTPUTS = "eval.safetensors"
+
+
+class Evaluations:
+    """Records the outputs of calls in eval mode; the first ones go to ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._calls: list[dict[str, Any]] = []
+        self._kept: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def called(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
+        """``module`` was called in eval mode, as a root, after ``rounds`` rounds."""
+        tensors = list(tensors_in(output))[:_OUTPUTS]
+        if len(self._calls) < KEPT_CALLS:
+            for position, tensor in enumerate(tensors):
+                self._kept[f"{len(self._calls)}.{position}"] = storable(tensor).clone()
+        self._calls.append(
+            {
+                "module": class_name(module),
+                "rounds": rounds,
+                "samples": count_samples(inputs),
+                "outputs": [summary(tensor) for tensor in tensors],
+            }
+        )
+
+    def finish(self) -> dict[str, Any]:
+        """What the record says of evaluations."""
+        file = EVAL_OUTPUTS if self._kept else None
+        if file is not None:
+            write_safetensors(self._folder / file, self._kept)
+        return {"eval_calls": self._calls, "eval_file": file}
+
+
+def tensors_in(thing: Any) -> Iterator[Tensor]:
+    """The tensors in nested tuples, lists and mappings, and in the attributes of output objects."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, Mapping):
+        for value in thing.values():
+            yield from tensors_in(value)
+    elif isinstance(thing, (list, tuple)):
+        for value in thing:
+            yield from tensors_in(value)
+    elif hasattr(thing, "__dict__") and not isinstance(thing, (nn.Module, type)):
+        for value in vars(thing).values():
+            if isinstance(value, Tensor):
+                yield value
+
+
+def count_samples(batch: Any) -> int:
+    """How many samples a batch has: the length of its first tensor with a dimension, else of itself, else 1."""
+    for tensor in tensors_in(batch):
+        if tensor.dim():
+            return int(tensor.shape[0])
+    return len(batch) if isinstance(batch, (list, tuple)) else 1

@@ -1,0 +1,132 @@
+"""Tensors in figures and on disk."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch's own annotations are partial.
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Odd constants, so that multiplying by them loses no bit (Knuth's and the golden ratio's).
+_POSITION, _VALUE = 2654435761, -7046029254386353131
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_SAFETENSORS_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """The dtype as ``float32``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """``tensor`` without its graph, dense, not quantized, real, contiguous in logical order, on its device."""
+    tensor = tensor.detach()
+    if tensor.is_sparse or tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.resolve_neg().contiguous()
+
+
+def checksum(tensor: Tensor) -> Tensor:
+    """A 64-bit integer, still on the device, in which every bit and its position count."""
+    bits = plain(tensor)
+    bits = bits.view(_INTEGERS[bits.element_size()]).flatten().to(torch.int64)
+    positions = torch.arange(bits.numel(), device=bits.device, dtype=torch.int64)
+    mixed = (bits + positions * _POSITION) * _VALUE
+    return ((mixed ^ (mixed >> 29)) * _VALUE).sum()
+
+
+def norm(tensor: Tensor) -> Tensor:
+    """The L2 norm in float64, still on the device."""
+    return torch.linalg.vector_norm(plain(tensor).double())
+
+
+def sha256(tensor: Tensor) -> str:
+    """A hash over dtype, shape and bytes in logical order."""
+    on_host = plain(tensor).cpu()
+    digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    digest.update(_bytes(on_host))
+    return digest.hexdigest()
+
+
+def summary(tensor: Tensor) -> dict[str, Any]:
+    """The fields of a ``TensorSummary``. Waits for the device."""
+    values = plain(tensor).double()
+    finite = values.isfinite()
+    values = torch.where(finite, values, 0.0)
+    count = int(finite.sum())
+    return {
+        "shape": list(tensor.shape),
+        "dtype": dtype_name(tensor),
+        "checksum": int(checksum(tensor)),
+        "mean": float(values.sum()) / count if count else math.nan,
+        "norm": float(torch.linalg.vector_norm(values)),
+        "largest": float(values.abs().max()) if values.numel() else 0.0,
+        "finite": bool(finite.all()),
+    }
+
+
+def storable(tensor: Tensor) -> Tensor:
+    """``tensor`` on the host, as it is stored: bfloat16 and float16 widened to float32, which is exact."""
+    on_host = plain(tensor).cpu()
+    return on_host if on_host.dtype in _SAFETENSORS_NAMES else on_host.float()
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file (https://github.com/huggingface/safetensors#format)."""
+    stored = {name: storable(tensor) for name, tensor in tensors.items()}
+    # Widest first, so that every tensor is aligned.
+    order = sorted(stored, key=lambda name: -stored[name].element_size())
+    header: dict[str, Any] = {}
+    end = 0
+    for name in order:
+        start, end = end, end + stored[name].nbytes
+        header[name] = {
+            "dtype": _SAFETENSORS_NAMES[stored[name].dtype],
+            "shape": list(stored[name].shape),
+            "data_offsets": [start, end],
+        }
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(encoded)))
+        file.write(encoded)
+        for name in order:
+            file.write(_bytes(stored[name]))
+
+
+def total_bytes(tensors: Iterable[Tensor]) -> int:
+    """What the tensors take in memory."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _bytes(tensor: Tensor) -> bytes | memoryview:
+    """The bytes of a contiguous tensor on the host, without numpy, which need not be there."""
+    if not tensor.numel():
+        return b""
+    buffer = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    return memoryview(buffer)

@@ -1,0 +1,224 @@
+"""The hooks on torch that tell a :class:`Session` what happens."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from .patches import Patches
+from .session import Session
+
+_PASS = "_torchopt_pass"
+_UNSCALED = "_torchopt_unscaled"
+
+
+class Hooks:
+    """Installs hooks for ``session``: those that count and time always, the others when it observes."""
+
+    def __init__(self, session: Session, patches: Patches) -> None:
+        self._session = session
+        self._patches = patches
+        self._iterators: WeakSet[Any] = WeakSet()
+        self._in_module = threading.local()
+        self._in_backward = False
+        self._scale: Tensor | None = None
+        self._hooked_steps = 0
+
+    def install(self) -> None:
+        """Hook everything the session wants to hear of."""
+        wrap = self._patches.wrap
+        for handle in (
+            register_optimizer_step_pre_hook(self._step_begins),
+            register_optimizer_step_post_hook(self._step_ends),
+        ):
+            self._patches.on_undo(handle.remove)
+        wrap(Optimizer, "__init__", self._optimizer_init)
+        wrap(DataLoader, "__iter__", self._loader_iter)
+        wrap(_BaseDataLoaderIter, "__next__", self._loader_next)
+        wrap(torch.autograd, "backward", self._backward)
+        for scaler in _grad_scalers():
+            wrap(scaler, "step", self._scaler_step)
+            if self._session.observing:
+                wrap(scaler, "scale", self._scaler_scale)
+        if self._session.observing:
+            wrap(nn.Module, "__call__", self._module_call)
+            wrap(torch, "save", self._save)
+            wrap(torch.autocast, "__enter__", self._autocast_enter)
+
+    def shut_down_workers(self) -> None:
+        """End the worker processes of every loader that is still being iterated."""
+        for iterator in list(self._iterators):
+            shut_down = getattr(iterator, "_shutdown_workers", None)
+            if shut_down is not None:
+                shut_down()
+
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._hooked_steps += 1
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        self._session.step_begins(optimizer, closure is not None)
+
+    def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._session.step_ends(optimizer)
+
+    def _optimizer_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(optimizer, *args, **kwargs):
+            original(optimizer, *args, **kwargs)
+            self._session.optimizer_built(optimizer)
+
+        return wrapper
+
+    def _scaler_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(scaler, outputs):
+            scaled = original(scaler, outputs)
+            if scaler.is_enabled() and isinstance(scaled, Tensor) and scaler._scale is not None:
+                self._scale = scaler._scale.detach().clone()
+                setattr(scaled, _UNSCALED, outputs)
+            return scaled
+
+        return wrapper
+
+    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(scaler, optimizer, *args, **kwargs):
+            before = self._hooked_steps
+            result = original(scaler, optimizer, *args, **kwargs)
+            if self._hooked_steps == before:  # Inf or NaN gradients: the optimizer was not asked
+                self._session.step_begins(optimizer, False)
+                self._session.step_ends(optimizer, skipped=True)
+            return result
+
+        return wrapper
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(tensors, grad_tensors=None, *args, **kwargs):
+            # Activation checkpointing calls backward inside of backward.
+            if self._in_backward or not isinstance(tensors, (Tensor, list, tuple)):
+                return original(tensors, grad_tensors, *args, **kwargs)
+            self._announce_backward(tensors, grad_tensors)
+            self._in_backward = True
+            try:
+                result = original(tensors, grad_tensors, *args, **kwargs)
+            finally:
+                self._in_backward = False
+            self._session.backward_done()
+            return result
+
+        return wrapper
+
+    def _announce_backward(self, tensors: Any, grad_tensors: Any) -> None:
+        tensors = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+        gradients = (
+            (grad_tensors,) if isinstance(grad_tensors, Tensor) else tuple(grad_tensors or ())
+        )
+        gradients += (None,) * (len(tensors) - len(gradients))
+        scale, self._scale = self._scale, None
+        for tensor, gradient in zip(tensors, gradients, strict=False):
+            unscaled = getattr(tensor, _UNSCALED, None)
+            if unscaled is None:
+                # What was computed from a scaled loss carries its factor on.
+                self._session.backward(tensor, gradient, scale)
+            else:
+                self._session.backward(unscaled, gradient, None)
+
+    def _loader_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(loader):
+            noted = self._session.pass_begins(loader)
+            start = time.perf_counter()
+            iterator = original(loader)
+            self._session.waited(time.perf_counter() - start)
+            setattr(iterator, _PASS, noted)
+            self._iterators.add(iterator)
+            return iterator
+
+        return wrapper
+
+    def _loader_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(iterator):
+            self._session.check()
+            noted = iterator.__dict__.get(_PASS)
+            start = time.perf_counter()
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                if noted is not None:
+                    noted["finished"] = True
+                raise
+            finally:
+                self._session.waited(time.perf_counter() - start)
+            if noted is not None and self._session.observing:
+                self._session.got_batch(noted, batch)
+            return batch
+
+        return wrapper
+
+    def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        # Not torch's global forward hooks: those would be traced into every compiled module.
+        @functools.wraps(original)
+        def wrapper(module, *args, **kwargs):
+            if torch.compiler.is_compiling() or _is_tracing():
+                return original(module, *args, **kwargs)
+            if getattr(self._in_module, "yes", False) or getattr(module, "_is_replica", False):
+                return original(module, *args, **kwargs)
+            self._in_module.yes = True
+            try:
+                self._session.call_begins(module)
+                output = original(module, *args, **kwargs)
+            finally:
+                self._in_module.yes = False
+            self._session.call_ends(module, (args, kwargs), output)
+            return output
+
+        return wrapper
+
+    def _autocast_enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(region):
+            if region._enabled:
+                self._session.computes_in(region.fast_dtype)
+            return original(region)
+
+        return wrapper
+
+    def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(obj, f, *args, **kwargs):
+            self._session.saved(obj, f)
+            return original(obj, f, *args, **kwargs)
+
+        return wrapper
+
+
+# Where Dynamo traces an optimizer's step, it leaves these to Python.
+for _hook in (Hooks._step_begins, Hooks._step_ends):
+    _hook._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+_is_tracing: Callable[[], bool] = vars(torch.jit)["is_tracing"]
+
+
+def _grad_scalers() -> list[type]:
+    """The GradScaler classes with methods of their own; before torch 2.3 there was only CUDA's."""
+    candidates = [getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler]
+    return [one for one in candidates if one is not None and "scale" in vars(one)]

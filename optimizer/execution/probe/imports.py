@@ -1,0 +1,115 @@
+"""Two things done at import time: modules of the project come from the mirror, native writers learn to redirect."""
+
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from .redirect import DROP, KEEP, Redirection
+
+_NATIVE_WRITERS = {
+    "cv2": (("imwrite", 0, "filename", DROP),),
+    "h5py._hl.files": (("File.__init__", 1, "name", KEEP),),
+    "safetensors": (("serialize_file", 1, "filename", DROP),),
+    "soundfile": (("write", 0, "file", DROP),),
+    "sqlite3": (("connect", 0, "database", KEEP),),
+    "torch.autograd.profiler": (("profile.export_chrome_trace", 1, "path", DROP),),
+    "torch.jit._serialization": (("save", 1, "f", DROP),),
+    "torch.serialization": (("save", 1, "f", DROP),),
+    "torchvision.io.image": (
+        ("write_file", 0, "filename", DROP),
+        ("write_jpeg", 1, "filename", DROP),
+        ("write_png", 1, "filename", DROP),
+    ),
+}
+"""By module: the function, and the position, name and use of its path. Extend where a library writes without Python."""
+
+
+class ProjectImporter:
+    """A meta path finder in front of all others, which it asks."""
+
+    def __init__(self, redirection: Redirection) -> None:
+        self._redirection = redirection
+        self._after: dict[str, list[Callable[[ModuleType], None]]] = {}
+        for name, writers in _NATIVE_WRITERS.items():
+            for writer in writers:
+                self.after_import(name, functools.partial(self._redirect, writer))
+
+    def after_import(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        """Call ``action`` with the module ``name`` as soon as it has been imported, or now if it has been."""
+        if name in sys.modules:
+            action(sys.modules[name])
+        else:
+            self._after.setdefault(name, []).append(action)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The spec the other finders give, moved into the mirror where the mirror has a file of its own."""
+        spec = None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find else None
+            if spec is not None:
+                break
+        if spec is None:
+            return None
+        spec = self._moved(spec)
+        if name in self._after and spec.loader is not None:
+            self._call_after(spec.loader, self._after.pop(name))
+        return spec
+
+    def _moved(self, spec: ModuleSpec) -> ModuleSpec:
+        """Real paths get onto ``sys.path`` too: by ``realpath(__file__)``, a ``.pth`` file, an editable install."""
+        loader, origin = spec.loader, spec.origin
+        if not isinstance(loader, importlib.machinery.SourceFileLoader) or not origin:
+            return spec
+        mirror = self._redirection.mirror
+        place = mirror.place(os.path.abspath(origin))
+        if place is None or place == origin or not mirror.unfolded(os.path.dirname(place)):
+            return spec
+        locations = spec.submodule_search_locations
+        return importlib.util.spec_from_file_location(
+            spec.name,
+            place,
+            submodule_search_locations=None if locations is None else [os.path.dirname(place)],
+        )  # pyright: ignore[reportReturnType]
+
+    def _call_after(self, loader: Any, actions: list[Callable[[ModuleType], None]]) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            for action in actions:
+                action(module)
+
+        loader.exec_module = exec_module
+
+    def _redirect(self, writer: tuple[str, int, str, str], module: ModuleType) -> None:
+        dotted, position, keyword, how = writer
+        owner: Any = module
+        *owners, name = dotted.split(".")
+        for part in owners:
+            owner = getattr(owner, part, None)
+        function = getattr(owner, name, None)
+        if function is None:
+            return
+        ready = self._redirection.ready
+
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            if keyword in kwargs and isinstance(kwargs[keyword], (str, bytes, os.PathLike)):
+                kwargs[keyword] = ready(kwargs[keyword], how)
+            elif position < len(args) and isinstance(args[position], (str, bytes, os.PathLike)):
+                args = (*args[:position], ready(args[position], how), *args[position + 1 :])
+            return function(*args, **kwargs)
+
+        setattr(owner, name, wrapper)

@@ -1,0 +1,206 @@
+"""DataLoaders under aligned randomness: the same samples, whichever process makes them.
+
+Sample ``i`` of a loader's pass ``e`` is made with the generators seeded by ``(seed, e, i)``, a batch is collated with
+them seeded by its indices, and samplers draw from a stream of the pass. None of it shows in the generators of the
+main process, so ``num_workers``, ``persistent_workers`` and ``prefetch_factor`` make no difference to what the script
+draws elsewhere.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportPrivateUsage=false
+# These are the loader's internals, unchanged in shape since torch 2.0.
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler, Subset, get_worker_info
+from torch.utils.data._utils import fetch, worker
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.distributed import DistributedSampler
+
+from .patches import Patches
+from .randomness import Stream, derive, isolated, seed_host
+
+_STREAM = "_torchopt_stream"
+
+
+class Indexed:
+    """What a sampler gave, with the pass it is for, on its way to the process that fetches it."""
+
+    def __init__(self, epoch: int, index: Any) -> None:
+        self.epoch = epoch
+        self.index = index
+
+
+class AlignedLoading:
+    """Patches that align what DataLoaders draw, for the run's ``seed``."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._starting: tuple[int, Stream] | None = None
+
+    def install(self, patches: Patches) -> None:
+        """Patch the loaders of this process and of the workers it starts."""
+        patches.wrap(DataLoader, "__iter__", self._iter)
+        patches.wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
+        patches.wrap(RandomSampler, "__iter__", self._random_sampler)
+        patches.wrap(DistributedSampler, "__iter__", self._distributed_sampler)
+        patches.wrap(
+            worker, "_worker_loop", lambda loop: functools.partial(_work, self._seed, loop)
+        )
+        align_fetching(self._seed, patches)
+
+    def _next_pass(self, thing: Any) -> int:
+        number = self._passes.get(thing, 0)
+        self._passes[thing] = number + 1
+        return number
+
+    def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(loader):
+            epoch = self._next_pass(loader)
+            generators = _generators(loader)
+            stream = Stream(derive(self._seed, "index", epoch), generators)
+            outer, self._starting = self._starting, (epoch, stream)
+            try:
+                with isolated(generators):
+                    seed_host(derive(self._seed, "workers", epoch))
+                    iterator = original(loader)
+            finally:
+                self._starting = outer
+            setattr(iterator, _STREAM, (epoch, stream))
+            return iterator
+
+        return wrapper
+
+    def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(iterator):
+            # Workers are given their first indices while the iterator is still being made.
+            epoch, stream = self._starting or getattr(iterator, _STREAM)
+            return Indexed(epoch, stream.run(lambda: original(iterator)))
+
+        return wrapper
+
+    def _random_sampler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(sampler):
+            epoch = self._next_pass(sampler)
+            own, sampler.generator = sampler.generator, torch.Generator()
+            sampler.generator.manual_seed(self._permutation(epoch))
+            indices = original(sampler)
+            try:
+                first = list(itertools.islice(indices, 1))  # by then it has taken its generator
+            finally:
+                sampler.generator = own
+            yield from first
+            yield from indices
+
+        return wrapper
+
+    def _distributed_sampler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(sampler):
+            # The sampler seeds itself by seed + epoch. All ranks together then take RandomSampler's permutation.
+            own, sampler.seed = sampler.seed, self._permutation(sampler.epoch) - sampler.epoch
+            try:
+                return original(sampler)
+            finally:
+                sampler.seed = own
+
+        return wrapper
+
+    def _permutation(self, epoch: int) -> int:
+        return derive(self._seed, "permutation", epoch)
+
+
+def align_fetching(seed: int, patches: Patches) -> None:
+    """Patch how samples are fetched, in this process."""
+    patches.wrap(fetch._MapDatasetFetcher, "fetch", functools.partial(_map_fetch, seed))
+    patches.wrap(fetch._IterableDatasetFetcher, "fetch", functools.partial(_iterable_fetch, seed))
+
+
+def _work(seed: int, loop: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """A worker process: forked ones are patched already, spawned ones not yet."""
+    if not getattr(fetch._MapDatasetFetcher.fetch, "aligned", False):
+        align_fetching(seed, Patches())
+    loop(*args, **kwargs)
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """The generators that the script gave to a loader and its samplers."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    owners = (loader, loader.sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+
+
+def _map_fetch(seed: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(fetcher, index):
+        if not isinstance(index, Indexed):
+            return original(fetcher, index)
+        purpose, index = (seed, "sample", index.epoch), index.index
+        with isolated(), _one_thread():
+            if not fetcher.auto_collation:
+                data = _sample(fetcher.dataset, purpose, index)
+            elif _has_batches(fetcher.dataset):
+                seed_host(derive(*purpose, tuple(index)))
+                data = fetcher.dataset.__getitems__(index)
+            else:
+                data = [_sample(fetcher.dataset, purpose, i) for i in index]
+            seed_host(derive(*purpose, "collate", index))
+            return fetcher.collate_fn(data)
+
+    wrapper.aligned = True  # pyright: ignore[reportAttributeAccessIssue]
+    return wrapper
+
+
+def _iterable_fetch(seed: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(fetcher, index):
+        if not isinstance(index, Indexed):
+            return original(fetcher, index)
+        stream = fetcher.__dict__.get(_STREAM)
+        if stream is None:
+            info = get_worker_info()
+            stream = Stream(derive(seed, "iterable", index.epoch, 0 if info is None else info.id))
+            setattr(fetcher, _STREAM, stream)
+        with _one_thread():
+            return stream.run(lambda: original(fetcher, index.index))
+
+    return wrapper
+
+
+def _sample(dataset: Any, purpose: tuple[object, ...], index: Any) -> Any:
+    seed_host(derive(*purpose, index))
+    return dataset[index]
+
+
+def _has_batches(dataset: Any) -> bool:
+    """Whether the dataset makes batches in a way of its own. A Subset only passes the indices on."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return bool(getattr(dataset, "__getitems__", None))
+
+
+@contextmanager
+def _one_thread():
+    """Sums come out the same as in a worker, which has one thread."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,89 @@
+"""Names of parameters and buffers that stay the same when a model is wrapped or compiled."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping
+
+from torch import Tensor, nn
+
+_WRAPPERS = {
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+}
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module inside compile's and the parallel wrappers."""
+    while (attribute := _WRAPPERS.get(type(module).__name__)) is not None:
+        inner = module.__dict__["_modules"].get(attribute)
+        if inner is None:
+            break
+        module = inner
+    return module
+
+
+def class_name(module: nn.Module) -> str:
+    """The class of ``module``, wrappers aside."""
+    return type(unwrap(module)).__name__
+
+
+def name_parameters(positions: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Names for parameters, in the order of ``positions``.
+
+    A name begins with the label of the root module that holds the parameter (:func:`label_roots`). Those of no module
+    keep their key in ``positions``.
+    """
+    names: dict[int, str] = {}
+    for root, label in label_roots(positions.values()):
+        for name, parameter in entries_of(root, "_parameters"):
+            names.setdefault(id(parameter), f"{label}.{name}")
+    return {names.get(id(parameter), key): parameter for key, parameter in positions.items()}
+
+
+def label_roots(parameters: Iterable[Tensor]) -> list[tuple[nn.Module, str]]:
+    """The root modules that hold ``parameters``, in the order of these, and what to call each.
+
+    Of several that hold the same parameter it is the largest. The label is the class, with ``#2`` for the second root
+    of that class.
+    """
+    homes: dict[int, tuple[tuple[int, str], nn.Module]] = {}
+    for root in root_modules():
+        held = [parameter for _, parameter in entries_of(root, "_parameters")]
+        rank = (-len(held), class_name(root))
+        for parameter in held:
+            if id(parameter) not in homes or rank < homes[id(parameter)][0]:
+                homes[id(parameter)] = (rank, root)
+    roots = dict.fromkeys(homes[id(p)][1] for p in parameters if id(p) in homes)
+    labelled: list[tuple[nn.Module, str]] = []
+    seen: dict[str, int] = {}
+    for root in roots:
+        name = class_name(root)
+        seen[name] = seen.get(name, 0) + 1
+        labelled.append((root, name if seen[name] == 1 else f"{name}#{seen[name]}"))
+    return labelled
+
+
+def root_modules() -> list[nn.Module]:
+    """Every live module that is no other module's child."""
+    # type() rather than isinstance, which may run a proxy object's code.
+    modules: list[nn.Module] = [
+        thing
+        for thing in gc.get_objects()
+        if issubclass(type(thing), nn.Module) and "_modules" in thing.__dict__
+    ]
+    children = {id(child) for module in modules for child in module.__dict__["_modules"].values()}
+    return [module for module in modules if id(module) not in children]
+
+
+def entries_of(module: nn.Module, kind: str, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The ``_parameters`` or ``_buffers`` of ``module`` with state-dict names free of wrappers' prefixes."""
+    module = unwrap(module)
+    for name, tensor in module.__dict__[kind].items():
+        if tensor is not None:
+            yield prefix + name, tensor
+    for name, child in module.__dict__["_modules"].items():
+        if child is not None:
+            yield from entries_of(child, kind, f"{prefix}{name}.")

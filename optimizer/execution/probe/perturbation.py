@@ -1,0 +1,50 @@
+"""Start from weights that are off by a rounding error, to see how far rounding alone takes a run."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .randomness import derive
+
+
+class Perturbation:
+    """Multiplies each parameter given to an optimizer by ``1 ± eps`` of ``dtype``, once, with signs from ``seed``.
+
+    It happens when a module with parameters is first called in training mode after the optimizer was built: what
+    the script loads into the model between the two is perturbed too. At the latest it happens at the first step.
+    """
+
+    def __init__(self, dtype: str, seed: int) -> None:
+        self._eps = torch.finfo(getattr(torch, dtype)).eps
+        self._seed = seed
+        self._waiting: list[Tensor] = []
+        self._done: set[int] = set()
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Perturb the optimizer's parameters at the next occasion."""
+        self._waiting += [p for group in optimizer.param_groups for p in group["params"]]
+
+    def before_call(self, module: nn.Module) -> None:
+        """``module`` is about to be called."""
+        if self._waiting and module.training and next(module.parameters(), None) is not None:
+            self.apply()
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Perturb what waits."""
+        for parameter in self._waiting:
+            if id(parameter) in self._done or not parameter.is_floating_point():
+                continue
+            generator = torch.Generator()
+            generator.manual_seed(derive("perturb", self._seed, len(self._done)))
+            self._done.add(id(parameter))
+            signs = torch.randint(0, 2, parameter.shape, generator=generator, device="cpu") * 2 - 1
+            factor = 1 + self._eps * signs.to(torch.float64)
+            parameter.copy_(
+                (parameter.double().cpu() * factor).to(parameter.device, parameter.dtype)
+            )
+        self._waiting.clear()

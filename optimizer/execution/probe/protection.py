@@ -1,0 +1,53 @@
+"""Keep this process, and every Python process below it, from changing the user's files.
+
+Installed by the ``sitecustomize`` of the scratch area, which is on PYTHONPATH, so that it also comes to spawned
+workers and to Python programs that the script starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .imports import ProjectImporter
+from .landlock import confine
+from .mirror import SHARED, Mirror
+from .redirect import Redirection
+
+SCRATCH = "TORCHOPT_SCRATCH"
+"""Environment variable: the scratch folder."""
+OPEN = "TORCHOPT_OPEN"
+"""Environment variable: further folders that may be written to, joined by ``os.pathsep``."""
+_CONFINED = "TORCHOPT_CONFINED"
+
+
+class Protection:
+    """What :func:`protect` installed."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self.mirror = mirror
+        self.redirection = Redirection(mirror)
+        self.importer = ProjectImporter(self.redirection)
+
+
+_installed: list[Protection] = []
+
+
+def protect() -> Protection:
+    """Install the redirection, once per process; what is installed."""
+    if _installed:
+        return _installed[0]
+    scratch = os.environ[SCRATCH]
+    shared = tuple(folder for folder in os.environ.get(OPEN, "").split(os.pathsep) if folder)
+    # CUDA's multi-process service is spoken to through pipes in a folder.
+    mps = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    shared = (*shared, mps) if os.path.isdir(mps) else shared
+    protection = Protection(Mirror(scratch, shared))
+    if _CONFINED not in os.environ and confine((*SHARED, scratch, *shared)):
+        os.environ[_CONFINED] = (
+            "1"  # children are confined with us; the kernel stacks only 16 times
+        )
+    protection.redirection.install()
+    sys.meta_path.insert(0, protection.importer)  # pyright: ignore[reportArgumentType]
+    _installed.append(protection)
+    return protection

@@ -1,0 +1,191 @@
+"""Make random draws depend on what they are for, not on where and when they happen.
+
+Each draw belongs to a purpose (the permutation of an epoch, a sample, a step), and the generators are seeded by the
+run's seed and that purpose. So a rewrite that moves draws into workers, or to another device, draws the same numbers.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .patches import Patches
+
+
+def derive(*purpose: object) -> int:
+    """A seed of 62 bits for ``purpose``."""
+    return (
+        int.from_bytes(hashlib.blake2b(repr(purpose).encode(), digest_size=8).digest(), "big") >> 2
+    )
+
+
+def seed_host(seed: int) -> None:
+    """Seed torch's CPU generator, numpy's and Python's global ones."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        numpy.random.seed(seed % 2**32)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of the host and of every device."""
+    seed_host(seed)
+    torch.manual_seed(seed)
+
+
+class States:
+    """The states of the host's global generators and of ``others``, to come back to."""
+
+    def __init__(self, others: Sequence[torch.Generator] = ()) -> None:
+        self._others = [(generator, generator.get_state()) for generator in others]
+        self._torch = torch.get_rng_state()
+        self._python = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if hasattr(numpy, "random") else None  # pyright: ignore
+
+    def restore(self) -> None:
+        """Set the generators back."""
+        for generator, state in self._others:
+            generator.set_state(state)
+        torch.set_rng_state(self._torch)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+
+
+@contextmanager
+def isolated(others: Sequence[torch.Generator] = ()) -> Generator[None, None, None]:
+    """Whatever is drawn or seeded inside does not show outside."""
+    states = States(others)
+    try:
+        yield
+    finally:
+        states.restore()
+
+
+class Stream:
+    """A stream of random draws of its own, which goes on where it stopped."""
+
+    def __init__(self, seed: int, others: Sequence[torch.Generator] = ()) -> None:
+        self._others = others
+        with isolated(others):
+            seed_host(seed)
+            for generator in others:
+                generator.manual_seed(seed)
+            self._states = States(others)
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Call ``function`` with the generators in this stream."""
+        with isolated(self._others):
+            self._states.restore()
+            try:
+                return function()
+            finally:
+                self._states = States(self._others)
+
+
+_FACTORIES = ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like")
+_SAMPLERS = ("normal", "bernoulli", "multinomial", "poisson")
+_FILLS = (
+    "bernoulli_",
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "normal_",
+    "random_",
+    "uniform_",
+)
+
+
+def draw_on_host(patches: Patches) -> None:
+    """Have tensors of any device filled with what the CPU's generator would draw.
+
+    So ``torch.randn(n).cuda()`` and ``torch.randn(n, device="cuda")`` give the same numbers. Calls that name a
+    generator or an output are left alone. Dropout and its like draw on their device, whose generator is seeded at
+    each step.
+    """
+    for name in _FACTORIES:
+        patches.wrap(torch, name, _factory)
+    for name in _SAMPLERS:
+        patches.wrap(torch, name, _sampler)
+    for name in ("bernoulli", "multinomial"):
+        patches.wrap(torch.Tensor, name, _sampler)
+    for name in _FILLS:
+        patches.wrap(torch.Tensor, name, _fill)
+
+
+def _on_host(tensor: Any) -> Any:
+    """A tensor moved to the CPU, anything else as it is."""
+    return tensor.cpu() if isinstance(tensor, torch.Tensor) else tensor
+
+
+def _elsewhere(device: Any) -> bool:
+    return device is not None and torch.device(device).type != "cpu"
+
+
+def _factory(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        like = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.get("input")
+        device = kwargs.get("device")
+        if device is None:
+            device = like.device if like is not None else torch.empty(0).device
+        if (
+            not _elsewhere(device)
+            or kwargs.get("generator") is not None
+            or kwargs.get("out") is not None
+        ):
+            return function(*args, **kwargs)
+        requires_grad = kwargs.pop("requires_grad", False)
+        if like is not None:
+            # An empty of the same strides, so that nothing is copied from the device.
+            template = torch.empty_like(like, device="cpu")
+            args = (template, *args[1:]) if args else args
+            kwargs = {**kwargs, "input": template} if "input" in kwargs else kwargs
+        drawn = function(*args, **{**kwargs, "device": "cpu"})
+        return drawn.to(device).requires_grad_(requires_grad)
+
+    return wrapper
+
+
+def _sampler(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+        device = tensors[0].device if tensors else kwargs.get("device")
+        if (
+            not _elsewhere(device)
+            or kwargs.get("generator") is not None
+            or kwargs.get("out") is not None
+        ):
+            return function(*args, **kwargs)
+        if "device" in kwargs:
+            kwargs["device"] = "cpu"
+        drawn = function(*map(_on_host, args), **{k: _on_host(v) for k, v in kwargs.items()})
+        return drawn.to(device)
+
+    return wrapper
+
+
+def _fill(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(tensor, *args, **kwargs):
+        if not _elsewhere(tensor.device) or kwargs.get("generator") is not None:
+            return function(tensor, *args, **kwargs)
+        drawn = torch.empty_like(tensor, device="cpu", requires_grad=False)
+        function(drawn, *map(_on_host, args), **{k: _on_host(v) for k, v in kwargs.items()})
+        return tensor.copy_(drawn)
+
+    return wrapper

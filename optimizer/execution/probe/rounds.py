@@ -1,0 +1,49 @@
+"""Counting: what a round is, and when a run has seen enough."""
+
+from __future__ import annotations
+
+
+class StopRun(BaseException):
+    """Ends the script. Not an Exception, so that ``except Exception`` lets it through."""
+
+
+class Rounds:
+    """Counts rounds: runs of steps in which no optimizer steps twice.
+
+    One optimizer: each step is a round. A GAN's two optimizers: a round is one step of each. Training in phases, or
+    five critic steps per generator step: the rounds follow whoever steps.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: set[int] = set()
+        self._previous_size = 0
+        self.finished = 0
+
+    def begins(self, optimizer: int) -> bool:
+        """Tell that ``optimizer`` is about to step; whether this ended a round."""
+        return optimizer in self._open and self.close()
+
+    def close(self) -> bool:
+        """End the open round; whether there was one."""
+        if not self._open:
+            return False
+        self._previous_size = len(self._open)
+        self._open.clear()
+        self.finished += 1
+        return True
+
+    def stepped(self, optimizer: int) -> bool:
+        """Tell that ``optimizer`` has stepped; whether the last round looks complete: as long as the one before."""
+        self._open.add(optimizer)
+        return self.finished == self._limit - 1 and len(self._open) == self._previous_size
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the open round has no step yet."""
+        return not self._open
+
+    @property
+    def over(self) -> bool:
+        """Whether the asked-for rounds are finished."""
+        return self.finished >= self._limit

@@ -1,0 +1,115 @@
+"""A run from the first seed to the record."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from .clock import Clock
+from .hooks import Hooks
+from .loading import AlignedLoading
+from .patches import Patches
+from .protection import Protection
+from .randomness import draw_on_host, seed_everything
+from .script import Ending, run_script
+from .session import Session
+
+Record = dict[str, Any]
+
+
+def run(
+    spec: Record, protection: Protection, started: float, write: Callable[[Record], None]
+) -> NoReturn:
+    """Run the script that ``spec`` describes and ``write`` the record; exits with the script's status."""
+    patches = Patches()
+    owner = os.getpid()
+
+    def finish(ending: Ending) -> None:
+        if os.getpid() != owner:  # a forked child that came back here instead of exiting
+            os._exit(0)
+        hooks.shut_down_workers()
+        patches.undo()
+        status = "stopped" if session.stopped else "failed" if ending.exit_code else "completed"
+        record = {
+            "status": status,
+            "exit_code": None if session.stopped else ending.exit_code,
+            "traceback": None if session.stopped else ending.traceback,
+            **session.finish(),
+            "memory": _memory(),
+            "versions": _versions(),
+        }
+        write(record)
+        _flush()
+
+    def give_up() -> None:
+        finish(Ending(None))
+        os._exit(0)
+
+    session = Session(spec, Clock(started, spec["block_steps"]), give_up)
+    hooks = Hooks(session, patches)
+    if session.observing:
+        _make_repeatable(spec["seed"], patches, protection)
+    seed_everything(spec["seed"])
+    hooks.install()
+    ending = run_script(spec["entry"], spec["program"], spec["args"])
+    finish(ending)
+    if session.stopped:  # exit handlers and threads of a script cut short have nothing to wait for
+        os._exit(0)
+    if ending.traceback is not None:
+        print(ending.traceback, end="", file=sys.stderr)
+    sys.exit(ending.exit_code)
+
+
+def _make_repeatable(seed: int, patches: Patches, protection: Protection) -> None:
+    """Have the run depend on ``seed`` and the script only."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+    AlignedLoading(seed).install(patches)
+    if torch.cuda.is_available():
+        draw_on_host(patches)
+
+    def fall_back(config: Any) -> None:
+        config.fallback_random = True  # compiled dropout draws what eager dropout draws
+
+    protection.importer.after_import("torch._inductor.config", fall_back)
+
+
+def _memory() -> dict[str, int | None]:
+    """The fields of a ``Memory``."""
+    device = None
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        devices = range(torch.cuda.device_count())
+        device = sum(torch.cuda.max_memory_allocated(number) for number in devices)
+    try:
+        import resource
+    except ImportError:
+        return {"device": device, "host": None, "worker": None}
+    unit = 1 if sys.platform == "darwin" else 1024
+    own, children = (
+        resource.getrusage(who).ru_maxrss * unit
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return {"device": device, "host": own, "worker": children or None}
+
+
+def _versions() -> dict[str, str]:
+    """The fields of a ``Versions``."""
+    cuda = torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if cuda else "cpu"
+    return {"python": platform.python_version(), "torch": torch.__version__, "device": device}
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # closed by the script
+            continue

@@ -1,0 +1,70 @@
+"""Run the user's script as ``python script.py ARGS`` would, and tell how it ended."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+
+from .rounds import StopRun
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a script ended: its exit status, and its traceback if it raised. Stopped by us, it has no status."""
+
+    exit_code: int | None
+    traceback: str | None = None
+
+
+def run_script(path: str, program: str, args: list[str]) -> Ending:
+    """Execute the file ``path`` as ``__main__`` with ``sys.argv`` of ``program`` and ``args``."""
+    sys.argv = [program, *args]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    # A module that stays in place: worker processes look for it, atexit handlers use its globals.
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = main
+    try:
+        exec(_compiled(path), main.__dict__)
+    except StopRun:
+        return Ending(None)
+    except SystemExit as exit_:
+        return _exited(exit_.code)
+    except BaseException as error:
+        return Ending(1, traceback_of(error))
+    return Ending(0)
+
+
+def _compiled(path: str) -> CodeType:
+    with io.open_code(path) as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _exited(code: object) -> Ending:
+    """What ``sys.exit(code)`` means for the shell."""
+    if code is None or isinstance(code, int):
+        return Ending(int(code or 0))
+    print(code, file=sys.stderr)
+    return Ending(1, f"SystemExit: {code}")
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback as the user would have seen it: without our own frames."""
+    told = traceback.TracebackException.from_exception(error)
+    waiting, seen = [told], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        frames = [frame for frame in one.stack if not frame.filename.startswith(_HERE)]
+        one.stack = traceback.StackSummary.from_list(frames)
+        waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
+    return "".join(told.format())

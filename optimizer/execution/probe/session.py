@@ -1,0 +1,206 @@
+"""One run of a script: what the hooks tell, who records it, and when it is over."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .checkpoints import describe
+from .clock import Clock
+from .evaluations import Evaluations, count_samples
+from .fingerprints import write_safetensors
+from .parameters import Parameters
+from .perturbation import Perturbation
+from .randomness import derive, seed_everything
+from .rounds import Rounds, StopRun
+from .steps import Steps
+
+BUFFERS = "buffers.safetensors"
+_PATIENCE = 20
+"""How often a script may swallow the end of its run before the process is ended."""
+
+
+class Session:
+    """Counts rounds, ends the script after the last one, and in observe mode records what happens."""
+
+    def __init__(self, spec: dict[str, Any], clock: Clock, give_up: Callable[[], None]) -> None:
+        self.folder = Path(spec["output"])
+        self.observing = spec["mode"] == "observe"
+        self.stopped = False
+        self._seed, self._limit, self._cwd = spec["seed"], spec["steps"], os.getcwd()
+        self._give_up, self._ends = give_up, 0
+        self._rounds, self._clock = Rounds(spec["steps"]), clock
+        self._parameters = Parameters(self.folder, spec["snapshot_bytes"])
+        self._steps = Steps(self._parameters, self.folder)
+        self._evaluations = Evaluations(self.folder)
+        perturb = spec["perturb"]
+        self._perturbation = Perturbation(perturb["dtype"], perturb["seed"]) if perturb else None
+        self._stepping: list[int] = []
+        self._stepped = 0
+        self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._passes: list[dict[str, Any]] = []
+        self._checkpoints: list[dict[str, Any]] = []
+        self._compute_dtypes: set[str] = set()
+
+    def optimizer_built(self, optimizer: Optimizer) -> None:
+        """An optimizer has got its parameters."""
+        self._parameters.number(optimizer)
+        self._clock.optimizer_built()
+        if self._perturbation:
+            self._perturbation.add(optimizer)
+
+    def step_begins(self, optimizer: Optimizer, closure: bool) -> None:
+        """``optimizer`` is about to step."""
+        self.check()
+        number = self._parameters.number(optimizer)
+        self._stepping.append(number)
+        if self._stepping.count(number) > 1:  # a subclass calling its parent's step
+            return
+        if self._rounds.begins(number):
+            self._round_ended()
+        if self.observing:
+            if self._perturbation:
+                self._perturbation.apply()
+            self._steps.begin(optimizer, self._rounds.finished, closure)
+            self._parameters.snapshot(0)
+
+    def step_ends(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
+        """``optimizer`` has stepped, or a GradScaler ``skipped`` its step."""
+        number = self._parameters.number(optimizer)
+        self._stepping.pop()
+        if number in self._stepping:
+            return
+        if self.observing:
+            self._steps.end(optimizer, skipped)
+        self._count_step(number)
+
+    def backward(self, tensor: Tensor, gradient: Tensor | None, scale: Tensor | None) -> None:
+        """``backward`` is about to run from ``tensor``."""
+        self.check()
+        by_hand = not self._parameters.optimizer_seen
+        if by_hand and self._rounds.begins(-1):
+            self._round_ended()
+        if self.observing:
+            if by_hand:
+                self._parameters.name()
+                self._parameters.snapshot(0)
+            self._steps.backward(tensor, gradient, scale)
+            if by_hand:
+                self._steps.by_hand(self._rounds.finished)
+
+    def backward_done(self) -> None:
+        """``backward`` has run."""
+        if not self._parameters.optimizer_seen:
+            self._count_step(-1)
+
+    def _count_step(self, number: int) -> None:
+        self._stepped += 1
+        if self.observing:
+            seed_everything(derive(self._seed, "step", self._stepped))
+        if self._rounds.fresh:
+            self._clock.edge(last=self._rounds.finished == self._limit - 1)
+        if self._rounds.stepped(number) and number >= 0:
+            self._rounds.close()
+            self._round_ended()
+
+    def _round_ended(self) -> None:
+        finished = self._rounds.finished
+        if self.observing and (finished & (finished - 1) == 0 or self._rounds.over):
+            self._parameters.snapshot(finished)
+        if self._rounds.over:
+            self.stopped = True
+            self.check()
+
+    def check(self) -> None:
+        """End the script here if its run is over."""
+        if not self.stopped:
+            return
+        self._ends += 1
+        if self._ends > _PATIENCE:
+            self._give_up()
+        raise StopRun
+
+    def call_begins(self, module: nn.Module) -> None:
+        """A module is called, from outside any module."""
+        if self._perturbation:
+            self._perturbation.before_call(module)
+
+    def call_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """Such a call is over."""
+        if not module.training and not self.stopped:
+            self._evaluations.called(module, inputs, output, self._rounds.finished)
+
+    def pass_begins(self, loader: Any) -> dict[str, Any]:
+        """A loader is iterated; what to note about it."""
+        self._clock.loader_started()
+        number = self._loaders.setdefault(loader, len(self._loaders))
+        epoch = sum(1 for one in self._passes if one["loader"] == number)
+        noted = {"loader": number, "epoch": epoch, "batches": 0, "samples": 0, "finished": False}
+        self._passes.append(noted)
+        return noted
+
+    def waited(self, seconds: float) -> None:
+        """The script waited for a loader."""
+        self._clock.waited(seconds)
+
+    def got_batch(self, noted: dict[str, Any], batch: Any) -> None:
+        """The loader gave a batch."""
+        noted["batches"] += 1
+        noted["samples"] += count_samples(batch)
+
+    def computes_in(self, dtype: torch.dtype) -> None:
+        """Products are computed in ``dtype`` from here."""
+        self._compute_dtypes.add(str(dtype).removeprefix("torch."))
+
+    def saved(self, thing: Any, file: Any) -> None:
+        """``torch.save`` is called."""
+        if self.stopped:
+            return
+        name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", "<stream>")
+        path = os.path.join(
+            self._cwd, os.fspath(name) if isinstance(name, os.PathLike) else str(name)
+        )
+        relative = os.path.relpath(path, self._cwd)
+        shown = path if relative.startswith("..") else relative
+        self._checkpoints.append(
+            {"path": shown, "rounds": self._rounds.finished, "entries": describe(thing)}
+        )
+
+    def finish(self) -> dict[str, Any]:
+        """What the record says of the run, which is over."""
+        self._rounds.close()
+        record: dict[str, Any] = {
+            "timing": self._clock.finish(),
+            "rounds": self._rounds.finished,
+            "optimizer_seen": self._parameters.optimizer_seen,
+        }
+        if not self.observing:
+            return record
+        self._parameters.snapshot(self._rounds.finished)
+        buffers = self._parameters.buffers()
+        if buffers:
+            write_safetensors(self.folder / BUFFERS, buffers)
+        return {
+            **record,
+            **self._parameters.finish(),
+            **self._steps.finish(),
+            **self._evaluations.finish(),
+            "compute_dtypes": sorted(self._compute_dtypes | ({"tfloat32"} if _tf32() else set())),
+            "buffers_file": BUFFERS if buffers else None,
+            "loader_passes": self._passes,
+            "checkpoints": self._checkpoints,
+        }
+
+
+def _tf32() -> bool:
+    """Whether matrix products of float32 may be computed in TF32."""
+    return torch.cuda.is_available() and torch.get_float32_matmul_precision() != "highest"

@@ -1,0 +1,56 @@
+"""The program of a run: reads SPEC.json, runs the script under the hooks, writes ``record.json``."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .protection import protect
+
+OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 2)
+UNFIT = "unfit"
+"""In the record instead of everything else: why this interpreter cannot run the probe."""
+
+
+def main() -> None:
+    """Run what ``sys.argv[1]`` describes; exits with the script's status."""
+    spec: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    started = time.perf_counter() - (time.time() - spec["started_at"])
+    protection = protect()
+    unfit = _unfit()
+    if unfit is not None:
+        _write(spec, {UNFIT: unfit})
+        sys.exit(1)
+    from . import run
+
+    run.run(spec, protection, started, write=lambda record: _write(spec, record))
+
+
+def _unfit() -> str | None:
+    if sys.version_info < OLDEST_PYTHON:
+        return "Python {}.{} is too old, 3.10 is needed".format(*sys.version_info[:2])
+    try:
+        import torch
+    except ImportError as error:
+        return f"torch cannot be imported: {error}"
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return (
+        f"torch {torch.__version__} is too old, 2.2 is needed" if version < OLDEST_TORCH else None
+    )
+
+
+def _write(spec: dict[str, Any], record: dict[str, Any]) -> None:
+    """Write the record whole or not at all, with the user's own paths for those of the mirror."""
+    text = json.dumps(record)
+    for ours, shown in spec["shown_paths"]:
+        text = text.replace(json.dumps(ours)[1:-1], shown)
+    path = Path(spec["output"]) / "record.json"
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, path)

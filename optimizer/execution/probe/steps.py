@@ -1,0 +1,139 @@
+"""What each optimizer step did. Figures stay on the device until the end."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .fingerprints import checksum, dtype_name, norm, storable, write_safetensors
+from .parameters import Parameters
+
+GRADIENTS = "gradients.safetensors"
+
+
+@dataclass
+class _Step:
+    """A step in the making; ``values`` are the parameters before it."""
+
+    round: int
+    optimizer: int | None
+    closure: bool
+    learning_rates: list[Any]
+    parameters: dict[str, Tensor]
+    values: list[Tensor]
+    losses: list[tuple[Tensor, Tensor | None, str]]
+    skipped: bool | Tensor = False
+    grad_norms: list[Tensor | None] | None = None
+    figures: Tensor | None = None
+    checksums: Tensor | None = None
+
+
+class Steps:
+    """Records steps and the losses that led to them; the first gradients of each optimizer go to ``folder``."""
+
+    def __init__(self, parameters: Parameters, folder: Path) -> None:
+        self._parameters = parameters
+        self._folder = folder
+        self._losses: list[tuple[Tensor, Tensor | None, str]] = []
+        self._open: dict[int, _Step] = {}
+        self._steps: list[_Step] = []
+        self._gradients: dict[str, Tensor] = {}
+        self._with_gradients: set[int | None] = set()
+
+    @torch.no_grad()
+    def backward(self, tensor: Tensor, gradient: Tensor | None, scale: Tensor | None) -> None:
+        """``backward`` is called on ``tensor``, which a GradScaler multiplied by ``scale``."""
+        value = tensor.detach().double()
+        value = (value if gradient is None else value * gradient.detach()).sum()
+        self._losses.append((value, scale, dtype_name(tensor)))
+
+    @torch.no_grad()
+    def begin(self, optimizer: Optimizer, round_number: int, closure: bool) -> None:
+        """``optimizer`` is about to step."""
+        named = self._parameters.of(optimizer)
+        number = self._parameters.number(optimizer)
+        rates = [group.get("lr", math.nan) for group in optimizer.param_groups]
+        rates = [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
+        values = [parameter.detach().clone() for parameter in named.values()]
+        step = _Step(round_number, number, closure, rates, named, values, [])
+        self._open[number] = step
+        if not closure:
+            self._note_gradients(step, optimizer)
+
+    @torch.no_grad()
+    def end(self, optimizer: Optimizer, skipped: bool) -> None:
+        """``optimizer`` has stepped, or its step was ``skipped`` by a GradScaler."""
+        step = self._open.pop(self._parameters.number(optimizer))
+        if step.closure:
+            self._note_gradients(step, optimizer)
+        found_inf = getattr(optimizer, "found_inf", None)  # a fused optimizer skips by itself
+        step.skipped = found_inf.clone() if isinstance(found_inf, Tensor) else skipped
+        after = list(step.parameters.values())
+        device = after[0].device if after else None
+        changes = [norm(new.detach() - old) for new, old in zip(after, step.values, strict=True)]
+        if after:
+            step.figures = torch.stack([change.to(device) for change in changes])
+            step.checksums = torch.stack([checksum(parameter).to(device) for parameter in after])
+        step.values = []
+        step.losses, self._losses = self._losses, []
+        self._steps.append(step)
+
+    def by_hand(self, round_number: int) -> None:
+        """Without an optimizer: a ``backward`` call is a step."""
+        losses, self._losses = self._losses, []
+        self._steps.append(_Step(round_number, None, False, [], {}, [], losses, grad_norms=[]))
+
+    def _note_gradients(self, step: _Step, optimizer: Optimizer) -> None:
+        scale = getattr(
+            optimizer, "grad_scale", None
+        )  # set while a fused optimizer unscales by itself
+        gradients = {name: p.grad for name, p in step.parameters.items() if p.grad is not None}
+        if isinstance(scale, Tensor):
+            gradients = {name: grad / scale.to(grad.device) for name, grad in gradients.items()}
+        norms = {name: norm(gradient) for name, gradient in gradients.items()}
+        step.grad_norms = [norms.get(name) for name in step.parameters]
+        if step.optimizer not in self._with_gradients:
+            self._with_gradients.add(step.optimizer)
+            self._gradients |= {name: storable(grad).clone() for name, grad in gradients.items()}
+
+    def finish(self) -> dict[str, Any]:
+        """What the record says of steps; waits for the device."""
+        file = GRADIENTS if self._gradients else None
+        if file is not None:
+            write_safetensors(self._folder / file, self._gradients)
+        return {
+            "steps": [_described(index, step) for index, step in enumerate(self._steps)],
+            "gradients_file": file,
+        }
+
+
+def _described(index: int, step: _Step) -> dict[str, Any]:
+    """The fields of a ``Step``."""
+    norms = [None if value is None else float(value) for value in step.grad_norms or ()]
+    changes = [] if step.figures is None else step.figures.tolist()
+    checksums = [] if step.checksums is None else step.checksums.tolist()
+    return {
+        "index": index,
+        "round": step.round,
+        "optimizer": step.optimizer,
+        "losses": [
+            [float(value) if scale is None else float(value) / float(scale), dtype]
+            for value, scale, dtype in step.losses
+        ],
+        "learning_rates": [float(rate) for rate in step.learning_rates],
+        "closure": step.closure,
+        "skipped": bool(step.skipped),
+        "grad_norm": math.sqrt(sum(value * value for value in norms if value is not None)),
+        "parameters": {
+            name: list(figures)
+            for name, *figures in zip(step.parameters, norms, changes, checksums, strict=True)
+        },
+    }
