@@ -69,7 +69,7 @@ class ParameterUpdate:
 
 @dataclass(frozen=True)
 class Step:
-    """One call of ``optimizer.step()``; ``index`` and ``round`` count from 0, ``optimizer`` is None without one.
+    """One call of ``optimizer.step()``; ``index`` and ``round`` count from 0, ``optimizer`` is -1 without one.
 
     ``losses`` are those of the ``backward`` calls since the step before, of whichever optimizer. ``skipped`` means
     that a GradScaler found Inf or NaN gradients and left the parameters alone. ``grad_norm`` is the L2 norm over all
@@ -78,7 +78,7 @@ class Step:
 
     index: int
     round: int
-    optimizer: int | None
+    optimizer: int
     losses: tuple[Loss, ...]
     learning_rates: tuple[float, ...]
     closure: bool

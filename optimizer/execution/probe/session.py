@@ -22,7 +22,7 @@ from .parameters import Parameters
 from .perturbation import Perturbation
 from .randomness import derive, seed_everything
 from .rounds import Rounds, StopRun
-from .steps import Steps
+from .steps import NO_OPTIMIZER, Steps
 
 BUFFERS = "buffers.safetensors"
 _PATIENCE = 20
@@ -87,7 +87,7 @@ class Session:
         """``backward`` is about to run from ``tensor``."""
         self.check()
         by_hand = not self._parameters.optimizer_seen
-        if by_hand and self._rounds.begins(-1):
+        if by_hand and self._rounds.begins(NO_OPTIMIZER):
             self._round_ended()
         if self.observing:
             if by_hand:
@@ -100,7 +100,7 @@ class Session:
     def backward_done(self) -> None:
         """``backward`` has run."""
         if not self._parameters.optimizer_seen:
-            self._count_step(-1)
+            self._count_step(NO_OPTIMIZER)
 
     def _count_step(self, number: int) -> None:
         self._stepped += 1
@@ -108,7 +108,7 @@ class Session:
             seed_everything(derive(self._seed, "step", self._stepped))
         if self._rounds.fresh:
             self._clock.edge(last=self._rounds.finished == self._limit - 1)
-        if self._rounds.stepped(number) and number >= 0:
+        if self._rounds.stepped(number) and number != NO_OPTIMIZER:
             self._rounds.close()
             self._round_ended()
 

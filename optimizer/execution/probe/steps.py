@@ -17,6 +17,8 @@ from .fingerprints import checksum, dtype_name, norm, storable, write_safetensor
 from .parameters import Parameters
 
 GRADIENTS = "gradients.safetensors"
+NO_OPTIMIZER = -1
+"""The number of the optimizer where the script updates its parameters by hand."""
 
 
 @dataclass
@@ -24,7 +26,7 @@ class _Step:
     """A step in the making; ``values`` are the parameters before it."""
 
     round: int
-    optimizer: int | None
+    optimizer: int
     closure: bool
     learning_rates: list[Any]
     parameters: dict[str, Tensor]
@@ -46,7 +48,7 @@ class Steps:
         self._open: dict[int, _Step] = {}
         self._steps: list[_Step] = []
         self._gradients: dict[str, Tensor] = {}
-        self._with_gradients: set[int | None] = set()
+        self._with_gradients: set[int] = set()
 
     @torch.no_grad()
     def backward(self, tensor: Tensor, gradient: Tensor | None, scale: Tensor | None) -> None:
@@ -89,7 +91,9 @@ class Steps:
     def by_hand(self, round_number: int) -> None:
         """Without an optimizer: a ``backward`` call is a step."""
         losses, self._losses = self._losses, []
-        self._steps.append(_Step(round_number, None, False, [], {}, [], losses, grad_norms=[]))
+        self._steps.append(
+            _Step(round_number, NO_OPTIMIZER, False, [], {}, [], losses, grad_norms=[])
+        )
 
     def _note_gradients(self, step: _Step, optimizer: Optimizer) -> None:
         scale = getattr(
