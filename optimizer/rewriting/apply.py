@@ -53,7 +53,7 @@ def apply_edits(source: SourceFile, edits: Sequence[Edit], style: Style | None =
 
 def _apply(source: SourceFile, edits: Sequence[Edit], style: Style | None) -> str:
     tree = SourceTree.parse(source.text)
-    style = style or Style.of(source, tree.tree)
+    style = style or Style.of(source.path, tree)
     in_place = _distinct(edit for edit in edits if not isinstance(edit, AddImport))
     tree, in_place = give_own_lines(tree, whole_removals(tree, in_place), style)
     rewrites = list(partial_removals(tree, in_place))

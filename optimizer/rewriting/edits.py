@@ -1,7 +1,7 @@
 """The vocabulary of edits a transform may ask for.
 
 An edit names its target by the :class:`Span` of a node of the current source and says what should stand there.
-It is plain data: :mod:`.apply` carries it out with LibCST, keeping every byte it does not name.
+It is plain data: :mod:`.apply` carries it out, keeping every byte it does not name.
 """
 
 from __future__ import annotations

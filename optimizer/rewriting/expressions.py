@@ -106,13 +106,15 @@ def _arguments(text: str) -> tuple[str, CommaList]:
     """The text of a call, divided into what is called and its arguments."""
     opening = _matching_bracket(text)
     function, arguments = text[:opening], text[opening:]
-    call = _parse_expression(text)
-    # A generator may share the brackets of the call only as long as it is the one argument.
-    if isinstance(call, ast.Call) and any(isinstance(a, ast.GeneratorExp) for a in call.args):
-        try:
-            ast.parse(arguments[1:-1].strip(), mode="eval")
-        except SyntaxError:
-            return function, CommaList("(", "", (arguments,), (), "", ")")
+    match _parse_expression(text):
+        # A generator may share the brackets of the call only as long as it is the one argument.
+        case ast.Call(args=[ast.GeneratorExp()], keywords=[]):
+            try:
+                ast.parse(arguments[1:-1].strip(), mode="eval")
+            except SyntaxError:
+                return function, CommaList("(", "", (arguments,), (), "", ")")
+        case _:
+            pass
     return function, CommaList.parse(arguments)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import tokenize
 
-from .lines import NOT_CODE, reindent, split_lines, tokens, with_newlines
-from .style import Style, width
+from .lines import NOT_CODE, reindent, split_lines, tokens, width, with_newlines
+from .style import Style
 
 # What makes a lone header or decorator a statement that can be parsed: lines before and after it.
 _SETTINGS = (

@@ -12,6 +12,7 @@ import tokenize
 from collections.abc import Iterator
 from itertools import accumulate
 
+TAB_WIDTH = 4
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _INDENTATION = re.compile(r"(?:[ \t]*\f)?([ \t]*)")  # a form feed sets the column back to zero
 _OPENS_STRING = frozenset({"FSTRING_START", "TSTRING_START"})  # from Python 3.12 and 3.14 on
@@ -38,6 +39,11 @@ def line_starts(text: str) -> list[int]:
     return [0, *accumulate(len(line) for line in split_lines(text))]
 
 
+def width(text: str) -> int:
+    """How many columns ``text`` takes."""
+    return len(text.expandtabs(TAB_WIDTH))
+
+
 def line_end(line: str) -> str:
     """What ends ``line``: ``\\r\\n``, ``\\r``, ``\\n`` or nothing."""
     return line[len(line.rstrip("\r\n")) :]
@@ -57,11 +63,11 @@ def tokens(text: str) -> list[tokenize.TokenInfo]:
     return list(tokenize.generate_tokens(io.StringIO("".join(lines), newline="\n").readline))
 
 
-def code_lines(text: str) -> set[int]:
-    """The numbers of the lines on which code begins or goes on, not only a comment or a string."""
+def code_lines(stream: list[tokenize.TokenInfo]) -> set[int]:
+    """The numbers of the lines that hold more than a comment or (part of) a string."""
     return {
         token.start[0]
-        for token in tokens(text)
+        for token in stream
         if token.type not in NOT_CODE and token.type != tokenize.STRING
     }
 

@@ -20,8 +20,8 @@ from .lines import (
     logical_lines,
     split_lines,
     tokens,
+    width,
 )
-from .style import width
 
 Node = TypeVar("Node", bound=ast.AST)
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -100,10 +100,13 @@ class SourceTree:
     def blocks(self) -> dict[ast.stmt, list[ast.stmt]]:
         """The block that every statement is in."""
         found: dict[ast.stmt, list[ast.stmt]] = {}
-        for owner in ast.walk(self.tree):
-            if isinstance(owner, ast.Module | ast.stmt | ast.ExceptHandler | ast.match_case):
-                for block in blocks_of(owner):
-                    found.update(dict.fromkeys(block, block))
+        owners: list[ast.AST] = [self.tree]
+        while owners:
+            owner = owners.pop()
+            for block in blocks_of(owner):
+                found.update(dict.fromkeys(block, block))
+                owners += block
+            owners += getattr(owner, "handlers", []) + getattr(owner, "cases", [])
         return found
 
     def find(self, kind: type[Node] | tuple[type[Node], ...], span: Span) -> Node | None:
@@ -183,7 +186,7 @@ class SourceTree:
     def last_line(self, statement: ast.stmt) -> int:
         """The last line of ``statement``, with the comments that end its last block."""
         line = self.logical_lines[end_line(statement)][1]
-        if not blocks_of(statement):
+        if not (blocks_of(statement) or isinstance(statement, ast.Match)):
             return line
         return self._last_comment(line, width(self.prefix(statement)) + 1)
 
@@ -250,9 +253,7 @@ def blocks_of(owner: ast.AST) -> list[list[ast.stmt]]:
     blocks: list[list[ast.stmt] | None] = [
         getattr(owner, name, None) for name in ("body", "orelse", "finalbody")
     ]
-    found = [block for block in blocks if block]
-    clauses = getattr(owner, "handlers", []) or getattr(owner, "cases", [])
-    return found or ([clauses[0].body] if clauses else [])
+    return [block for block in blocks if block]
 
 
 def end_line(node: ast.expr | ast.stmt | ast.alias) -> int:

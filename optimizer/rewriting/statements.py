@@ -17,11 +17,11 @@ from .edits import (
     Wrap,
 )
 from .formatting import fit, lay_out, longest_line
-from .lines import indent, indentation, line_end, reindent
+from .lines import indent, indentation, line_end, reindent, width
 from .own_lines import statement
 from .rewrites import EditError, Rank, Rewrite
 from .source_tree import SourceTree
-from .style import Style, width
+from .style import Style
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from ..source import SourceFile
-from .lines import code_lines, split_lines
+from .lines import code_lines, width
+from .source_tree import SourceTree, blocks_of
 
-TAB_WIDTH = 4
 _DEFAULT_INDENT = " " * 4
 _BLACK_LINE_LENGTH = 88
 _LONGEST_INFERRED = 120
@@ -29,33 +27,21 @@ class Style:
     line_length: int = _BLACK_LINE_LENGTH
 
     @classmethod
-    def of(cls, source: SourceFile, tree: ast.Module) -> Style:
-        """The style of ``source``, and of its project where that says how long lines may be."""
-        lines = split_lines(source.text)
-        return cls(
-            _indent(lines, tree),
-            _newline(lines),
-            _configured_line_length(source.path) or _longest_line(source.text, lines),
-        )
+    def of(cls, path: Path, source: SourceTree) -> Style:
+        """The style of the file at ``path``, and of its project where that limits the lines."""
+        length = _configured_line_length(path) or _longest_line(source)
+        return cls(_indent(source), _newline(source.lines), length)
 
 
-def width(text: str) -> int:
-    """How many columns ``text`` takes."""
-    return len(text.expandtabs(TAB_WIDTH))
-
-
-def _indent(lines: list[str], tree: ast.Module) -> str:
+def _indent(source: SourceTree) -> str:
     """The indentation most blocks add to that of their header."""
     units: Counter[str] = Counter()
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if not isinstance(node, ast.stmt) or not isinstance(body, list) or not body:
-            continue
-        first = cast("ast.stmt", body[0])
-        outer = _leading_whitespace(lines[node.lineno - 1])
-        inner = _leading_whitespace(lines[first.lineno - 1])
-        if inner != outer and inner.startswith(outer):
-            units[inner[len(outer) :]] += 1
+    for statement in source.blocks:
+        for block in blocks_of(statement)[:1]:
+            outer = _leading_whitespace(source.lines[statement.lineno - 1])
+            inner = _leading_whitespace(source.lines[source.first_line(block[0]) - 1])
+            if inner != outer and inner.startswith(outer):
+                units[inner[len(outer) :]] += 1
     return units.most_common(1)[0][0] if units else _DEFAULT_INDENT
 
 
@@ -69,11 +55,12 @@ def _newline(lines: list[str]) -> str:
     return ends.most_common(1)[0][0] if ends else "\n"
 
 
-def _longest_line(text: str, lines: list[str]) -> int:
+def _longest_line(source: SourceTree) -> int:
     """What the file itself takes for a line that is not too long."""
-    longest = max((width(line.rstrip()) for line in lines), default=0)
+    longest = max((width(line.rstrip()) for line in source.lines), default=0)
     if longest > _BLACK_LINE_LENGTH:
-        longest = max((width(lines[number - 1].rstrip()) for number in code_lines(text)), default=0)
+        rows = (source.lines[number - 1].rstrip() for number in code_lines(source.tokens))
+        longest = max(map(width, rows), default=0)
     return max(_BLACK_LINE_LENGTH, min(longest, _LONGEST_INFERRED))
 
 
