@@ -1,0 +1,143 @@
+"""Files written with ``torch.save``: their names, keys, shapes, dtypes and values other than tensors."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ..execution.observations import Checkpoint, CheckpointEntry, Observations
+from .findings import Finding, Kind
+from .text import compare_text
+from .tolerance import Precision
+
+_DIGITS = re.compile(r"\d+(?:\.\d+)?")
+_SHOWN = 3
+
+
+def compare_checkpoints(original: Observations, other: Observations) -> list[Finding]:
+    """Files missing or added, saved another number of times, and entries whose key, shape or dtype changed."""
+    findings: list[Finding] = []
+    before, after = _by_name(original.checkpoints), _by_name(other.checkpoints)
+    for name in sorted(before.keys() | after.keys()):
+        ours, theirs = before.get(name, []), after.get(name, [])
+        if len(ours) != len(theirs):
+            findings.append(
+                Finding(
+                    Kind.CHECKPOINT_FILES,
+                    f"{name} is saved {_times(len(theirs))}, not {_times(len(ours))}",
+                    tensor=name,
+                    original=len(ours),
+                    rewritten=len(theirs),
+                )
+            )
+        for a, b in zip(ours, theirs, strict=False):
+            if a.path != b.path:
+                message = f"saved as {b.path}, not {a.path}"
+                findings.append(
+                    Finding(
+                        Kind.CHECKPOINT_FILES,
+                        message,
+                        tensor=name,
+                        original=a.path,
+                        rewritten=b.path,
+                    )
+                )
+            findings.extend(_entries(a, b))
+    return _first_few(findings)
+
+
+def compare_checkpoint_values(
+    original: Observations,
+    other: Observations,
+    neighbours: Sequence[Observations],
+    precision: Precision | None,
+) -> list[Finding]:
+    """Saved values other than tensors (epoch, best accuracy), with the tolerance of printed numbers."""
+    findings: list[Finding] = []
+    near = [_by_name(run.checkpoints) for run in neighbours]
+    after = _by_name(other.checkpoints)
+    for name, saves in _by_name(original.checkpoints).items():
+        for index, (ours, theirs) in enumerate(zip(saves, after.get(name, []), strict=False)):
+            samples = [run[name][index] for run in near if len(run.get(name, [])) > index]
+            findings.extend(_values(ours, theirs, samples, precision))
+    return _first_few(findings)
+
+
+def _by_name(checkpoints: Iterable[Checkpoint]) -> Mapping[str, list[Checkpoint]]:
+    """Saves per file, in order; ``epoch1.pt`` and ``epoch2.pt`` are one name, ``epoch#.pt``, saved twice."""
+    saves: dict[str, list[Checkpoint]] = defaultdict(list)
+    for checkpoint in checkpoints:
+        saves[_DIGITS.sub("#", checkpoint.path)].append(checkpoint)
+    return saves
+
+
+def _entries(ours: Checkpoint, theirs: Checkpoint) -> Iterator[Finding]:
+    missing = [key for key in ours.entries if key not in theirs.entries]
+    added = [key for key in theirs.entries if key not in ours.entries]
+    if missing or added:
+        yield Finding(
+            Kind.CHECKPOINT_KEYS,
+            f"{ours.path}: {len(missing)} keys are missing and {len(added)} are new",
+            step=ours.rounds or None,
+            tensor=(missing or added)[0],
+            original=", ".join(missing[:_SHOWN]) or None,
+            rewritten=", ".join(added[:_SHOWN]) or None,
+        )
+    for key, entry in ours.entries.items():
+        if key in theirs.entries:
+            yield from _one_entry(ours, key, entry, theirs.entries[key])
+
+
+def _one_entry(
+    save: Checkpoint, key: str, ours: CheckpointEntry, theirs: CheckpointEntry
+) -> Iterator[Finding]:
+    def differs(kind: Kind, what: str, before: object, after: object) -> Finding:
+        message = f"{save.path}: {key} has {what} {after}, not {before}"
+        return Finding(kind, message, tensor=key, original=str(before), rewritten=str(after))
+
+    if ours.shape != theirs.shape:
+        yield differs(Kind.CHECKPOINT_SHAPE, "shape", ours.shape, theirs.shape)
+    elif ours.dtype != theirs.dtype:
+        yield differs(Kind.CHECKPOINT_DTYPE, "dtype", ours.dtype, theirs.dtype)
+    elif ours.kind != theirs.kind:
+        yield differs(Kind.CHECKPOINT_DTYPE, "type", ours.kind, theirs.kind)
+
+
+def _values(
+    ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint], precision: Precision | None
+) -> Iterator[Finding]:
+    for key, entry in ours.entries.items():
+        other = theirs.entries.get(key)
+        if (
+            entry.value is None
+            or other is None
+            or other.value is None
+            or entry.value == other.value
+        ):
+            continue
+        spread = [e.value for save in near if (e := save.entries.get(key)) and e.value is not None]
+        repeats = spread if precision is None else ()
+        for finding in compare_text(entry.value, other.value, repeats, spread, precision):
+            if finding.kind is Kind.STDOUT:
+                yield Finding(
+                    Kind.CHECKPOINT_VALUE,
+                    f"{ours.path}: {key} is {other.value}, not {entry.value}",
+                    finding.severity,
+                    tensor=key,
+                    original=entry.value,
+                    rewritten=other.value,
+                )
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once"}.get(count, f"{count} times")
+
+
+def _first_few(findings: Iterable[Finding]) -> list[Finding]:
+    """At most a few findings of a kind: a renamed model changes every key."""
+    kept: dict[Kind, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        if len(kept[finding.kind]) < _SHOWN:
+            kept[finding.kind].append(finding)
+    return [finding for same in kept.values() for finding in same]

@@ -1,0 +1,138 @@
+"""The exact tier: losses, parameters, buffers and evaluation outputs are the same bit for bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from ..execution.observations import Observations
+from .findings import Finding, Kind, step_number
+
+
+def compare_bits(original: Observations, other: Observations) -> list[Finding]:
+    """Values that differ at all, each kind where it is first seen, in the order of the run.
+
+    Parameters are compared after every step by a checksum over their bits and in the snapshots by SHA-256; tensors
+    saved to checkpoints by SHA-256. NaN equals NaN.
+    """
+    kinds = (
+        _initial_parameters(original, other),
+        _losses(original, other),
+        _parameters(original, other),
+        _snapshots(original, other),
+        _buffers(original, other),
+        _evaluation_outputs(original, other),
+        _checkpoints(original, other),
+    )
+    return [finding for kind in kinds if (finding := next(kind, None))]
+
+
+def _initial_parameters(original: Observations, other: Observations) -> Iterator[Finding]:
+    ours, theirs = original.snapshot(0), other.snapshot(0)
+    if ours and theirs:
+        for name in _unequal(ours.hashes, theirs.hashes):
+            yield initial_parameter(original, other, name)
+
+
+def initial_parameter(original: Observations, other: Observations, name: str) -> Finding:
+    """The finding that ``name`` is not initialised as in the original; says so when it is the dtype or shape."""
+    ours, theirs = original.parameters.get(name), other.parameters.get(name)
+    what = "the initial value differs"
+    if ours and theirs and (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+        what = f"is {theirs.dtype} {list(theirs.shape)}, not {ours.dtype} {list(ours.shape)}"
+    return Finding(Kind.INITIAL_PARAMETERS, what, step=0, tensor=name)
+
+
+def _losses(original: Observations, other: Observations) -> Iterator[Finding]:
+    for ours, theirs in zip(original.steps, other.steps, strict=False):
+        for before, after in zip(ours.losses, theirs.losses, strict=False):
+            if before.value != after.value and not (
+                math.isnan(before.value) and math.isnan(after.value)
+            ):
+                yield Finding(
+                    Kind.LOSS,
+                    f"loss {after.value:.9g}, not {before.value:.9g}",
+                    step=step_number(ours),
+                    original=before.value,
+                    rewritten=after.value,
+                )
+
+
+def _parameters(original: Observations, other: Observations) -> Iterator[Finding]:
+    for ours, theirs in zip(original.steps, other.steps, strict=False):
+        for name, update in ours.parameters.items():
+            changed = theirs.parameters.get(name)
+            if changed is None or changed.checksum != update.checksum:
+                yield Finding(
+                    Kind.PARAMETER,
+                    "the bits differ after the step"
+                    if changed
+                    else "not among the optimizer's parameters",
+                    step=step_number(ours),
+                    tensor=name,
+                    original=update.update_norm,
+                    rewritten=changed.update_norm if changed else None,
+                )
+
+
+def _snapshots(original: Observations, other: Observations) -> Iterator[Finding]:
+    for ours in original.snapshots:
+        theirs = other.snapshot(ours.round)
+        if ours.round > 0 and theirs:
+            for name in _unequal(ours.hashes, theirs.hashes):
+                yield Finding(
+                    Kind.PARAMETER,
+                    f"differs after round {ours.round}",
+                    tensor=name,
+                    step=ours.round,
+                )
+
+
+def _unequal(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterator[str]:
+    return (
+        name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)
+    )
+
+
+def _buffers(original: Observations, other: Observations) -> Iterator[Finding]:
+    ours, theirs = original.buffers(), other.buffers()
+    for name in sorted(ours.keys() | theirs.keys()):
+        a, b = ours.get(name), theirs.get(name)
+        if (
+            a is None
+            or b is None
+            or a.dtype != b.dtype
+            or a.shape != b.shape
+            or a.tobytes() != b.tobytes()
+        ):
+            yield Finding(Kind.BUFFER, "differs at the end of the run", tensor=name)
+
+
+def _evaluation_outputs(original: Observations, other: Observations) -> Iterator[Finding]:
+    if len(original.eval_calls) != len(other.eval_calls):
+        before, after = len(original.eval_calls), len(other.eval_calls)
+        yield Finding(
+            Kind.EVALUATION_OUTPUT, "another number of calls", original=before, rewritten=after
+        )
+    for number, (ours, theirs) in enumerate(
+        zip(original.eval_calls, other.eval_calls, strict=False), start=1
+    ):
+        if [(o.checksum, o.dtype, o.shape) for o in ours.outputs] != [
+            (o.checksum, o.dtype, o.shape) for o in theirs.outputs
+        ]:
+            yield Finding(
+                Kind.EVALUATION_OUTPUT,
+                f"output of evaluation call {number} differs",
+                step=ours.rounds + 1,
+                tensor=ours.module,
+            )
+
+
+def _checkpoints(original: Observations, other: Observations) -> Iterator[Finding]:
+    for ours, theirs in zip(original.checkpoints, other.checkpoints, strict=False):
+        for key, entry in ours.entries.items():
+            other_entry = theirs.entries.get(key)
+            if other_entry and entry.sha256 != other_entry.sha256:
+                yield Finding(
+                    Kind.CHECKPOINT_VALUE, f"{ours.path}: saved tensor differs", tensor=key
+                )

@@ -1,0 +1,90 @@
+"""What a comparison found: named facts about two training runs, each with the place where it was first seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from ..execution.observations import Step
+
+Value: TypeAlias = "str | float | int | None"
+
+
+class Severity(str, Enum):
+    """``FAILURE`` makes the runs not equivalent; ``NOTE`` is told to the user and decides nothing."""
+
+    FAILURE = "failure"
+    NOTE = "note"
+
+
+class Kind(str, Enum):
+    """The name of a finding; part of the JSON report, so names are never reused for something else."""
+
+    EXIT_STATUS = "exit-status"
+    MISSING_OBSERVATION = "missing-observation"
+    OPTIMIZER_STEPS = "optimizer-steps"
+    SKIPPED_STEPS = "skipped-steps"
+    STEPPED_PARAMETERS = "stepped-parameters"
+    FROZEN_PARAMETER = "frozen-parameter"
+    LEARNING_RATE = "learning-rate"
+    OPTIMIZER_SETTINGS = "optimizer-settings"
+    BACKWARD_CALLS = "backward-calls"
+    LOSS_DTYPE = "loss-dtype"
+    SAMPLES = "samples"
+    INITIAL_PARAMETERS = "initial-parameters"
+    NON_FINITE = "non-finite"
+    LOSS = "loss"
+    GRADIENT = "gradient"
+    UPDATE = "parameter-update"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    EVALUATION = "evaluation"
+    EVALUATION_OUTPUT = "evaluation-output"
+    CHECKPOINT_FILES = "checkpoint-files"
+    CHECKPOINT_KEYS = "checkpoint-keys"
+    CHECKPOINT_SHAPE = "checkpoint-shape"
+    CHECKPOINT_DTYPE = "checkpoint-dtype"
+    CHECKPOINT_VALUE = "checkpoint-value"
+    STDOUT = "stdout"
+    NOT_REPEATABLE = "not-repeatable"
+    LITTLE_POWER = "little-power"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One difference between the runs, or one limit of what could be compared.
+
+    ``step`` is the step it was first seen at, counted from 1 (see :func:`step_number`); ``tensor`` the parameter, buffer, state-dict key or
+    file it concerns. ``original`` and ``rewritten`` are what each run showed, in the unit the message names.
+    """
+
+    kind: Kind
+    message: str
+    severity: Severity = Severity.FAILURE
+    step: int | None = None
+    tensor: str | None = None
+    original: Value = None
+    rewritten: Value = None
+
+    @property
+    def fails(self) -> bool:
+        return self.severity is Severity.FAILURE
+
+
+def step_number(step: Step) -> int:
+    """The step as people count: from 1, and the same for the steps of a GAN's two optimizers on one batch."""
+    return step.round + 1
+
+
+def note(
+    kind: Kind, message: str, *, step: int | None = None, tensor: str | None = None
+) -> Finding:
+    """A finding that informs and does not fail the comparison."""
+    return Finding(kind, message, Severity.NOTE, step, tensor)
+
+
+def by_importance(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Failures before notes; then by first differing step; findings without a step (exit status, files) lead."""
+    return tuple(sorted(findings, key=lambda f: (not f.fails, f.step or 0)))

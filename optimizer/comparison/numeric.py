@@ -1,0 +1,284 @@
+"""The numeric tier: the rewrite stays as close to the original as rounding keeps the original to itself.
+
+Every quantity is judged the same way (see :mod:`.tolerance`): its distance from the original's may be a stated
+factor of the distances of the original's neighbours, plus the rounding of one layer. Neighbours are runs of the
+original with its parameters perturbed by the type's epsilon and, where it does not repeat itself, repeated runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..execution.observations import EvalCall, Observations, Step
+from .deviation import change_deviations, deviations
+from .exact import initial_parameter
+from .figures import StepFigures, VectorFigures
+from .findings import Finding, Kind
+from .series import compare_series, step_figures, update_norm
+from .tolerance import Precision, allowed
+from .vectors import Deviations, Quantity, judge
+
+
+@dataclass(frozen=True)
+class NumericComparison:
+    """What was found, and the figures it rests on."""
+
+    findings: tuple[Finding, ...]
+    steps: tuple[StepFigures, ...]
+    vectors: tuple[VectorFigures, ...]
+
+
+@dataclass(frozen=True)
+class _Runs:
+    original: Observations
+    other: Observations
+    neighbours: Sequence[Observations]
+    precision: Precision
+
+
+def compare_numbers(
+    original: Observations,
+    other: Observations,
+    neighbours: Sequence[Observations],
+    precision: Precision,
+) -> NumericComparison:
+    """Losses, gradients, parameters, buffers and evaluation outputs of ``other`` against ``original``'s."""
+    runs = _Runs(original, other, neighbours, precision)
+    findings = [
+        *_initial_parameters(runs),
+        *compare_series(original, other, neighbours, precision),
+    ]
+    vectors: list[VectorFigures] = []
+    for found, figures in (_gradients(runs), *_updates(runs)):
+        findings.extend(found)
+        vectors.extend(figures)
+    findings.extend(_buffers(runs))
+    findings.extend(_evaluation_outputs(runs))
+    findings.extend(_evaluation_summaries(runs))
+    return NumericComparison(
+        tuple(_first_of_each(findings)),
+        step_figures(original, other, neighbours, precision),
+        tuple(vectors),
+    )
+
+
+def _initial_parameters(runs: _Runs) -> Iterator[Finding]:
+    """Both runs draw the same initial values, so these are compared bit for bit in every tier."""
+    ours, theirs = runs.original.snapshot(0), runs.other.snapshot(0)
+    if ours and theirs:
+        for name in sorted(ours.hashes.keys() & theirs.hashes.keys()):
+            if ours.hashes[name] != theirs.hashes[name]:
+                yield initial_parameter(runs.original, runs.other, name)
+                return
+
+
+def _group_of(runs: _Runs) -> dict[str, str]:
+    """The optimizer of each parameter."""
+    return {
+        name: f"optimizer {index}"
+        for index, optimizer in enumerate(runs.original.optimizers)
+        for group in optimizer.groups
+        for name in group
+    }
+
+
+def _gradients(runs: _Runs) -> tuple[list[Finding], list[VectorFigures]]:
+    if any(step.skipped for run in (runs.original, runs.other) for step in _first_steps(run)):
+        return [], []
+    groups = _group_of(runs)
+    ours = runs.original.gradients()
+    quantity = Quantity(
+        Kind.GRADIENT,
+        "gradient of the first step",
+        lambda name: groups.get(name, "no optimizer"),
+        step=1,
+        round=1,
+    )
+    near = [deviations(ours, run.gradients()) for run in runs.neighbours]
+    return judge(quantity, deviations(ours, runs.other.gradients()), near, runs.precision)
+
+
+def _first_steps(run: Observations) -> list[Step]:
+    first: dict[int, Step] = {}
+    for step in run.steps:
+        first.setdefault(step.optimizer, step)
+    return list(first.values())
+
+
+def _updates(runs: _Runs) -> Iterator[tuple[list[Finding], list[VectorFigures]]]:
+    """How far the parameters have moved since the start, at every snapshot; ends at the first that fails.
+
+    Adam and its kin make full-sized steps of a gradient that is nothing but rounding; such parameters are left out.
+    """
+    groups = _group_of(runs)
+    ignored = _rounding_only(runs)
+    for snapshot in runs.original.snapshots:
+        if snapshot.round == 0:
+            continue
+        ways = [_way(runs.original, run, snapshot.round) for run in (runs.other, *runs.neighbours)]
+        other, near = ways[0], [way for way in ways[1:] if way is not None]
+        if other is None:
+            continue
+        quantity = Quantity(
+            Kind.UPDATE if snapshot.round == 1 else Kind.PARAMETER,
+            f"way of the parameters after round {snapshot.round}",
+            lambda name: groups.get(name, "no optimizer"),
+            step=snapshot.round,
+            round=snapshot.round,
+            slack=_slack(runs, snapshot.round),
+            ignored=ignored,
+        )
+        result = judge(quantity, other, near, runs.precision)
+        yield result
+        if result[0]:
+            return
+
+
+def _way(original: Observations, other: Observations, after_round: int) -> Deviations | None:
+    pairs = [(run.snapshot(0), run.snapshot(after_round)) for run in (original, other)]
+    tensors = [
+        run.tensors(s) if s else None
+        for run, pair in zip((original, other), pairs, strict=True)
+        for s in pair
+    ]
+    if any(t is None for t in tensors):
+        return None
+    before, after, other_before, other_after = [t for t in tensors if t is not None]
+    return change_deviations(before, after, other_before, other_after)
+
+
+def _rounding_only(runs: _Runs) -> frozenset[str]:
+    """Parameters whose first gradient is below the rounding of their optimizer's gradients."""
+    return frozenset(
+        name
+        for step in _first_steps(runs.original)
+        for name, update in step.parameters.items()
+        if (update.grad_norm or 0.0) <= runs.precision.relative_error * step.grad_norm
+    )
+
+
+def _slack(runs: _Runs, after_round: int) -> dict[str, float]:
+    """What the original moved in steps that a GradScaler skipped in only one of the runs, per optimizer.
+
+    Twice that, since momentum carries a step on.
+    """
+    slack: dict[str, float] = defaultdict(float)
+    for ours, theirs in zip(runs.original.steps, runs.other.steps, strict=False):
+        if ours.skipped != theirs.skipped and ours.round <= after_round:
+            moved = theirs if ours.skipped else ours
+            slack[f"optimizer {ours.optimizer}"] += 2 * update_norm(moved)
+    return slack
+
+
+def _buffers(runs: _Runs) -> list[Finding]:
+    """Floating-point buffers as vectors; counters must be equal unless the original's own differ."""
+    ours, theirs = runs.original.buffers(), runs.other.buffers()
+    near = [run.buffers() for run in runs.neighbours]
+    counters = {name for name, tensor in ours.items() if tensor.dtype.kind != "f"}
+    quantity = Quantity(
+        Kind.BUFFER,
+        "buffers at the end",
+        lambda name: name.rpartition(".")[2],
+        round=runs.original.rounds,
+        ignored=frozenset(counters),
+    )
+    found, _ = judge(
+        quantity, deviations(ours, theirs), [deviations(ours, n) for n in near], runs.precision
+    )
+    for name in sorted(counters & theirs.keys()):
+        same = ours[name].tobytes() == theirs[name].tobytes()
+        if not same and all(n[name].tobytes() == ours[name].tobytes() for n in near if name in n):
+            found.append(Finding(Kind.BUFFER, "counter differs at the end of the run", tensor=name))
+    return found
+
+
+def _evaluation_outputs(runs: _Runs) -> list[Finding]:
+    ours = runs.original.eval_outputs()
+    quantity = Quantity(
+        Kind.EVALUATION_OUTPUT,
+        "output of evaluation",
+        lambda name: f"call {name.partition('.')[0]}",
+    )
+    near = [deviations(ours, run.eval_outputs()) for run in runs.neighbours]
+    return judge(quantity, deviations(ours, runs.other.eval_outputs()), near, runs.precision)[0]
+
+
+@dataclass
+class _Moments:
+    """Of all outputs of one evaluation: number of elements, their sum and sum of squares, all finite."""
+
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    finite: bool = True
+
+    @property
+    def mean(self) -> float:
+        return self.total / (self.count or 1)
+
+    @property
+    def root_mean_square(self) -> float:
+        return math.sqrt(self.squares / (self.count or 1))
+
+
+def _evaluation_summaries(runs: _Runs) -> Iterator[Finding]:
+    """Mean and root mean square over all outputs of each evaluation, however it was batched."""
+    ours, theirs = _moments(runs.original.eval_calls), _moments(runs.other.eval_calls)
+    near = [_moments(run.eval_calls) for run in runs.neighbours]
+    for key, before in ours.items():
+        after = theirs.get(key)
+        if after is None:
+            continue
+        module, rounds = key
+        where = f"of the outputs of {module} evaluated after round {rounds}"
+        if before.finite and not after.finite:
+            message = f"NaN or Inf in the outputs of {module} evaluated after round {rounds}"
+            yield Finding(Kind.NON_FINITE, message, step=rounds + 1, tensor=module)
+            return
+        samples = [run[key] for run in near if key in run]
+        for name in ("mean", "root_mean_square"):
+            a, b = getattr(before, name), getattr(after, name)
+            limit = allowed(
+                (abs(getattr(s, name) - a) for s in samples),
+                before.root_mean_square,
+                runs.precision,
+            )
+            if abs(b - a) > limit:
+                message = (
+                    f"{name.replace('_', ' ')} {where}: {b:.6g}, not {a:.6g} (allowed {limit:.2g})"
+                )
+                yield Finding(
+                    Kind.EVALUATION_OUTPUT,
+                    message,
+                    step=rounds + 1,
+                    tensor=module,
+                    original=a,
+                    rewritten=b,
+                )
+                return
+
+
+def _moments(calls: Sequence[EvalCall]) -> dict[tuple[str, int], _Moments]:
+    moments: dict[tuple[str, int], _Moments] = defaultdict(_Moments)
+    for call in calls:
+        for output in call.outputs:
+            found = moments[call.module, call.rounds]
+            size = math.prod(output.shape)
+            found.count += size
+            found.total += output.mean * size
+            found.squares += output.norm**2
+            found.finite &= output.finite
+    return moments
+
+
+def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:
+    """At most one failure per kind: the first in the order of the run."""
+    first: dict[Kind, Finding] = {}
+    for finding in findings:
+        known = first.get(finding.kind)
+        if known is None or (finding.step or 0) < (known.step or 0):
+            first[finding.kind] = finding
+    return list(first.values())

@@ -1,0 +1,218 @@
+"""What the optimizers did, apart from the values: steps, parameter groups, learning rates, what was updated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from ..execution.observations import Observations, OptimizerInfo, Step
+from .findings import Finding, Kind, note, step_number
+from .tolerance import Precision
+
+IMPLEMENTATION_CHOICES = frozenset({"fused", "foreach", "capturable", "differentiable"})
+"""Options of torch.optim that choose how an update is computed, not which
+(https://docs.pytorch.org/docs/stable/optim.html#algorithms)."""
+
+_JUDGED_AS_LEARNING_RATES = frozenset({"lr", "initial_lr"})
+_LEARNING_RATE_ROUNDING = 2 * Precision.FLOAT32.unit_roundoff
+"""A learning rate held in a float32 tensor (``capturable=True``) is the Python float, rounded."""
+
+
+def compare_optimization(
+    original: Observations, other: Observations, precision: Precision = Precision.FLOAT32
+) -> list[Finding]:
+    """Every difference in conduct of the optimizers; gradients below ``precision``'s rounding count as zero."""
+    return [
+        *_optimizers(original, other),
+        *_steps(original, other),
+        *_backward_calls(original, other, precision),
+        *_loss_dtypes(original, other),
+        *_learning_rates(original, other),
+        *_skipped(original, other),
+        *_frozen(original, other, precision),
+    ]
+
+
+def _optimizers(original: Observations, other: Observations) -> Iterator[Finding]:
+    for index, (ours, theirs) in enumerate(
+        zip(original.optimizers, other.optimizers, strict=False)
+    ):
+        yield from _one_optimizer(f"optimizer {index}", ours, theirs)
+    if len(original.optimizers) != len(other.optimizers):
+        yield Finding(
+            Kind.OPTIMIZER_STEPS,
+            "another number of optimizers steps",
+            original=len(original.optimizers),
+            rewritten=len(other.optimizers),
+        )
+
+
+def _one_optimizer(label: str, ours: OptimizerInfo, theirs: OptimizerInfo) -> Iterator[Finding]:
+    if ours.class_name != theirs.class_name:
+        yield Finding(
+            Kind.OPTIMIZER_SETTINGS,
+            f"{label} is of another class",
+            original=ours.class_name,
+            rewritten=theirs.class_name,
+        )
+    if ours.groups != theirs.groups:
+        yield from _changed_groups(label, ours, theirs)
+    for group, (settings, changed) in enumerate(
+        zip(ours.hyperparameters, theirs.hyperparameters, strict=False)
+    ):
+        ignored = IMPLEMENTATION_CHOICES | _JUDGED_AS_LEARNING_RATES
+        for name in sorted((settings.keys() | changed.keys()) - ignored):
+            before, after = settings.get(name), changed.get(name)
+            if before != after:
+                yield Finding(
+                    Kind.OPTIMIZER_SETTINGS,
+                    f"{label}, parameter group {group}: {name} is {after or 'unset'}, not {before or 'unset'}",
+                    original=before,
+                    rewritten=after,
+                )
+
+
+def _changed_groups(label: str, ours: OptimizerInfo, theirs: OptimizerInfo) -> Iterator[Finding]:
+    before = {name for group in ours.groups for name in group}
+    after = {name for group in theirs.groups for name in group}
+    for name in sorted(before - after):
+        yield Finding(Kind.STEPPED_PARAMETERS, f"{label} no longer has this parameter", tensor=name)
+    for name in sorted(after - before):
+        yield Finding(Kind.STEPPED_PARAMETERS, f"{label} has a parameter more", tensor=name)
+    if before == after:
+        yield Finding(
+            Kind.OPTIMIZER_SETTINGS,
+            f"{label} has its parameters in other groups or in another order",
+            original=len(ours.groups),
+            rewritten=len(theirs.groups),
+        )
+
+
+def _steps(original: Observations, other: Observations) -> Iterator[Finding]:
+    for ours, theirs in zip(original.steps, other.steps, strict=False):
+        if (ours.round, ours.optimizer) != (theirs.round, theirs.optimizer):
+            yield Finding(
+                Kind.OPTIMIZER_STEPS,
+                f"optimizer {theirs.optimizer} steps where the original steps optimizer {ours.optimizer}",
+                step=step_number(theirs),
+                original=ours.optimizer,
+                rewritten=theirs.optimizer,
+            )
+            return
+    before, after = len(original.steps), len(other.steps)
+    if before != after or original.rounds != other.rounds:
+        word = "fewer" if (after, other.rounds) < (before, original.rounds) else "more"
+        yield Finding(
+            Kind.OPTIMIZER_STEPS,
+            f"{word} optimizer steps: {after} in {other.rounds} rounds, not {before} in {original.rounds}",
+            step=min(original.rounds, other.rounds) + 1,
+            original=before,
+            rewritten=after,
+        )
+
+
+def _backward_calls(
+    original: Observations, other: Observations, precision: Precision
+) -> Iterator[Finding]:
+    """Losses backpropagated in one call for several are told, not failed, when their sum is the same."""
+    for ours, theirs in zip(original.steps, other.steps, strict=False):
+        before, after = len(ours.losses), len(theirs.losses)
+        if before == after:
+            continue
+        finding = (
+            "an optimizer step without a backward call before it"
+            if after == 0
+            else f"{after} backward calls before the step, not {before}"
+        )
+        if after and before and _same_sum(ours, theirs, precision):
+            yield note(
+                Kind.BACKWARD_CALLS,
+                finding + "; the losses add up to the same",
+                step=step_number(ours),
+            )
+        else:
+            yield Finding(
+                Kind.BACKWARD_CALLS,
+                finding,
+                step=step_number(ours),
+                original=before,
+                rewritten=after,
+            )
+        return
+
+
+def _same_sum(ours: Step, theirs: Step, precision: Precision) -> bool:
+    before, after = (math.fsum(loss.value for loss in step.losses) for step in (ours, theirs))
+    scale = math.fsum(abs(loss.value) for loss in ours.losses)
+    return abs(after - before) <= precision.relative_error * scale
+
+
+def _loss_dtypes(original: Observations, other: Observations) -> Iterator[Finding]:
+    for ours, theirs in zip(original.steps, other.steps, strict=False):
+        for before, after in zip(ours.losses, theirs.losses, strict=False):
+            if before.dtype != after.dtype:
+                yield note(
+                    Kind.LOSS_DTYPE,
+                    f"the loss is computed in {after.dtype}, not {before.dtype}",
+                    step=step_number(ours),
+                )
+                return
+
+
+def _learning_rates(original: Observations, other: Observations) -> Iterator[Finding]:
+    for ours, theirs in zip(original.steps, other.steps, strict=False):
+        for group, (before, after) in enumerate(
+            zip(ours.learning_rates, theirs.learning_rates, strict=False)
+        ):
+            if not math.isclose(before, after, rel_tol=_LEARNING_RATE_ROUNDING, abs_tol=0.0):
+                yield Finding(
+                    Kind.LEARNING_RATE,
+                    f"learning rate of optimizer {ours.optimizer}, parameter group {group}: "
+                    f"{after:g}, not {before:g}",
+                    step=step_number(ours),
+                    original=before,
+                    rewritten=after,
+                )
+                return
+
+
+def _skipped(original: Observations, other: Observations) -> Iterator[Finding]:
+    before = [step_number(step) for step in original.steps if step.skipped]
+    after = [step_number(step) for step in other.steps if step.skipped]
+    if before != after:
+        listed = ", ".join(map(str, after)) or "none"
+        yield note(
+            Kind.SKIPPED_STEPS,
+            f"GradScaler skipped steps {listed} (Inf or NaN gradients at its scale); "
+            f"in the original {', '.join(map(str, before)) or 'none'}",
+            step=min({*before} ^ {*after}),
+        )
+
+
+def _frozen(original: Observations, other: Observations, precision: Precision) -> Iterator[Finding]:
+    """Parameters that one run updates and the other leaves as they were."""
+    ours, theirs = _updated(original, precision), _updated(other, precision)
+    any_update = {n for s in other.steps for n, u in s.parameters.items() if u.update_norm > 0}
+    any_before = {n for s in original.steps for n, u in s.parameters.items() if u.update_norm > 0}
+    for name in ours:
+        if name not in any_update:
+            yield Finding(Kind.FROZEN_PARAMETER, "no longer updated", step=ours[name], tensor=name)
+    for name in theirs:
+        if name not in any_before:
+            yield Finding(
+                Kind.STEPPED_PARAMETERS,
+                "updated, and not in the original",
+                step=theirs[name],
+                tensor=name,
+            )
+
+
+def _updated(run: Observations, precision: Precision) -> Mapping[str, int]:
+    """Parameters and the first step that changed them, where the gradient was more than rounding."""
+    first: dict[str, int] = {}
+    for step in run.steps:
+        floor = precision.relative_error * step.grad_norm if math.isfinite(step.grad_norm) else 0.0
+        for name, update in step.parameters.items():
+            if update.update_norm > 0 and (update.grad_norm is None or update.grad_norm > floor):
+                first.setdefault(name, step_number(step))
+    return first

@@ -1,0 +1,163 @@
+"""Scalars recorded at every step: losses, the norms of gradients and updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from ..execution.observations import Observations, Step
+from .figures import StepFigures
+from .findings import Finding, Kind, step_number
+from .tolerance import Precision, allowed, running_envelope
+
+
+def loss(step: Step) -> float | None:
+    """The sum of the losses backpropagated for the step, None without one."""
+    return math.fsum(item.value for item in step.losses) if step.losses else None
+
+
+def loss_scale(step: Step) -> float:
+    """The size of the terms that :func:`loss` adds: rounding is relative to them, not to what is left of them."""
+    return math.fsum(abs(item.value) for item in step.losses)
+
+
+def update_norm(step: Step) -> float:
+    """L2 norm of the change of all the step's parameters."""
+    return math.sqrt(math.fsum(update.update_norm**2 for update in step.parameters.values()))
+
+
+def grad_norm(step: Step) -> float:
+    """L2 norm of the step's gradients."""
+    return step.grad_norm
+
+
+def compare_series(
+    original: Observations,
+    other: Observations,
+    neighbours: Sequence[Observations],
+    precision: Precision,
+) -> Iterator[Finding]:
+    """The first step at which a series leaves its envelope, per series; NaN or Inf on one side first of all."""
+    yield from _non_finite(original, other)
+    for optimizer in sorted({step.optimizer for step in original.steps}):
+        runs = [_steps_of(run, optimizer) for run in (original, other, *neighbours)]
+        for kind, name, value, scale in (
+            (Kind.LOSS, "loss", loss, loss_scale),
+            (Kind.GRADIENT, "gradient norm", grad_norm, grad_norm),
+            (Kind.UPDATE, "norm of the parameter update", update_norm, update_norm),
+        ):
+            limits = limits_of(runs[0], runs[1], runs[2:], value, scale, precision)
+            yield from _first_outside(kind, name, runs[0], runs[1], value, limits)
+
+
+def _steps_of(run: Observations, optimizer: int) -> list[Step]:
+    return [step for step in run.steps if step.optimizer == optimizer]
+
+
+def limits_of(
+    original: Sequence[Step],
+    other: Sequence[Step],
+    neighbours: Sequence[Sequence[Step]],
+    value: Callable[[Step], float | None],
+    scale: Callable[[Step], float],
+    precision: Precision,
+) -> list[float]:
+    """How far the other run's value may lie from the original's, per step.
+
+    A step that a GradScaler skipped in only one run leaves that run a step behind: it is allowed the original's
+    largest change from one step to the next for each such step.
+    """
+    series = [value(step) for step in original]
+    spreads = [
+        [
+            abs(theirs - ours) if ours is not None and theirs is not None else 0.0
+            for ours, theirs in zip(series, map(value, neighbour), strict=False)
+        ]
+        for neighbour in neighbours
+    ]
+    envelope = running_envelope(spreads) if spreads else []
+    known = [x for x in series if x is not None and math.isfinite(x)]
+    stride = max((abs(b - a) for a, b in pairwise(known)), default=0.0)
+    limits: list[float] = []
+    behind = 0
+    for index, (ours, theirs) in enumerate(zip(original, other, strict=False)):
+        spread = envelope[index] if index < len(envelope) else (envelope[-1] if envelope else 0.0)
+        limits.append(allowed([spread], scale(ours), precision) + behind * stride)
+        behind += ours.skipped != theirs.skipped
+    return limits
+
+
+def _non_finite(original: Observations, other: Observations) -> Iterator[Finding]:
+    for ours, theirs in zip(original.steps, other.steps, strict=False):
+        before, after = loss(ours), loss(theirs)
+        if before is None or after is None or math.isfinite(before) == math.isfinite(after):
+            continue
+        yield Finding(
+            Kind.NON_FINITE,
+            f"the loss is {after:g}, not {before:.6g}",
+            step=step_number(ours),
+            original=before,
+            rewritten=after,
+        )
+        return
+
+
+def _first_outside(
+    kind: Kind,
+    name: str,
+    original: Sequence[Step],
+    other: Sequence[Step],
+    value: Callable[[Step], float | None],
+    limits: Sequence[float],
+) -> Iterator[Finding]:
+    for ours, theirs, limit in zip(original, other, limits, strict=False):
+        before, after = value(ours), value(theirs)
+        if before is None or after is None or ours.skipped or theirs.skipped:
+            continue
+        if not (math.isfinite(before) and math.isfinite(after)):
+            if math.isfinite(before):
+                yield Finding(
+                    Kind.NON_FINITE,
+                    f"{name} is {after:g}",
+                    step=step_number(ours),
+                    original=before,
+                    rewritten=after,
+                )
+            return
+        if abs(after - before) > limit:
+            yield Finding(
+                kind,
+                f"{name} {after:.6g}, not {before:.6g} (allowed difference {limit:.2g})",
+                step=step_number(ours),
+                original=before,
+                rewritten=after,
+            )
+            return
+
+
+def step_figures(
+    original: Observations,
+    other: Observations,
+    neighbours: Sequence[Observations] = (),
+    precision: Precision | None = None,
+) -> tuple[StepFigures, ...]:
+    """The steps of both runs side by side; without ``precision`` nothing but equality is allowed."""
+    limits: dict[int, float] = {}
+    if precision is not None:
+        for optimizer in sorted({step.optimizer for step in original.steps}):
+            runs = [_steps_of(run, optimizer) for run in (original, other, *neighbours)]
+            values = limits_of(runs[0], runs[1], runs[2:], loss, loss_scale, precision)
+            limits.update({s.index: v for s, v in zip(runs[0], values, strict=False)})
+    return tuple(
+        StepFigures(
+            step=step_number(ours),
+            optimizer=ours.optimizer,
+            loss=loss(ours),
+            rewritten_loss=loss(theirs),
+            allowed=limits.get(ours.index, 0.0),
+            grad_norm=ours.grad_norm,
+            rewritten_grad_norm=theirs.grad_norm,
+        )
+        for ours, theirs in zip(original.steps, other.steps, strict=False)
+    )

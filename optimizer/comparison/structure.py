@@ -1,0 +1,81 @@
+"""What must agree whatever the numbers do: the process, the optimizers' conduct, coverage, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..execution.observations import Observations
+from .checkpoints import compare_checkpoints
+from .coverage import compare_coverage
+from .findings import Finding, Kind, Severity
+from .optimization import compare_optimization
+from .process import compare_process
+from .tolerance import Precision
+
+
+def compare_structure(
+    original: Observations,
+    other: Observations,
+    neighbours: Sequence[Observations] = (),
+    precision: Precision = Precision.FLOAT32,
+) -> list[Finding]:
+    """Differences that are not a matter of tolerance.
+
+    What the original shows against its own ``neighbours`` (repeated or perturbed runs) too, such as a learning rate
+    that hangs on a loss, is a note. When the other run did not end well, that is the only finding.
+    """
+    findings = _differences(original, other, precision)
+    if not any(finding.fails for finding in findings):
+        return findings
+    own = {
+        (finding.kind, finding.tensor)
+        for neighbour in neighbours
+        for finding in _differences(original, neighbour, precision)
+        if finding.fails
+    }
+    return [_as_note(f) if f.fails and (f.kind, f.tensor) in own else f for f in findings]
+
+
+def _differences(
+    original: Observations, other: Observations, precision: Precision
+) -> list[Finding]:
+    return compare_process(original, other) or [
+        *_missing(original, other),
+        *compare_optimization(original, other, precision),
+        *compare_coverage(original, other),
+        *compare_checkpoints(original, other),
+    ]
+
+
+def _missing(original: Observations, other: Observations) -> list[Finding]:
+    """Observations that only the original has: never taken for equal."""
+    lacking = [
+        what
+        for what, ours, theirs in (
+            ("steps", original.steps, other.steps),
+            ("gradients", original.gradients_file, other.gradients_file),
+            ("buffers", original.buffers_file, other.buffers_file),
+            ("evaluation outputs", original.eval_file, other.eval_file),
+            *(
+                (f"parameters after round {s.round}", s.hashes, _hashes(other, s.round))
+                for s in original.snapshots
+                if s.round <= other.rounds
+            ),
+        )
+        if ours and not theirs
+    ]
+    return [
+        Finding(Kind.MISSING_OBSERVATION, f"the rewritten run shows no {what}; the original's does")
+        for what in lacking
+    ]
+
+
+def _hashes(run: Observations, after_round: int) -> object:
+    snapshot = run.snapshot(after_round)
+    return snapshot.hashes if snapshot else None
+
+
+def _as_note(finding: Finding) -> Finding:
+    message = finding.message + " (the original does not agree with itself here either)"
+    return replace(finding, message=message, severity=Severity.NOTE)

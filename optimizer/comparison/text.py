@@ -1,0 +1,221 @@
+"""Standard output, compared with numbers as numbers.
+
+A line is a skeleton (its words) and its numbers. Skeletons must agree line by line. Numbers that vary between two
+runs of the original, or that carry a unit of time or memory, are not repeatable and are left out, which is told.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from .findings import Finding, Kind, note
+from .tolerance import Precision, allowed
+
+_MASKS = (
+    (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
+    (re.compile(r",? ?grad_fn=<[^>]*>"), ""),
+    (re.compile(r", device='[^']*'"), ""),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<address>"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d\b"), "<date>"),
+    (re.compile(r"\b\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?\b"), "<time>"),
+    (re.compile(r"(?<![\w/.])(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}"), "<path>"),
+)
+"""What names no number and differs between runs that do the same; all replaced before lines are compared."""
+
+_NUMBER = re.compile(
+    r"(?<![A-Za-z_0-9.])([-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b))(?![0-9_])",
+    re.IGNORECASE,
+)
+_UNIT_AFTER = re.compile(
+    r"\s*(?:(?:s|secs?|seconds?|ms|msec|milliseconds?|us|µs|ns|min|mins|minutes?|h|hrs?|hours?|[KMGT]i?B)\b"
+    r"|\w+\s?/\s?(?:s|sec|second|min|minute|hour|h)\b|(?:s|ms|sec|seconds)\s?/\s?\w+)",
+    re.IGNORECASE,
+)
+_QUANTITY_BEFORE = re.compile(
+    r"(?:\b|_)(?:time|times|elapsed|took|duration|eta|speed|throughput|fps|secs?|seconds|ms|memory|mem)"
+    r"[^A-Za-z0-9]*(?:\([^)]*\)[^A-Za-z0-9]*)?$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: its 1-based number, its words with ``#`` for numbers, the numbers, and which are times or memory."""
+
+    number: int
+    skeleton: str
+    numbers: tuple[str, ...]
+    measured: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Unrepeatable:
+    """What the original does not repeat: places of numbers per skeleton, and skeletons that come and go."""
+
+    places: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    skeletons: set[str] = field(default_factory=set[str])
+
+
+def read_lines(text: str) -> list[Line]:
+    """The non-empty lines of a program's output; a carriage return starts a line too (progress bars)."""
+    lines: list[Line] = []
+    for number, raw in enumerate(text.splitlines(), start=1):
+        for mask, stand_in in _MASKS:
+            raw = mask.sub(stand_in, raw)
+        if raw.strip():
+            lines.append(_line(number, " ".join(raw.split())))
+    return lines
+
+
+def _line(number: int, text: str) -> Line:
+    matches = list(_NUMBER.finditer(text))
+    measured = frozenset(
+        place
+        for place, match in enumerate(matches)
+        if _UNIT_AFTER.match(text, match.end()) or _QUANTITY_BEFORE.search(text[: match.start()])
+    )
+    return Line(number, _NUMBER.sub("#", text), tuple(m.group(1) for m in matches), measured)
+
+
+def unrepeatable(original: Sequence[Line], repeats: Iterable[Sequence[Line]]) -> Unrepeatable:
+    """What differs between runs of the original."""
+    found = Unrepeatable(defaultdict(set), set())
+    for repeat in repeats:
+        for ours, theirs in _aligned(original, repeat):
+            if ours is None or theirs is None:
+                found.skeletons.update(line.skeleton for line in (ours, theirs) if line)
+                continue
+            for place, (a, b) in enumerate(zip(ours.numbers, theirs.numbers, strict=True)):
+                if not _same_number(a, b):
+                    found.places.setdefault(ours.skeleton, set()).add(place)
+    return found
+
+
+def _aligned(
+    ours: Sequence[Line], theirs: Sequence[Line]
+) -> Iterable[tuple[Line | None, Line | None]]:
+    """Pairs of lines with the same skeleton, in order; None stands for a line that the other does not have."""
+    matcher = difflib.SequenceMatcher(
+        a=[line.skeleton for line in ours], b=[line.skeleton for line in theirs], autojunk=False
+    )
+    for tag, start, end, other_start, other_end in matcher.get_opcodes():
+        if tag == "equal":
+            yield from zip(ours[start:end], theirs[other_start:other_end], strict=True)
+        else:
+            yield from ((line, None) for line in ours[start:end])
+            yield from ((None, line) for line in theirs[other_start:other_end])
+
+
+def _same_number(a: str, b: str) -> bool:
+    x, y = float(a), float(b)
+    return x == y or (math.isnan(x) and math.isnan(y))
+
+
+def _last_digit(number: str) -> float:
+    """One unit in the last printed place: 0.01 for ``2.31``, 1e-5 for ``1.2e-4``, 1 for an integer."""
+    mantissa, _, exponent = number.lower().partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    return 10.0 ** (int(exponent or 0) - decimals) if math.isfinite(float(number)) else 0.0
+
+
+def compare_text(
+    original: str,
+    rewritten: str,
+    repeats: Sequence[str] = (),
+    neighbours: Sequence[str] = (),
+    precision: Precision | None = None,
+) -> list[Finding]:
+    """Differences in what was printed.
+
+    ``repeats`` are outputs of other runs of the original, ``neighbours`` those of the original with perturbed
+    parameters. Without ``precision`` numbers must be equal; with it they may differ as :func:`.tolerance.allowed`
+    says, and by a unit in the last printed place. Only the first differing line and the first differing number are
+    told. With a reduced precision a number beyond its tolerance is a note: what is printed may be a count of correct
+    predictions, which rounding moves by whole samples; the values behind it are judged on their own.
+    """
+    ours, theirs = read_lines(original), read_lines(rewritten)
+    left_out = unrepeatable(ours, [read_lines(text) for text in repeats])
+    spreads = _spreads(ours, [read_lines(text) for text in neighbours]) if precision else {}
+    findings: list[Finding] = []
+    skipped = 0
+    for a, b in _aligned(ours, theirs):
+        if a is None or b is None:
+            line = a or b
+            if line is None or line.skeleton in left_out.skeletons:
+                continue
+            findings.append(_odd_line(a, b))
+            break
+        for place, (x, y) in enumerate(zip(a.numbers, b.numbers, strict=True)):
+            if _same_number(x, y):
+                continue
+            if place in a.measured or place in left_out.places.get(a.skeleton, ()):
+                skipped += 1
+            elif not _close(x, y, spreads.get((a.skeleton, place), ()), precision):
+                findings.append(_odd_number(a, x, y, precision))
+    if skipped:
+        findings.append(
+            note(
+                Kind.NOT_REPEATABLE,
+                f"{skipped} printed numbers are timings, memory or vary between two runs of the original: not compared",
+            )
+        )
+    return _first_of_each(findings)
+
+
+def _spreads(
+    original: Sequence[Line], neighbours: Iterable[Sequence[Line]]
+) -> dict[tuple[str, int], list[float]]:
+    """How far each place of each skeleton lies from the original's number, over all lines and neighbours."""
+    spreads: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for neighbour in neighbours:
+        for ours, theirs in _aligned(original, neighbour):
+            if ours and theirs:
+                for place, (a, b) in enumerate(zip(ours.numbers, theirs.numbers, strict=True)):
+                    spreads[ours.skeleton, place].append(abs(float(a) - float(b)))
+    return spreads
+
+
+def _close(x: str, y: str, spread: Iterable[float], precision: Precision | None) -> bool:
+    a, b = float(x), float(y)
+    if precision is None or not (math.isfinite(a) and math.isfinite(b)):
+        return False
+    return abs(a - b) <= allowed(spread, a, precision) + max(_last_digit(x), _last_digit(y)) * 1.001
+
+
+def _odd_line(ours: Line | None, theirs: Line | None) -> Finding:
+    if ours is None:
+        assert theirs is not None
+        return Finding(
+            Kind.STDOUT,
+            f"line {theirs.number} of the output is not in the original's: {_cut(theirs.skeleton)}",
+            rewritten=theirs.skeleton,
+        )
+    return Finding(
+        Kind.STDOUT,
+        f"line {ours.number} of the original's output is missing or reads otherwise: {_cut(ours.skeleton)}",
+        original=ours.skeleton,
+    )
+
+
+def _odd_number(line: Line, x: str, y: str, precision: Precision | None) -> Finding:
+    message = f"line {line.number} of the output has {y}, not {x}: {_cut(line.skeleton)}"
+    finite = math.isfinite(float(x)) == math.isfinite(float(y))
+    if precision is not None and precision.reduced and finite:
+        return note(Kind.STDOUT, message)
+    return Finding(Kind.STDOUT, message, original=x, rewritten=y)
+
+
+def _cut(text: str, width: int = 60) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _first_of_each(findings: Iterable[Finding]) -> list[Finding]:
+    first: dict[tuple[Kind, bool], Finding] = {}
+    for finding in findings:
+        first.setdefault((finding.kind, finding.fails), finding)
+    return list(first.values())

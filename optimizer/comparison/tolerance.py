@@ -1,0 +1,124 @@
+"""How far rounding may carry a training run, per floating-point type; where each constant comes from.
+
+**Unit roundoff** ``u = 2**-p`` for a significand of ``p`` bits (IEEE 754 binary64, binary32, binary16; bfloat16 and
+TF32 have 8 and 11 bits: https://docs.nvidia.com/cuda/parallel-thread-execution/#alternate-floating-point-data-formats).
+Rounding to nearest has a relative error of at most ``u``; machine epsilon is ``2u``.
+
+**Roundings.** Autocast rounds the two operands of a product, its result, and in the backward pass the incoming
+gradient: :data:`ROUNDINGS` = 4 per layer, so a tensor is known to ``4u`` of the scale of the sums it is made of. The
+norm over all tensors of one optimizer stands for that scale, since the terms of one tensor's sum may cancel (the
+bias of a convolution before BatchNorm has a gradient of exactly zero in theory and of pure rounding in practice).
+
+**Accumulation.** Whatever the type of the operands, products are summed in float32, and another kernel sums in
+another order. A sum of ``n`` terms in blocks of about ``sqrt(n)`` has a relative error of at most
+``lambda * sqrt(2 * sqrt(n)) * u`` with high probability (Higham and Mary, "A new approach to probabilistic rounding
+error analysis", SIAM J. Sci. Comput. 41, 2019; Blanchard, Higham and Mary, "A class of fast and accurate summation
+algorithms", SIAM J. Sci. Comput. 42, 2020). :data:`ACCUMULATION` takes ``n = 2**20``, the longest reduction of usual
+training (a BatchNorm statistic), and ``lambda = 5``, for which the bound fails with probability below ``1e-5`` per sum.
+
+**Amplification.** What a network makes of such errors differs by orders of magnitude between networks (a ResNet-50
+with BatchNorm over small batches decorrelates its gradients from bfloat16 rounding alone), so it is measured: the
+original is run again with its parameters changed by :func:`perturbation_scale` epsilons of the type. One perturbation
+per weight of one epsilon has the variance of some 25 roundings (a rounding has a root mean square of about
+``0.4u``, the perturbation is ``2u``), while a layer makes about six; the rewrite is expected at half the perturbed
+runs' distance from the original. :data:`FACTOR` = 4 times the largest of those distances is the limit: eight times
+the expectation, which leaves room for layers without parameters and for the luck of few samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+ROUNDINGS = 4
+FACTOR = 4.0
+
+
+class Precision(str, Enum):
+    """The floating-point type whose rounding a rewrite is allowed."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    TFLOAT32 = "tfloat32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+    @property
+    def unit_roundoff(self) -> float:
+        return 2.0 ** -_SIGNIFICAND_BITS[self]
+
+    @property
+    def reduced(self) -> bool:
+        """Whether this type is coarser than float32."""
+        return self.unit_roundoff > Precision.FLOAT32.unit_roundoff
+
+    @property
+    def accumulation(self) -> float:
+        """Relative error of a long sum: float32 accumulators for every type but float64."""
+        wide = self is Precision.FLOAT64
+        return ACCUMULATION * (Precision.FLOAT64 if wide else Precision.FLOAT32).unit_roundoff
+
+    @property
+    def relative_error(self) -> float:
+        """What one layer's rounding may do, relative to the scale of the sums it makes."""
+        return ROUNDINGS * self.unit_roundoff + self.accumulation
+
+
+_SIGNIFICAND_BITS = {
+    Precision.FLOAT64: 53,
+    Precision.FLOAT32: 24,
+    Precision.TFLOAT32: 11,
+    Precision.FLOAT16: 11,
+    Precision.BFLOAT16: 8,
+}
+
+_LONGEST_REDUCTION = 2**20
+_CONFIDENCE = 5.0
+ACCUMULATION = _CONFIDENCE * math.sqrt(2 * math.sqrt(_LONGEST_REDUCTION))
+"""Relative error of the longest sum, in units of the accumulator's unit roundoff (226)."""
+
+
+def perturbation_scale(precision: Precision) -> float:
+    """By how many epsilons of ``precision`` to change the initial parameters: one, and the error of long sums."""
+    return 1.0 + precision.accumulation / (2 * precision.unit_roundoff)
+
+
+def allowed(spread: Iterable[float], scale: float, precision: Precision) -> float:
+    """How far a quantity may lie from the original's.
+
+    ``spread``: how far the neighbours of the original (repeated or perturbed runs) lie from it; ``scale``: the size of
+    the sums the quantity is made of. All in the quantity's unit. Infinite where a neighbour is not finite.
+    """
+    furthest = max((d if math.isfinite(d) else math.inf for d in spread), default=0.0)
+    return FACTOR * furthest + precision.relative_error * abs(scale)
+
+
+def coarsest(dtypes: Iterable[str]) -> Precision:
+    """The coarsest of the floating-point types named, float64 only when there is no other; float32 when none is known.
+
+    >>> coarsest(["float32", "bfloat16", "int64"]).value
+    'bfloat16'
+    """
+    values = {precision.value for precision in Precision}
+    known = [Precision(name) for name in dtypes if name in values]
+    return max(known, key=lambda p: p.unit_roundoff, default=Precision.FLOAT32)
+
+
+def running_envelope(spreads: Sequence[Sequence[float]], ahead: int = 2) -> list[float]:
+    """The largest distance of any neighbour from the original up to each step and ``ahead`` steps beyond it.
+
+    ``spreads`` has one series per neighbour. Distances grow along a run and jump where a rounding flips an activation;
+    a jump may come a little earlier in the rewrite than in any neighbour.
+    """
+    length = max((len(s) for s in spreads), default=0)
+    envelope: list[float] = []
+    largest = 0.0
+    for end in range(1, length + ahead + 1):
+        for series in spreads:
+            if end <= len(series):
+                value = series[end - 1]
+                largest = max(largest, value if math.isfinite(value) else math.inf)
+        if end > ahead:
+            envelope.append(largest)
+    return envelope

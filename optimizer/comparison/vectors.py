@@ -1,0 +1,128 @@
+"""Tensors judged as vectors: their distance from the original's against that of the original's neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from .deviation import Deviation, together
+from .figures import VectorFigures
+from .findings import Finding, Kind
+from .tolerance import Precision, allowed
+
+Deviations: TypeAlias = Mapping[str, Deviation]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What the tensors are.
+
+    ``group`` tells whose sums a tensor belongs with (the optimizer of a parameter). ``slack`` is added to the allowed
+    distance of a group. ``ignored`` tensors hold nothing but rounding in the original and are left out.
+    """
+
+    kind: Kind
+    what: str
+    group: Callable[[str], str]
+    step: int | None = None
+    round: int = 0
+    slack: Mapping[str, float] = field(default_factory=dict[str, float])
+    ignored: frozenset[str] = frozenset()
+
+
+def judge(
+    quantity: Quantity, other: Deviations, neighbours: Sequence[Deviations], precision: Precision
+) -> tuple[list[Finding], list[VectorFigures]]:
+    """Per group: no new NaN or Inf; distance, length and every single tensor within what is allowed.
+
+    A group yields at most one finding; it names the tensor furthest beyond its limit.
+    """
+    members: dict[str, list[str]] = {}
+    for name in other:
+        if name not in quantity.ignored:
+            members.setdefault(quantity.group(name), []).append(name)
+    findings: list[Finding] = []
+    figures: list[VectorFigures] = []
+    for group, names in members.items():
+        broken = [name for name in names if other[name].finite and not other[name].other_finite]
+        if broken:
+            message = f"{quantity.what} holds NaN or Inf, and not in the original"
+            findings.append(Finding(Kind.NON_FINITE, message, step=quantity.step, tensor=broken[0]))
+            continue
+        names = [name for name in names if other[name].finite]
+        near = [{n: run[n] for n in names if n in run} for run in neighbours]
+        if not names:
+            continue
+        whole = _figures(quantity, group, [other[n] for n in names], near, precision)
+        figures.append(whole)
+        finding = _finding(quantity, group, names, other, near, precision, whole)
+        if finding:
+            findings.append(finding)
+    return findings, figures
+
+
+def _figures(
+    quantity: Quantity,
+    group: str,
+    ours: Sequence[Deviation],
+    near: Sequence[Deviations],
+    precision: Precision,
+) -> VectorFigures:
+    whole = together(ours)
+    spread = [together(run.values()) for run in near]
+    limit = allowed((d.distance for d in spread), whole.norm, precision) + quantity.slack.get(
+        group, 0.0
+    )
+    length = whole.norm or 1.0
+    return VectorFigures(
+        what=quantity.what,
+        group=group,
+        round=quantity.round,
+        cosine=whole.cosine,
+        neighbour_cosine=min((d.cosine for d in spread), default=None),
+        norm_ratio=1.0 + whole.stretch,
+        distance=whole.distance / length,
+        allowed=limit / length,
+    )
+
+
+def _finding(
+    quantity: Quantity,
+    group: str,
+    names: Sequence[str],
+    other: Deviations,
+    near: Sequence[Deviations],
+    precision: Precision,
+    whole: VectorFigures,
+) -> Finding | None:
+    scale = together(other[name] for name in names).norm
+    slack = quantity.slack.get(group, 0.0)
+    excess = {
+        name: other[name].distance
+        / max(_limit(name, scale, near, precision) + slack, math.ulp(0.0))
+        for name in names
+    }
+    worst = max(excess, key=lambda name: excess[name])
+    stretches = [abs(together(run.values()).stretch) for run in near]
+    too_long = abs(whole.norm_ratio - 1.0) > allowed(stretches, 1.0, precision) + slack / (
+        scale or 1.0
+    )
+    if whole.distance <= whole.allowed and excess[worst] <= 1.0 and not too_long:
+        return None
+    beyond = sum(value > 1.0 for value in excess.values())
+    return Finding(
+        quantity.kind,
+        f"{quantity.what} of {group}: {whole.norm_ratio:.4g} times as long, cosine {whole.cosine:.4f}; "
+        f"relative distance {whole.distance:.2g}, allowed {whole.allowed:.2g}; "
+        f"{beyond} of {len(names)} tensors beyond their own limit",
+        step=quantity.step,
+        tensor=worst,
+        original=other[worst].norm,
+        rewritten=other[worst].other_norm,
+    )
+
+
+def _limit(name: str, scale: float, near: Sequence[Deviations], precision: Precision) -> float:
+    return allowed((run[name].distance for run in near if name in run), scale, precision)

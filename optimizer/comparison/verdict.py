@@ -1,0 +1,243 @@
+"""The verdict on one comparison: equivalent, not equivalent, or inconclusive, with its findings and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ..execution.observations import Observations
+from ..options import Tier
+from .checkpoints import compare_checkpoint_values
+from .exact import compare_bits
+from .figures import StepFigures, VectorFigures
+from .findings import Finding, Kind, Severity, by_importance, note
+from .numeric import compare_numbers
+from .series import step_figures
+from .structure import compare_structure
+from .text import compare_text
+from .tolerance import Precision
+
+FEWEST_NEIGHBOURS = 2
+"""Runs of the original that an envelope is made of at least."""
+
+HARD = frozenset(
+    {
+        Kind.EXIT_STATUS,
+        Kind.MISSING_OBSERVATION,
+        Kind.NON_FINITE,
+        Kind.FROZEN_PARAMETER,
+        Kind.CHECKPOINT_KEYS,
+        Kind.CHECKPOINT_SHAPE,
+        Kind.CHECKPOINT_DTYPE,
+    }
+)
+"""Kinds that no change of training which was asked for explains."""
+
+
+class Outcome(str, Enum):
+    """``INCONCLUSIVE``: nothing contradicts equivalence, and what was seen does not show it either."""
+
+    EQUIVALENT = "equivalent"
+    NOT_EQUIVALENT = "not equivalent"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one comparison came to.
+
+    ``precision`` is None when values were compared bit for bit. ``reason`` is one line without the outcome.
+    """
+
+    outcome: Outcome
+    tier: Tier
+    precision: Precision | None
+    reason: str
+    findings: tuple[Finding, ...]
+    steps: tuple[StepFigures, ...] = ()
+    vectors: tuple[VectorFigures, ...] = ()
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.fails)
+
+
+def repeats_itself(original: Observations, repeat: Observations) -> bool:
+    """Whether two runs of the original agree bit for bit."""
+    return not compare_bits(original, repeat)
+
+
+def judge_exact(
+    original: Observations, repeats: Sequence[Observations], rewritten: Observations
+) -> Verdict:
+    """Bit for bit; against the original's own spread where its ``repeats`` differ from it."""
+    differing = next((run for run in repeats if not repeats_itself(original, run)), None)
+    if differing is not None:
+        return _within_spread(original, repeats, rewritten, differing)
+    findings = [
+        *compare_structure(original, rewritten, repeats),
+        *compare_bits(original, rewritten),
+        *_printed(original, rewritten, repeats, (), None),
+        *compare_checkpoint_values(original, rewritten, repeats, None),
+    ]
+    return _conclude(
+        Tier.EXACT,
+        None,
+        findings,
+        f"bit for bit the same over {original.rounds} steps",
+        step_figures(original, rewritten),
+    )
+
+
+def _within_spread(
+    original: Observations,
+    repeats: Sequence[Observations],
+    rewritten: Observations,
+    differing: Observations,
+) -> Verdict:
+    first = compare_bits(original, differing)[0]
+    told = note(
+        Kind.NOT_REPEATABLE,
+        "two runs of the original differ, so their spread is the tolerance: " + first.message,
+        step=first.step,
+        tensor=first.tensor,
+    )
+    verdict = judge_numeric(original, repeats, (), rewritten, Precision.FLOAT32)
+    return replace(
+        verdict,
+        tier=Tier.EXACT,
+        reason=verdict.reason
+        if verdict.failures
+        else f"within the spread of {1 + len(repeats)} runs of the original over {original.rounds} steps",
+        findings=by_importance((*verdict.findings, told)),
+    )
+
+
+def judge_numeric(
+    original: Observations,
+    repeats: Sequence[Observations],
+    perturbed: Sequence[Observations],
+    rewritten: Observations,
+    precision: Precision,
+    *,
+    same_arithmetic: bool = False,
+) -> Verdict:
+    """Within what rounding of ``precision`` does to the original.
+
+    ``perturbed`` are runs of the original from perturbed parameters. ``same_arithmetic`` tells that the rewrite was
+    shown to do the original's arithmetic when its reduced precision is switched off, so that rounding is all that is
+    left to judge, and a comparison without power decides nothing.
+    """
+    spread = () if all(repeats_itself(original, run) for run in repeats) else repeats
+    neighbours = (*spread, *perturbed)
+    compared = compare_numbers(original, rewritten, neighbours, precision)
+    findings = [
+        *compare_structure(original, rewritten, (*repeats, *perturbed), precision),
+        *compared.findings,
+        *_printed(original, rewritten, repeats, neighbours, precision),
+        *compare_checkpoint_values(original, rewritten, neighbours, precision),
+    ]
+    weak = _weakness(neighbours, compared.vectors)
+    if weak:
+        findings.append(note(Kind.LITTLE_POWER, weak))
+    verdict = _conclude(
+        Tier.NUMERIC,
+        precision,
+        findings,
+        f"within {precision.value} rounding over {original.rounds} steps",
+        compared.steps,
+        compared.vectors,
+    )
+    if weak and not same_arithmetic and verdict.outcome is Outcome.EQUIVALENT:
+        return replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=weak)
+    return verdict
+
+
+def _weakness(neighbours: Sequence[Observations], vectors: Sequence[VectorFigures]) -> str | None:
+    """Why the comparison could have missed a wrong rewrite, None when it could not.
+
+    Each optimizer needs one vector in which an error of half its length would have shown.
+    """
+    if len(neighbours) < FEWEST_NEIGHBOURS:
+        return (
+            f"only {len(neighbours)} neighbouring runs of the original to tell rounding from error"
+        )
+    groups = {vector.group for vector in vectors}
+    blind = groups - {vector.group for vector in vectors if vector.telling}
+    if not groups:
+        return "neither gradients nor parameters of both runs could be compared"
+    if blind:
+        return (
+            f"rounding alone takes the first step of {', '.join(sorted(blind))} so far "
+            "that a wrong rewrite could not be told from it"
+        )
+    return None
+
+
+def as_semantic(verdict: Verdict) -> Verdict:
+    """The verdict on a rewrite that was asked to change training: never equivalent unless it is.
+
+    Differences that such a change explains become notes; crashes, NaN, frozen parameters and changed checkpoint
+    layouts stay failures.
+    """
+    if verdict.outcome is not Outcome.NOT_EQUIVALENT:
+        return replace(verdict, tier=Tier.SEMANTIC)
+    findings = tuple(
+        f if f.kind in HARD or not f.fails else replace(f, severity=Severity.NOTE)
+        for f in verdict.findings
+    )
+    failures = [finding for finding in findings if finding.fails]
+    return replace(
+        verdict,
+        tier=Tier.SEMANTIC,
+        outcome=Outcome.NOT_EQUIVALENT if failures else Outcome.INCONCLUSIVE,
+        reason=_named(failures[0])
+        if failures
+        else "training changes, as was asked for: " + verdict.reason,
+        findings=by_importance(findings),
+    )
+
+
+def _conclude(
+    tier: Tier,
+    precision: Precision | None,
+    findings: Sequence[Finding],
+    reason: str,
+    steps: tuple[StepFigures, ...],
+    vectors: tuple[VectorFigures, ...] = (),
+) -> Verdict:
+    ordered = by_importance(findings)
+    failed = bool(ordered) and ordered[0].fails
+    return Verdict(
+        Outcome.NOT_EQUIVALENT if failed else Outcome.EQUIVALENT,
+        tier,
+        precision,
+        _named(ordered[0]) if failed else reason,
+        ordered,
+        steps,
+        vectors,
+    )
+
+
+def _named(finding: Finding) -> str:
+    where = f" at step {finding.step}" if finding.step else ""
+    tensor = f", {finding.tensor}" if finding.tensor else ""
+    return f"{finding.kind.value}{where}{tensor}: {finding.message}"
+
+
+def _printed(
+    original: Observations,
+    rewritten: Observations,
+    repeats: Sequence[Observations],
+    neighbours: Sequence[Observations],
+    precision: Precision | None,
+) -> list[Finding]:
+    """What was printed; when any run's output was cut off, the lines that all of them have in full."""
+    texts = [run.stdout for run in (original, rewritten, *repeats, *neighbours)]
+    cut = any(run.stdout_cut for run in (original, rewritten))
+    if cut:
+        common = min(len(text.splitlines()) for text in texts[:2]) - 1
+        texts = ["\n".join(text.splitlines()[: max(common, 0)]) for text in texts]
+    middle = 2 + len(repeats)
+    return compare_text(texts[0], texts[1], texts[2:middle], texts[middle:], precision)

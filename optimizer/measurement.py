@@ -1,0 +1,317 @@
+"""How fast: two versions of a script timed in turn, and what may be said about their speeds.
+
+The versions run interleaved, A B B A ..., so that a machine that slows down does so for both; each A is paired with
+the B beside it. What is compared is the steady state:
+
+- **Warm-up** is found in each run's step times by the marginal standard error rule (MSER: White, "An effective
+  truncation heuristic for bias reduction in simulation output", Simulation 69, 1997): drop the first steps whose
+  removal makes the standard error of the rest smallest, at most half of them. A running median of three first takes
+  out single spikes. The first round, in which compilation happens, and the start-up are apart from the beginning.
+- **Step time** of a version: the median of each run's steady steps, their geometric mean over the runs.
+- **Speed-up**: original over rewritten, so 1.00x is no change and 2.00x half the time. Its 95 % interval is a
+  hierarchical bootstrap: pairs of runs are drawn with replacement, then steps within each run, because steps of one
+  run share its luck. A bootstrap of few pairs is too narrow; it is widened about the estimate by
+  ``sqrt(n / (n - 1)) * t / z`` for ``n`` pairs (Hesterberg, "What Teachers Should Know About the Bootstrap",
+  The American Statistician 69, 2015).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from .execution.observations import Timing
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+RESAMPLES = 2000
+TOO_WIDE = 1.5
+"""An interval whose ends are further apart than this factor names no winner."""
+
+_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+)
+"""97.5 % points of Student's t for 1 to 20 degrees of freedom."""
+_Z = 1.960
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The step times of one run that can be told apart: seconds per round and, of that, waiting for data.
+
+    On a GPU each is the mean over the rounds between two waits for the device; ``rounds`` says how many.
+    """
+
+    seconds: tuple[float, ...]
+    waits: tuple[float, ...]
+    rounds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One timed run: start-up and first round in seconds, its steps, and how many of them are warm-up."""
+
+    startup_seconds: float
+    first_round_seconds: float
+    steps: Steps
+    warm_up: int
+    settled: bool
+
+    @property
+    def steady(self) -> tuple[float, ...]:
+        return self.steps.seconds[self.warm_up :]
+
+    @property
+    def median_seconds(self) -> float:
+        return statistics.median(self.steady)
+
+    @property
+    def data_wait_share(self) -> float:
+        """Waiting for data as a part of the steady steps' time, 0 to 1."""
+        total = sum(self.steady)
+        return sum(self.steps.waits[self.warm_up :]) / total if total else 0.0
+
+    @property
+    def overhead_seconds(self) -> float:
+        """What the run spends before it is steady, beyond what its steps would take when steady."""
+        warm = zip(self.steps.seconds, self.steps.rounds, strict=True)
+        slow = sum((s - self.median_seconds) * n for s, n in list(warm)[: self.warm_up])
+        return self.startup_seconds + self.first_round_seconds - self.median_seconds + slow
+
+
+@dataclass(frozen=True)
+class VersionSpeed:
+    """The speed of one version over its runs.
+
+    ``first_round_seconds`` is the first run's, with a cold compile cache; ``warm_first_round_seconds`` the median of
+    the later ones. ``warm_up_rounds`` is the largest of any run. Memory peaks are in bytes.
+    """
+
+    runs: tuple[Run, ...]
+    step_seconds: float
+    samples_per_second: float | None
+    startup_seconds: float
+    first_round_seconds: float
+    warm_first_round_seconds: float | None
+    warm_up_rounds: int
+    settled: bool
+    data_wait_share: float
+    device_memory: int | None
+    host_memory: int | None
+
+
+class SpeedVerdict(str, Enum):
+    """What the interval lets one say."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    TOO_NOISY = "too noisy to tell"
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Original over rewritten step time, with its 95 % interval (infinite ends when there is only one pair)."""
+
+    factor: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> SpeedVerdict:
+        if not math.isfinite(self.high) or self.high / self.low > TOO_WIDE:
+            return SpeedVerdict.TOO_NOISY
+        if self.low > 1.0:
+            return SpeedVerdict.FASTER
+        return SpeedVerdict.SLOWER if self.high < 1.0 else SpeedVerdict.TOO_NOISY
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.high):
+            return f"{self.factor:.2f}x (one pair of runs: no interval)"
+        return f"{self.factor:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Both versions' speeds. ``break_even_rounds``: after how many rounds the rewrite has made up for what it spends
+
+    before it is steady; 0 when it spends no more than the original, None when it never does.
+    """
+
+    original: VersionSpeed
+    rewritten: VersionSpeed
+    speedup: Speedup
+    break_even_rounds: int | None
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    """What a timing run hands over: its times, and its peaks of memory in bytes."""
+
+    timing: Timing
+    device_memory: int | None = None
+    host_memory: int | None = None
+
+
+class TooShort(ValueError):
+    """A run ended before its step times could be told."""
+
+
+def measure(
+    original: Callable[[], TimedRun],
+    rewritten: Callable[[], TimedRun],
+    pairs: int,
+    samples_per_round: tuple[float | None, float | None] = (None, None),
+) -> Measurement:
+    """Run both versions ``pairs`` times each, interleaved A B B A ..., and compare their speeds.
+
+    Raises :class:`TooShort` when a run shows fewer than two steps after its first round.
+    """
+    ours: list[TimedRun] = []
+    theirs: list[TimedRun] = []
+    for pair in range(pairs):
+        turns = [(original, ours), (rewritten, theirs)]
+        for start, results in turns if pair % 2 == 0 else reversed(turns):
+            results.append(start())
+    return compare_speeds(ours, theirs, samples_per_round)
+
+
+def compare_speeds(
+    original: Sequence[TimedRun],
+    rewritten: Sequence[TimedRun],
+    samples_per_round: tuple[float | None, float | None] = (None, None),
+) -> Measurement:
+    """The measurement that the paired runs add up to."""
+    ours = _version(original, samples_per_round[0])
+    theirs = _version(rewritten, samples_per_round[1])
+    return Measurement(
+        ours,
+        theirs,
+        speedup([run.steady for run in ours.runs], [run.steady for run in theirs.runs]),
+        _break_even(ours, theirs),
+    )
+
+
+def read_run(timing: Timing) -> Run:
+    """The run's steps, with its warm-up found."""
+    steps = _steps(timing)
+    if len(steps.seconds) < 2:
+        raise TooShort(f"only {len(timing.round_seconds)} rounds after the first were timed")
+    dropped, settled = warm_up(steps.seconds)
+    return Run(
+        timing.startup_seconds or 0.0, timing.first_round_seconds or 0.0, steps, dropped, settled
+    )
+
+
+def _steps(timing: Timing) -> Steps:
+    """Rounds between waits for the device are one step each time, of their mean; all rounds apart without waits."""
+    edges = sorted(set(timing.synchronised))
+    if len(edges) < 2:
+        count = len(timing.round_seconds)
+        return Steps(timing.round_seconds, timing.wait_seconds, (1,) * count)
+    spans = [slice(start, end) for start, end in pairwise(edges)]
+    rounds = tuple(span.stop - span.start for span in spans)
+    return Steps(
+        tuple(sum(timing.round_seconds[s]) / n for s, n in zip(spans, rounds, strict=True)),
+        tuple(sum(timing.wait_seconds[s]) / n for s, n in zip(spans, rounds, strict=True)),
+        rounds,
+    )
+
+
+def warm_up(seconds: Sequence[float]) -> tuple[int, bool]:
+    """How many of the first steps to drop, and whether the rest is steady (fewer than half were dropped)."""
+    smooth = [
+        seconds[0],
+        *(statistics.median(seconds[i - 1 : i + 2]) for i in range(1, len(seconds) - 1)),
+        *seconds[1:][-1:],
+    ]
+    half = len(smooth) // 2
+    errors = [_marginal_standard_error(smooth[drop:]) for drop in range(half + 1)]
+    drop = errors.index(min(errors))
+    return drop, half == 0 or drop < half
+
+
+def _marginal_standard_error(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((v - mean) ** 2 for v in values) / len(values) ** 2
+
+
+def speedup(
+    original: Sequence[Sequence[float]], rewritten: Sequence[Sequence[float]], seed: int = 0
+) -> Speedup:
+    """Speed-up of paired runs' step times (seconds per step), with its interval."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    pairs = len(original)
+    estimate = (
+        math.fsum(
+            math.log(statistics.median(a) / statistics.median(b))
+            for a, b in zip(original, rewritten, strict=True)
+        )
+        / pairs
+    )
+    if pairs < 2:
+        return Speedup(math.exp(estimate), 0.0, math.inf)
+    ratios = np.stack(
+        [
+            np.log(_medians(a, generator) / _medians(b, generator))
+            for a, b in zip(original, rewritten, strict=True)
+        ]
+    )
+    drawn = generator.integers(pairs, size=(pairs, RESAMPLES))
+    columns = generator.integers(RESAMPLES, size=(pairs, RESAMPLES))
+    low, high = np.quantile(ratios[drawn, columns].mean(axis=0), [0.025, 0.975])
+    widened = math.sqrt(pairs / (pairs - 1)) * _t(pairs - 1) / _Z
+    return Speedup(
+        math.exp(estimate),
+        math.exp(estimate + min(float(low) - estimate, 0.0) * widened),
+        math.exp(estimate + max(float(high) - estimate, 0.0) * widened),
+    )
+
+
+def _medians(seconds: Sequence[float], generator: np.random.Generator) -> NDArray[np.float64]:
+    import numpy as np
+
+    values = np.asarray(seconds)
+    drawn = generator.integers(len(values), size=(RESAMPLES, len(values)))
+    return np.median(values[drawn], axis=1)
+
+
+def _t(degrees: int) -> float:
+    return _T[degrees - 1] if degrees <= len(_T) else _Z * (1 + 1 / (2 * degrees))
+
+
+def _version(timed: Sequence[TimedRun], samples_per_round: float | None) -> VersionSpeed:
+    runs = tuple(read_run(run.timing) for run in timed)
+    seconds = math.exp(math.fsum(math.log(run.median_seconds) for run in runs) / len(runs))
+    later = [run.first_round_seconds for run in runs[1:]]
+    return VersionSpeed(
+        runs=runs,
+        step_seconds=seconds,
+        samples_per_second=samples_per_round / seconds if samples_per_round else None,
+        startup_seconds=statistics.median(run.startup_seconds for run in runs),
+        first_round_seconds=runs[0].first_round_seconds,
+        warm_first_round_seconds=statistics.median(later) if later else None,
+        warm_up_rounds=max(1 + sum(run.steps.rounds[: run.warm_up]) for run in runs),
+        settled=all(run.settled for run in runs),
+        data_wait_share=statistics.fmean(run.data_wait_share for run in runs),
+        device_memory=max((r.device_memory for r in timed if r.device_memory), default=None),
+        host_memory=max((r.host_memory for r in timed if r.host_memory), default=None),
+    )
+
+
+def _break_even(ours: VersionSpeed, theirs: VersionSpeed) -> int | None:
+    """Overheads of the first runs, since later ones find compiled kernels in a cache."""
+    extra = theirs.runs[0].overhead_seconds - ours.runs[0].overhead_seconds
+    gain = ours.step_seconds - theirs.step_seconds
+    if extra <= 0:
+        return 0
+    return math.ceil(extra / gain) if gain > 0 else None

@@ -1,0 +1,281 @@
+"""A verification as JSON: :class:`ReportJson`. Numbers that are not finite are null; keys are only ever added."""
+
+from __future__ import annotations
+
+import math
+from typing import TypedDict
+
+from .comparison.figures import StepFigures
+from .comparison.findings import Finding
+from .comparison.verdict import Verdict
+from .measurement import Measurement, VersionSpeed
+from .verification import VerificationReport, exit_code
+
+ORIGINAL_FAILED = "original failed"
+
+
+class ScriptJson(TypedDict):
+    """A version of the script: its path, its arguments, and the files that stand in for those on disk."""
+
+    path: str
+    args: list[str]
+    overridden: list[str]
+
+
+class RunJson(TypedDict):
+    """What was run. ``steps`` were observed in each of ``runs`` runs but those for timing."""
+
+    device: str | None
+    torch: str | None
+    python: str | None
+    interpreter: str
+    cwd: str
+    steps: int
+    seed: int
+    runs: int
+
+
+class FindingJson(TypedDict):
+    """See :class:`.comparison.findings.Finding`."""
+
+    kind: str
+    severity: str
+    message: str
+    step: int | None
+    tensor: str | None
+    original: str | float | int | None
+    rewritten: str | float | int | None
+
+
+class StepJson(TypedDict):
+    """See :class:`.comparison.figures.StepFigures`."""
+
+    step: int
+    optimizer: int
+    loss: float | None
+    rewritten_loss: float | None
+    allowed: float | None
+    grad_norm: float | None
+    rewritten_grad_norm: float | None
+
+
+class VectorJson(TypedDict):
+    """See :class:`.comparison.figures.VectorFigures`."""
+
+    what: str
+    group: str
+    round: int
+    cosine: float | None
+    neighbour_cosine: float | None
+    norm_ratio: float | None
+    distance: float | None
+    allowed: float | None
+
+
+class ArithmeticJson(TypedDict):
+    """The verdict on the rewrite with its reduced precision switched off."""
+
+    outcome: str
+    reason: str
+
+
+class FailureJson(TypedDict):
+    """A script that failed: ``script`` is ``original`` or ``rewritten``; ``details`` its traceback."""
+
+    script: str
+    status: str
+    exit_code: int | None
+    details: str
+
+
+class VersionSpeedJson(TypedDict):
+    """Times in seconds, memory in bytes; see :class:`.measurement.VersionSpeed`."""
+
+    step_seconds: float | None
+    samples_per_second: float | None
+    startup_seconds: float | None
+    first_round_seconds: float | None
+    warm_first_round_seconds: float | None
+    warm_up_rounds: int
+    settled: bool
+    data_wait_share: float | None
+    device_memory: int | None
+    host_memory: int | None
+    runs: int
+
+
+class SpeedJson(TypedDict):
+    """``factor`` is original over rewritten step time, [``low``, ``high``] its 95 % interval."""
+
+    verdict: str
+    factor: float | None
+    low: float | None
+    high: float | None
+    break_even_rounds: int | None
+    original: VersionSpeedJson
+    rewritten: VersionSpeedJson
+
+
+class ReportJson(TypedDict):
+    """One verification. ``outcome``: ``equivalent``, ``not equivalent``, ``inconclusive`` or ``original failed``."""
+
+    schema: int
+    outcome: str
+    exit_code: int
+    reason: str
+    tier: str | None
+    precision: str | None
+    original: ScriptJson
+    rewritten: ScriptJson
+    run: RunJson
+    findings: list[FindingJson]
+    steps: list[StepJson]
+    vectors: list[VectorJson]
+    same_arithmetic: ArithmeticJson | None
+    failure: FailureJson | None
+    speed: SpeedJson | None
+    speed_note: str | None
+
+
+def to_json(report: VerificationReport) -> ReportJson:
+    """The report as plain values that ``json.dumps(..., allow_nan=False)`` takes."""
+    verdict, settings, versions = report.verdict, report.settings, report.versions
+    return {
+        "schema": 1,
+        "outcome": verdict.outcome.value if verdict else ORIGINAL_FAILED,
+        "exit_code": int(exit_code(report)),
+        "reason": reason(report),
+        "tier": verdict.tier.label if verdict else None,
+        "precision": verdict.precision.value if verdict and verdict.precision else None,
+        "original": _script_json(report, original=True),
+        "rewritten": _script_json(report, original=False),
+        "run": {
+            "device": versions.device if versions else None,
+            "torch": versions.torch if versions else None,
+            "python": versions.python if versions else None,
+            "interpreter": str(settings.python),
+            "cwd": str(settings.cwd),
+            "steps": report.observed_steps,
+            "seed": settings.seed,
+            "runs": report.runs,
+        },
+        "findings": [_finding_json(finding) for finding in verdict.findings] if verdict else [],
+        "steps": [_step_json(step) for step in verdict.steps] if verdict else [],
+        "vectors": _vectors_json(verdict),
+        "same_arithmetic": _arithmetic_json(report.same_arithmetic),
+        "failure": _failure_json(report),
+        "speed": _speed_json(report.measurement),
+        "speed_note": report.speed_note,
+    }
+
+
+def reason(report: VerificationReport) -> str:
+    """Why the outcome is what it is, in one line."""
+    if report.verdict is not None:
+        return report.verdict.reason
+    details = report.original_failure.details if report.original_failure else ""
+    last = details.strip().splitlines()[-1:] or ["it wrote nothing"]
+    return f"the original script fails by itself: {last[0]}"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _script_json(report: VerificationReport, *, original: bool) -> ScriptJson:
+    version = report.original if original else report.rewritten
+    return {
+        "path": str(version.entry),
+        "args": list(version.args),
+        "overridden": [str(path) for path in version.overrides],
+    }
+
+
+def _finding_json(finding: Finding) -> FindingJson:
+    def plain(value: str | float | int | None) -> str | float | int | None:
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return {
+        "kind": finding.kind.value,
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "step": finding.step,
+        "tensor": finding.tensor,
+        "original": plain(finding.original),
+        "rewritten": plain(finding.rewritten),
+    }
+
+
+def _step_json(step: StepFigures) -> StepJson:
+    return {
+        "step": step.step,
+        "optimizer": step.optimizer,
+        "loss": _finite(step.loss),
+        "rewritten_loss": _finite(step.rewritten_loss),
+        "allowed": _finite(step.allowed),
+        "grad_norm": _finite(step.grad_norm),
+        "rewritten_grad_norm": _finite(step.rewritten_grad_norm),
+    }
+
+
+def _vectors_json(verdict: Verdict | None) -> list[VectorJson]:
+    return [
+        {
+            "what": vector.what,
+            "group": vector.group,
+            "round": vector.round,
+            "cosine": _finite(vector.cosine),
+            "neighbour_cosine": _finite(vector.neighbour_cosine),
+            "norm_ratio": _finite(vector.norm_ratio),
+            "distance": _finite(vector.distance),
+            "allowed": _finite(vector.allowed),
+        }
+        for vector in (verdict.vectors if verdict else ())
+    ]
+
+
+def _arithmetic_json(verdict: Verdict | None) -> ArithmeticJson | None:
+    return {"outcome": verdict.outcome.value, "reason": verdict.reason} if verdict else None
+
+
+def _failure_json(report: VerificationReport) -> FailureJson | None:
+    failure = report.original_failure or report.rewritten_failure
+    if failure is None:
+        return None
+    return {
+        "script": "original" if report.original_failure else "rewritten",
+        "status": failure.status.value,
+        "exit_code": failure.exit_code,
+        "details": failure.details,
+    }
+
+
+def _speed_json(measurement: Measurement | None) -> SpeedJson | None:
+    if measurement is None:
+        return None
+    speedup = measurement.speedup
+    return {
+        "verdict": speedup.verdict.value,
+        "factor": _finite(speedup.factor),
+        "low": _finite(speedup.low),
+        "high": _finite(speedup.high),
+        "break_even_rounds": measurement.break_even_rounds,
+        "original": _version_json(measurement.original),
+        "rewritten": _version_json(measurement.rewritten),
+    }
+
+
+def _version_json(version: VersionSpeed) -> VersionSpeedJson:
+    return {
+        "step_seconds": _finite(version.step_seconds),
+        "samples_per_second": _finite(version.samples_per_second),
+        "startup_seconds": _finite(version.startup_seconds),
+        "first_round_seconds": _finite(version.first_round_seconds),
+        "warm_first_round_seconds": _finite(version.warm_first_round_seconds),
+        "warm_up_rounds": version.warm_up_rounds,
+        "settled": version.settled,
+        "data_wait_share": _finite(version.data_wait_share),
+        "device_memory": version.device_memory,
+        "host_memory": version.host_memory,
+        "runs": len(version.runs),
+    }
