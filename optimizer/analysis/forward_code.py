@@ -1,0 +1,122 @@
+"""The code a network runs in its forward pass: that of its own class and of every layer class it is made of."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from .classes import class_attribute
+from .facts import Model
+from .loops import is_forward
+from .models import is_module_class, model_of, unwrap
+from .reach import Reached, lexical_nodes, reached_nodes
+from .resolver import Resolver
+from .syntax import FunctionNode, Module
+from .values import Class, External, Function, Made
+
+
+def networks_run(resolver: Resolver, nodes: Iterable[Reached]) -> tuple[Model, ...]:
+    """The networks whose forward ``nodes`` run, layers of a network (``self.conv(x)``) included."""
+    found: dict[ast.Call, Model] = {}
+    for reached in nodes:
+        if isinstance(reached.node, ast.Call) and is_forward(
+            resolver, reached.node, reached.module
+        ):
+            for value in unwrap(resolver, resolver.values(reached.node.func, reached.module)):
+                model = model_of(resolver, value)
+                if model is not None:
+                    found.setdefault(model.node, model)
+    return tuple(found.values())
+
+
+def layer_classes(resolver: Resolver, models: Iterable[Model]) -> tuple[Class, ...]:
+    """The first-party module classes ``models`` are made of, their own classes first."""
+    pending: list[Class] = []
+    for model in models:
+        if model.cls is not None:
+            pending.append(model.cls)
+        pending.extend(_classes_made(resolver, [model.node], model.module))
+    found: dict[ast.ClassDef, Class] = {}
+    while pending:
+        cls = pending.pop(0)
+        if cls.node in found:
+            continue
+        found[cls.node] = cls
+        bodies = [node for node in cls.node.body if isinstance(node, ast.FunctionDef)]
+        for method in bodies:
+            pending.extend(_classes_made(resolver, method.body, cls.module))
+        pending.extend(_first_party_module_bases(resolver, cls))
+    return tuple(found.values())
+
+
+def _classes_made(resolver: Resolver, nodes: Iterable[ast.AST], module: Module) -> Iterator[Class]:
+    """The module classes instantiated by ``nodes`` and by the functions they call."""
+    for reached in reached_nodes(resolver, nodes, module):
+        if isinstance(reached.node, ast.Call):
+            for value in resolver.values(reached.node.func, reached.module):
+                if isinstance(value, Class) and is_module_class(resolver, value):
+                    yield value
+
+
+def _first_party_module_bases(resolver: Resolver, cls: Class) -> Iterator[Class]:
+    for base in cls.node.bases:
+        for value in resolver.values(base, cls.module):
+            if isinstance(value, Class) and is_module_class(resolver, value):
+                yield value
+
+
+def forward_code(resolver: Resolver, models: Iterable[Model]) -> tuple[Reached, ...]:
+    """Every node the forward passes of ``models`` run, each function once."""
+    found: list[Reached] = []
+    seen: set[FunctionNode | ast.Lambda] = set()
+    for cls in layer_classes(resolver, models):
+        for value in class_attribute(resolver, cls, "forward"):
+            if isinstance(value, Function) and value.node not in seen:
+                found.extend(_new_nodes(resolver, value, seen))
+    return tuple(found)
+
+
+def _new_nodes(
+    resolver: Resolver, function: Function, seen: set[FunctionNode | ast.Lambda]
+) -> Iterator[Reached]:
+    """The nodes of ``function`` and of the functions it calls, as far as none of them is in ``seen``."""
+    pending = [function]
+    while pending:
+        current = pending.pop()
+        if current.node in seen:
+            continue
+        seen.add(current.node)
+        body = current.node.body
+        for node in lexical_nodes(body if isinstance(body, list) else [body]):
+            yield Reached(node, current.module, False)
+            if isinstance(node, ast.Call):
+                pending.extend(resolver.callees(node, current.module))
+
+
+def library_networks(models: Iterable[Model]) -> tuple[Model, ...]:
+    """Those of ``models`` whose class is a library's."""
+    return tuple(model for model in models if model.cls is None)
+
+
+def called_names(resolver: Resolver, reached: Reached) -> frozenset[str]:
+    """The library names a call node may call; methods of library objects included (``torch.nn.BCELoss``)."""
+    node = reached.node
+    if not isinstance(node, ast.Call):
+        return frozenset()
+    names = resolver.names(node.func, reached.module)
+    made = {
+        value.maker.name
+        for value in resolver.values(node.func, reached.module)
+        if isinstance(value, Made) and isinstance(value.maker, External)
+    }
+    return names | made
+
+
+def method_name(resolver: Resolver, reached: Reached) -> str | None:
+    """``masked_fill`` for a call of that method on an object that is neither a module nor first-party."""
+    node = reached.node
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return None
+    if resolver.callees(node, reached.module) or resolver.names(node.func, reached.module):
+        return None
+    return node.func.attr

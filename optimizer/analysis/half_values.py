@@ -1,0 +1,270 @@
+"""Where values that a network computed in half precision are handed to something outside PyTorch.
+
+NumPy has no bfloat16: ``tensor.numpy()`` raises TypeError on one, and so do the libraries that call it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .facts import Fact
+from .reaching import reaching_bindings
+from .resolver import Resolver
+from .scopes import Assigned, Binding, Iterated, Parameter
+from .scopes import Path as Part
+from .signatures import argument_for
+from .syntax import FunctionNode, Module
+from .values import External, Function, Unknown
+
+_EXACT_RESULTS = frozenset(
+    "argmax argmin argsort item tolist float double long int bool byte size numel dim numpy nonzero eq ne gt lt ge le "
+    "isnan isinf isfinite any all type_as shape stride get_device index_select_ allclose equal count_nonzero".split()
+)
+"""Functions and methods whose result is no half-precision tensor, whatever they are given."""
+_PAIRS = frozenset({"max", "min", "topk", "sort", "median", "mode", "kthvalue", "cummax"})
+"""Those that return values and then their indices."""
+_PLAIN_ATTRIBUTES = frozenset({"shape", "dtype", "device", "ndim", "is_cuda", "indices"})
+_FLOAT_METHODS = frozenset(
+    "detach cpu squeeze unsqueeze view reshape permute transpose t contiguous clone flatten mean sum softmax "
+    "log_softmax sigmoid tanh exp clamp cuda to".split()
+)
+_FLOAT_FUNCTIONS = frozenset({"softmax", "log_softmax", "sigmoid", "tanh", "exp", "squeeze"})
+_OWN_PACKAGES = frozenset(
+    {"torch", "torchvision", "torchaudio", "torchmetrics", "builtins", "tqdm"}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class HalfUse(Fact):
+    """A value that may be in half precision, at the place where it leaves PyTorch.
+
+    ``value`` is the expression handed over. ``is_float`` says that it is certainly a floating-point tensor, so that
+    ``.float()`` restores what was there before autocast. ``taker`` names who gets it.
+    """
+
+    value: ast.expr
+    is_float: bool
+    taker: str
+
+
+def half_uses(resolver: Resolver, producers: frozenset[ast.Call]) -> tuple[HalfUse, ...]:
+    """Where results of the forward passes ``producers``, run under autocast, leave PyTorch."""
+    trace = _Trace(resolver, producers)
+    return tuple(
+        HalfUse(module, call, value, trace.is_float(value, module), taker)
+        for module in resolver.project.modules
+        for call in module.calls
+        for value, taker in _handed_over(resolver, call, module)
+        if trace.may_be_half(value, module)
+    )
+
+
+def _handed_over(
+    resolver: Resolver, call: ast.Call, module: Module
+) -> Iterator[tuple[ast.expr, str]]:
+    """The arguments of ``call`` that leave PyTorch, and where to."""
+    function = call.func
+    if isinstance(function, ast.Attribute) and function.attr in {"numpy", "__array__"}:
+        yield function.value, "NumPy"
+        return
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if not given or resolver.callees(call, module):
+        return
+    values = resolver.values(function, module)
+    for value in values:
+        if isinstance(value, External) and value.name.partition(".")[0] not in _OWN_PACKAGES:
+            yield from ((argument, f"`{value.name}`") for argument in given)
+            return
+    if isinstance(function, ast.Name) and any(isinstance(value, Unknown) for value in values):
+        yield from ((argument, f"`{function.id}`") for argument in given)
+
+
+class _Trace:
+    """Follows values back to the calls that produced them."""
+
+    def __init__(self, resolver: Resolver, producers: frozenset[ast.Call]) -> None:
+        self._resolver = resolver
+        self._producers = producers
+        self._seen: set[ast.AST] = set()
+
+    def may_be_half(self, node: ast.expr, module: Module) -> bool:
+        """Whether ``node`` may hold, or be computed from, what a producer returned."""
+        self._seen = set()
+        return self._half(node, module)
+
+    def is_float(self, node: ast.expr, module: Module) -> bool:
+        """Whether ``node`` is certainly a floating-point tensor made by a producer."""
+        inner: ast.expr | None = node
+        while inner is not None and inner not in self._producers:
+            inner = self._float_source(inner, module)
+        return inner is not None
+
+    def _float_source(self, node: ast.expr, module: Module) -> ast.expr | None:
+        """What ``node`` has its floating-point type from."""
+        match node:
+            case ast.Call():
+                return self._float_operand(node, module)
+            case ast.Name():
+                return self._only_value(node, module)
+            case ast.Attribute(value, "data" | "T" | "mT"):
+                return value
+            case ast.Subscript(value, index) if not isinstance(index, ast.Constant):
+                return value
+            case _:
+                return None
+
+    def _float_operand(self, call: ast.Call, module: Module) -> ast.expr | None:
+        if not isinstance(call.func, ast.Attribute | ast.Name):
+            return None
+        names = self._resolver.names(call.func, module)
+        if names:
+            is_known = all(n.rpartition(".")[2] in _FLOAT_FUNCTIONS for n in names)
+            return call.args[0] if is_known and call.args else None
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _FLOAT_METHODS:
+            return call.func.value
+        return None
+
+    def _only_value(self, name: ast.Name, module: Module) -> ast.expr | None:
+        bindings = self._bindings(name, module)
+        sources = [binding.source for binding in bindings]
+        if len(sources) == 1 and isinstance(source := sources[0], Assigned) and not source.path:
+            return source.value
+        return None
+
+    def _bindings(self, name: ast.Name, module: Module) -> list[Binding]:
+        scope = module.scope(name)
+        found = scope.lookup(name.id)
+        if found is None:
+            return []
+        owner, bindings = found
+        return reaching_bindings(module, owner, bindings, scope, name)
+
+    def _half(self, node: ast.expr | None, module: Module) -> bool:
+        if node is None or node in self._seen:
+            return False
+        self._seen.add(node)
+        match node:
+            case ast.Call():
+                return self._call(node, module)
+            case ast.Name():
+                return self._name(node, module)
+            case ast.Attribute():
+                return self._attribute(node, module)
+            case ast.Subscript(value=value, slice=ast.Constant(value=key)):
+                return not _is_pair(value, (key,)) and self._half(value, module)
+            case _:
+                return self._any(_parts(node), module)
+
+    def _any(self, nodes: list[ast.expr], module: Module) -> bool:
+        return any(self._half(node, module) for node in nodes)
+
+    def _call(self, call: ast.Call, module: Module) -> bool:
+        if call in self._producers:
+            return True
+        function = call.func
+        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if last in _EXACT_RESULTS:
+            return False
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        names = self._resolver.names(function, module)
+        if names:
+            ours = all(n.partition(".")[0] in _OWN_PACKAGES for n in names)
+            return ours and self._any(given, module)
+        functions = self._resolver.callees(call, module)
+        if functions:
+            return any(self._returns_half(f) for f in functions)
+        receiver = [function.value] if isinstance(function, ast.Attribute) else []
+        return self._any([*receiver, *given], module)
+
+    def _returns_half(self, function: Function) -> bool:
+        if isinstance(function.node, ast.Lambda):
+            return self._half(function.node.body, function.module)
+        return any(
+            self._half(node.value, function.module)
+            for node in ast.walk(function.node)
+            if isinstance(node, ast.Return | ast.Yield)
+        )
+
+    def _name(self, name: ast.Name, module: Module) -> bool:
+        if any(self._binding(binding, module) for binding in self._bindings(name, module)):
+            return True
+        return any(self._half(added, module) for added in _added_to(name, module))
+
+    def _binding(self, binding: Binding, module: Module) -> bool:
+        match binding.source:
+            case Assigned(value, path):
+                return not _is_pair(value, path) and self._half(value, module)
+            case Iterated(iterable):
+                return self._half(iterable, module)
+            case Parameter(ast.FunctionDef() | ast.AsyncFunctionDef() as function):
+                return self._argument(function, binding.name)
+            case _:
+                return False
+
+    def _argument(self, function: FunctionNode, name: str) -> bool:
+        for site in self._resolver.call_sites(function):
+            passed = argument_for(function, name, site.call, site.bound)
+            if passed is not None and self._half(passed.given, site.module):
+                return True
+        return False
+
+    def _attribute(self, node: ast.Attribute, module: Module) -> bool:
+        if node.attr in _PLAIN_ATTRIBUTES:
+            return False
+        cls = module.enclosing_class(node)
+        if cls is not None and isinstance(node.value, ast.Name):
+            assigned = module.self_assignments.get((cls, node.attr), [])
+            if self._any([value for value, _ in assigned], module):
+                return True
+        return self._half(node.value, module)
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    """The expressions whose values are part of that of ``node``."""
+    match node:
+        case ast.BinOp(left, _, right):
+            return [left, right]
+        case ast.UnaryOp(operand=operand):
+            return [operand]
+        case ast.IfExp(body=body, orelse=orelse):
+            return [body, orelse]
+        case ast.BoolOp(values=values) | ast.Dict(values=values):
+            return values
+        case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
+            return elements
+        case ast.ListComp(elt=element) | ast.GeneratorExp(elt=element) | ast.SetComp(elt=element):
+            return [element]
+        case ast.Subscript() | ast.Starred() | ast.NamedExpr() | ast.Await():
+            return [node.value]
+        case _:
+            return []
+
+
+def _is_pair(value: ast.expr, path: Part | tuple[object, ...]) -> bool:
+    """Whether ``path`` leads to the indices among what ``value`` (``torch.max(x, 1)``) returns."""
+    if not (isinstance(value, ast.Call) and path and path[0] == 1):
+        return False
+    function = value.func
+    last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return last in _PAIRS
+
+
+def _added_to(name: ast.Name, module: Module) -> Iterator[ast.expr]:
+    """What is appended to the list ``name`` stands for, or added in place to its value."""
+    scope = module.scope(name)
+    found = scope.lookup(name.id)
+    for node in module.nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            base, added = node.func.value, node.args[0]
+            if node.func.attr not in {"append", "extend", "add"}:
+                continue
+        elif isinstance(node, ast.AugAssign):
+            base, added = node.target, node.value
+        else:
+            continue
+        if isinstance(base, ast.Name) and base.id == name.id:
+            there = module.scope(base).lookup(base.id)
+            if found is not None and there is not None and there[0] is found[0]:
+                yield added

@@ -1,0 +1,231 @@
+"""Where networks are put, and how a piece of code can ask whether that is a GPU."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .devices import DEVICE_MAKERS
+from .facts import DeviceKind, Model
+from .models import models_in
+from .placement import default_device_call, move_target
+from .references import quoted, reference
+from .resolver import Resolver, Values
+from .scopes import Parameter
+from .signatures import call_argument
+from .syntax import FunctionNode, Module
+from .values import External, Literal, Made, Unknown
+
+_ABOUT_CUDA = re.compile(r"cuda|gpu|device", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkDevice:
+    """Where networks are trained.
+
+    When ``kind`` is ``CHOSEN``, ``device`` is the device they are moved to, or ``test`` the condition under which they
+    are moved to CUDA; both are None when it is chosen in a way that cannot be written down again.
+    """
+
+    kind: DeviceKind
+    module: Module | None = None
+    device: ast.expr | None = None
+    test: ast.expr | None = None
+
+
+_SOMEHOW = NetworkDevice(DeviceKind.CHOSEN)
+
+
+def network_device(resolver: Resolver, networks: Iterable[Model]) -> NetworkDevice:
+    """Where ``networks`` are moved to; ``CPU`` when nothing moves any of them."""
+    wanted = {network.node for network in networks}
+    modules = resolver.project.modules
+    moves = [
+        move
+        for module in modules
+        for call in module.calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in {"to", "cuda"}
+        for move in _moves(resolver, call, module, wanted)
+    ]
+    if not moves:
+        on_gpu = any(default_device_call(resolver, module) for module in modules)
+        return _SOMEHOW if on_gpu else NetworkDevice(DeviceKind.CPU)
+    devices = [move for move in moves if move.device is not None]
+    if devices:
+        return devices[0] if len({_code(move.device) for move in devices}) == 1 else _SOMEHOW
+    if all(move.kind is DeviceKind.CUDA for move in moves):
+        return moves[0]
+    return moves[0] if len({_code(move.test) for move in moves}) == 1 else _SOMEHOW
+
+
+def _code(expression: ast.expr | None) -> str | None:
+    return ast.dump(expression) if expression is not None else None
+
+
+def _moves(
+    resolver: Resolver, call: ast.Call, module: Module, networks: set[ast.Call]
+) -> Iterator[NetworkDevice]:
+    assert isinstance(call.func, ast.Attribute)
+    kind = move_target(resolver, call, module)
+    if kind in (None, DeviceKind.CPU):
+        return
+    moved = models_in(resolver, resolver.values(call.func.value, module))
+    if not any(model.node in networks for model in moved):
+        return
+    if kind is DeviceKind.CHOSEN:
+        yield NetworkDevice(kind, module, call_argument(call, "device", 0))
+        return
+    tests = list(_tests(module, call))
+    if kind is DeviceKind.CUDA and not tests:
+        yield NetworkDevice(kind, module)
+        return
+    test = tests[0] if len(tests) == 1 else None
+    if test is not None and _ABOUT_CUDA.search(module.code(test)):
+        yield NetworkDevice(DeviceKind.CHOSEN, module, None, test)
+    else:
+        yield _SOMEHOW
+
+
+def _tests(module: Module, node: ast.AST) -> Iterator[ast.expr | None]:
+    """The tests that must be true for ``node`` to run, as far as its function says; None for one that must not."""
+    child = node
+    for ancestor in module.ancestors(node):
+        if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return
+        if isinstance(ancestor, ast.If) and ancestor is not module.main_guard:
+            if child is not ancestor.test:
+                yield ancestor.test if child in ancestor.body else None
+        elif isinstance(ancestor, ast.IfExp) and child is not ancestor.test:
+            yield ancestor.test if child is ancestor.body else None
+        child = ancestor
+
+
+def uses_cuda(resolver: Resolver, where: NetworkDevice, at: ast.stmt, module: Module) -> str | None:
+    """An expression that is true at ``at`` when the networks are on a GPU; None when they always are.
+
+    Where nothing more precise can be said it asks whether there is a GPU at all.
+    """
+    if where.kind is DeviceKind.CUDA:
+        return None
+    code = None
+    if where.module is not None and where.test is not None:
+        code = code_at(resolver, where.test, where.module, at, module)
+    elif where.module is not None and where.device is not None:
+        device = code_at(resolver, where.device, where.module, at, module)
+        if device is not None:
+            code = _is_cuda(device, resolver.values(where.device, where.module), module)
+    return code or reference(module, "torch.cuda.is_available").code + "()"
+
+
+def _is_cuda(code: str, values: Values, module: Module) -> str:
+    """The test whether the device ``code`` is CUDA, in the simplest form its type allows."""
+    cuda = quoted(module, "cuda")
+    if values and all(_is_device_object(v) for v in values):
+        return f"{code}.type == {cuda}"
+    texts = {v.value for v in values if isinstance(v, Literal)}
+    if len(texts) == len(values) and all(isinstance(t, str) for t in texts):
+        if any(str(t).startswith("cuda:") for t in texts):
+            return f"{code}.startswith({cuda})"
+        return f"{code} == {cuda}"
+    return f"{reference(module, 'torch.device').code}({code}).type == {cuda}"
+
+
+def _is_device_object(value: object) -> bool:
+    return (
+        isinstance(value, Made)
+        and isinstance(value.maker, External)
+        and value.maker.name in DEVICE_MAKERS
+    )
+
+
+def code_at(
+    resolver: Resolver, expression: ast.expr, module: Module, at: ast.stmt, at_module: Module
+) -> str | None:
+    """Code that stands for ``expression`` of ``module`` where ``at`` stands, None when there is none."""
+    names = [n for n in ast.walk(expression) if isinstance(n, ast.Name)]
+    renamed: dict[str, str] = {}
+    for name in names:
+        if all(isinstance(v, External) for v in resolver.values(name, module)) and (
+            at_module is module or name.id == "torch"
+        ):
+            renamed[name.id] = name.id
+            continue
+        local = _same_object(resolver, name, module, at, at_module)
+        if local is None:
+            return None
+        renamed[name.id] = local
+    code = module.code(expression)
+    if all(old == new for old, new in renamed.items()):
+        return " ".join(code.split())
+    if isinstance(expression, ast.Name):
+        return renamed[expression.id]
+    if isinstance(expression, ast.Attribute) and len(names) == 1:
+        return renamed[names[0].id] + code[len(names[0].id) :]
+    return None
+
+
+def _same_object(
+    resolver: Resolver, name: ast.Name, module: Module, at: ast.stmt, at_module: Module
+) -> str | None:
+    """The name by which ``at`` can reach what ``name`` stands for."""
+    scope = at_module.scope(at)
+    here = scope.lookup(name.id)
+    there = module.scope(name).lookup(name.id)
+    if (
+        here
+        and there
+        and here[0] is there[0]
+        and _is_set(here[0].node, here[1][0].node, at, at_module)
+    ):
+        return name.id
+    receiver = _receiver(module, name)
+    if receiver is not None:
+        own = _receiver_of(at_module, at)
+        return own if own and at_module.enclosing_class(at) is receiver else None
+    wanted = resolver.values(name, module)
+    if not wanted or any(isinstance(v, Unknown) for v in wanted):
+        return None
+    function = at_module.function(at)
+    if function is not None:
+        for argument in [
+            *function.args.posonlyargs,
+            *function.args.args,
+            *function.args.kwonlyargs,
+        ]:
+            if resolver.name_values(argument.arg, at, at_module) == wanted:
+                return argument.arg
+    found = scope.lookup(name.id)
+    if found and resolver.name_values(name.id, at, at_module) == wanted:
+        return name.id if _is_set(found[0].node, found[1][0].node, at, at_module) else None
+    return None
+
+
+def _is_set(scope: ast.AST, binding: ast.AST, at: ast.stmt, module: Module) -> bool:
+    """Whether a name bound at ``binding`` has its value when ``at`` runs."""
+    function = module.function(at)
+    if scope is (function or module.tree):
+        return getattr(binding, "lineno", 0) < at.lineno
+    if isinstance(scope, ast.Module) and module.name != "__main__" and module.main_guard:
+        return binding not in set(ast.walk(module.main_guard))
+    return True
+
+
+def _receiver(module: Module, name: ast.Name) -> ast.ClassDef | None:
+    """The class of whose methods ``name`` is the ``self``."""
+    function = module.function(name)
+    found = module.scope(name).lookup(name.id)
+    if function is None or found is None or not isinstance(found[1][0].source, Parameter):
+        return None
+    return module.enclosing_class(name) if _first_parameter(function) == name.id else None
+
+
+def _receiver_of(module: Module, at: ast.stmt) -> str | None:
+    function = module.function(at)
+    return _first_parameter(function) if function is not None else None
+
+
+def _first_parameter(function: FunctionNode) -> str | None:
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    return arguments[0].arg if arguments else None

@@ -1,0 +1,134 @@
+"""What a script already says about precision: autocast regions, half-precision types, frameworks that own the step."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .facts import Fact
+from .models import is_module_value, unwrap
+from .project import Project
+from .resolver import Resolver
+from .syntax import Module
+
+_AMP = frozenset({"autocast", "GradScaler", "custom_fwd", "custom_bwd", "set_autocast_enabled"})
+_HALF_TYPES = frozenset({"float16", "half", "bfloat16", "HalfTensor", "BFloat16Tensor"})
+_DOUBLE_TYPES = frozenset({"float64", "double"})
+_FRAMEWORKS = (
+    ("apex.amp", "NVIDIA Apex"),
+    ("apex.fp16_utils", "NVIDIA Apex"),
+    ("accelerate.", "Accelerate"),
+    ("lightning.", "Lightning"),
+    ("pytorch_lightning.", "Lightning"),
+    ("lightning_fabric.", "Lightning Fabric"),
+    ("deepspeed.", "DeepSpeed"),
+    ("transformers.Trainer", "the Hugging Face Trainer"),
+    ("transformers.Seq2SeqTrainer", "the Hugging Face Trainer"),
+    ("ignite.engine.", "Ignite"),
+    ("fastai.", "fastai"),
+    ("composer.", "Composer"),
+    ("catalyst.", "Catalyst"),
+    ("mmengine.", "MMEngine"),
+    ("mmcv.runner", "MMCV"),
+    ("colossalai.", "Colossal-AI"),
+    ("fairscale.", "FairScale"),
+    ("torch_xla.", "PyTorch/XLA"),
+    ("torch.distributed.fsdp", "FSDP"),
+    ("torch.distributed._composable", "FSDP"),
+    ("torch.distributed.tensor", "tensor parallelism"),
+    ("torch.distributed.pipelining", "pipeline parallelism"),
+    ("torch.distributed.rpc", "RPC"),
+    ("torch.distributed.autograd", "distributed autograd"),
+)
+_FRAMEWORK_PACKAGES = frozenset(name.partition(".")[0] for name, _ in _FRAMEWORKS)
+
+
+@dataclass(frozen=True, eq=False)
+class PrecisionUse(Fact):
+    """Something that decides the precision of the script; ``what`` names it as it reads after "already uses"."""
+
+    node: ast.expr
+    what: str
+
+
+def find_precision_uses(resolver: Resolver) -> tuple[PrecisionUse, ...]:
+    """Autocast, loss scaling and half-precision types that are there already, in source order per module."""
+    wanted = _AMP | _HALF_TYPES
+    found: list[PrecisionUse] = []
+    for module in resolver.project.modules:
+        for node, name in _named(module, wanted):
+            what = _precision_use(resolver, node, name, module)
+            if what is not None:
+                found.append(PrecisionUse(module, node, what))
+    return tuple(found)
+
+
+def _precision_use(resolver: Resolver, node: ast.expr, name: str, module: Module) -> str | None:
+    libraries = resolver.names(node, module)
+    if name in _AMP and any(n.startswith(("torch.", "apex.")) for n in libraries):
+        return f"`{name}`"
+    if name in _HALF_TYPES and any(n.startswith("torch.") for n in libraries):
+        return f"`torch.{name}`"
+    parent = module.parents.get(node)
+    converts = isinstance(parent, ast.Call) and parent.func is node and not parent.args
+    if name in {"half", "bfloat16"} and isinstance(node, ast.Attribute) and converts:
+        return f"`.{name}()`"
+    return None
+
+
+def find_frameworks(resolver: Resolver) -> tuple[PrecisionUse, ...]:
+    """Libraries that run the training step, or shard it, in their own way."""
+    found: list[PrecisionUse] = []
+    for module in resolver.project.modules:
+        text = module.source.text
+        if not any(package in text for package in _FRAMEWORK_PACKAGES - {"torch"}) and (
+            "torch.distributed" not in text
+        ):
+            continue
+        for node in module.nodes:
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+                for name in resolver.names(node, module):
+                    owner = next((o for prefix, o in _FRAMEWORKS if name.startswith(prefix)), None)
+                    if owner is not None:
+                        found.append(PrecisionUse(module, node, owner))
+    return tuple(found)
+
+
+def runs_in_double(resolver: Resolver) -> PrecisionUse | None:
+    """Where the script says that it computes in float64, which autocast leaves alone."""
+    for module in resolver.project.modules:
+        for node, name in _named(module, _DOUBLE_TYPES):
+            parent = module.parents.get(node)
+            if not isinstance(parent, ast.Call):
+                continue
+            if "torch.set_default_dtype" in resolver.names(parent.func, module):
+                return PrecisionUse(module, node, f"`torch.{name}` as the default type")
+            if isinstance(node, ast.Attribute) and parent.func is node and not parent.args:
+                holders = unwrap(resolver, resolver.values(node.value, module))
+                if any(is_module_value(resolver, holder) for holder in holders):
+                    return PrecisionUse(module, node, f"a network in `torch.{name}`")
+    return None
+
+
+def imported_packages(project: Project) -> frozenset[str]:
+    """The top-level packages the project imports."""
+    packages: set[str] = set()
+    for module in project.modules:
+        for node in module.nodes:
+            if isinstance(node, ast.Import):
+                packages.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                packages.add(node.module.partition(".")[0])
+    return frozenset(packages)
+
+
+def _named(module: Module, wanted: frozenset[str]) -> Iterator[tuple[ast.expr, str]]:
+    """The names and attributes read in ``module`` whose last identifier is one of ``wanted``."""
+    if not any(word in module.source.text for word in wanted):
+        return
+    for node in module.nodes:
+        if isinstance(node, ast.Attribute) and node.attr in wanted:
+            yield node, node.attr
+        elif isinstance(node, ast.Name) and node.id in wanted and isinstance(node.ctx, ast.Load):
+            yield node, node.id
