@@ -16,8 +16,10 @@ from functools import lru_cache
 
 from .rewriting.edits import (
     AddImport,
+    AddParameter,
     Decorate,
     Edit,
+    InsertArgument,
     RemoveArgument,
     RemoveImportedName,
     ReplaceExpression,
@@ -78,8 +80,12 @@ def edited_span(edit: Edit) -> Span | None:
     match edit:
         case AddImport() | RemoveImportedName():
             return None
-        case SetArgument(call=span) | RemoveArgument(call=span) | Decorate(function=span):
+        case SetArgument(call=span) | InsertArgument(call=span) | RemoveArgument(call=span):
             return span
+        case Decorate(function=span):
+            return span
+        case AddParameter(function=span):
+            return Span(span.line, span.column, span.line, span.column)
         case ReplaceExpression(target=span) | SetDictEntry(target=span):
             return span
         case Wrap(first=first, last=last):

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Sequence
 from ..source import SourceFile
 from .edits import (
     AddImport,
+    AddParameter,
     Edit,
     InsertAfter,
+    InsertArgument,
     InsertBefore,
     RemoveArgument,
     ReplaceExpression,
@@ -25,6 +27,7 @@ from .edits import (
 from .expressions import expression_rewrite
 from .imports import add_import, partial_removals, whole_removals
 from .own_lines import give_own_lines
+from .parameters import parameter_rewrite
 from .rewrites import EditError, carry_out
 from .source_tree import SourceTree
 from .statements import StatementEdits
@@ -57,11 +60,13 @@ def _apply(source: SourceFile, edits: Sequence[Edit], style: Style | None) -> st
     in_place = _distinct(edit for edit in edits if not isinstance(edit, AddImport))
     tree, in_place = give_own_lines(tree, whole_removals(tree, in_place), style)
     rewrites = list(partial_removals(tree, in_place))
-    rewrites += [
-        expression_rewrite(tree, edit, style)
-        for edit in in_place
-        if isinstance(edit, SetArgument | RemoveArgument | SetDictEntry | ReplaceExpression)
-    ]
+    for edit in in_place:
+        if isinstance(edit, AddParameter):
+            rewrites.append(parameter_rewrite(tree, edit, style))
+        elif isinstance(
+            edit, SetArgument | InsertArgument | RemoveArgument | SetDictEntry | ReplaceExpression
+        ):
+            rewrites.append(expression_rewrite(tree, edit, style))
     statements = StatementEdits(tree, in_place, style)
     layout = statements.layout({rewrite.start for rewrite in rewrites})
     text = carry_out(tree.text, [*rewrites, *layout, *statements.rewrites()])

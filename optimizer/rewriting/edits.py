@@ -45,6 +45,15 @@ class SetArgument:
 
 
 @dataclass(frozen=True)
+class InsertArgument:
+    """Insert ``value`` before the argument at index ``position`` of the call at ``call``, in the layout of the call."""
+
+    call: Span
+    position: int
+    value: str
+
+
+@dataclass(frozen=True)
 class RemoveArgument:
     """Remove the keyword argument ``keyword`` from the call at ``call``."""
 
@@ -132,6 +141,18 @@ class Decorate:
 
 
 @dataclass(frozen=True)
+class AddParameter:
+    """Give the function at ``function`` the parameter ``name``, behind its parameter ``after``.
+
+    Other edits may lie inside the function.
+    """
+
+    function: Span
+    name: str
+    after: str
+
+
+@dataclass(frozen=True)
 class AddImport:
     """Import ``module`` (``name`` None) or ``name`` from ``module``, unless that very import is already there.
 
@@ -154,6 +175,7 @@ class RemoveImportedName:
 
 Edit: TypeAlias = (
     SetArgument
+    | InsertArgument
     | RemoveArgument
     | SetDictEntry
     | ReplaceExpression
@@ -163,6 +185,7 @@ Edit: TypeAlias = (
     | RemoveStatement
     | Wrap
     | Decorate
+    | AddParameter
     | AddImport
     | RemoveImportedName
 )

@@ -9,13 +9,20 @@ from collections.abc import Callable
 from functools import partial
 
 from .comma_list import CommaList
-from .edits import RemoveArgument, ReplaceExpression, SetArgument, SetDictEntry, Span
+from .edits import (
+    InsertArgument,
+    RemoveArgument,
+    ReplaceExpression,
+    SetArgument,
+    SetDictEntry,
+    Span,
+)
 from .lines import line_starts, tokens
 from .rewrites import EditError, Rank, Rewrite
 from .source_tree import SourceTree
 from .style import Style
 
-ExpressionEdit = SetArgument | RemoveArgument | SetDictEntry | ReplaceExpression
+ExpressionEdit = SetArgument | InsertArgument | RemoveArgument | SetDictEntry | ReplaceExpression
 _KEYWORD = re.compile(r"([^\W\d]\w*)(\s*=\s*)(?!=)")
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List)
 
@@ -26,6 +33,9 @@ def expression_rewrite(source: SourceTree, edit: ExpressionEdit, style: Style) -
         case SetArgument():
             node = _find(source, ast.Call, edit.call, edit)
             function: Callable[[str], str] = partial(_set_argument, edit=edit, style=style)
+        case InsertArgument():
+            node = _find(source, ast.Call, edit.call, edit)
+            function = partial(_insert_argument, edit=edit, style=style)
         case RemoveArgument():
             node = _find(source, ast.Call, edit.call, edit)
             function = partial(_remove_argument, edit=edit)
@@ -92,6 +102,14 @@ def _set_argument(text: str, edit: SetArgument, style: Style) -> str:
     equals = " = " if head and head[2] == " = " else "="
     item = edit.keyword + equals + value
     return function + arguments.insert(index, item, style.newline, style.indent).text
+
+
+def _insert_argument(text: str, edit: InsertArgument, style: Style) -> str:
+    function, arguments = _arguments(text)
+    if edit.position > len(arguments.items):
+        raise EditError(edit, "the call has fewer arguments")
+    value = _as_element("f({}, k=0)", edit.value, edit)
+    return function + arguments.insert(edit.position, value, style.newline, style.indent).text
 
 
 def _remove_argument(text: str, edit: RemoveArgument) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from .edits import (
+    AddParameter,
     Decorate,
     Edit,
     InsertAfter,
+    InsertArgument,
     InsertBefore,
     RemoveArgument,
     RemoveStatement,
@@ -33,13 +35,13 @@ class EditError(ValueError):
 def edit_span(edit: Edit) -> Span | None:
     """Where ``edit`` applies; None for imports, which find their own place."""
     match edit:
-        case SetArgument() | RemoveArgument():
+        case SetArgument() | InsertArgument() | RemoveArgument():
             return edit.call
         case InsertBefore() | InsertAfter() | ReplaceStatement() | RemoveStatement():
             return edit.statement
         case Wrap():
             return edit.first
-        case Decorate():
+        case Decorate() | AddParameter():
             return edit.function
         case _:
             return getattr(edit, "target", None)
