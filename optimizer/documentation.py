@@ -32,7 +32,7 @@ def page(transform: Transform) -> str:
 
 Tier: **{transform.tier.label}** · stage: {stage_label(transform)} · runs {runs}
 
-{transform.documentation()}
+{transform.documentation().replace("``", "`")}
 
 ## Example
 

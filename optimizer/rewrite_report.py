@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,11 +72,23 @@ def to_json(reports: Sequence[FileReport]) -> str:
     return json.dumps({"version": JSON_VERSION, "files": files}, indent=2) + "\n"
 
 
-def to_diff(file: RewrittenFile, paint: Paint) -> str:
-    """The change of one file as a unified diff whose hunks name the transforms behind them."""
+def to_diff(file: RewrittenFile, paint: Paint) -> bytes:
+    """The change of one file as a unified diff whose hunks name the transforms behind them.
+
+    In the encoding of the file, so that ``git apply`` and ``patch`` take it.
+    """
     from .rewriting.attribution import unified_diff
 
-    return unified_diff(file.original, file.text, file.provenance)
+    label = display_path(file.path).replace(os.sep, "/").lstrip("/")
+    text = unified_diff(label, file.provenance, file.original.bom)
+    lines = (paint(line, _diff_colour(line)) for line in text.split("\n"))
+    return "\n".join(lines).encode(file.original.encoding)
+
+
+def _diff_colour(line: str) -> str:
+    if line.startswith(("--- ", "+++ ")):
+        return "bold"
+    return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
 
 
 def to_text(reports: Sequence[FileReport], written: bool, paint: Paint) -> str:

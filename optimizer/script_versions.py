@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .analysis.project import load_project
 from .execution.runner import ScriptVersion
-from .source import Sources
+from .source import Sources, parse
 
 
 def beside(original: Path, rewritten: Path, args: tuple[str, ...]) -> ScriptVersion:
@@ -17,10 +17,11 @@ def beside(original: Path, rewritten: Path, args: tuple[str, ...]) -> ScriptVers
     that name), so that a copy put elsewhere still finds its project. Raises TorchoptError when it
     cannot be read.
     """
-    if rewritten.parent.resolve() == original.parent.resolve():
-        return ScriptVersion(rewritten, args=args)
     sources = Sources()
     text = sources.read(rewritten).text
+    parse(sources.read(rewritten))
+    if rewritten.parent.resolve() == original.parent.resolve():
+        return ScriptVersion(rewritten, args=args)
     brought = {module.name: module for module in load_project(rewritten, sources).modules[1:]}
     in_place = sources.with_texts({original: text})
     needed = {module.name: module for module in load_project(original, in_place).modules[1:]}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO, TypeAlias, TypeVar
@@ -74,3 +75,21 @@ def with_progress(items: Sequence[_T], description: str) -> Iterator[_T]:
         for item in remaining:
             yield item
             progress.advance(task)
+
+
+@contextmanager
+def progress_bar() -> Generator[Callable[[int, int, str], None], None, None]:
+    """Gives a function that shows (done, total, description) on stderr, when that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, description: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def show(done: int, total: int, description: str) -> None:
+            progress.update(task, completed=done, total=total, description=description)
+
+        yield show

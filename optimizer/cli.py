@@ -1,0 +1,86 @@
+"""The command ``torchopt``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+import typer
+
+from .commands.catalogue import explain, rules
+from .commands.flags import Action
+from .commands.rewrite import rewrite
+from .commands.verify import verify
+from .errors import ExitCode, TorchoptError
+from .terminal import print_error
+
+_INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+# typer brings its own copy of click in newer versions: what they both raise is reached through typer.
+_UsageError = cast("type[Exception]", typer.BadParameter.__base__)
+
+app = typer.Typer(
+    name="torchopt",
+    help="Rewrite a PyTorch training script to run faster, and prove that it trains the same.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(rewrite)
+app.command()(verify)
+app.command()(rules)
+app.command()(explain)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``torchopt`` with ``arguments`` (default: the command line's); gives the exit status."""
+    own, script_arguments = _split(sys.argv[1:] if arguments is None else arguments)
+    try:
+        parsed: Action | int | None = app(own, standalone_mode=False, prog_name="torchopt")
+        status = parsed(script_arguments) if callable(parsed) else parsed or ExitCode.OK
+        sys.stdout.flush()
+        return int(status)
+    except TorchoptError as error:
+        print_error(error)
+        return error.exit_code
+    except _UsageError as error:
+        print(f"torchopt: {' '.join(_message(error).split())}", file=sys.stderr)
+        return ExitCode.USAGE
+    except BrokenPipeError:
+        # Nobody reads on. Python would complain when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except (KeyboardInterrupt, typer.Abort):
+        return _INTERRUPTED
+
+
+@app.callback(invoke_without_command=True)
+def torchopt(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed_version
+
+        print(f"torchopt {installed_version('torchopt-cli')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(ExitCode.USAGE)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Our own arguments, and the script's: everything behind the first ``--``, untouched."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return list(arguments[:end]), tuple(arguments[end + 1 :])
+
+
+def _message(error: Exception) -> str:
+    """What a usage error of typer's says (its ``str`` leaves out which option it is about)."""
+    return str(getattr(error, "format_message", error.__str__)())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""``torchopt rules`` and ``torchopt explain``: what the transforms are."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from textwrap import dedent
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import ExitCode, TorchoptError
+from ..terminal import painter
+from .flags import Action
+
+if TYPE_CHECKING:
+    from ...transforms.base import Transform
+
+
+def rules() -> Action:
+    """List every transform: name, tier, stage, and what it does in a line."""
+    return _rules
+
+
+def explain(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The transform, such as no-grad.")],
+) -> Action:
+    """Explain one transform: what it does, why, when not, and an example."""
+    return lambda _: _explain(name)
+
+
+def example_diff(transform: Transform) -> str:
+    """The transform's example as the body of a unified diff: all of it, no file names."""
+    example = transform.example
+    before, after = (
+        dedent(text).lstrip("\n").splitlines() for text in (example.before, example.after)
+    )
+    lines = list(difflib.unified_diff(before, after, n=len(before) + len(after), lineterm=""))
+    return "".join(f"{line}\n" for line in lines[3:])
+
+
+def summary(transform: Transform) -> str:
+    """What the transform does: the first paragraph of its documentation, on one line."""
+    return " ".join(transform.documentation().split("\n\n")[0].split()).replace("``", "`")
+
+
+def stage_label(transform: Transform) -> str:
+    """The transform's stage in words."""
+    return transform.stage.name.lower().replace("_", " ")
+
+
+def _rules(_: tuple[str, ...]) -> int:
+    from ...transforms.registry import all_transforms
+
+    transforms = all_transforms()
+    width = max((len(transform.name) for transform in transforms), default=0)
+    for transform in transforms:
+        opt_in = " (only with --select)" if transform.opt_in else ""
+        print(
+            f"{transform.name:{width}}  {transform.tier.label:8}  {stage_label(transform):13}  "
+            f"{summary(transform)}{opt_in}"
+        )
+    return ExitCode.OK
+
+
+def _explain(name: str) -> int:
+    from ...transforms.registry import all_transforms
+    from ..config import suggestion
+
+    known = {transform.name: transform for transform in all_transforms()}
+    if name not in known:
+        raise TorchoptError(f"explain: no transform is called {name!r}{suggestion(name, known)}")
+    transform = known[name]
+    paint = painter(sys.stdout)
+    print(f"{paint(name, 'bold')} [{transform.tier.label}], stage: {stage_label(transform)}\n")
+    print(transform.documentation().replace("``", "`") + "\n")
+    for line in example_diff(transform).splitlines():
+        print(paint(line, {"+": "green", "-": "red"}.get(line[:1], "")))
+    return ExitCode.OK

@@ -1,0 +1,62 @@
+"""The flags several commands share. All default to None, "not said", so that a configuration can speak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+Action: TypeAlias = Callable[[tuple[str, ...]], int]
+"""A parsed command: takes the script's own arguments (those behind ``--``), gives the exit status."""
+
+Select: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--select", metavar="NAMES", help="Only these transforms (comma-separated)."),
+]
+Ignore: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="NAMES", help="Not these transforms (comma-separated)."),
+]
+TierName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--tier",
+        metavar="exact|numeric|semantic",
+        help="How far numbers may change: not at all, by rounding (default), or training itself.",
+    ),
+]
+TargetName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--target", metavar="cuda|cpu|auto", help="The device the script is meant to run on."
+    ),
+]
+Gpus: TypeAlias = Annotated[
+    int | None, typer.Option("--gpus", metavar="N", help="How many GPUs to train on.")
+]
+Torch: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--torch", metavar="VERSION", help="Write for this torch (default: the interpreter's)."
+    ),
+]
+Amp: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--amp", metavar="auto|bf16|fp16", help="The half-precision type for autocast."),
+]
+FormatName: TypeAlias = Annotated[
+    str | None, typer.Option("--format", metavar="text|json", help="How to report.")
+]
+Python: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="PROGRAM",
+        help="The interpreter that runs the script (default: the active environment's).",
+    ),
+]
+Paths: TypeAlias = Annotated[
+    list[Path], typer.Argument(metavar="PATH", help="Scripts, or folders to search for them.")
+]

@@ -1,0 +1,194 @@
+"""``torchopt rewrite``: rewrite scripts in place, or show what that would do."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..config import Format, Settings, load_settings
+from ..discovery import discover
+from ..environment import find_python, inspect_environment
+from ..errors import ExitCode, TorchoptError
+from ..options import Options
+from ..terminal import display_path, painter, print_error, print_note, with_progress
+from .flags import (
+    Action,
+    Amp,
+    FormatName,
+    Gpus,
+    Ignore,
+    Paths,
+    Python,
+    Select,
+    TargetName,
+    TierName,
+    Torch,
+)
+
+if TYPE_CHECKING:
+    from ...transforms.base import Transform
+    from ..pipeline import Rewritten
+
+
+def rewrite(
+    paths: Paths,
+    dry_run: Annotated[
+        bool | None,
+        typer.Option(
+            "--dry-run/--no-dry-run", help="Write nothing; show the diff, each hunk attributed."
+        ),
+    ] = None,
+    check: Annotated[
+        bool | None,
+        typer.Option(
+            "--check/--no-check", help="Write nothing; exit with 1 if anything would change."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the one changed file here."),
+    ] = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    tier: TierName = None,
+    target: TargetName = None,
+    gpus: Gpus = None,
+    torch: Torch = None,
+    amp: Amp = None,
+    format: FormatName = None,
+    verify: Annotated[
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Run both versions first; write nothing unless they train the same.",
+        ),
+    ] = None,
+    python: Python = None,
+) -> Action:
+    """Rewrite PATH... in place; print what was done, what was left alone, and why.
+
+    What follows -- is passed to the script when --verify runs it.
+    """
+    said = dict(dry_run=dry_run, check=check, output=output, select=select, ignore=ignore)
+    said |= dict(tier=tier, target=target, gpus=gpus, torch=torch, amp=amp, format=format)
+    flags = Settings.from_flags({**said, "verify": verify, "python": python})
+    return lambda script_arguments: _rewrite(paths, flags, script_arguments)
+
+
+def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str, ...]) -> int:
+    from ...transforms.registry import all_transforms
+    from ..pipeline import rewrite_all
+
+    folder = paths[0] if paths[0].is_dir() else paths[0].parent
+    settings = flags.over(load_settings(folder))
+    options_in = _options_in_folder(flags)
+    transforms = all_transforms()
+    _note_what_cannot_run(transforms, options_in(folder))
+    discovery = discover(paths)
+    scripts = with_progress(discovery.scripts, "Rewriting")
+    rewritten = rewrite_all(scripts, transforms, lambda script: options_in(script.parent))
+    errors = (*discovery.errors, *rewritten.errors)
+    for error in errors:
+        print_error(error)
+    verdict = ExitCode.OK
+    if settings.verify:
+        verdict = _verified(rewritten, settings, script_arguments)
+    written = not (settings.dry_run or settings.check or verdict)
+    if written:
+        _write(rewritten, settings.output)
+    _report(rewritten, errors, settings, written)
+    if errors:
+        return ExitCode.USAGE
+    return verdict or (ExitCode.FINDINGS if settings.check and rewritten.changed else ExitCode.OK)
+
+
+def _options_in_folder(flags: Settings) -> Callable[[Path], Options]:
+    """The options of the scripts in a folder, each folder being configured by what is nearest to it."""
+
+    @cache
+    def options_in(folder: Path) -> Options:
+        settings = flags.over(load_settings(folder))
+        return settings.options(inspect_environment(find_python(settings.python)))
+
+    return options_in
+
+
+def _note_what_cannot_run(transforms: Sequence[Transform], options: Options) -> None:
+    """Tell what the user asked for and will not get; raises for names that are no transform's."""
+    from ...transforms.base import Stage
+    from ..pipeline import selected_transforms
+
+    selected_transforms(transforms, options)
+    for transform in transforms:
+        if transform.name in options.select and transform.tier > options.tier:
+            tier = transform.tier.label
+            print_note(f"{transform.name} is {tier}: it only runs with --tier {tier}")
+    for_several = any(transform.stage is Stage.DISTRIBUTED for transform in transforms)
+    if (options.gpus or 1) > 1 and not for_several:
+        print_note(f"--gpus {options.gpus}: no transform for several GPUs is available yet")
+
+
+def _verified(
+    rewritten: Rewritten, settings: Settings, script_arguments: tuple[str, ...]
+) -> ExitCode:
+    """Run every script that would change against its original; the first verdict that forbids writing."""
+    from .verify import tell, verify_changes
+
+    final = {file.path: file for file in rewritten.files}
+    quiet = settings.dry_run or settings.format is Format.JSON
+    for result in rewritten.results:
+        files = [final[file.path] for file in result.files]
+        if not any(file.changed for file in files):
+            continue
+        report = verify_changes(result.entry, files, settings, script_arguments)
+        verdict = tell(report, as_json=False, stream=sys.stderr if quiet else sys.stdout)
+        if verdict is not ExitCode.OK:
+            return verdict
+    return ExitCode.OK
+
+
+def _write(rewritten: Rewritten, output: Path | None) -> None:
+    from ..source import write_all
+
+    changed = rewritten.changed
+    if output is None:
+        write_all(file.original.with_text(file.text) for file in changed)
+        return
+    if len(changed) > 1:
+        names = ", ".join(display_path(file.path) for file in changed)
+        raise TorchoptError(f"--output takes one file, but {len(changed)} would change: {names}")
+    if not rewritten.results:
+        return
+    file = changed[0] if changed else rewritten.results[0].files[0]
+    existed = output.exists()
+    write_all([replace(file.original, path=output, text=file.text, on_disk=None)])
+    if not existed:
+        shutil.copymode(file.path, output)
+
+
+def _report(
+    rewritten: Rewritten, errors: Sequence[TorchoptError], settings: Settings, written: bool
+) -> None:
+    from ..rewrite_report import FileReport, to_diff, to_json, to_text
+
+    for file in rewritten.files:
+        for error in file.errors:
+            print_error(TorchoptError(f"{error.transform}: {error.message}", error.path))
+    reports = [FileReport.of(file) for file in rewritten.files]
+    if settings.format is Format.JSON:
+        reports += [FileReport.unreadable(error) for error in errors]
+        sys.stdout.write(to_json(reports))
+        return
+    if settings.dry_run:
+        for file in rewritten.changed:
+            sys.stdout.buffer.write(to_diff(file, painter(sys.stdout)))
+        sys.stdout.flush()
+    stream = sys.stderr if settings.dry_run else sys.stdout
+    stream.write(to_text(reports, written, painter(stream)))

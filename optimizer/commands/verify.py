@@ -1,0 +1,179 @@
+"""``torchopt verify``: run a script and its rewrite, tell whether they train the same and how fast."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from ..config import Format, Settings, load_settings
+from ..environment import find_python, inspect_environment
+from ..errors import ExitCode
+from ..options import Tier
+from ..terminal import display_path, print_error, progress_bar
+from .flags import (
+    Action,
+    Amp,
+    FormatName,
+    Gpus,
+    Ignore,
+    Python,
+    Select,
+    TargetName,
+    TierName,
+    Torch,
+)
+
+if TYPE_CHECKING:
+    from ..execution.runner import ScriptVersion
+    from ..rewrite_result import RewrittenFile
+    from ..verification import VerificationReport
+
+_WIDTH_OF_A_FILE = 120
+
+
+def verify(
+    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="The script as it was.")],
+    rewritten: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[REWRITTEN]",
+            help="The script to compare it with (default: what `torchopt rewrite` makes of it).",
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", help="Optimizer steps to compare.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Seed of the runs compared.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
+    ] = None,
+    no_timing: Annotated[
+        bool | None,
+        typer.Option("--no-timing/--timing", help="Compare only; do not measure the speed."),
+    ] = None,
+    repeats: Annotated[
+        int | None,
+        typer.Option("--repeats", metavar="N", help="Timed runs of each version."),
+    ] = None,
+    format: FormatName = None,
+    python: Python = None,
+    tier: TierName = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    target: TargetName = None,
+    gpus: Gpus = None,
+    torch: Torch = None,
+    amp: Amp = None,
+) -> Action:
+    """Run ORIGINAL and REWRITTEN; tell whether they train the same, and which is faster.
+
+    Both run in a scratch copy of the project: no file of yours is touched. What follows -- is passed to
+    the scripts.
+    """
+    said = dict(steps=steps, seed=seed, timeout=timeout, no_timing=no_timing, repeats=repeats)
+    said |= dict(format=format, python=python, tier=tier, select=select, ignore=ignore)
+    flags = Settings.from_flags(
+        {**said, "target": target, "gpus": gpus, "torch": torch, "amp": amp}
+    )
+    return lambda arguments: _verify(original, rewritten, flags, arguments)
+
+
+def verify_changes(
+    entry: Path, files: Iterable[RewrittenFile], settings: Settings, arguments: tuple[str, ...]
+) -> VerificationReport:
+    """Verify what a rewrite made of the script ``entry``: the changed ``files`` against those on disk.
+
+    Judged at the highest tier of the changes. Raises TorchoptError when there is nothing to compare.
+    """
+    from ..execution.runner import ScriptVersion
+
+    changed = [file for file in files if file.changed]
+    tier = max((change.tier for file in changed for change in file.changes), default=Tier.EXACT)
+    after = ScriptVersion(entry, {file.path: file.text for file in changed}, arguments)
+    return _compared(ScriptVersion(entry, args=arguments), after, tier, settings)
+
+
+def tell(report: VerificationReport, as_json: bool, stream: TextIO) -> ExitCode:
+    """Print ``report`` on ``stream``; gives the exit status it asks for."""
+    from .. import verification_report
+
+    if as_json:
+        json.dump(verification_report.to_json(report), stream, indent=2)
+        stream.write("\n")
+        if report.original_failure is not None:
+            print(report.original_failure.details, file=sys.stderr)
+    else:
+        from rich.console import Console
+
+        width = None if stream.isatty() else _WIDTH_OF_A_FILE
+        verification_report.render_text(report, Console(file=stream, width=width))
+    return verification_report.exit_code(report)
+
+
+def _verify(
+    original: Path, rewritten: Path | None, flags: Settings, arguments: tuple[str, ...]
+) -> int:
+    settings = flags.over(load_settings(original.parent))
+    original = original.absolute()
+    if rewritten is None:
+        report = _verify_rewrite(original, settings, arguments)
+    else:
+        from ..execution.runner import ScriptVersion
+        from ..script_versions import beside
+        from ..source import SourceFile, parse
+
+        parse(SourceFile.read(original))
+        after = beside(original, rewritten.absolute(), arguments)
+        before = ScriptVersion(original, args=arguments)
+        report = _compared(before, after, settings.tier, settings)
+    if report is None:
+        return ExitCode.OK
+    return tell(report, settings.format is Format.JSON, sys.stdout)
+
+
+def _verify_rewrite(
+    script: Path, settings: Settings, arguments: tuple[str, ...]
+) -> VerificationReport | None:
+    """Rewrite ``script`` in memory and verify that; None when there is nothing to rewrite."""
+    from ...transforms.registry import all_transforms
+    from ..pipeline import rewrite_all
+
+    options = settings.options(inspect_environment(find_python(settings.python)))
+    done = rewrite_all([script], all_transforms(), lambda _: options)
+    if not done.results:
+        raise done.errors[0]
+    for error in done.errors:
+        print_error(error)
+    if not done.changed:
+        print(f"{display_path(script)}: nothing to rewrite")
+        return None
+    return verify_changes(script, done.changed, settings, arguments)
+
+
+def _compared(
+    before: ScriptVersion, after: ScriptVersion, tier: Tier | None, settings: Settings
+) -> VerificationReport:
+    from .. import verification
+
+    defaults = verification.VerifySettings(find_python(settings.python), Path.cwd())
+    wanted = verification.VerifySettings(
+        python=defaults.python,
+        cwd=defaults.cwd,
+        tier=tier,
+        steps=settings.steps or defaults.steps,
+        seed=defaults.seed if settings.seed is None else settings.seed,
+        timeout_s=settings.timeout or defaults.timeout_s,
+        pairs=settings.repeats or defaults.pairs,
+        measure_speed=not settings.no_timing,
+    )
+    with progress_bar() as show:
+        return verification.verify(
+            before, after, wanted, lambda p: show(p.done, p.total, p.description)
+        )

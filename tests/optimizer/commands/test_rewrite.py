@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from torchopt_cli.optimizer.cli import main
+
+Project = Callable[..., Path]
+Capture = pytest.CaptureFixture[str]
+SCHEMA = Path(__file__).parents[3] / "docs" / "rewrite.schema.json"
+
+
+def test_in_place(project: Project, header: str, capsys: Capture) -> None:
+    folder = project({"train.py": "slow()\nslow(1)\n"})
+    assert main(["rewrite", "train.py"]) == 0
+    assert (folder / "train.py").read_text() == header + "fast()\nslow(1)\n"
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "train.py:10 slow-to-fast [exact] calls fast(); it is pure",
+        "",
+        "Left alone:",
+        "train.py:11 slow-to-fast: the call has arguments",
+        "",
+        "1 file rewritten: 1 change; 1 place left alone.",
+    ]
+    assert err == ""
+
+
+def test_nothing_to_do(project: Project, header: str, capsys: Capture) -> None:
+    folder = project({"train.py": "fast()\n"})
+    before = (folder / "train.py").stat().st_mtime_ns
+    assert main(["rewrite", "train.py"]) == 0
+    assert capsys.readouterr().out == "Nothing to rewrite.\n"
+    assert (folder / "train.py").stat().st_mtime_ns == before
+
+
+def test_dry_run_shows_the_diff_and_writes_nothing(
+    project: Project, header: str, capsys: Capture
+) -> None:
+    folder = project({"train.py": "slow()\n"})
+    assert main(["rewrite", "--dry-run", "train.py"]) == 0
+    assert (folder / "train.py").read_text() == header + "slow()\n"
+    out, err = capsys.readouterr()
+    assert "-slow()\n+fast()\n" in out
+    assert "slow-to-fast" in out, "every hunk names its transform"
+    assert "would be rewritten" in err
+    assert "would be rewritten" not in out
+
+
+def test_check(project: Project, header: str, capsys: Capture) -> None:
+    folder = project({"train.py": "slow()\n", "done.py": "fast()\n"})
+    assert main(["rewrite", "--check", "train.py"]) == 1
+    assert main(["rewrite", "--check", "--dry-run", "train.py"]) == 1
+    assert main(["rewrite", "--check", "done.py"]) == 0
+    assert (folder / "train.py").read_text() == header + "slow()\n"
+
+
+def test_output(project: Project, header: str) -> None:
+    folder = project({"train.py": "slow()\n"})
+    (folder / "train.py").chmod(0o754)
+    assert main(["rewrite", "train.py", "-o", "fast.py"]) == 0
+    assert (folder / "train.py").read_text() == header + "slow()\n"
+    assert (folder / "fast.py").read_text() == header + "fast()\n"
+    assert (folder / "fast.py").stat().st_mode & 0o777 == 0o754
+
+
+def test_output_of_an_unchanged_script_is_the_script(project: Project, header: str) -> None:
+    folder = project({"train.py": "fast()\n"})
+    assert main(["rewrite", "train.py", "--output", "out.py"]) == 0
+    assert (folder / "out.py").read_text() == header + "fast()\n"
+
+
+def test_output_takes_one_file(project: Project, capsys: Capture) -> None:
+    folder = project({"a.py": "slow()\n", "b.py": "slow()\n"})
+    assert main(["rewrite", "a.py", "b.py", "-o", "out.py"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "--output takes one file, but 2 would change: a.py, b.py" in err
+    assert "slow()\n" in (folder / "a.py").read_text()
+    assert not (folder / "out.py").exists()
+
+
+def test_select_ignore_and_tier(project: Project, capsys: Capture) -> None:
+    folder = project({"train.py": "slow()\nbold()\n"})
+
+    def outcome(*flags: str) -> str:
+        assert main(["rewrite", "train.py", "-o", "out.py", *flags]) == 0
+        return "\n".join((folder / "out.py").read_text().splitlines()[-2:])
+
+    assert outcome() == "fast()\nbold()"
+    assert outcome("--tier", "semantic") == "fast()\nbolder()"
+    assert outcome("--tier", "semantic", "--ignore", "slow-to-fast") == "slow()\nbolder()"
+    assert outcome("--select", "bold-to-bolder,slow-to-fast") == "fast()\nbold()"
+    assert "bold-to-bolder is semantic: it only runs with --tier semantic" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--select", "slow-to-fsat"], "did you mean 'slow-to-fast'?"),
+        (["--tier", "bitwise"], "--tier: 'bitwise' is not one of exact, numeric, semantic"),
+        (["--torch", "1.13"], "torch 1.13 is older than 2.2"),
+        (["--torch", "new"], "--torch: 'new' is not a version"),
+        (["--gpus", "0"], "--gpus: 0 is not a whole number of at least 1"),
+        (["--gpus", "many"], "--gpus"),
+        (["--format", "yaml"], "--format: 'yaml' is not one of text, json"),
+        (["--python", "no-such-python"], "no such interpreter: no-such-python"),
+        (["--dryrun"], "--dry"),
+    ],
+)
+def test_usage_errors_are_one_line(
+    project: Project, header: str, capsys: Capture, flags: list[str], message: str
+) -> None:
+    folder = project({"train.py": "slow()\n"})
+    assert main(["rewrite", "train.py", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+    assert (folder / "train.py").read_text() == header + "slow()\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [
+        (b"def f(:\n", "bad.py:1:"),
+        (b"print 'torch'\n", "bad.py:1:"),
+        (b"x = 1\nx.cuda(async=True)\n", "bad.py:2:"),
+        (b"x = 1\n\0\n", "bad.py:2:1"),
+        (b"# caf\xe9 torch\n", "bad.py:1:"),
+    ],
+)
+def test_unreadable_input_is_one_line_and_left_alone(
+    project: Project, header: str, capsys: Capture, data: bytes, place: str
+) -> None:
+    folder = project({"good.py": "slow()\n"})
+    (folder / "bad.py").write_bytes(data)
+    assert main(["rewrite", "bad.py", "good.py"]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(place)
+    assert err.count("\n") == 1
+    assert (folder / "bad.py").read_bytes() == data
+    assert (folder / "good.py").read_text() == header + "fast()\n"
+    assert "1 file rewritten" in out
+
+
+def test_missing_files_and_empty_folders(project: Project, capsys: Capture) -> None:
+    project({"empty/readme.md": "torch"})
+    assert main(["rewrite", "nowhere.py", "empty"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "nowhere.py: no such file or folder",
+        "empty: no Python file in this folder",
+    ]
+
+
+def test_a_folder(project: Project, capsys: Capture) -> None:
+    folder = project({"src/train.py": "import model\nslow()\n", "src/model.py": "slow()\n"})
+    (folder / "src" / "plain.py").write_text("def f(:\n")
+    assert main(["rewrite", "src"]) == 0
+    assert "2 files rewritten: 2 changes." in capsys.readouterr().out
+
+
+def read_json(capsys: Capture) -> dict[str, object]:
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    return document
+
+
+def test_json(project: Project, capsys: Capture) -> None:
+    project({"train.py": "slow()\nslow(1)\nfast()  # torchopt: ignore[slow-to-fast]\n"})
+    assert main(["rewrite", "train.py", "--format", "json"]) == 0
+    assert read_json(capsys) == {
+        "version": 1,
+        "files": [
+            {
+                "path": "train.py",
+                "changes": [
+                    {
+                        "transform": "slow-to-fast",
+                        "tier": "exact",
+                        "line": 10,
+                        "end_line": 10,
+                        "message": "calls fast()",
+                        "reason": "it is pure",
+                    }
+                ],
+                "skips": [
+                    {
+                        "transform": "slow-to-fast",
+                        "line": 11,
+                        "message": "the call has arguments",
+                    },
+                    {
+                        "transform": "unused-suppression",
+                        "line": 12,
+                        "message": "`ignore[slow-to-fast]` suppresses nothing",
+                    },
+                ],
+                "error": None,
+            }
+        ],
+    }
+
+
+def test_json_of_errors_and_of_a_dry_run(project: Project, capsys: Capture) -> None:
+    folder = project({"train.py": "slow()\n"})
+    (folder / "bad.py").write_text("def f(:\n")
+    assert main(["rewrite", "--dry-run", "--format", "json", "train.py", "bad.py", "no.py"]) == 2
+    document = read_json(capsys)
+    files = {file["path"]: file for file in document["files"]}  # pyright: ignore
+    assert len(files["train.py"]["changes"]) == 1
+    assert files["bad.py"]["error"].startswith("1:")
+    assert files["no.py"]["error"] == "no such file or folder"
+
+
+def test_a_faulty_transform_is_told_and_the_rest_is_done(
+    project: Project, header: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchopt_cli.transforms import registry
+
+    slow, bold = registry.all_transforms()
+    monkeypatch.setattr(type(bold), "plan", lambda *_: [].pop())
+    monkeypatch.setattr(registry, "all_transforms", lambda: (bold, slow))
+    folder = project({"train.py": "slow()\n"})
+    assert main(["rewrite", "train.py", "--tier", "semantic", "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("train.py: bold-to-bolder: internal error: IndexError")
+    assert json.loads(out)["files"][0]["error"].startswith("bold-to-bolder: internal error")
+    assert (folder / "train.py").read_text() == header + "fast()\n"
+
+
+def test_several_gpus(project: Project, capsys: Capture) -> None:
+    project({"train.py": "fast()\n"})
+    assert main(["rewrite", "train.py", "--gpus", "2"]) == 0
+    assert "no transform for several GPUs is available yet" in capsys.readouterr().err
+    assert main(["rewrite", "train.py", "--gpus", "1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_configuration(project: Project, header: str, capsys: Capture) -> None:
+    folder = project(
+        {
+            "train.py": "slow()\nbold()\n",
+            "pyproject.toml": "[tool.torchopt]\ntier = 'semantic'\nignore = ['slow-to-fast']\n",
+            "other/train.py": "slow()\nbold()\n",
+            "other/pyproject.toml": "[tool.torchopt]\nselect = ['slow-to-fast']\n",
+        }
+    )
+    assert main(["rewrite", "train.py", "other"]) == 0
+    assert (folder / "train.py").read_text() == header + "slow()\nbolder()\n"
+    assert (folder / "other/train.py").read_text() == header + "fast()\nbold()\n"
+
+
+def test_a_flag_overrides_the_configuration(project: Project, header: str) -> None:
+    folder = project(
+        {"a/train.py": "slow()\n", "a/pyproject.toml": "[tool.torchopt]\ncheck=true\n"}
+    )
+    assert main(["rewrite", "a"]) == 1
+    assert (folder / "a/train.py").read_text() == header + "slow()\n"
+    assert main(["rewrite", "a", "--no-check"]) == 0
+    assert (folder / "a/train.py").read_text() == header + "fast()\n"
+
+
+def test_an_unknown_key_is_one_line(project: Project, capsys: Capture) -> None:
+    project({"train.py": "slow()\n", "pyproject.toml": "[tool.torchopt]\n\nteir = 'exact'\n"})
+    assert main(["rewrite", "train.py"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == (
+        "",
+        "pyproject.toml:3: unknown key 'teir' in [tool.torchopt] (did you mean 'tier'?)\n",
+    )

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer import cli
+from torchopt_cli.optimizer.cli import main
+from torchopt_cli.optimizer.errors import ExitCode, TorchoptError
+
+Capture = pytest.CaptureFixture[str]
+SCRIPT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = nn.Linear(4, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def torchopt(*arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torchopt_cli.optimizer.cli", *arguments]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **more,  # pyright: ignore
+    )
+
+
+def test_version(capsys: Capture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"torchopt {version('torchopt-cli')}\n"
+
+
+@pytest.mark.parametrize("command", ["rewrite", "verify", "rules", "explain"])
+def test_every_command_explains_itself(capsys: Capture, command: str) -> None:
+    assert main([command, "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"Usage: torchopt {command} ")
+    assert err == ""
+
+
+def test_without_a_command_the_help_is_an_error(capsys: Capture) -> None:
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Usage: torchopt" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["rewrit"], ["rewrite"], ["rewrite", "--nope", "x.py"], ["explain"], ["explain", "a", "b"]],
+)
+def test_usage_errors_are_one_line(capsys: Capture, arguments: list[str]) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("torchopt: ")
+
+
+def test_the_scripts_arguments_are_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    from torchopt_cli.optimizer.commands import rewrite
+
+    def run(paths: object, flags: object, script_arguments: object) -> int:
+        seen.append((paths, script_arguments))
+        return 0
+
+    monkeypatch.setattr(rewrite, "_rewrite", run)
+    arguments = ["--dry-run", "-x", "--", "--help", "a b", "", "--tier=?"]
+    assert main(["rewrite", "train.py", "--check", "--", *arguments]) == 0
+    assert seen == [([Path("train.py")], tuple(arguments))]
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "message"),
+    [
+        (TorchoptError("is bad", Path("x.py"), 3, 4), 2, "x.py:3:4: is bad\n"),
+        (TorchoptError("differs", exit_code=ExitCode.NOT_EQUIVALENT), 3, "torchopt: differs\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_stops_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    raised: BaseException,
+    status: int,
+    message: str,
+) -> None:
+    def rules() -> cli.Action:
+        def action(_: tuple[str, ...]) -> int:
+            raise raised
+
+        return action
+
+    app = cli.typer.Typer(rich_markup_mode=None)
+    app.command()(rules)
+    app.callback()(lambda: None)
+    monkeypatch.setattr(cli, "app", app)
+    assert main(["rules"]) == status
+    assert capsys.readouterr() == ("", message)
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    lines = "\n".join(f"x{i} = DataLoader(data, batch_size=8)" for i in range(3000))
+    (tmp_path / "train.py").write_text(SCRIPT + lines)
+    command = [sys.executable, "-m", "torchopt_cli.optimizer.cli", "rewrite", "--format", "json"]
+    process = subprocess.Popen(
+        [*command, "train.py", "--dry-run"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=120) == 141
+
+
+def test_a_dry_run_is_lean(tmp_path: Path) -> None:
+    """Torch is never imported; neither is what only other commands, terminals or long lines need."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    program = (
+        "import sys; from torchopt_cli.optimizer.cli import main;"
+        "status = main(['rewrite', '--dry-run', 'train.py']);"
+        "heavy = {'torch', 'numpy', 'black', 'safetensors', 'rich', 'asyncio', 'libcst'};"
+        "print(status, sorted(heavy & sys.modules.keys()), file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.stderr.splitlines()[-1] == "0 []"
+
+
+def test_a_project_with_our_folder_names_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "transforms").mkdir()
+    for name in ("optimizer.py", "transforms/__init__.py"):
+        (tmp_path / name).write_text("raise ImportError('this is the user's own module')\n")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": "."}
+    result = torchopt("rewrite", "--dry-run", "train.py", cwd=tmp_path, env=environment)
+    assert (result.returncode, result.stderr.count("Traceback")) == (0, 0)
