@@ -107,17 +107,24 @@ def parse(source: SourceFile) -> ast.Module:
             )  # invalid escapes, before Python 3.12
             return ast.parse(source.text, str(source.path))
     except SyntaxError as error:
-        line, column = error.lineno or 1, max(error.offset or 1, 1)
-        raise TorchoptError(_explain(error, source.text), source.path, line, column) from error
+        row = _row(source.text, error.lineno or 1)
+        column = max(error.offset or 1, 1)
+        if isinstance(error, IndentationError):  # points anywhere, depending on Python's version
+            column = len(row) - len(row.lstrip()) + 1
+        message = _explain(error, row)
+        raise TorchoptError(message, source.path, error.lineno or 1, column) from error
     except (RecursionError, MemoryError) as error:
         raise TorchoptError("too deeply nested to be parsed", source.path, 1) from error
     except ValueError as error:
         raise TorchoptError(f"cannot be parsed: {error}", source.path, 1) from error
 
 
-def _explain(error: SyntaxError, text: str) -> str:
+def _row(text: str, line: int) -> str:
     rows = re.split(r"\r\n|\r|\n", text)
-    row = rows[error.lineno - 1] if error.lineno and error.lineno <= len(rows) else ""
+    return rows[line - 1] if line <= len(rows) else ""
+
+
+def _explain(error: SyntaxError, row: str) -> str:
     if _ASYNC_ARGUMENT.search(row):
         return "`async` is a keyword since Python 3.7, no argument; it is `non_blocking` now"
     if _PYTHON_2_MESSAGE.match(error.msg) or _PYTHON_2_LINE.search(row):

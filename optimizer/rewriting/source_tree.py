@@ -14,7 +14,6 @@ from .edits import Span
 from .lines import (
     NOT_CODE,
     indentation,
-    line_end,
     line_starts,
     lines_inside_strings,
     logical_lines,
@@ -243,9 +242,6 @@ class SourceTree:
         while line + count < len(self.lines) and not self.lines[line + count].strip():
             count += 1
         return count
-
-    def ends_with_newline(self) -> bool:
-        return not self.lines or line_end(self.lines[-1]) != ""
 
 
 def blocks_of(owner: ast.AST) -> list[list[ast.stmt]]:
