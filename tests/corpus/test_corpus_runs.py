@@ -18,19 +18,21 @@ import pytest
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 CORPUS = Path(__file__).parents[2] / "corpus"
-SCRIPTS = ("gan_flat", "multi_file", "resnet_cifar", "transformer_translation")
+SCRIPTS = ("gan_flat", "multi_file", "photo_classifier", "resnet_cifar", "transformer_translation")
 ENTRIES = ("train.py", "expert.py")
 
 # What each script prints its training loss as; the GAN's discriminator, once per batch, the others once per epoch.
 TRAINING_LOSS = {
     "gan_flat": r"D loss: (\S+)\]",
     "multi_file": r"train_loss (\S+)",
+    "photo_classifier": r"\] loss: (\S+)",
     "resnet_cifar": r"train loss = ([^\s,]+)",
     "transformer_translation": r"train loss (\S+)",
 }
 OUTPUTS = {
     "gan_flat": ("generator.pth", "images/0.png"),
     "multi_file": ("checkpoint.pt",),
+    "photo_classifier": ("photo_classifier.pt",),
     "resnet_cifar": ("resnet18_cifar.pth",),
     "transformer_translation": ("best_model.pt",),
 }
