@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from ..execution.observations import Observations
 from .findings import Finding, Kind, step_number
@@ -24,7 +25,11 @@ def compare_bits(original: Observations, other: Observations) -> list[Finding]:
         _evaluation_outputs(original, other),
         _checkpoints(original, other),
     )
-    return [finding for kind in kinds if (finding := next(kind, None))]
+    first: dict[Kind, Finding] = {}
+    for found in kinds:
+        for finding in islice(found, 1):
+            first.setdefault(finding.kind, finding)
+    return list(first.values())
 
 
 def _initial_parameters(original: Observations, other: Observations) -> Iterator[Finding]:
@@ -105,7 +110,9 @@ def _buffers(original: Observations, other: Observations) -> Iterator[Finding]:
             or a.shape != b.shape
             or a.tobytes() != b.tobytes()
         ):
-            yield Finding(Kind.BUFFER, "differs at the end of the run", tensor=name)
+            yield Finding(
+                Kind.BUFFER, "differs at the end of the run", step=original.rounds, tensor=name
+            )
 
 
 def _evaluation_outputs(original: Observations, other: Observations) -> Iterator[Finding]:

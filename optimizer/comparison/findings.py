@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -20,27 +21,27 @@ class Severity(str, Enum):
 
 
 class Kind(str, Enum):
-    """The name of a finding; part of the JSON report, so names are never reused for something else."""
+    """The name of a finding, causes before consequences; part of the JSON, so names keep their meaning."""
 
     EXIT_STATUS = "exit-status"
     MISSING_OBSERVATION = "missing-observation"
-    OPTIMIZER_STEPS = "optimizer-steps"
-    SKIPPED_STEPS = "skipped-steps"
+    INITIAL_PARAMETERS = "initial-parameters"
+    OPTIMIZER_SETTINGS = "optimizer-settings"
     STEPPED_PARAMETERS = "stepped-parameters"
     FROZEN_PARAMETER = "frozen-parameter"
-    LEARNING_RATE = "learning-rate"
-    OPTIMIZER_SETTINGS = "optimizer-settings"
-    BACKWARD_CALLS = "backward-calls"
-    LOSS_DTYPE = "loss-dtype"
     SAMPLES = "samples"
-    INITIAL_PARAMETERS = "initial-parameters"
+    EVALUATION = "evaluation"
+    OPTIMIZER_STEPS = "optimizer-steps"
+    BACKWARD_CALLS = "backward-calls"
+    LEARNING_RATE = "learning-rate"
+    SKIPPED_STEPS = "skipped-steps"
     NON_FINITE = "non-finite"
+    LOSS_DTYPE = "loss-dtype"
     LOSS = "loss"
     GRADIENT = "gradient"
     UPDATE = "parameter-update"
     PARAMETER = "parameter"
     BUFFER = "buffer"
-    EVALUATION = "evaluation"
     EVALUATION_OUTPUT = "evaluation-output"
     CHECKPOINT_FILES = "checkpoint-files"
     CHECKPOINT_KEYS = "checkpoint-keys"
@@ -50,6 +51,9 @@ class Kind(str, Enum):
     STDOUT = "stdout"
     NOT_REPEATABLE = "not-repeatable"
     LITTLE_POWER = "little-power"
+
+
+_ORDER = {kind: place for place, kind in enumerate(Kind)}
 
 
 @dataclass(frozen=True)
@@ -86,5 +90,15 @@ def note(
 
 
 def by_importance(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Failures before notes; then by first differing step; findings without a step (exit status, files) lead."""
-    return tuple(sorted(findings, key=lambda f: (not f.fails, f.step or 0)))
+    """Failures before notes, then the first seen, then causes before consequences.
+
+    What has no step was so from the beginning, but for files and output, which are seen at the end.
+    """
+
+    def place(finding: Finding) -> tuple[bool, float, int]:
+        order = _ORDER[finding.kind]
+        at_end = order >= _ORDER[Kind.CHECKPOINT_FILES]
+        step = finding.step if finding.step is not None else 0
+        return not finding.fails, math.inf if at_end else step, order
+
+    return tuple(sorted(findings, key=place))

@@ -182,6 +182,7 @@ def _buffers(runs: _Runs) -> list[Finding]:
         Kind.BUFFER,
         "buffers at the end",
         lambda name: name.rpartition(".")[2],
+        step=runs.original.rounds,
         round=runs.original.rounds,
         ignored=frozenset(counters),
     )
@@ -191,7 +192,8 @@ def _buffers(runs: _Runs) -> list[Finding]:
     for name in sorted(counters & theirs.keys()):
         same = ours[name].tobytes() == theirs[name].tobytes()
         if not same and all(n[name].tobytes() == ours[name].tobytes() for n in near if name in n):
-            found.append(Finding(Kind.BUFFER, "counter differs at the end of the run", tensor=name))
+            message = "counter differs at the end of the run"
+            found.append(Finding(Kind.BUFFER, message, step=runs.original.rounds, tensor=name))
     return found
 
 

@@ -1,0 +1,110 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.checkpoints import (
+    compare_checkpoint_values,
+    compare_checkpoints,
+)
+from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.comparison.tolerance import Precision
+from torchopt_cli.optimizer.execution.observations import Checkpoint, CheckpointEntry, Observations
+
+Run = Callable[..., Observations]
+
+
+def saving(original: Observations, *saves: Checkpoint) -> Observations:
+    return replace(original, checkpoints=saves)
+
+
+def kinds(original: Observations, *saves: Checkpoint) -> list[Kind]:
+    return [f.kind for f in compare_checkpoints(original, saving(original, *saves)) if f.fails]
+
+
+@pytest.fixture
+def original(run: Run) -> Observations:
+    return run(steps=2)
+
+
+@pytest.fixture
+def save(original: Observations) -> Checkpoint:
+    return original.checkpoints[0]
+
+
+def test_the_same_checkpoints_pass(original: Observations) -> None:
+    assert compare_checkpoints(original, original) == []
+    assert compare_checkpoint_values(original, original, (), None) == []
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module."])
+def test_renamed_keys_fail(original: Observations, save: Checkpoint, prefix: str) -> None:
+    entries = {k.replace("model/", f"model/{prefix}"): e for k, e in save.entries.items()}
+    assert kinds(original, replace(save, entries=entries)) == [Kind.CHECKPOINT_KEYS]
+
+
+def test_a_missing_and_an_extra_save_fail(original: Observations, save: Checkpoint) -> None:
+    assert kinds(original) == [Kind.CHECKPOINT_FILES]
+    assert kinds(original, save, save) == [Kind.CHECKPOINT_FILES]
+    assert kinds(original, save, replace(save, path="other.pt")) == [Kind.CHECKPOINT_FILES]
+
+
+def test_numbered_files_are_one_name_with_an_order(
+    original: Observations, save: Checkpoint
+) -> None:
+    numbered = [replace(save, path=f"epoch{i}.pt") for i in (1, 2)]
+    ours = saving(original, *numbered)
+    assert compare_checkpoints(ours, ours) == []
+    found = compare_checkpoints(
+        ours, saving(original, numbered[0], replace(save, path="epoch3.pt"))
+    )
+    assert [(f.kind, f.original, f.rewritten) for f in found] == [
+        (Kind.CHECKPOINT_FILES, "epoch2.pt", "epoch3.pt")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind"),
+    [
+        (CheckpointEntry("tensor", (1, 2), "float32", "x"), Kind.CHECKPOINT_SHAPE),
+        (CheckpointEntry("tensor", (16,), "bfloat16", "x"), Kind.CHECKPOINT_DTYPE),
+        (CheckpointEntry("Parameter", (16,), "float32", "x"), Kind.CHECKPOINT_DTYPE),
+    ],
+)
+def test_changed_entries_fail(
+    original: Observations, save: Checkpoint, entry: CheckpointEntry, kind: Kind
+) -> None:
+    assert kinds(original, replace(save, entries={**save.entries, "model/fc1.bias": entry})) == [
+        kind
+    ]
+
+
+def test_many_changed_entries_are_not_all_told(original: Observations, save: Checkpoint) -> None:
+    entries = {k: replace(e, dtype="bfloat16") if e.dtype else e for k, e in save.entries.items()}
+    assert len(kinds(original, replace(save, entries=entries))) == 3
+
+
+def with_value(original: Observations, key: str, value: str) -> Observations:
+    save = original.checkpoints[0]
+    entries = {**save.entries, key: CheckpointEntry("float", value=value)}
+    return saving(original, replace(save, entries=entries))
+
+
+def test_saved_numbers_have_the_tolerance_of_printed_ones(original: Observations) -> None:
+    ours = with_value(original, "best", "0.50000000")
+    near = with_value(original, "best", "0.50000001")
+    far = with_value(original, "best", "0.75")
+    assert [f.kind for f in compare_checkpoint_values(ours, near, (), None)] == [
+        Kind.CHECKPOINT_VALUE
+    ]
+    assert compare_checkpoint_values(ours, near, (), Precision.FLOAT32) == []
+    assert [f.kind for f in compare_checkpoint_values(ours, far, (), Precision.FLOAT32)] == [
+        Kind.CHECKPOINT_VALUE
+    ]
+
+
+def test_a_saved_number_that_the_original_does_not_repeat_is_left_out(
+    original: Observations,
+) -> None:
+    runs = [with_value(original, "elapsed", v) for v in ("10", "11", "12")]
+    assert compare_checkpoint_values(runs[0], runs[2], [runs[1]], None) == []

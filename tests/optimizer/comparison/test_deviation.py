@@ -1,0 +1,68 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from torchopt_cli.optimizer.comparison.deviation import (
+    Deviation,
+    change_deviations,
+    deviations,
+    together,
+)
+
+vectors = arrays(np.float32, st.integers(1, 20), elements=st.floats(-1e3, 1e3, width=32))
+
+
+@given(vectors)
+def test_a_tensor_does_not_deviate_from_itself(vector: np.ndarray) -> None:
+    found = deviations({"w": vector}, {"w": vector.copy()})["w"]
+    assert (found.distance, found.cosine, found.stretch) == (0.0, 1.0, 0.0)
+
+
+def test_cosine_and_stretch() -> None:
+    found = deviations({"w": np.array([1.0, 0.0])}, {"w": np.array([0.0, 2.0])})["w"]
+    assert found.cosine == pytest.approx(0.0)
+    assert found.stretch == pytest.approx(1.0)
+    assert (
+        deviations({"w": np.array([1.0, 1.0])}, {"w": np.array([-1.0, -1.0])})["w"].cosine == -1.0
+    )
+
+
+def test_zero_against_something_has_no_direction_and_endless_stretch() -> None:
+    found = deviations({"w": np.zeros(2)}, {"w": np.ones(2)})["w"]
+    assert found.cosine == 0.0
+    assert found.stretch == math.inf
+
+
+def test_infinities_are_told() -> None:
+    found = deviations({"w": np.ones(2)}, {"w": np.array([1.0, np.inf])})["w"]
+    assert found.finite
+    assert not found.other_finite
+    assert found.cosine == 0.0
+
+
+def test_tensors_of_one_run_or_of_other_shapes_are_left_out() -> None:
+    ours = {"a": np.ones(2), "b": np.ones(2)}
+    assert deviations(ours, {"b": np.ones(3), "c": np.ones(2)}) == {}
+
+
+@given(st.lists(vectors, min_size=1, max_size=4), st.floats(0.5, 2))
+def test_together_is_the_deviation_of_the_concatenation(
+    parts: list[np.ndarray], factor: float
+) -> None:
+    ours = {str(i): part.astype(np.float64) for i, part in enumerate(parts)}
+    theirs = {name: part * factor for name, part in ours.items()}
+    whole = together(deviations(ours, theirs).values())
+    a, b = np.concatenate(list(ours.values())), np.concatenate(list(theirs.values()))
+    assert whole.norm == pytest.approx(np.linalg.norm(a))
+    assert whole.distance == pytest.approx(np.linalg.norm(b - a), abs=1e-9)
+
+
+def test_changes_are_measured_from_each_runs_own_start() -> None:
+    ours = ({"w": np.array([1.0, 1.0])}, {"w": np.array([1.5, 1.0])})
+    theirs = ({"w": np.array([3.0, 1.0])}, {"w": np.array([3.5, 1.0])})
+    found = change_deviations(*ours, *theirs)
+    assert found == {"w": Deviation(0.5, 0.5, 0.0)}

@@ -1,0 +1,102 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torchopt_cli.optimizer.comparison.exact import compare_bits
+from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.execution.observations import Loss, Observations
+
+Run = Callable[..., Observations]
+
+
+def test_two_equal_runs_are_equal_bit_for_bit(run: Run) -> None:
+    assert compare_bits(run(), run()) == []
+
+
+def test_the_first_differing_step_and_tensor_are_told(run: Run) -> None:
+    found = {f.kind: f for f in compare_bits(run(), run(mistakes=["rate"]))}
+    assert (found[Kind.PARAMETER].step, found[Kind.PARAMETER].tensor) == (4, "Net.fc1.weight")
+    assert found[Kind.LOSS].step == 5
+    assert Kind.INITIAL_PARAMETERS not in found
+
+
+def test_other_initial_values_are_named(run: Run) -> None:
+    found = compare_bits(run(), run(perturb=1e-6))
+    assert (found[0].kind, found[0].step) == (Kind.INITIAL_PARAMETERS, 0)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
+)
+@given(data=st.data())
+def test_any_single_changed_checksum_is_seen(run: Run, data: st.DataObject) -> None:
+    original = run(steps=3)
+    step = data.draw(st.integers(0, 2))
+    name = data.draw(st.sampled_from(sorted(original.steps[step].parameters)))
+    bit = data.draw(st.integers(0, 31))
+    update = original.steps[step].parameters[name]
+    changed = replace(update, checksum=update.checksum ^ (1 << bit))
+    steps = list(original.steps)
+    steps[step] = replace(steps[step], parameters={**steps[step].parameters, name: changed})
+    (finding,) = compare_bits(original, replace(original, steps=tuple(steps)))
+    assert (finding.kind, finding.step, finding.tensor) == (Kind.PARAMETER, step + 1, name)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25
+)
+@given(bit=st.integers(0, 31), place=st.integers(0, 15))
+def test_any_single_bit_of_a_buffer_is_seen(run: Run, bit: int, place: int) -> None:
+    from safetensors.numpy import save_file
+
+    original, other = run(steps=1), run(steps=1)
+    tensors = other.buffers()
+    flat = tensors["Net.bn.running_mean"].view(np.uint32)
+    flat[place % flat.size] ^= np.uint32(1 << bit)
+    save_file(tensors, other.folder / "buffers")
+    assert [f.kind for f in compare_bits(original, other)] == [Kind.BUFFER]
+
+
+def test_nan_equals_nan(run: Run) -> None:
+    original = run(steps=2)
+    broken = replace(
+        original,
+        steps=tuple(replace(s, losses=(Loss(float("nan"), "float32"),)) for s in original.steps),
+    )
+    assert compare_bits(broken, broken) == []
+
+
+@pytest.mark.parametrize("change", ["output", "calls", "checkpoint", "snapshot"])
+def test_outputs_checkpoints_and_snapshots_count(run: Run, change: str) -> None:
+    original = run(steps=2)
+    call, save, last = original.eval_calls[0], original.checkpoints[0], original.snapshots[-1]
+    entry = replace(save.entries["model/fc1.bias"], sha256="other")
+    others = {
+        "output": replace(
+            original,
+            eval_calls=(replace(call, outputs=(replace(call.outputs[0], checksum=1),)),),
+        ),
+        "calls": replace(original, eval_calls=(call, call)),
+        "checkpoint": replace(
+            original,
+            checkpoints=(replace(save, entries={**save.entries, "model/fc1.bias": entry}),),
+        ),
+        "snapshot": replace(
+            original,
+            snapshots=(
+                *original.snapshots[:-1],
+                replace(last, hashes={**last.hashes, "Net.fc1.bias": "other"}),
+            ),
+        ),
+    }
+    expected = {
+        "output": Kind.EVALUATION_OUTPUT,
+        "calls": Kind.EVALUATION_OUTPUT,
+        "checkpoint": Kind.CHECKPOINT_VALUE,
+        "snapshot": Kind.PARAMETER,
+    }
+    assert [f.kind for f in compare_bits(original, others[change])] == [expected[change]]

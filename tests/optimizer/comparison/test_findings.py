@@ -1,0 +1,19 @@
+from torchopt_cli.optimizer.comparison.findings import Finding, Kind, by_importance, note
+
+
+def test_failures_lead_and_the_first_step_leads_among_them() -> None:
+    late = Finding(Kind.LOSS, "late", step=9)
+    early = Finding(Kind.PARAMETER, "early", step=2)
+    process = Finding(Kind.EXIT_STATUS, "process")
+    told = note(Kind.LOSS_DTYPE, "told", step=1)
+    assert by_importance([told, late, early, process]) == (process, early, late, told)
+    assert not told.fails
+    assert late.fails
+
+
+def test_causes_lead_and_what_is_seen_at_the_end_comes_last() -> None:
+    printed = Finding(Kind.STDOUT, "printed")
+    loss = Finding(Kind.LOSS, "loss", step=4)
+    rate = Finding(Kind.LEARNING_RATE, "rate", step=4)
+    settings = Finding(Kind.OPTIMIZER_SETTINGS, "settings")
+    assert by_importance([printed, loss, rate, settings]) == (settings, rate, loss, printed)

@@ -1,0 +1,150 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.comparison.numeric import NumericComparison, compare_numbers
+from torchopt_cli.optimizer.comparison.tolerance import Precision, perturbation_scale
+from torchopt_cli.optimizer.execution.observations import Observations
+
+Run = Callable[..., Observations]
+Rounding = Callable[[np.ndarray], np.ndarray]
+
+
+def neighbours(run: Run, precision: Precision, **recipe: object) -> list[Observations]:
+    size = perturbation_scale(precision) * 2 * precision.unit_roundoff
+    return [run(perturb=size, seed=seed, **recipe) for seed in range(3)]
+
+
+def judged(
+    run: Run, precision: Precision, original: dict[str, object], other: dict[str, object]
+) -> NumericComparison:
+    return compare_numbers(
+        run(**original), run(**other), neighbours(run, precision, **original), precision
+    )
+
+
+@pytest.mark.parametrize("adam", [False, True])
+def test_bfloat16_rounding_passes(run: Run, rounding: Rounding, adam: bool) -> None:
+    found = judged(run, Precision.BFLOAT16, {"adam": adam}, {"adam": adam, "rounding": rounding})
+    assert found.findings == ()
+    first = found.vectors[0]
+    assert first.telling
+    assert first.distance < first.allowed / 2
+
+
+@pytest.mark.parametrize("adam", [False, True])
+def test_float32_noise_passes_and_bfloat16_noise_does_not_pass_for_it(
+    run: Run, rounding: Rounding, adam: bool
+) -> None:
+    def noise(values: np.ndarray) -> np.ndarray:
+        return (values * (1 + 4e-7 * np.sin(1e3 * values))).astype(np.float32)
+
+    quiet = judged(run, Precision.FLOAT32, {"adam": adam}, {"adam": adam, "rounding": noise})
+    loud = judged(run, Precision.FLOAT32, {"adam": adam}, {"adam": adam, "rounding": rounding})
+    assert quiet.findings == ()
+    assert Kind.GRADIENT in {f.kind for f in loud.findings}
+
+
+@pytest.mark.parametrize("adam", [False, True])
+@pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.BFLOAT16])
+@pytest.mark.parametrize(
+    ("mistake", "kind"),
+    [
+        ("labels", Kind.GRADIENT),
+        ("other batches", Kind.GRADIENT),
+        ("sum", Kind.LOSS),
+        ("no zero_grad", Kind.GRADIENT),
+        ("frozen", Kind.UPDATE),
+        ("NaN", Kind.NON_FINITE),
+    ],
+)
+def test_mistakes_are_seen_through_the_rounding(
+    run: Run, rounding: Rounding, mistake: str, kind: Kind, precision: Precision, adam: bool
+) -> None:
+    recipe: dict[str, object] = {"adam": adam, "mistakes": [mistake]}
+    if precision is Precision.BFLOAT16:
+        recipe["rounding"] = rounding
+    found = judged(run, precision, {"adam": adam}, recipe)
+    assert kind in {f.kind for f in found.findings}
+
+
+def test_gradients_a_tenth_too_short_are_seen_under_bfloat16(run: Run, rounding: Rounding) -> None:
+    found = judged(run, Precision.BFLOAT16, {}, {"rounding": rounding, "mistakes": ["clipped"]})
+    assert Kind.GRADIENT in {f.kind for f in found.findings}
+
+
+def test_other_initial_values_are_never_a_matter_of_tolerance(run: Run) -> None:
+    found = judged(run, Precision.BFLOAT16, {}, {"perturb": 1e-6})
+    assert Kind.INITIAL_PARAMETERS in {f.kind for f in found.findings}
+
+
+def test_running_statistics_count(run: Run) -> None:
+    original, other = run(), run()
+    tensors = other.buffers()
+    tensors["Net.bn.running_mean"] *= np.float32(2)
+    save_file(tensors, other.folder / "buffers")
+    found = compare_numbers(
+        original, other, neighbours(run, Precision.BFLOAT16), Precision.BFLOAT16
+    )
+    assert [(f.kind, f.tensor) for f in found.findings] == [(Kind.BUFFER, "Net.bn.running_mean")]
+
+
+def test_a_counter_must_be_equal(run: Run) -> None:
+    original, other = run(), run()
+    tensors = other.buffers()
+    tensors["Net.bn.num_batches_tracked"] += 1
+    save_file(tensors, other.folder / "buffers")
+    found = compare_numbers(
+        original, other, neighbours(run, Precision.BFLOAT16), Precision.BFLOAT16
+    )
+    assert [(f.kind, f.tensor) for f in found.findings] == [
+        (Kind.BUFFER, "Net.bn.num_batches_tracked")
+    ]
+
+
+def test_evaluation_outputs_count(run: Run) -> None:
+    original, other = run(), run()
+    output = other.eval_outputs()["0.0"]
+    save_file({"0.0": output[:, ::-1].copy()}, other.folder / "eval")
+    found = compare_numbers(
+        original, other, neighbours(run, Precision.BFLOAT16), Precision.BFLOAT16
+    )
+    assert [f.kind for f in found.findings] == [Kind.EVALUATION_OUTPUT]
+
+
+def test_summaries_of_evaluation_outputs_count(run: Run) -> None:
+    original = run()
+    call = original.eval_calls[0]
+    shifted = replace(call, outputs=(replace(call.outputs[0], mean=call.outputs[0].mean + 5),))
+    other = replace(original, eval_calls=(shifted,))
+    found = compare_numbers(
+        original, other, neighbours(run, Precision.BFLOAT16), Precision.BFLOAT16
+    )
+    assert [f.kind for f in found.findings] == [Kind.EVALUATION_OUTPUT]
+
+
+def test_a_step_skipped_by_the_gradient_scaler_leaves_the_rewrite_behind_and_passes(
+    run: Run,
+) -> None:
+    original = run()
+    first = original.steps[0]
+    still = {name: replace(u, update_norm=0.0) for name, u in first.parameters.items()}
+    other = replace(
+        original, steps=(replace(first, skipped=True, parameters=still), *original.steps[1:])
+    )
+    assert (
+        compare_numbers(
+            original, other, neighbours(run, Precision.FLOAT16), Precision.FLOAT16
+        ).findings
+        == ()
+    )
+
+
+def test_each_kind_is_told_once_where_it_is_first_seen(run: Run) -> None:
+    found = judged(run, Precision.FLOAT32, {}, {"mistakes": ["labels"]}).findings
+    assert len({f.kind for f in found}) == len(found)
+    assert {f.step for f in found if f.kind in (Kind.LOSS, Kind.GRADIENT)} == {1}

@@ -1,0 +1,44 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.comparison.structure import compare_structure
+from torchopt_cli.optimizer.execution.observations import Observations, Status
+
+Run = Callable[..., Observations]
+
+
+def test_a_run_agrees_with_itself(run: Run) -> None:
+    original = run()
+    assert compare_structure(original, original) == []
+
+
+def test_a_crash_is_the_only_finding(run: Run) -> None:
+    original = run(steps=4)
+    other = replace(run(steps=2, mistakes=["rate", "frozen"]), status=Status.FAILED, exit_code=1)
+    assert [f.kind for f in compare_structure(original, other)] == [Kind.EXIT_STATUS]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"steps": ()},
+        {"gradients_file": None},
+        {"buffers_file": None},
+        {"eval_file": None},
+        {"snapshots": ()},
+    ],
+)
+def test_an_observation_of_one_side_only_is_a_failure(run: Run, lost: dict[str, object]) -> None:
+    original = run(steps=2)
+    found = compare_structure(original, replace(original, **lost))
+    assert Kind.MISSING_OBSERVATION in {f.kind for f in found if f.fails}
+
+
+def test_what_the_original_does_not_agree_with_itself_in_is_told(run: Run) -> None:
+    original, other = run(), run(mistakes=["rate"])
+    assert any(f.fails for f in compare_structure(original, other))
+    (told,) = compare_structure(original, other, [run(mistakes=["rate"])])
+    assert (told.kind, told.fails) == (Kind.LEARNING_RATE, False)

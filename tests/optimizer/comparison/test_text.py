@@ -1,0 +1,116 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.comparison.text import compare_text, read_lines
+from torchopt_cli.optimizer.comparison.tolerance import Precision
+
+
+@given(st.text(max_size=200))
+def test_a_text_equals_itself(text: str) -> None:
+    assert compare_text(text, text) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "numbers"),
+    [
+        ("epoch 3 loss 2.31", ["3", "2.31"]),
+        ("lr=1e-3, acc: 53.1%", ["1e-3", "53.1"]),
+        ("resnet18 conv1.weight cuda:0", ["0"]),
+        ("loss nan, -inf", ["nan", "-inf"]),
+        ("delta -0.5 to +2", ["-0.5", "+2"]),
+        ("nanoseconds and infinite", []),
+    ],
+)
+def test_numbers_are_found_and_digits_of_names_are_not(line: str, numbers: list[str]) -> None:
+    assert list(read_lines(line)[0].numbers) == numbers
+
+
+def test_another_number_fails() -> None:
+    found = compare_text("loss 2.31\nacc 0.5\n", "loss 2.31\nacc 0.4\n")
+    assert [(f.kind, f.fails, f.original, f.rewritten) for f in found] == [
+        (Kind.STDOUT, True, "0.5", "0.4")
+    ]
+
+
+def test_numbers_are_compared_as_numbers() -> None:
+    assert compare_text("loss 2.50", "loss 2.5e0") == []
+    assert compare_text("loss nan", "loss NaN") == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [("a\nb 1\n", "a\n"), ("a\n", "a\nb 1\n"), ("a\nb 1\n", "a\nc 1\n")],
+)
+def test_missing_extra_and_reworded_lines_fail(ours: str, theirs: str) -> None:
+    assert [f.kind for f in compare_text(ours, theirs) if f.fails] == [Kind.STDOUT]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("epoch 1 took 3.2 s", "epoch 1 took 1.9 s"),
+        ("time: 12", "time: 3"),
+        ("Time (sec): 12", "Time (sec): 3"),
+        ("throughput 512.0", "throughput 731.5"),
+        ("1200 img/s", "3100 img/s"),
+        ("memory 512 MiB", "memory 300 MiB"),
+        ("0.10s/it", "0.02s/it"),
+        ("elapsed_ms=25", "elapsed_ms=12"),
+    ],
+)
+def test_times_and_memory_are_left_out_and_said_to_be(ours: str, theirs: str) -> None:
+    found = compare_text(ours, theirs)
+    assert [(f.kind, f.fails) for f in found] == [(Kind.NOT_REPEATABLE, False)]
+
+
+def test_only_the_time_in_a_line_is_left_out() -> None:
+    found = compare_text("epoch 1 loss 2.3 3.2 s", "epoch 1 loss 2.4 1.2 s")
+    assert any(f.fails and f.original == "2.3" for f in found)
+
+
+def test_what_the_original_does_not_repeat_is_left_out_in_every_line_of_that_form() -> None:
+    ours = "a 1 b 5\na 1 b 5\n"
+    again = "a 1 b 5\na 1 b 6\n"
+    assert not any(f.fails for f in compare_text(ours, "a 1 b 9\na 1 b 9\n", [again]))
+    assert any(f.fails for f in compare_text(ours, "a 2 b 5\na 1 b 5\n", [again]))
+
+
+def test_lines_that_come_and_go_in_the_original_are_left_out() -> None:
+    ours, again = "start\nworker busy\nend\n", "start\nend\n"
+    assert compare_text(ours, again, [again]) == []
+    assert any(f.fails for f in compare_text(ours, "start\nworker busy\n", [again]))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("saved to /tmp/a1/out/model.pt", "saved to /tmp/b2/out/model.pt"),
+        ("tensor(2.3, grad_fn=<NllLossBackward0>)", "tensor(2.3, grad_fn=<CompiledBackward>)"),
+        ("tensor(2.3, device='cuda:0')", "tensor(2.3)"),
+        ("<object at 0x7f00aa>", "<object at 0x7f11bb>"),
+        ("2026-01-02 10:11:12 start", "2026-01-03 09:11:12 start"),
+        ("\x1b[32mok\x1b[0m", "ok"),
+    ],
+)
+def test_paths_addresses_dates_and_devices_do_not_count(ours: str, theirs: str) -> None:
+    assert compare_text(ours, theirs) == []
+
+
+def test_a_number_may_differ_by_rounding_when_a_precision_is_given() -> None:
+    assert compare_text("loss 2.3100", "loss 2.3101", precision=Precision.FLOAT32) == []
+    assert any(f.fails for f in compare_text("loss 2.31", "loss 2.41", precision=Precision.FLOAT32))
+
+
+def test_a_number_may_differ_as_much_as_the_neighbours_do() -> None:
+    ours, near, theirs = "acc 50.0", ["acc 48.0"], "acc 46.0"
+    assert any(f.fails for f in compare_text(ours, theirs, precision=Precision.FLOAT32))
+    assert compare_text(ours, theirs, (), near, Precision.FLOAT32) == []
+
+
+def test_under_reduced_precision_a_far_number_is_told_and_a_lost_one_fails() -> None:
+    told = compare_text("acc 50.0", "acc 60.0", precision=Precision.BFLOAT16)
+    assert [(f.kind, f.fails) for f in told] == [(Kind.STDOUT, False)]
+    lost = compare_text("loss 2.3", "loss nan", precision=Precision.BFLOAT16)
+    assert lost[0].fails
