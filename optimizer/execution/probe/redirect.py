@@ -27,8 +27,8 @@ from typing import Any
 
 from .mirror import Mirror
 
-READ, ENTRY, DROP, KEEP = "read", "entry", "drop", "keep"
-"""What is done to a path: looked at; made, moved or removed; overwritten; changed in place."""
+READ, ENTRY, FOLDER, DROP, KEEP = "read", "entry", "folder", "drop", "keep"
+"""What is done to a path: looked at; made, moved or removed; removed as a folder; overwritten; changed in place."""
 
 _PATH_ARGUMENTS = {
     "access": (READ,),
@@ -42,7 +42,7 @@ _PATH_ARGUMENTS = {
     "mknod": (ENTRY,),
     "remove": (ENTRY,),
     "unlink": (ENTRY,),
-    "rmdir": (ENTRY,),
+    "rmdir": (FOLDER,),
     "rename": (ENTRY, ENTRY),
     "replace": (ENTRY, ENTRY),
     "link": (KEEP, ENTRY),
@@ -122,8 +122,10 @@ class Redirection:
         place = mirror.place(full)
         if place is None:
             return full
-        if how is ENTRY:
-            mirror.open_entry(place)
+        if how in (ENTRY, FOLDER):
+            entry = mirror.open_entry(place)
+            if how is FOLDER and mirror.outward(entry):
+                mirror.open_folder(entry)
         else:
             mirror.open_file(place, keep=how is KEEP)
         return place

@@ -39,6 +39,11 @@ class Rounds:
         return self.finished == self._limit - 1 and len(self._open) == self._previous_size
 
     @property
+    def begun(self) -> int:
+        """Rounds that have had a step."""
+        return self.finished + bool(self._open)
+
+    @property
     def fresh(self) -> bool:
         """Whether the open round has no step yet."""
         return not self._open

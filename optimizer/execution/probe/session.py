@@ -137,12 +137,14 @@ class Session:
     def call_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """Such a call is over."""
         if not module.training and not self.stopped:
-            self._evaluations.called(module, inputs, output, self._rounds.finished)
+            self._evaluations.called(module, inputs, output, self._rounds.begun)
 
     def pass_begins(self, loader: Any) -> dict[str, Any]:
         """A loader is iterated; what to note about it."""
         self._clock.loader_started()
-        number = self._loaders.setdefault(loader, len(self._loaders))
+        if loader not in self._loaders:
+            self._loaders[loader] = 1 + max((one["loader"] for one in self._passes), default=-1)
+        number = self._loaders[loader]
         epoch = sum(1 for one in self._passes if one["loader"] == number)
         noted = {"loader": number, "epoch": epoch, "batches": 0, "samples": 0, "finished": False}
         self._passes.append(noted)
@@ -172,7 +174,7 @@ class Session:
         relative = os.path.relpath(path, self._cwd)
         shown = path if relative.startswith("..") else relative
         self._checkpoints.append(
-            {"path": shown, "rounds": self._rounds.finished, "entries": describe(thing)}
+            {"path": shown, "rounds": self._rounds.begun, "entries": describe(thing)}
         )
 
     def finish(self) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""Training under the hooks in this process."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer.execution.observations import RECORD, Observations, load
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., Observations]:
+    """Call a function under the hooks as a run would the script; keywords are those of the run's specification."""
+    torch = pytest.importorskip("torch")
+    from torchopt_cli.optimizer.execution.probe.clock import Clock
+    from torchopt_cli.optimizer.execution.probe.hooks import Hooks
+    from torchopt_cli.optimizer.execution.probe.loading import AlignedLoading
+    from torchopt_cli.optimizer.execution.probe.patches import Patches
+    from torchopt_cli.optimizer.execution.probe.randomness import seed_everything
+    from torchopt_cli.optimizer.execution.probe.rounds import StopRun
+    from torchopt_cli.optimizer.execution.probe.session import Session
+
+    runs = iter(range(100))
+
+    def go(function: Callable[[], object], **chosen: object) -> Observations:
+        folder = tmp_path / f"record{next(runs)}"
+        folder.mkdir()
+        spec = {
+            "output": str(folder),
+            "mode": "observe",
+            "seed": 0,
+            "steps": 1000,
+            "snapshot_bytes": 1 << 30,
+            "perturb": None,
+            "block_steps": 10,
+            **chosen,
+        }
+
+        def give_up() -> None:
+            raise AssertionError("gave up")
+
+        session = Session(spec, Clock(time.perf_counter(), spec["block_steps"]), give_up)
+        patches = Patches()
+        hooks = Hooks(session, patches)
+        if session.observing:
+            AlignedLoading(spec["seed"]).install(patches)
+        seed_everything(spec["seed"])
+        hooks.install()
+        try:
+            function()
+        except StopRun:
+            assert session.stopped
+        finally:
+            hooks.shut_down_workers()
+            patches.undo()
+        status = "stopped" if session.stopped else "completed"
+        ending = {
+            "status": status,
+            "exit_code": 0,
+            "traceback": None,
+            "memory": {},
+            "versions": None,
+        }
+        (folder / RECORD).write_text(json.dumps(session.finish() | ending))
+        texts = {"stdout": "", "stderr": "", "stdout_cut": False, "stderr_cut": False}
+        return Observations(folder=folder, **texts, **load(folder))
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield go
+    torch.set_num_threads(threads)

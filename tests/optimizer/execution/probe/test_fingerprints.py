@@ -1,0 +1,84 @@
+"""Tensors in figures and on disk."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.numpy import load_file  # noqa: E402
+
+from torchopt_cli.optimizer.execution.probe.fingerprints import (  # noqa: E402
+    checksum,
+    norm,
+    sha256,
+    summary,
+    write_safetensors,
+)
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_checksum_sees_one_bit_and_order_but_not_the_memory_layout(dtype):
+    tensor = torch.arange(24).reshape(2, 3, 4).to(dtype)
+    changed = tensor.clone()
+    changed[1, 2, 3] = 0
+    swapped = tensor.flip(0)
+    laid_out = tensor.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    assert laid_out.stride() != tensor.stride()
+    assert checksum(laid_out) == checksum(tensor)
+    assert sha256(laid_out) == sha256(tensor)
+    for other in (changed, swapped):
+        assert checksum(other) != checksum(tensor)
+        assert sha256(other) != sha256(tensor)
+
+
+def test_a_checksum_tells_the_smallest_difference():
+    tensor = torch.ones(1000)
+    nudged = tensor.clone()
+    nudged[500] = torch.nextafter(nudged[500], torch.tensor(2.0))
+    assert checksum(nudged) != checksum(tensor)
+    assert checksum(-torch.zeros(3)) != checksum(torch.zeros(3))
+
+
+def test_unusual_tensors_have_figures():
+    sparse = torch.sparse_coo_tensor([[0, 2]], [3.0, 4.0], (4,))
+    assert float(norm(sparse)) == 5.0
+    assert float(norm(torch.tensor([3 + 4j]))) == 5.0
+    assert sha256(torch.empty(0)) != sha256(torch.empty(0, 2))
+    assert summary(torch.empty(0))["finite"] is True
+    quantized = torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8)
+    assert float(norm(quantized)) == pytest.approx(math.sqrt(2))
+
+
+def test_a_summary_leaves_out_what_is_not_finite():
+    told = summary(torch.tensor([1.0, -3.0, math.nan, math.inf]))
+    assert (told["mean"], told["largest"], told["finite"]) == (-1.0, 3.0, False)
+    assert told["norm"] == pytest.approx(math.sqrt(10))
+
+
+def test_tensors_come_back_exactly(tmp_path):
+    tensors = {f"a.{dtype}": torch.randn(3, 5).mul(9).to(dtype) for dtype in DTYPES}
+    tensors |= {
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 3),
+        "odd": torch.ones(3, dtype=torch.uint8),
+    }
+    write_safetensors(tmp_path / "t.safetensors", tensors)
+    read = load_file(tmp_path / "t.safetensors")
+    assert set(read) == set(tensors)
+    for name, tensor in tensors.items():
+        kept = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+        assert read[name].shape == tuple(tensor.shape)
+        assert torch.equal(torch.from_numpy(read[name].copy()), kept)

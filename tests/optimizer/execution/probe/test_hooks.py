@@ -1,0 +1,396 @@
+"""What the hooks see of a training loop, and that they leave nothing behind."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from torchopt_cli.optimizer.execution.observations import Loss, Status  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def loader(batch_size: int = 4) -> DataLoader:
+    generator = torch.Generator().manual_seed(5)
+    data = TensorDataset(torch.randn(12, 4, generator=generator), torch.arange(12) % 2)
+    return DataLoader(data, batch_size=batch_size, shuffle=True)
+
+
+def train(epochs: int = 2, wrap=lambda net: net, **options) -> Net:
+    net = Net()
+    model = wrap(net)
+    optimizer = torch.optim.SGD(net.parameters(), **{"lr": 0.1, **options})
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for _ in range(epochs):
+        for x, y in loader():
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        schedule.step()
+    return net
+
+
+def test_each_step_is_described(recorded):
+    kept = {}
+
+    def script():
+        kept["net"] = train()
+        kept["state"] = {name: value.clone() for name, value in kept["net"].state_dict().items()}
+
+    run = recorded(script)
+    names = [f"Net.{name}" for name, _ in kept["net"].named_parameters()]
+    assert run.status is Status.COMPLETED
+    assert run.rounds == 6
+    assert (
+        [step.index for step in run.steps] == [step.round for step in run.steps] == list(range(6))
+    )
+    assert [step.learning_rates for step in run.steps] == [(0.1,)] * 3 + [(0.05,)] * 3
+    assert all(len(step.losses) == 1 and step.losses[0].dtype == "float32" for step in run.steps)
+    assert all(list(step.parameters) == names for step in run.steps)
+    assert not any(step.closure or step.skipped for step in run.steps)
+    first = run.steps[0]
+    for name, gradient in run.gradients().items():
+        update = first.parameters[name]
+        assert update.grad_norm == pytest.approx(
+            float((gradient.astype("float64") ** 2).sum() ** 0.5)
+        )
+        assert update.update_norm == pytest.approx(0.1 * update.grad_norm, rel=1e-3, abs=1e-7)
+    squares = sum(update.grad_norm**2 for update in first.parameters.values())
+    assert first.grad_norm == pytest.approx(squares**0.5)
+    (optimizer,) = run.optimizers
+    assert (optimizer.class_name, optimizer.groups) == ("SGD", (tuple(names),))
+    assert optimizer.hyperparameters[0]["momentum"] == "0"
+
+
+def test_parameters_are_kept_at_the_start_powers_of_two_and_the_end(recorded):
+    kept = {}
+    run = recorded(lambda: kept.update(net=train()))
+    assert [snapshot.round for snapshot in run.snapshots] == [0, 1, 2, 4, 6]
+    final = run.tensors(run.snapshot(6))
+    for name, parameter in kept["net"].named_parameters():
+        assert (final[f"Net.{name}"] == parameter.detach().numpy()).all()
+    assert run.snapshot(0).hashes != run.snapshot(1).hashes
+    buffers = run.buffers()
+    assert (buffers["Net.body.1.running_mean"] == kept["net"].body[1].running_mean.numpy()).all()
+    assert int(buffers["Net.body.1.num_batches_tracked"]) == 6
+
+
+def test_large_snapshots_are_hashes_only(recorded):
+    run = recorded(train, snapshot_bytes=10)
+    assert run.tensors(run.snapshots[0]) is None
+    assert len(run.snapshots[0].hashes) == 6
+
+
+def test_passes_over_loaders_are_counted(recorded):
+    def script():
+        train(1)
+        next(iter(loader(5)))
+        list(loader(5))
+
+    run = recorded(script)
+    told = [(p.loader, p.epoch, p.batches, p.samples, p.finished) for p in run.loader_passes]
+    assert told == [(0, 0, 3, 12, True), (1, 0, 1, 5, False), (2, 0, 3, 12, True)]
+
+
+def test_wrappers_do_not_change_names(recorded):
+    plain = recorded(train)
+    parallel = recorded(lambda: train(wrap=nn.DataParallel))
+    assert list(parallel.parameters) == list(plain.parameters)
+    assert parallel.losses == plain.losses
+
+
+def test_the_run_ends_after_the_asked_for_rounds_whatever_the_script_catches(recorded):
+    reached = []
+
+    def script():
+        try:
+            train(100)
+        except Exception:
+            reached.append("except")
+        reached.append("after")
+
+    run = recorded(script, steps=4)
+    assert (run.status, run.rounds, reached) == (Status.STOPPED, 4, [])
+    assert len(run.steps) == 4
+    assert run.snapshots[-1].round == 4
+
+
+def test_a_script_that_swallows_everything_meets_the_end_again(recorded):
+    caught = []
+
+    def script():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        while True:
+            try:
+                net(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+            except BaseException:
+                caught.append(1)
+                if len(caught) == 3:
+                    raise
+
+    assert recorded(script, steps=2).rounds == 2
+    assert len(caught) == 3
+
+
+def test_two_optimizers_make_one_round_with_their_own_losses(recorded):
+    def script():
+        torch.manual_seed(1)
+        generator, critic = nn.Linear(2, 2), nn.Linear(2, 1)
+        of_critic = torch.optim.Adam(critic.parameters(), lr=0.1)
+        of_generator = torch.optim.SGD(generator.parameters(), lr=0.2)
+        for _ in range(5):
+            real = critic(torch.ones(3, 2)).mean()
+            real.backward()
+            fake = critic(generator(torch.ones(3, 2)).detach()).mean()
+            fake.backward()
+            of_critic.step()
+            critic(generator(torch.ones(3, 2))).mean().backward()
+            of_generator.step()
+
+    run = recorded(script, steps=3)
+    assert [(s.round, s.optimizer, len(s.losses)) for s in run.steps] == [
+        (0, 0, 2), (0, 1, 1), (1, 0, 2), (1, 1, 1), (2, 0, 2), (2, 1, 1),
+    ]  # fmt: skip
+    assert [o.class_name for o in run.optimizers] == ["Adam", "SGD"]
+    assert sorted(run.parameters) == [
+        "Linear#2.bias",
+        "Linear#2.weight",
+        "Linear.bias",
+        "Linear.weight",
+    ]
+    assert run.parameters["Linear.weight"].shape == (1, 2)
+
+
+def test_closures_and_their_losses(recorded):
+    def script():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = net(torch.ones(1, 2)).square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+
+    run = recorded(script)
+    assert [step.closure for step in run.steps] == [True, True]
+    assert len(run.steps[0].losses) > 1
+    assert run.steps[0].parameters["Linear.weight"].grad_norm is not None
+
+
+def test_a_grad_scaler_does_not_show(recorded):
+    def script(scaler, poison=False):
+        torch.manual_seed(0)
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for i in range(3):
+            optimizer.zero_grad()
+            loss = net(torch.ones(1, 2)).sum() * (float("inf") if poison and i == 1 else 1.0)
+            if scaler is None:
+                (loss / 2).backward()
+                optimizer.step()
+            else:
+                (scaler.scale(loss) / 2).backward() if i else scaler.scale(loss / 2).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
+    plain = recorded(lambda: script(None))
+    scaled = recorded(lambda: script(torch.amp.GradScaler("cpu")))
+    disabled = recorded(lambda: script(torch.amp.GradScaler("cpu", enabled=False)))
+    for other in (scaled, disabled):
+        assert other.losses == pytest.approx(plain.losses)
+        assert other.steps[0].grad_norm == pytest.approx(plain.steps[0].grad_norm)
+        assert [step.skipped for step in other.steps] == [False] * 3
+    skipping = recorded(lambda: script(torch.amp.GradScaler("cpu"), poison=True))
+    assert [step.skipped for step in skipping.steps] == [False, True, False]
+    assert skipping.rounds == 3
+    moved = [step.parameters["Linear.weight"].update_norm > 0 for step in skipping.steps]
+    assert moved == [True, False, True]
+
+
+def test_updates_by_hand_are_counted_by_backward(recorded):
+    def script():
+        torch.manual_seed(0)
+        net = nn.Linear(2, 1)
+        for _ in range(10):
+            net(torch.ones(1, 2)).sum().backward()
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter -= 0.1 * parameter.grad
+                    parameter.grad = None
+
+    run = recorded(script, steps=4)
+    assert (run.status, run.rounds, run.optimizer_seen) == (Status.STOPPED, 4, False)
+    assert [(step.optimizer, len(step.losses)) for step in run.steps] == [(-1, 1)] * 4
+    weights = [run.tensors(s)["Linear.weight"] for s in run.snapshots]
+    assert [s.round for s in run.snapshots] == [0, 1, 2, 4]
+    assert weights[1] == pytest.approx(weights[0] - 0.1)
+
+
+def test_evaluation_outputs_and_samples(recorded):
+    outputs = []
+
+    def script():
+        net = train(1)
+        net.eval()
+        with torch.no_grad():
+            for x, _ in loader(5):
+                outputs.append(net(x))
+        net.train()
+        net(torch.ones(3, 4))
+
+    run = recorded(script)
+    assert [(c.module, c.rounds, c.samples) for c in run.eval_calls] == [
+        ("Net", 3, 5),
+        ("Net", 3, 5),
+        ("Net", 3, 2),
+    ]
+    assert run.eval_samples == 12
+    kept = run.eval_outputs()
+    for index, output in enumerate(outputs):
+        assert (kept[f"{index}.0"] == output.numpy()).all()
+        told = run.eval_calls[index].outputs[0]
+        assert told.norm == pytest.approx(float(output.norm()))
+        assert (told.shape, told.dtype, told.finite) == (tuple(output.shape), "float32", True)
+
+
+def test_losses_keep_their_dtype_and_vectors_their_weights(recorded):
+    def script():
+        net = nn.Linear(2, 3).to(torch.bfloat16)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        (x * 3).backward(torch.tensor([10.0, 1.0]))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            net(torch.ones(1, 2))
+        optimizer.step()
+
+    run = recorded(script)
+    assert run.steps[0].losses[0].dtype == "bfloat16"
+    assert run.steps[1].losses == (Loss(36.0, "float32"),)
+    assert run.compute_dtypes == ("bfloat16",)
+    assert run.parameters["Linear.weight"].dtype == "bfloat16"
+    assert run.tensors(run.snapshots[0])["Linear.weight"].dtype == "float32"
+
+
+def test_checkpointing_inside_backward_is_not_a_loss(recorded):
+    def script():
+        from torch.utils.checkpoint import checkpoint
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x = torch.ones(4, 4, requires_grad=True)
+        net.head(checkpoint(net.body, x, use_reentrant=True)).sum().backward()
+        optimizer.step()
+
+    assert len(recorded(script).steps[0].losses) == 1
+
+
+def test_a_parameter_left_out_shows(recorded):
+    def script():
+        net = Net()
+        groups = [
+            {"params": net.head.parameters(), "weight_decay": 0.1},
+            {"params": [net.body[0].weight], "lr": 0.5},
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=0.1)
+        net(torch.randn(4, 4)).sum().backward()
+        net.head.bias.grad = None
+        optimizer.step()
+
+    run = recorded(script)
+    assert run.optimizers[0].groups == (
+        ("Net.head.weight", "Net.head.bias"),
+        ("Net.body.0.weight",),
+    )
+    assert [h["weight_decay"] for h in run.optimizers[0].hyperparameters] == ["0.1", "0.01"]
+    updates = run.steps[0].parameters
+    assert updates["Net.head.bias"].grad_norm is None
+    assert updates["Net.head.bias"].update_norm == 0.0
+    assert updates["Net.body.0.weight"].update_norm > 0
+    assert run.steps[0].learning_rates == (0.1, 0.5)
+
+
+def test_saved_checkpoints_are_described(recorded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def script():
+        net = nn.Linear(2, 1)
+        torch.save(
+            {"model": net.state_dict(), "epoch": 3, "parts": [net.half(), None]},
+            tmp_path / "a" / ".." / "c.pt",
+        )
+        with open("d.pt", "wb") as file:
+            torch.save(torch.ones(2), file)
+
+    (tmp_path / "a").mkdir()
+    first, second = recorded(script).checkpoints
+    assert (first.path, second.path) == ("c.pt", "d.pt")
+    entries = first.entries
+    assert list(entries) == [
+        "model/weight", "model/bias", "epoch", "parts/0", "parts/0/Linear()/weight", "parts/0/Linear()/bias", "parts/1",
+    ]  # fmt: skip
+    assert (entries["model/weight"].shape, entries["model/weight"].dtype) == ((1, 2), "float32")
+    assert entries["parts/0/Linear()/weight"].dtype == "float16"
+    assert len({entries[key].sha256 for key in entries if key.endswith("weight")}) == 2
+    assert (entries["epoch"].kind, entries["epoch"].value) == ("int", "3")
+    assert entries["parts/0"].kind == "Linear"
+    assert second.entries[""].shape == (2,)
+    assert (tmp_path / "c.pt").exists()
+
+
+def test_timing_alters_nothing_and_keeps_waiting_and_blocks(recorded):
+    run = recorded(lambda: train(2), mode="time", block_steps=2, steps=6)
+    timing = run.timing
+    assert (run.rounds, len(timing.round_seconds), len(timing.wait_seconds)) == (6, 5, 5)
+    assert timing.synchronised == (0, 2, 4, 5)
+    assert timing.startup_seconds > 0
+    assert timing.first_round_seconds > 0
+    assert all(
+        wait <= whole for wait, whole in zip(timing.wait_seconds, timing.round_seconds, strict=True)
+    )
+    assert run.steps == run.snapshots == run.loader_passes == ()
+
+
+def test_nothing_stays_behind(recorded):
+    def state():
+        owners = [
+            torch.autograd, torch, nn.Module, torch.optim.Optimizer, DataLoader, torch.utils.data.RandomSampler,
+            torch.utils.data.distributed.DistributedSampler, torch.utils.data.dataloader._BaseDataLoaderIter,
+            torch.utils.data._utils.worker, torch.utils.data._utils.fetch._MapDatasetFetcher,
+            torch.utils.data._utils.fetch._IterableDatasetFetcher, torch.amp.GradScaler, torch.autocast,
+        ]  # fmt: skip
+        hooks = sys.modules["torch.optim.optimizer"]
+        counts = (len(hooks._global_optimizer_pre_hooks), len(hooks._global_optimizer_post_hooks))
+        return counts, [dict(vars(owner)) for owner in owners]
+
+    train(1)
+    counts, before = state()
+    recorded(lambda: train(1))
+    counts_after, after = state()
+    assert counts_after == counts
+    for old, new in zip(before, after, strict=True):
+        assert [name for name in old if new.get(name) is not old[name]] == []
+        assert set(new) == set(old)
