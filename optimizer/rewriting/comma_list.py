@@ -81,7 +81,9 @@ class CommaList:
         """The list without the item at ``index`` and the comment behind it; comments on own lines stay."""
         items = (*self.items[:index], *self.items[index + 1 :])
         if not items:
-            lead = self.lead if "#" in self.lead else ""
+            lead = ""
+            if "#" in self.lead:
+                lead = self.lead.removesuffix(_last_line(self.lead)) + _last_line(self.tail)
             return replace(self, lead=lead, items=(), gaps=(), tail="")
         if index == len(self.items) - 1:
             return replace(self, items=items, gaps=self.gaps[:-1], tail=self._tail_without_last())

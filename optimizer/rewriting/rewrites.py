@@ -96,11 +96,9 @@ def carry_out(text: str, rewrites: Iterable[Rewrite]) -> str:
         ):
             around.pop()
         node = _Node(rewrite)
-        if around:
-            _refuse_conflict(around[-1].rewrite, rewrite)
-            around[-1].children.append(node)
-        else:
-            top.append(node)
+        for outer in around:
+            _refuse_conflict(outer.rewrite, rewrite)
+        (around[-1].children if around else top).append(node)
         around.append(node)
     return _render(text, 0, len(text), top)
 
@@ -110,14 +108,13 @@ def _same(one: Rewrite, other: Rewrite) -> bool:
 
 
 def _refuse_conflict(outer: Rewrite, inner: Rewrite) -> None:
-    inner_edit, outer_edit = inner.edit or outer.edit, outer.edit or inner.edit
-    if inner_edit is None or outer_edit is None:
+    if inner.edit is None or outer.edit is None:  # a layout nests wherever the edits do
         return
     if inner.end > outer.end:
-        raise EditError(inner_edit, f"overlaps {outer_edit}")
+        raise EditError(inner.edit, f"overlaps {outer.edit}")
     rivals = _same(outer, inner) and outer.rank == inner.rank
-    if inner.edit is not None and (outer.replaces or (rivals and inner.replaces)):
-        raise EditError(inner_edit, f"lies inside what is replaced by {outer_edit}")
+    if outer.replaces or (rivals and inner.replaces):
+        raise EditError(inner.edit, f"lies inside what is replaced by {outer.edit}")
 
 
 def _render(text: str, start: int, end: int, nodes: list[_Node]) -> str:

@@ -38,6 +38,8 @@ def _indent(source: SourceTree) -> str:
     units: Counter[str] = Counter()
     for statement in source.blocks:
         for block in blocks_of(statement)[:1]:
+            if not source.starts_line(block[0]):
+                continue
             outer = _leading_whitespace(source.lines[statement.lineno - 1])
             inner = _leading_whitespace(source.lines[source.first_line(block[0]) - 1])
             if inner != outer and inner.startswith(outer):
