@@ -35,6 +35,9 @@ RESAMPLES = 2000
 TOO_WIDE = 1.5
 """An interval whose ends are further apart than this factor names no winner."""
 
+STILL_CHANGING = 0.05
+"""Relative change of the step time within the last half of a run that is no steady state."""
+
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -226,7 +229,11 @@ def _steps(timing: Timing) -> Steps:
 
 
 def warm_up(seconds: Sequence[float]) -> tuple[int, bool]:
-    """How many of the first steps to drop, and whether the rest is steady (fewer than half were dropped)."""
+    """How many of the first steps to drop, and whether the rest is steady.
+
+    It is not when half of the steps had to go and the median of the last quarter still is another than that of the
+    quarter before it, by more than :data:`STILL_CHANGING`.
+    """
     smooth = [
         seconds[0],
         *(statistics.median(seconds[i - 1 : i + 2]) for i in range(1, len(seconds) - 1)),
@@ -235,7 +242,13 @@ def warm_up(seconds: Sequence[float]) -> tuple[int, bool]:
     half = len(smooth) // 2
     errors = [_marginal_standard_error(smooth[drop:]) for drop in range(half + 1)]
     drop = errors.index(min(errors))
-    return drop, half == 0 or drop < half
+    if drop < half or half == 0:
+        return drop, True
+    middle = half + (len(smooth) - half) // 2
+    third, fourth = (
+        statistics.median(part) for part in (smooth[half:middle] or smooth, smooth[middle:])
+    )
+    return drop, abs(fourth - third) <= STILL_CHANGING * third
 
 
 def _marginal_standard_error(values: Sequence[float]) -> float:
@@ -314,4 +327,4 @@ def _break_even(ours: VersionSpeed, theirs: VersionSpeed) -> int | None:
     gain = ours.step_seconds - theirs.step_seconds
     if extra <= 0:
         return 0
-    return math.ceil(extra / gain) if gain > 0 else None
+    return math.ceil(extra / gain * (1 - 1e-9)) if gain > 0 else None

@@ -200,7 +200,8 @@ def _break_even_words(measurement: Measurement) -> str:
         return "Break-even: never; the steps do not win back what start-up and compilation cost."
     if steps == 0:
         return "Break-even: at once; start-up and first steps cost no more than the original's."
-    return f"Break-even: after {steps} steps, start-up and compilation included."
+    noun = "step" if steps == 1 else "steps"
+    return f"Break-even: after {steps} {noun}, start-up and compilation included."
 
 
 def _what_was_run(report: VerificationReport, console: Console) -> None:

@@ -203,6 +203,7 @@ def _evaluation_outputs(runs: _Runs) -> list[Finding]:
         Kind.EVALUATION_OUTPUT,
         "output of evaluation",
         lambda name: f"call {name.partition('.')[0]}",
+        step=runs.original.eval_calls[0].rounds + 1 if runs.original.eval_calls else None,
     )
     near = [deviations(ours, run.eval_outputs()) for run in runs.neighbours]
     return judge(quantity, deviations(ours, runs.other.eval_outputs()), near, runs.precision)[0]

@@ -1,0 +1,170 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchopt_cli.optimizer.execution.observations import Timing
+from torchopt_cli.optimizer.measurement import (
+    Speedup,
+    SpeedVerdict,
+    TimedRun,
+    TooShort,
+    compare_speeds,
+    measure,
+    read_run,
+    speedup,
+    warm_up,
+)
+
+
+def noisy(seed: int, seconds: float, steps: int = 40, spread: float = 0.02) -> list[float]:
+    """Step times with lognormal noise; runs differ by half of it."""
+    random = np.random.default_rng(seed)
+    run = seconds * np.exp(random.normal(0, spread / 2))
+    return list(run * np.exp(random.normal(0, spread, steps)))
+
+
+def timed(
+    seconds: list[float], startup: float = 2.0, first: float = 0.5, wait: float = 0.0
+) -> TimedRun:
+    waits = tuple(s * wait for s in seconds)
+    return TimedRun(Timing(9.0, startup, first, tuple(seconds), waits))
+
+
+@pytest.mark.parametrize("slow", [0, 1, 3, 8])
+def test_slow_first_steps_are_dropped_and_at_least_half_the_steps_kept(slow: int) -> None:
+    for seed in range(10):
+        steps = noisy(seed, 0.1)
+        steps[:slow] = [s * 4 for s in steps[:slow]]
+        dropped, settled = warm_up(steps)
+        assert slow <= dropped <= 20
+        assert settled
+
+
+def test_a_spike_in_the_middle_is_no_warm_up() -> None:
+    steps = [0.1, 0.101, 0.099] * 10
+    steps[14] = 3.0
+    assert warm_up(steps) == (0, True)
+
+
+def test_steps_that_keep_changing_are_not_settled() -> None:
+    assert warm_up([1.0 * 0.9**i for i in range(40)]) == (20, False)
+
+
+@given(st.lists(st.floats(1e-4, 10), min_size=1, max_size=50))
+def test_at_most_half_the_steps_are_dropped(steps: list[float]) -> None:
+    dropped, _ = warm_up(steps)
+    assert 0 <= dropped <= len(steps) // 2
+
+
+def test_twice_as_fast_is_2x_and_no_change_is_1x() -> None:
+    slow = [[0.2] * 20] * 3
+    fast = [[0.1] * 20] * 3
+    assert str(speedup(slow, fast)) == "2.00x [2.00, 2.00]"
+    assert str(speedup(slow, slow)) == "1.00x [1.00, 1.00]"
+    assert speedup(slow, fast).verdict is SpeedVerdict.FASTER
+    assert speedup(fast, slow).verdict is SpeedVerdict.SLOWER
+    assert speedup(slow, slow).verdict is SpeedVerdict.TOO_NOISY
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.1, 1.4, SpeedVerdict.FASTER),
+        (0.7, 0.9, SpeedVerdict.SLOWER),
+        (0.99, 1.2, SpeedVerdict.TOO_NOISY),
+        (1.1, 3.0, SpeedVerdict.TOO_NOISY),
+    ],
+)
+def test_a_winner_is_named_only_when_the_interval_allows(
+    low: float, high: float, verdict: SpeedVerdict
+) -> None:
+    assert Speedup((low + high) / 2, low, high).verdict is verdict
+
+
+def test_one_pair_of_runs_has_no_interval() -> None:
+    one = speedup([[0.2] * 20], [[0.1] * 20])
+    assert one.verdict is SpeedVerdict.TOO_NOISY
+    assert "no interval" in str(one)
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 5])
+def test_the_interval_covers_the_truth_as_often_as_it_says(pairs: int) -> None:
+    """Over 100 repetitions of an experiment whose truth is 1.3x; 95 % in the long run, 88 % with room for luck."""
+    covered = 0
+    for seed in range(100):
+        a = [noisy(1000 * seed + i, 0.13) for i in range(pairs)]
+        b = [noisy(1000 * seed + 500 + i, 0.10) for i in range(pairs)]
+        found = speedup(a, b)
+        covered += found.low <= 1.3 <= found.high
+    assert covered >= 88
+
+
+def test_pairs_cancel_what_slows_the_machine_for_both() -> None:
+    factors = [1.0, 1.7, 0.8, 1.3]
+    a = [[0.2 * f] * 20 for f in factors]
+    b = [[0.1 * f] * 20 for f in factors]
+    found = speedup(a, b)
+    assert found.low == pytest.approx(2.0)
+    assert found.high == pytest.approx(2.0)
+
+
+def test_runs_are_interleaved() -> None:
+    order: list[str] = []
+
+    def start(name: str, seconds: float) -> Callable[[], TimedRun]:
+        def run() -> TimedRun:
+            order.append(name)
+            return timed([seconds] * 10)
+
+        return run
+
+    measure(start("A", 0.2), start("B", 0.1), pairs=4)
+    assert "".join(order) == "ABBAABBA"
+
+
+def test_what_is_told_of_each_version() -> None:
+    found = compare_speeds(
+        [
+            timed([0.2] * 20, startup=3.0, first=1.0, wait=0.5),
+            timed([0.2] * 20, startup=3.0, first=0.4),
+        ],
+        [timed([0.1] * 20), timed([0.1] * 20)],
+        (32.0, None),
+    )
+    ours = found.original
+    assert ours.step_seconds == pytest.approx(0.2)
+    assert ours.samples_per_second == pytest.approx(160.0)
+    assert found.rewritten.samples_per_second is None
+    assert (ours.startup_seconds, ours.first_round_seconds) == (3.0, 1.0)
+    assert ours.warm_first_round_seconds == 0.4
+    assert ours.data_wait_share == pytest.approx(0.25)
+    assert ours.warm_up_rounds == 1
+
+
+def test_break_even() -> None:
+    plain = [timed([0.2] * 20, first=0.2)] * 2
+    compiled = [timed([0.1] * 20, first=10.1)] * 2
+    assert compare_speeds(plain, compiled).break_even_rounds == 100
+    assert compare_speeds(plain, plain).break_even_rounds == 0
+    assert compare_speeds(compiled, [timed([0.2] * 20, first=99.0)] * 2).break_even_rounds is None
+
+
+def test_slow_steps_of_the_warm_up_count_towards_break_even() -> None:
+    plain = [timed([0.2] * 20, first=0.2)] * 2
+    slow_start = [timed([2.1] * 5 + [0.1] * 15, first=0.1)] * 2
+    assert compare_speeds(plain, slow_start).break_even_rounds == 100
+
+
+def test_rounds_between_waits_for_the_device_are_averaged() -> None:
+    seconds = (0.9, 0.01, 0.01, 0.28, 0.02, 0.28)
+    run = read_run(Timing(9.0, 1.0, 1.0, seconds, (0.0,) * 6, synchronised=(0, 2, 4, 6)))
+    assert run.steps.seconds == pytest.approx((0.455, 0.145, 0.15))
+    assert run.steps.rounds == (2, 2, 2)
+
+
+def test_a_run_of_one_step_is_too_short() -> None:
+    with pytest.raises(TooShort):
+        read_run(Timing(9.0, 1.0, 1.0, (0.1,), (0.0,)))

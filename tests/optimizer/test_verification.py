@@ -1,0 +1,267 @@
+"""How a verification goes, with runs made up; see test_verification_runs.py for real ones."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer import verification
+from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.comparison.tolerance import Precision
+from torchopt_cli.optimizer.comparison.verdict import Outcome
+from torchopt_cli.optimizer.errors import ExitCode, TorchoptError
+from torchopt_cli.optimizer.execution.observations import (
+    LoaderPass,
+    Loss,
+    Observations,
+    OptimizerInfo,
+    ParameterInfo,
+    ParameterUpdate,
+    Status,
+    Step,
+    Timing,
+    Versions,
+)
+from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion
+from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.verification import Progress, VerifySettings, exit_code, verify
+
+ORIGINAL, REWRITTEN = ScriptVersion(Path("train.py")), ScriptVersion(Path("train_fast.py"))
+
+Answer = Callable[[bool, RunSettings], Observations]
+
+
+def observed(losses: tuple[float, ...] = (2.0, 1.5, 1.0), **changes: object) -> Observations:
+    steps = tuple(
+        Step(
+            i,
+            i,
+            0,
+            (Loss(value, "float32"),),
+            (0.1,),
+            False,
+            False,
+            1.0,
+            {"w": ParameterUpdate(1.0, 0.1, i)},
+        )
+        for i, value in enumerate(losses)
+    )
+    run = Observations(
+        folder=Path("/nowhere"),
+        status=Status.STOPPED,
+        exit_code=0,
+        traceback=None,
+        stdout="",
+        stderr="",
+        stdout_cut=False,
+        stderr_cut=False,
+        rounds=len(losses),
+        optimizer_seen=True,
+        timing=Timing(1.0, 0.5, 0.2, (0.1,) * 20, (0.0,) * 20),
+        versions=Versions("3.11.0", "2.9.0", "cpu"),
+        steps=steps,
+        optimizers=(OptimizerInfo("SGD", (("w",),), ({},)),),
+        parameters={"w": ParameterInfo((3,), "float32", "cpu", True)},
+        loader_passes=(LoaderPass(0, 0, len(losses), 4 * len(losses), False),),
+    )
+    return replace(run, **changes)
+
+
+class FakeRuns:
+    """Stands in for the runner: answers by who runs and how, and keeps what was asked."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, RunSettings]] = []
+
+    def __call__(self, version: ScriptVersion, settings: RunSettings, folder: Path) -> Observations:
+        original = version is ORIGINAL
+        self.asked.append(("original" if original else "rewritten", settings))
+        return self.answer(original, settings)
+
+    def count(self, who: str, mode: Mode) -> int:
+        return sum(name == who and settings.mode is mode for name, settings in self.asked)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> VerifySettings:
+    return VerifySettings(python=Path("python"), cwd=tmp_path, steps=3, measure_speed=False)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], FakeRuns]:
+    def install(answer: Answer) -> FakeRuns:
+        runs = FakeRuns(answer)
+        monkeypatch.setattr(verification, "run", runs)
+        return runs
+
+    return install
+
+
+Fake = Callable[[Answer], FakeRuns]
+
+
+def test_equal_runs_are_equivalent_and_need_no_more_than_three(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    runs = fake(lambda original, how: observed())
+    report = verify(ORIGINAL, REWRITTEN, settings)
+    assert report.verdict is not None
+    assert (report.verdict.outcome, report.verdict.tier) == (Outcome.EQUIVALENT, Tier.EXACT)
+    assert exit_code(report) is ExitCode.OK
+    assert len(runs.asked) == report.runs == 3
+
+
+def test_timing_runs_are_interleaved_and_follow_the_verdict(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    runs = fake(lambda original, how: observed())
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, measure_speed=True, pairs=2))
+    assert [who for who, how in runs.asked if how.mode is Mode.TIME] == [
+        "original",
+        "rewritten",
+        "rewritten",
+        "original",
+    ]
+    assert report.measurement is not None
+    assert report.measurement.original.samples_per_second == pytest.approx(40.0)
+
+
+def test_a_script_that_does_something_else_is_not_timed(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    runs = fake(lambda original, how: observed() if original else observed((2.0, 1.5, 0.5)))
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, measure_speed=True, tier=Tier.EXACT))
+    assert exit_code(report) is ExitCode.NOT_EQUIVALENT
+    assert runs.count("rewritten", Mode.TIME) == 0
+    assert report.speed_note is not None
+
+
+def test_the_original_failing_is_its_own_outcome(fake: Fake, settings: VerifySettings) -> None:
+    fake(
+        lambda original, how: observed(status=Status.FAILED, exit_code=1, traceback="KeyError: 'x'")
+    )
+    report = verify(ORIGINAL, REWRITTEN, settings)
+    assert report.verdict is None
+    assert report.original_failure is not None
+    assert "KeyError" in report.original_failure.details
+    assert exit_code(report) is ExitCode.SCRIPT_FAILED
+
+
+def test_the_rewrite_failing_alone_is_not_equivalent(fake: Fake, settings: VerifySettings) -> None:
+    bad = observed(status=Status.FAILED, exit_code=1, traceback="KeyError: 'x'")
+    fake(lambda original, how: observed() if original else bad)
+    report = verify(ORIGINAL, REWRITTEN, settings)
+    assert report.verdict is not None
+    assert [f.kind for f in report.verdict.failures] == [Kind.EXIT_STATUS]
+    assert report.rewritten_failure is not None
+    assert exit_code(report) is ExitCode.NOT_EQUIVALENT
+
+
+def test_the_rewrite_failing_only_when_timed_is_not_equivalent(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    bad = observed(status=Status.FAILED, exit_code=1, traceback="KeyError: 'x'")
+    fake(lambda original, how: bad if how.mode is Mode.TIME and not original else observed())
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, measure_speed=True))
+    assert exit_code(report) is ExitCode.NOT_EQUIVALENT
+    assert report.measurement is None
+
+
+@pytest.mark.parametrize(
+    ("run", "word"),
+    [
+        (observed((), optimizer_seen=True), "no step of it"),
+        (observed((), optimizer_seen=False), "no optimizer"),
+        (observed((2.0,), status=Status.TIMED_OUT), "only 1 of 3 steps"),
+    ],
+)
+def test_nothing_to_compare_is_an_error_of_use(
+    fake: Fake, settings: VerifySettings, run: Observations, word: str
+) -> None:
+    fake(lambda original, how: run)
+    with pytest.raises(TorchoptError, match=word) as error:
+        verify(ORIGINAL, REWRITTEN, settings)
+    assert error.value.exit_code is ExitCode.USAGE
+
+
+def test_a_finding_that_no_rounding_explains_needs_no_further_runs(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    fewer = observed(loader_passes=())
+    runs = fake(lambda original, how: observed() if original else fewer)
+    report = verify(ORIGINAL, REWRITTEN, settings)
+    assert exit_code(report) is ExitCode.NOT_EQUIVALENT
+    assert len(runs.asked) == 3
+
+
+def test_an_original_that_does_not_repeat_itself_is_run_a_third_time(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    values = iter([2.0, 2.0, 2.001, 1.999, 2.0005])
+    runs = fake(lambda original, how: observed((next(values), 1.5)))
+    verify(ORIGINAL, REWRITTEN, replace(settings, tier=Tier.EXACT))
+    assert runs.count("original", Mode.OBSERVE) == 3
+
+
+def test_the_precision_is_taken_from_the_run_and_reduced_precision_is_switched_off_once(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    half = observed((2.001, 1.499, 1.001), compute_dtypes=("bfloat16",))
+    runs = fake(lambda original, how: observed() if original or how.full_precision else half)
+    report = verify(ORIGINAL, REWRITTEN, settings)
+    assert report.verdict is not None
+    assert report.verdict.precision is Precision.BFLOAT16
+    assert report.same_arithmetic is not None
+    assert report.same_arithmetic.outcome is Outcome.EQUIVALENT
+    assert report.verdict.outcome is Outcome.EQUIVALENT
+    perturbations = [how.perturb for _, how in runs.asked if how.perturb]
+    assert [p.dtype for p in perturbations] == ["bfloat16"] * settings.perturbed_runs
+    assert len({p.seed for p in perturbations}) == settings.perturbed_runs
+
+
+def test_wrong_arithmetic_under_reduced_precision_is_not_equivalent(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    half = observed((2.001, 1.499, 1.001), compute_dtypes=("bfloat16",))
+    wrong = observed((2.0, 1.5, 0.9))
+
+    def answer(original: bool, how: RunSettings) -> Observations:
+        return observed() if original else wrong if how.full_precision else half
+
+    fake(answer)
+    report = verify(ORIGINAL, REWRITTEN, settings)
+    assert exit_code(report) is ExitCode.NOT_EQUIVALENT
+    assert report.verdict is not None
+    assert "switched off" in report.verdict.reason
+
+
+def test_perturbed_runs_that_crash_leave_too_few_to_conclude(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    near = observed((2.0000001, 1.5, 1.0))
+
+    def answer(original: bool, how: RunSettings) -> Observations:
+        if how.perturb:
+            return observed(status=Status.FAILED, exit_code=1)
+        return observed() if original else near
+
+    fake(answer)
+    report = verify(ORIGINAL, REWRITTEN, settings)
+    assert exit_code(report) is ExitCode.FINDINGS
+
+
+def test_semantic_changes_are_inconclusive(fake: Fake, settings: VerifySettings) -> None:
+    fake(lambda original, how: observed() if original else observed((2.0, 1.2, 0.3)))
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, tier=Tier.SEMANTIC))
+    assert exit_code(report) is ExitCode.FINDINGS
+
+
+def test_progress_counts_runs(fake: Fake, settings: VerifySettings) -> None:
+    fake(lambda original, how: observed())
+    told: list[Progress] = []
+    verify(ORIGINAL, REWRITTEN, replace(settings, measure_speed=True, pairs=2), told.append)
+    assert [p.done for p in told] == list(range(7))
+    assert all(p.done < p.total for p in told)
+    assert told[0].description == "original"

@@ -1,0 +1,180 @@
+import json
+import typing
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from torchopt_cli.optimizer.comparison.figures import StepFigures, VectorFigures
+from torchopt_cli.optimizer.comparison.findings import Finding, Kind
+from torchopt_cli.optimizer.comparison.tolerance import Precision
+from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
+from torchopt_cli.optimizer.execution.observations import Status, Timing, Versions
+from torchopt_cli.optimizer.execution.runner import ScriptVersion
+from torchopt_cli.optimizer.measurement import TimedRun, compare_speeds
+from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.verification import ScriptFailure, VerificationReport, VerifySettings
+from torchopt_cli.optimizer.verification_json import ReportJson
+from torchopt_cli.optimizer.verification_report import render_text, to_json
+
+
+def steps(count: int) -> tuple[StepFigures, ...]:
+    return tuple(
+        StepFigures(i, 0, 2.0 / i, 2.0 / i + 1e-4, 1e-2, 1.0, 1.0) for i in range(1, count + 1)
+    )
+
+
+VECTOR = VectorFigures(
+    "gradient of the first step", "optimizer 0", 1, 0.9995, 0.998, 1.001, 0.03, 0.2
+)
+
+
+@pytest.fixture
+def report() -> VerificationReport:
+    runs = [
+        TimedRun(Timing(9.0, 2.0, 0.5, (s,) * 20, (s / 4,) * 20), None, 2**30) for s in (0.2, 0.1)
+    ]
+    return VerificationReport(
+        ScriptVersion(Path("/p/train.py"), {}, ("--lr", "0.1")),
+        ScriptVersion(Path("/p/train.py"), {Path("/p/train.py"): "..."}, ("--lr", "0.1")),
+        VerifySettings(python=Path("/usr/bin/python3"), cwd=Path("/p")),
+        Versions("3.11.4", "2.9.0", "cpu"),
+        observed_steps=20,
+        runs=13,
+        verdict=Verdict(
+            Outcome.EQUIVALENT,
+            Tier.NUMERIC,
+            Precision.BFLOAT16,
+            "within bfloat16 rounding over 20 steps",
+            (),
+            steps(20),
+            (VECTOR,),
+        ),
+        measurement=compare_speeds([runs[0]] * 3, [runs[1]] * 3, (32.0, 32.0)),
+    )
+
+
+def text_of(report: VerificationReport) -> str:
+    console = Console(file=StringIO(), width=120)
+    render_text(report, console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def failed(report: VerificationReport, *findings: Finding) -> VerificationReport:
+    assert report.verdict is not None
+    verdict = replace(
+        report.verdict, outcome=Outcome.NOT_EQUIVALENT, reason="why", findings=findings
+    )
+    return replace(report, verdict=verdict, measurement=None, speed_note="not measured")
+
+
+def test_the_first_line_is_the_verdict_with_the_speed(report: VerificationReport) -> None:
+    first = text_of(report).splitlines()[0]
+    assert first.startswith("Equivalent (numeric): within bfloat16 rounding over 20 steps")
+    assert "2.00x [2.00, 2.00]" in first
+
+
+def test_a_change_of_speed_of_1x_is_never_called_faster(report: VerificationReport) -> None:
+    run = TimedRun(Timing(9.0, 2.0, 0.5, (0.2,) * 20, (0.0,) * 20))
+    text = text_of(replace(report, measurement=compare_speeds([run] * 3, [run] * 3)))
+    assert "too noisy to tell" in text.splitlines()[0]
+    assert "faster" not in text
+
+
+def test_a_run_on_the_cpu_is_called_one(report: VerificationReport) -> None:
+    assert "CPU (no GPU was used" in text_of(report)
+    on_gpu = replace(report, versions=Versions("3.11.4", "2.9.0", "NVIDIA H200"))
+    assert "CPU" not in text_of(on_gpu)
+    assert "NVIDIA H200" in text_of(on_gpu)
+
+
+def test_what_was_run_is_told(report: VerificationReport) -> None:
+    text = text_of(report)
+    for part in (
+        "/p/train.py --lr 0.1",
+        "torch 2.9.0",
+        "/usr/bin/python3",
+        "13 runs, 20 steps",
+        "seed 0",
+    ):
+        assert part in text
+
+
+def test_a_long_run_shows_its_first_and_last_step_and_some_between(
+    report: VerificationReport,
+) -> None:
+    rows = [line.split() for line in text_of(report).splitlines()]
+    numbers = [row[0] for row in rows if len(row) == 7 and row[-1] == "1"]
+    assert (numbers[0], numbers[-1], len(numbers)) == ("1", "20", 12)
+
+
+def test_findings_name_kind_step_and_tensor(report: VerificationReport) -> None:
+    finding = Finding(Kind.GRADIENT, "too [long]", step=3, tensor="Net.conv1.weight")
+    text = text_of(failed(report, finding))
+    assert text.startswith("Not equivalent (numeric): why")
+    assert "failure: gradient at step 3 [Net.conv1.weight]: too [long]" in text
+
+
+def test_a_failing_original_shows_its_own_traceback(report: VerificationReport) -> None:
+    failure = ScriptFailure(Status.FAILED, 1, 'File "train.py", line 3\nKeyError: [x]')
+    text = text_of(replace(report, verdict=None, measurement=None, original_failure=failure))
+    assert (
+        text.splitlines()[0]
+        == "Original failed: the original script fails by itself: KeyError: [x]"
+    )
+    assert 'File "train.py", line 3' in text
+
+
+def test_json_holds_what_the_schema_says_and_only_that(report: VerificationReport) -> None:
+    finding = Finding(Kind.NON_FINITE, "NaN", step=3, original=1.0, rewritten=float("nan"))
+    failure = ScriptFailure(Status.FAILED, 1, "KeyError")
+    bare = replace(report, verdict=None, measurement=None, versions=None, original_failure=failure)
+    for one in (report, failed(report, finding), bare):
+        told = json.loads(json.dumps(to_json(one), allow_nan=False))
+        check(told, ReportJson)
+
+
+def check(value: object, schema: object) -> None:
+    """Whether parsed JSON is of the type that a TypedDict tells."""
+    origin, parts = typing.get_origin(schema), typing.get_args(schema)
+    if typing.is_typeddict(schema):
+        hints = typing.get_type_hints(schema)
+        assert isinstance(value, dict)
+        assert value.keys() == hints.keys()
+        for key, hint in hints.items():
+            check(value[key], hint)
+    elif origin is list:
+        assert isinstance(value, list)
+        for item in value:
+            check(item, parts[0])
+    elif parts:  # a union
+        dicts = [part for part in parts if typing.is_typeddict(part)]
+        if isinstance(value, dict):
+            check(value, dicts[0])
+        else:
+            plain = tuple(part for part in parts if isinstance(part, type) and part not in dicts)
+            assert isinstance(value, plain + ((int,) if float in plain else ()))
+    else:
+        assert isinstance(value, (int, float) if schema is float else schema)  # pyright: ignore
+
+
+def test_json_of_an_equivalent_pair(report: VerificationReport) -> None:
+    told = to_json(report)
+    assert (told["outcome"], told["exit_code"], told["tier"], told["precision"]) == (
+        "equivalent",
+        0,
+        "numeric",
+        "bfloat16",
+    )
+    assert told["speed"] is not None
+    assert told["speed"]["factor"] == pytest.approx(2.0)
+    assert told["rewritten"]["overridden"] == ["/p/train.py"]
+
+
+def test_numbers_that_are_not_finite_become_null(report: VerificationReport) -> None:
+    assert report.verdict is not None
+    infinite = replace(report.verdict, vectors=(replace(VECTOR, allowed=float("inf")),))
+    assert to_json(replace(report, verdict=infinite))["vectors"][0]["allowed"] is None
