@@ -225,12 +225,17 @@ class _Rewrite:
         return RewriteResult(self.script.entry.path, tuple(files), self.sources, unreadable)
 
     def _told(self, file: RewrittenFile, outcomes: Sequence[_Outcome]) -> RewrittenFile:
+        # Asked about its own result, a transform may say that there is nothing left to do.
         changed = {(change.transform, change.line) for change in file.changes}
         skips = [skip for skip in file.skips if (skip.transform, skip.line) not in changed]
         errors = list(file.errors)
         suppressed = set(file.suppressed)
         for outcome in outcomes:
-            skips += [skip for skip in outcome.skips if skip.path == file.path]
+            skips += [
+                skip
+                for skip in outcome.skips
+                if skip.path == file.path and (skip.transform, skip.line) not in changed
+            ]
             errors += [error for error in outcome.errors if error.path == file.path]
             suppressed |= {
                 (line, name) for path, line, name in outcome.suppressed if path == file.path
