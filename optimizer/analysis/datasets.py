@@ -72,7 +72,7 @@ def find_datasets(resolver: Resolver, loader: DataLoader) -> tuple[Dataset, ...]
     found: dict[ast.AST, Dataset] = {}
     for dataset in _datasets(resolver, argument.value, argument.module, set()):
         found.setdefault(dataset.node, dataset)
-    return tuple(found.values())
+    return tuple(sorted(found.values(), key=lambda d: (str(d.path), d.span)))
 
 
 def function_code(resolver: Resolver, argument: Argument | None) -> tuple[Reached, ...] | None:

@@ -8,6 +8,7 @@ integer rank, ``args.device``, ``use_cuda = torch.cuda.is_available()`` flags, `
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from .facts import DeviceKind, DeviceName
 from .resolver import Resolver
@@ -96,6 +97,7 @@ def find_devices(resolver: Resolver) -> tuple[DeviceName, ...]:
     """The names assigned a device or a use-CUDA flag, in source order per module."""
     found: list[DeviceName] = []
     for module in resolver.project.modules:
+        found += _device_attributes(resolver, module)
         for scope in module.scopes.by_node.values():
             for name, bindings in scope.bindings.items():
                 for binding in bindings:
@@ -106,10 +108,24 @@ def find_devices(resolver: Resolver) -> tuple[DeviceName, ...]:
     return tuple(sorted(found, key=lambda fact: (str(fact.path), fact.span)))
 
 
+def _device_attributes(resolver: Resolver, module: Module) -> Iterator[DeviceName]:
+    """Devices and flags kept in an attribute of a variable: ``args.cuda = torch.cuda.is_available()``."""
+    for node in module.nodes:
+        match node:
+            case ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id=owner), attr=attr)], value=value
+            ):
+                fact = _device_name(resolver, f"{owner}.{attr}", value, module)
+                if fact is not None:
+                    yield fact
+            case _:
+                pass
+
+
 def _device_name(
     resolver: Resolver, name: str, value: ast.expr, module: Module
 ) -> DeviceName | None:
-    if _is_flag(resolver, value, module):
+    if is_cuda_flag(resolver, value, module):
         return DeviceName(module, value, name, DeviceKind.CHOSEN, True)
     makers = resolver.maker_names(value, module)
     texts = {v.value for v in resolver.values(value, module) if isinstance(v, Literal)}
@@ -121,13 +137,13 @@ def _device_name(
     return None
 
 
-def _is_flag(resolver: Resolver, value: ast.expr, module: Module) -> bool:
+def is_cuda_flag(resolver: Resolver, value: ast.expr, module: Module) -> bool:
     """Whether ``value`` is true when CUDA is to be used: ``is_available()``, alone or with other conditions."""
     if isinstance(value, ast.BoolOp):
-        return any(_is_flag(resolver, part, module) for part in value.values)
+        return any(is_cuda_flag(resolver, part, module) for part in value.values)
     if isinstance(value, ast.IfExp):
         return (
-            _is_flag(resolver, value.test, module)
+            is_cuda_flag(resolver, value.test, module)
             and isinstance(value.body, ast.Constant)
             and value.body.value is True
         )
@@ -135,5 +151,5 @@ def _is_flag(resolver: Resolver, value: ast.expr, module: Module) -> bool:
 
 
 def mentions_cuda(module: Module) -> bool:
-    """Whether the file speaks of CUDA at all, which makes it a script for a GPU."""
-    return "cuda" in module.source.text
+    """Whether the file speaks of CUDA, or of whatever accelerator there is: a script for a GPU."""
+    return "cuda" in module.source.text or "torch.accelerator" in module.source.text

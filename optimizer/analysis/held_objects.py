@@ -102,9 +102,17 @@ _COPYABLE_LIBRARIES = tuple(
 )
 """Libraries whose objects, but for those named above, are plain values: arrays, tables, tokenizers, file contents."""
 
+_CONTENT_METHODS = frozenset(
+    "read readlines readline decode split splitlines strip tolist to_list to_numpy numpy to_dict copy keys values items "
+    "sum mean".split()
+)
+"""Methods that give plain values, whatever they are called on."""
+
 
 def holding_of(maker: str) -> Holding:
     """What a worker may do with the result of calling the library name ``maker``."""
+    if maker.count(".") > 1 and maker.rpartition(".")[2] in _CONTENT_METHODS:
+        return Holding.COPYABLE
     if maker in _HANDLES or maker.startswith(_HANDLE_LIBRARIES):
         return Holding.HANDLE
     if maker in _GENERATORS:

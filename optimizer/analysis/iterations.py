@@ -65,14 +65,13 @@ def find_iterations(
 def _gone_over(
     resolver: Resolver, loaders: tuple[DataLoader, ...], iterable: ast.expr, module: Module
 ) -> tuple[DataLoader, ...]:
-    """The loaders ``iterable`` goes over, all of them when it zips several."""
-    found, _ = iterated_loaders(resolver, loaders, iterable, module)
+    """The loaders ``iterable`` goes over: all that it zips, one that it zips with itself twice."""
     if isinstance(iterable, ast.Call):
         names = resolver.names(iterable.func, module)
         if names and names <= {"builtins.zip", "builtins.enumerate"}:
             parts = [_gone_over(resolver, loaders, part, module) for part in iterable.args]
-            found += tuple(loader for part in parts for loader in part if loader not in found)
-    return found
+            return tuple(loader for part in parts for loader in part)
+    return iterated_loaders(resolver, loaders, iterable, module)[0]
 
 
 def _is_argument_of_next(resolver: Resolver, call: ast.Call, module: Module) -> bool:
@@ -100,15 +99,29 @@ def loops_around(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[
 
 def runs_when_imported(resolver: Resolver, node: ast.AST, module: Module) -> bool:
     """Whether ``node`` runs when its file is imported: outside functions and the main guard, or called from there."""
+    return next(started_at_import(resolver, node, module), None) is not None
+
+
+def started_at_import(
+    resolver: Resolver, node: ast.AST, module: Module
+) -> Iterator[tuple[ast.AST, Module]]:
+    """The top-level code, outside of main guards, that leads to ``node``: itself, or a call of its function."""
+    for start, owner in top_level_starts(resolver, node, module):
+        if not any(ancestor in owner.main_guards for ancestor in owner.ancestors(start)):
+            yield start, owner
+
+
+def top_level_starts(
+    resolver: Resolver, node: ast.AST, module: Module
+) -> Iterator[tuple[ast.AST, Module]]:
+    """The code outside of functions that leads to ``node``: itself, or a call of its function, and so on."""
     seen: set[FunctionNode] = set()
     pending: list[tuple[ast.AST, Module]] = [(node, module)]
     while pending:
         current, owner = pending.pop()
         function = owner.function(current)
         if function is None:
-            if not any(ancestor in owner.main_guards for ancestor in owner.ancestors(current)):
-                return True
+            yield current, owner
         elif function not in seen:
             seen.add(function)
             pending += [(site.call, site.module) for site in resolver.call_sites(function)]
-    return False

@@ -91,7 +91,7 @@ def keyword_dict(
             return None, []
         displays.append((node, owner))
         entries.update(own)
-    later = _later_entries(resolver, expression, module)
+    later = _later_entries(resolver, values)
     if not values or later is None:
         return None, []
     entries.update(later)
@@ -135,38 +135,68 @@ def _entries(
     return entries
 
 
-def _later_entries(
-    resolver: Resolver, expression: ast.expr, module: Module
-) -> dict[str, Argument] | None:
-    """What is added to the dict after it is made, by assignments to its items or ``update``; None when unclear."""
-    if not isinstance(expression, ast.Name):
-        return {}
+def _later_entries(resolver: Resolver, dicts: frozenset[Value]) -> dict[str, Argument] | None:
+    """What is added to one of ``dicts`` after it is made, under whatever name; None when unclear."""
     found: dict[str, Argument] = {}
-    for node in module.nodes:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if _names(target.value if isinstance(target, ast.Subscript) else None, expression):
-                    key = target.slice  # type: ignore[union-attr]
-                    if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
-                        return None
-                    found[key.value] = Argument(node.value, module)
-        elif isinstance(node, ast.Call) and _is_update(node, expression):
-            for argument in node.args:
-                inner, _ = keyword_dict(resolver, argument, module)
-                if inner is None:
-                    return None
-                found.update({k: Argument(a.value, a.module) for k, a in inner.items()})
-            found.update({k.arg: Argument(k.value, module) for k in node.keywords if k.arg})
+    for module in resolver.project.modules:
+        for node in module.nodes:
+            changed = _changed_dict(node)
+            if changed is None or not resolver.values(changed, module) & dicts:
+                continue
+            added = _additions(resolver, node, module, dicts)
+            if added is None:
+                return None
+            found.update(added)
     return found
 
 
-def _is_update(call: ast.Call, name: ast.Name) -> bool:
-    return (
-        isinstance(call.func, ast.Attribute)
-        and call.func.attr == "update"
-        and _names(call.func.value, name)
-    )
+def _changed_dict(node: ast.AST) -> ast.expr | None:
+    """What ``node`` adds entries to, if it adds any: ``d`` of ``d[k] = v`` and of ``d.update(..)``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.value if node.func.attr in {"update", "setdefault"} else None
+    return None
 
 
-def _names(node: ast.AST | None, name: ast.Name) -> bool:
-    return isinstance(node, ast.Name) and node.id == name.id
+def _additions(
+    resolver: Resolver, node: ast.AST, module: Module, dicts: frozenset[Value]
+) -> dict[str, Argument] | None:
+    if isinstance(node, ast.Subscript):
+        return _set_item(node, module)
+    assert isinstance(node, ast.Call)
+    match node.args:
+        case [ast.Constant(value=str() as key), value]:  # setdefault
+            return {key: Argument(value, module)}
+        case _:
+            return _updates(resolver, node, module, dicts)
+
+
+def _set_item(target: ast.Subscript, module: Module) -> dict[str, Argument] | None:
+    statement = module.parents[target]
+    key = target.slice
+    if (
+        isinstance(statement, ast.Assign)
+        and isinstance(key, ast.Constant)
+        and isinstance(key.value, str)
+    ):
+        return {key.value: Argument(statement.value, module)}
+    return None
+
+
+def _updates(
+    resolver: Resolver, call: ast.Call, module: Module, dicts: frozenset[Value]
+) -> dict[str, Argument] | None:
+    found: dict[str, Argument] = {}
+    for argument in call.args:
+        if resolver.values(argument, module) & dicts:
+            continue
+        inner, _ = keyword_dict(resolver, argument, module)
+        if inner is None:
+            return None
+        found.update(inner)
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            return None
+        found[keyword.arg] = Argument(keyword.value, module)
+    return found

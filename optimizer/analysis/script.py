@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..options import Options, Target
+from .batches import BatchCopy, find_batch_copies
 from .cache_release import CacheRelease, find_cache_releases
+from .datasets import Dataset, find_datasets
 from .devices import device_kind, find_devices, mentions_cuda
+from .evaluation import Inference, Unproven, find_inference
 from .facts import (
     DataLoader,
     DeviceKind,
@@ -18,12 +21,15 @@ from .facts import (
     Model,
     Optimizer,
 )
+from .iterations import Iteration, find_iterations
 from .loaders import find_loaders
 from .loops import find_loops
 from .models import find_models, find_optimizers, models_in
 from .project import Project
+from .reach import functions_run
 from .resolver import Resolver, Values
-from .syntax import Module
+from .steps import EvaluationCode, StepCode, find_evaluation_code, find_step_code
+from .syntax import FunctionNode, Module
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +76,52 @@ class TrainingScript:
         return find_cache_releases(self.resolver, self.loops)
 
     @cached_property
+    def iterations(self) -> tuple[Iteration, ...]:
+        return find_iterations(self.resolver, self.loaders, self.loops)
+
+    @cached_property
+    def batch_copies(self) -> tuple[BatchCopy, ...]:
+        return find_batch_copies(self.resolver, self.loaders)
+
+    @cached_property
+    def datasets(self) -> dict[DataLoader, tuple[Dataset, ...]]:
+        """The datasets each loader may read."""
+        return {loader: find_datasets(self.resolver, loader) for loader in self.loaders}
+
+    @cached_property
+    def _inference(self) -> tuple[tuple[Inference, ...], tuple[Unproven, ...]]:
+        return find_inference(self.resolver, self.loops)
+
+    @property
+    def inference(self) -> tuple[Inference, ...]:
+        """Code that runs networks with gradients on and is proven not to need them."""
+        return self._inference[0]
+
+    @property
+    def unproven_evaluation(self) -> tuple[Unproven, ...]:
+        """Evaluation loops with gradients on, where that is not proven."""
+        return self._inference[1]
+
+    @cached_property
     def training_loops(self) -> tuple[Loop, ...]:
         return tuple(loop for loop in self.loops if loop.kind is LoopKind.TRAINING)
 
     @cached_property
     def evaluation_loops(self) -> tuple[Loop, ...]:
         return tuple(loop for loop in self.loops if loop.kind is LoopKind.EVALUATION)
+
+    @cached_property
+    def step_code(self) -> tuple[StepCode, ...]:
+        return find_step_code(self.resolver, self.loops)
+
+    @cached_property
+    def evaluation_code(self) -> tuple[EvaluationCode, ...]:
+        return find_evaluation_code(self.resolver, self.loops)
+
+    @cached_property
+    def functions_run(self) -> frozenset[FunctionNode | ast.Lambda]:
+        """The first-party functions that run, as far as can be seen, when the script does."""
+        return functions_run(self.resolver, self.entry)
 
     def values(self, expression: ast.expr, module: Module) -> Values:
         """What ``expression`` may evaluate to."""

@@ -55,6 +55,18 @@ class Module:
         return tuple(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
 
     @cached_property
+    def _names(self) -> dict[str, list[ast.Name]]:
+        found: dict[str, list[ast.Name]] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.Name):
+                found.setdefault(node.id, []).append(node)
+        return found
+
+    def names_of(self, name: str) -> list[ast.Name]:
+        """Every place where the variable ``name`` is spelled, read or written, in any scope."""
+        return self._names.get(name, [])
+
+    @cached_property
     def lines(self) -> list[str]:
         """The lines as Python counts them (``\\r``, ``\\n`` and ``\\r\\n`` end a line, a form feed does not)."""
         text = self.source.text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,138 @@
+"""Whether a loader pins the memory of its batches, whether it can, and who writes to it afterwards."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .batches import BatchCopy, BatchPart, BatchTrace, Place
+from .classes import class_attribute
+from .datasets import DatasetKind
+from .facts import DataLoader, Fact
+from .placement import default_device_call
+from .resolver import Resolver
+from .script import TrainingScript
+from .signatures import call_argument
+from .syntax import Module
+from .values import Class, Function, Literal, Made, union
+from .worker_state import Hazard
+from .workers import place, worker_code
+
+
+def pins_memory(resolver: Resolver, loader: DataLoader) -> bool:
+    """Whether the batches of ``loader`` are pinned, at least where there is a GPU."""
+    argument = loader.arguments.get("pin_memory")
+    if argument is None:
+        return False
+    values = resolver.values(argument.value, argument.module)
+    return not all(isinstance(v, Literal) and not v.value for v in values)
+
+
+def says_no_pinning(loader: DataLoader) -> bool:
+    """Whether ``pin_memory`` is left out, or written as False."""
+    argument = loader.arguments.get("pin_memory")
+    return argument is None or (
+        isinstance(argument.value, ast.Constant) and argument.value.value is False
+    )
+
+
+def pinning_refused(script: TrainingScript, loader: DataLoader) -> str | None:
+    """Why pinning the batches of ``loader`` would fail or bring nothing; None when it serves its copies."""
+    for module in script.modules:
+        call = default_device_call(script.resolver, module)
+        if call is not None:
+            where = place(Fact(module, call), loader.path)
+            return f"new tensors are made on the GPU by default {where}, and only host memory can be pinned"
+    work = worker_code(script, loader)
+    for obstacle in work.obstacles:
+        if obstacle.hazard is Hazard.CUDA:
+            where = place(obstacle, loader.path)
+            return f"its batches are on the GPU already {where}, and only host memory can be pinned"
+    for dataset in work.datasets:
+        if dataset.kind is DatasetKind.UNKNOWN:
+            return f"what {dataset.name} is cannot be traced"
+    batch = _unpinnable_batch(script.resolver, loader)
+    if batch is not None:
+        return f"its batches are `{batch}` objects, which have no pin_memory() method"
+    return _copies_refused(script, loader)
+
+
+def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
+    derived: BatchCopy | None = None
+    for copy in script.batch_copies:
+        if BatchPart(loader, Place.LOADED) in copy.parts:
+            return None
+        if BatchPart(loader, Place.DERIVED) in copy.parts:
+            derived = copy
+    if derived is not None:
+        where = place(derived, loader.path)
+        return f"what is copied to the GPU is not the batch itself but computed from it {where}"
+    return "no copy of its batches to a GPU was found"
+
+
+def _unpinnable_batch(resolver: Resolver, loader: DataLoader) -> str | None:
+    """The class of the project that ``collate_fn`` returns, when ``pin_memory`` would leave its objects as they are."""
+    argument = loader.arguments.get("collate_fn")
+    if argument is None:
+        return None
+    for value in resolver.values(argument.value, argument.module):
+        if isinstance(value, Function) and not isinstance(value.node, ast.Lambda):
+            returns = [
+                n.value for n in ast.walk(value.node) if isinstance(n, ast.Return) and n.value
+            ]
+            for batch in union(resolver.values(returned, value.module) for returned in returns):
+                cls = batch.maker if isinstance(batch, Made) else None
+                if isinstance(cls, Class) and not _is_pinnable(resolver, cls):
+                    return cls.node.name
+    return None
+
+
+def _is_pinnable(resolver: Resolver, cls: Class) -> bool:
+    containers = {"typing.NamedTuple", "builtins.dict", "builtins.list", "builtins.tuple"}
+    bases = resolver.base_names(cls)
+    return bool(class_attribute(resolver, cls, "pin_memory") or bases & containers)
+
+
+def host_write_after(script: TrainingScript, copy: BatchCopy) -> Fact | None:
+    """A statement that may write to the copied memory before the copy is done; None when there is none.
+
+    Reading it is no problem: the copy only reads, too.
+    """
+    trace = BatchTrace(script.resolver, script.loaders)
+    for module in script.modules:
+        for node in module.nodes:
+            for target in _written(node):
+                shared = trace.parts(target, module) & copy.parts
+                if any(part is not None for part in shared) and _may_follow(node, module, copy):
+                    return Fact(module, node)
+    return None
+
+
+def _written(node: ast.AST) -> Iterator[ast.expr]:
+    """The tensors that ``node`` writes to in place."""
+    match node:
+        case ast.Subscript(ctx=ast.Store()):
+            yield node.value
+        case ast.AugAssign(target=ast.Name() as name):
+            yield name
+        case ast.Call(func=ast.Attribute(value=receiver, attr=method)):
+            if method.endswith("_") and not method.endswith("__"):
+                yield receiver
+            out = call_argument(node, "out")
+            if out is not None:
+                yield out
+        case _:
+            pass
+
+
+def _may_follow(node: ast.AST, module: Module, copy: BatchCopy) -> bool:
+    """Whether ``node`` may run after the copy of a batch: it stands below, in another function, or in an inner loop."""
+    function = module.function(node)
+    if module is not copy.module or function is not copy.function:
+        return True
+    if module.span(node) > copy.span:
+        return True
+    around_copy = module.loops(copy.node)
+    # The innermost loop of the copy starts with a new batch only if it is the one that goes over the loader.
+    shared = [loop for loop in module.loops(node) if loop in around_copy]
+    return bool(shared) and isinstance(shared[0], ast.While)

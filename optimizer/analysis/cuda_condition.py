@@ -1,0 +1,99 @@
+"""How a script says, at a given place, whether it runs on CUDA."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .devices import is_cuda_flag
+from .facts import DeviceKind, DeviceName
+from .iterations import top_level_starts
+from .scopes import Parameter
+from .script import TrainingScript
+from .syntax import Module
+from .values import External, Made, Value
+
+
+def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
+    """An expression that is true where the script uses CUDA, valid where ``at`` stands.
+
+    ``True`` for scripts that always do, and where neither a flag nor a device of the script can be named.
+    """
+    if _is_conditional_on_cuda(script, module, at):
+        return "True"
+    visible = [name for name in script.devices if _is_set_before(script, name, module, at)]
+    for flag in visible:
+        if flag.is_flag:
+            return flag.name
+    for device in visible:
+        if device.kind is DeviceKind.CHOSEN and _is_device_object(script, device.node, module):
+            return f'{device.name}.type == "cuda"'
+    for parameter in _device_parameters(script, module, at):
+        return f'{parameter}.type == "cuda"'
+    return "True"
+
+
+def _is_conditional_on_cuda(script: TrainingScript, module: Module, at: ast.AST) -> bool:
+    """Whether ``at`` is only reached where a flag of the script says CUDA: ``{..} if use_cuda else {}``."""
+    child = at
+    for ancestor in module.ancestors(at):
+        if isinstance(ancestor, ast.IfExp | ast.If):
+            taken = ancestor.body if isinstance(ancestor.body, list) else [ancestor.body]
+            if child in taken and is_cuda_flag(script.resolver, ancestor.test, module):
+                return True
+        child = ancestor
+    return False
+
+
+def _is_set_before(script: TrainingScript, name: DeviceName, module: Module, at: ast.AST) -> bool:
+    """Whether ``name`` has its value wherever ``at`` runs."""
+    if name.module is not module:
+        return False
+    variable = name.name.partition(".")[0]
+    scope = module.scope(at)
+    found = scope.lookup(variable)
+    statement = module.statement(name.node)
+    if found is None or module.scope(statement).lookup(variable) != found:
+        return False
+    owner, bindings = found
+    if "." not in name.name and len(bindings) != 1:
+        return False
+    block = module.block(statement)
+    if module.function(at) is module.function(statement):
+        around = [ancestor for ancestor in module.ancestors(at) if isinstance(ancestor, ast.stmt)]
+        return module.span(statement) < module.span(at) and any(s in block for s in around)
+    if not isinstance(owner.node, ast.Module):
+        return False
+    top_blocks = [module.tree.body, *(guard.body for guard in module.main_guards)]
+    starts = list(top_level_starts(script.resolver, at, module))
+    return (
+        any(block is top for top in top_blocks)
+        and bool(starts)
+        and all(m is module and module.span(node) > module.span(statement) for node, m in starts)
+    )
+
+
+def _is_device_object(script: TrainingScript, expression: ast.AST, module: Module) -> bool:
+    return isinstance(expression, ast.expr) and script.resolver.maker_names(
+        expression, module
+    ) == frozenset({"torch.device"})
+
+
+def _device_parameters(script: TrainingScript, module: Module, at: ast.AST) -> Iterator[str]:
+    """The parameters of the function around ``at`` that are always a ``torch.device`` chosen when the script runs."""
+    function = module.function(at)
+    if function is None:
+        return
+    for name, bindings in module.scopes.by_node[function].bindings.items():
+        if len(bindings) == 1 and isinstance(bindings[0].source, Parameter):
+            values = script.resolver.name_values(name, at, module)
+            if all(_is_chosen_device(script, value) for value in values):
+                yield name
+
+
+def _is_chosen_device(script: TrainingScript, value: Value) -> bool:
+    match value:
+        case Made(call, module, External("torch.device")):
+            return script.device_of(call, module) is DeviceKind.CHOSEN
+        case _:
+            return False

@@ -1,0 +1,254 @@
+"""Whether a loader's batches may be made in worker processes, and whether those may live on between passes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..options import Options
+from .composition import composed_of
+from .dataset_changes import changes_of_dataset
+from .datasets import Dataset, DatasetKind, function_code
+from .facts import DataLoader, Fact, LoopKind
+from .held_objects import Holding, holding_of
+from .item_cost import only_indexes
+from .iterations import Iteration, loops_around, runs_when_imported
+from .placement import default_device_call
+from .reach import Reached
+from .samplers import sampler_obstacle
+from .script import TrainingScript
+from .spawning import names_only_set_in, starts_workers_by_fork, top_level_statement, unpicklable
+from .values import External, Made
+from .worker_state import Hazard, Obstacle, code_obstacles, dataset_obstacles
+
+NO_GUARD = (
+    "worker processes that are not forked import the script anew, and the loop over it is not under an "
+    '`if __name__ == "__main__":` guard'
+)
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerCode:
+    """The project's code that workers of ``loader`` run, and the obstacles in it."""
+
+    datasets: tuple[Dataset, ...]
+    collate: tuple[Reached, ...] | None
+    obstacles: tuple[Obstacle, ...]
+
+    @property
+    def code(self) -> tuple[Reached, ...]:
+        return (*(r for d in self.datasets for r in d.item_code), *(self.collate or ()))
+
+
+def worker_code(script: TrainingScript, loader: DataLoader) -> WorkerCode:
+    """What workers of ``loader`` would run."""
+    resolver, datasets = script.resolver, script.datasets[loader]
+    collate = function_code(resolver, loader.arguments.get("collate_fn"))
+    found = [o for dataset in datasets for o in dataset_obstacles(resolver, dataset)]
+    found += code_obstacles(resolver, collate or ())
+    found.sort(key=lambda o: (str(o.path), o.span, o.message))
+    return WorkerCode(datasets, collate, tuple(found))
+
+
+def workers_refused(script: TrainingScript, loader: DataLoader, options: Options) -> str | None:
+    """Why ``loader`` must go on without workers; None when nothing speaks against them.
+
+    A missing main guard is not counted: see :func:`spawning_refused`.
+    """
+    work = worker_code(script, loader)
+    reasons = (
+        _dataset_reasons(script, loader, work),
+        _code_reasons(script, loader, work),
+        _use_reasons(script, loader, work),
+    )
+    return next((reason for group in reasons for reason in group), None)
+
+
+def _dataset_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[str]:
+    for module in script.modules:
+        call = default_device_call(script.resolver, module)
+        if call is not None:
+            where = place(Fact(module, call), loader.path)
+            yield f"new tensors are made on the GPU by default {where}, which a worker process must not do"
+    for dataset in work.datasets:
+        if dataset.kind is DatasetKind.UNKNOWN:
+            yield f"what {dataset.name} is cannot be traced"
+        if dataset.kind is DatasetKind.FOREIGN:
+            yield f"whether {dataset.name} works in worker processes is not known"
+    for obstacle in work.obstacles:
+        if obstacle.hazard is Hazard.STREAM or obstacle.hazard is Hazard.CUDA:
+            yield f"{obstacle.message} {place(obstacle, loader.path)}"
+    if all(only_indexes(script.resolver, dataset) for dataset in work.datasets):
+        names = " and ".join(dict.fromkeys(dataset.name for dataset in work.datasets))
+        yield (
+            f"{names}: items are only looked up in memory, which costs less than sending them from one process "
+            "to another"
+        )
+
+
+def _code_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[str]:
+    if work.collate is None:
+        yield "its collate_fn cannot be traced"
+    foreign = _foreign_collate(script, loader)
+    if foreign is not None:
+        yield f"whether `{foreign}` works in worker processes is not known"
+    for obstacle in work.obstacles:
+        yield f"{obstacle.message} {place(obstacle, loader.path)}"
+    sampler = sampler_obstacle(script.resolver, loader)
+    if isinstance(sampler, Fact):
+        yield (
+            f"`{sampler.code}` {place(sampler, loader.path)} depends on the sampler, "
+            "which workers would run ahead of the loop"
+        )
+    elif sampler is not None:
+        yield sampler
+
+
+def _foreign_collate(script: TrainingScript, loader: DataLoader) -> str | None:
+    """A library function or object in ``collate_fn`` that may not work in a worker."""
+    argument = loader.arguments.get("collate_fn")
+    if argument is None:
+        return None
+    for value in composed_of(script.resolver, script.values(argument.value, argument.module)):
+        maker = value.maker if isinstance(value, Made) else value
+        if isinstance(maker, External) and holding_of(maker.name) is not Holding.COPYABLE:
+            return maker.name
+    return None
+
+
+def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[str]:
+    resolver = script.resolver
+    passes = [i for i in script.iterations if loader in i.loaders]
+    if not passes:
+        yield "no loop over it was found"
+    elif all(i.takes_one and not _repeats(script, i) for i in passes):
+        yield "a single batch is drawn from it"
+    for iteration in passes:
+        if iteration.takes_one and _repeats(script, iteration):
+            yield (
+                f"`next(iter(..))` {place(iteration, loader.path)} starts a new pass for every batch, "
+                "and would start the workers anew each time"
+            )
+    kinds = {loop.node: loop for loop in script.loops}
+    for around in loops_around(resolver, loader.node, loader.module):
+        loop = kinds[around.node]
+        if loop.loaders or loop.kind is LoopKind.TRAINING:
+            where = place(loop, loader.path)
+            yield f"it is made anew in every pass of the loop {where}, and so would be its workers"
+    for change in _dataset_changes(script, loader, work):
+        inside = loops_around(resolver, change.node, change.module)
+        if any(loader in kinds[around.node].loaders for around in inside):
+            yield (
+                f"`{change.code}` {place(change, loader.path)} changes the dataset while the loop runs, "
+                "which the workers' copies would not see"
+            )
+
+
+def _repeats(script: TrainingScript, iteration: Iteration) -> bool:
+    return any(True for _ in loops_around(script.resolver, iteration.node, iteration.module))
+
+
+def _dataset_changes(
+    script: TrainingScript, loader: DataLoader, work: WorkerCode
+) -> Iterator[Fact]:
+    for dataset in work.datasets:
+        yield from changes_of_dataset(script.resolver, loader, dataset)
+
+
+def passes_repeat(script: TrainingScript, loader: DataLoader) -> bool:
+    """Whether the script goes over ``loader`` more than once: every epoch, or at several places."""
+    passes = [i for i in script.iterations if loader in i.loaders and not i.takes_one]
+    if any(_is_remade(script, loader, i) for i in passes):
+        return False
+    return len(passes) > 1 or any(_repeats(script, i) for i in passes)
+
+
+def _is_remade(script: TrainingScript, loader: DataLoader, iteration: Iteration) -> bool:
+    """Whether the loader is made anew for each pass, so that its workers end with it anyway."""
+    resolver = script.resolver
+    made_in = {a.node for a in loops_around(resolver, loader.node, loader.module)}
+    run_in = {a.node for a in loops_around(resolver, iteration.node, iteration.module)}
+    return bool(made_in) and run_in <= made_in
+
+
+def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | None:
+    """Why the workers of ``loader`` must end with each pass; None when they may live on."""
+    if "worker_init_fn" in loader.arguments:
+        return "its worker_init_fn would run once, not in every pass"
+    work = worker_code(script, loader)
+    change = next(_dataset_changes(script, loader, work), None)
+    if change is not None:
+        return (
+            f"`{change.code}` {place(change, loader.path)} changes the dataset between passes, "
+            "which workers that live on would not see"
+        )
+    passes = [i for i in script.iterations if loader in i.loaders and not i.takes_one]
+    if len({_iterator_name(i) for i in passes}) > 1 and any(i.by_hand for i in passes):
+        return "an iterator made by hand and another pass over it may be under way at the same time"
+    if any(i.loaders.count(loader) > 1 for i in passes):
+        return "it is gone over twice at the same time"
+    for iteration in passes:
+        for around in loops_around(script.resolver, iteration.node, iteration.module):
+            if any(other.node is around.node for other in passes):
+                where = place(iteration, loader.path)
+                return f"a second pass over it starts {where} while the first is under way"
+    for dataset in work.datasets:
+        if dataset.kind in {DatasetKind.UNKNOWN, DatasetKind.FOREIGN}:
+            return f"what {dataset.name} keeps between passes is not known"
+    for obstacle in work.obstacles:
+        if obstacle.hazard in {Hazard.STATE, Hazard.UNSEEN}:
+            return f"{obstacle.message} {place(obstacle, loader.path)}"
+    return None
+
+
+def _iterator_name(iteration: Iteration) -> object:
+    """The name an iterator made by hand goes by: giving it a new one ends the old one."""
+    if iteration.by_hand:
+        statement = iteration.module.statement(iteration.node)
+        if isinstance(statement, ast.Assign) and statement.value is iteration.node:
+            return ast.unparse(statement.targets[0])
+    return iteration
+
+
+def spawning_refused(
+    script: TrainingScript,
+    loader: DataLoader,
+    options: Options,
+    guarded: list[ast.stmt] | None = None,
+) -> str | None:
+    """Why workers of ``loader`` could not start by spawning; None when they can, or when they are forked.
+
+    ``guarded`` are top-level statements of the entry script taken as being under its main guard; by default those
+    that are. A missing guard is :data:`NO_GUARD`.
+    """
+    if starts_workers_by_fork(script.resolver, loader, options):
+        return None
+    entry, work = script.entry, worker_code(script, loader)
+    problem = unpicklable(script.resolver, loader, work.datasets)
+    if problem is not None:
+        return f"{problem[1]} {place(problem[0], loader.path)}, and workers that are not forked need that"
+    if guarded is None:
+        if any(starts_at_import(script, i) for i in script.iterations if loader in i.loaders):
+            return NO_GUARD
+        guarded = [statement for guard in entry.main_guards for statement in guard.body]
+    for dataset in work.datasets:
+        cls = dataset.cls
+        if cls and cls.module is entry and top_level_statement(cls.node, entry) in guarded:
+            return f"{dataset.name} is defined under the main guard, where workers do not find it"
+    for name, node in names_only_set_in(guarded, work.code, entry):
+        where = place(Fact(entry, node), loader.path)
+        return f"workers read the global `{name}`, which is set under the main guard {where}"
+    return None
+
+
+def starts_at_import(script: TrainingScript, iteration: Iteration) -> bool:
+    """Whether importing the script would start this pass."""
+    return runs_when_imported(script.resolver, iteration.node, iteration.module)
+
+
+def place(fact: Fact, seen_from: Path) -> str:
+    """Where ``fact`` is, for a message about a line of ``seen_from``: ``(line 12)`` or ``(data.py:12)``."""
+    line = fact.span.line
+    return f"(line {line})" if fact.path == seen_from else f"({fact.path.name}:{line})"

@@ -1,0 +1,369 @@
+"""Makes batches in worker processes: `num_workers=`, kept alive between epochs with `persistent_workers=True`.
+
+A `DataLoader` without workers reads, decodes and augments every batch in the training process, while the device waits.
+With workers the next batches are made while the current one is computed. Loaders that leave `num_workers` out, or say
+0 (also through a keyword dict, a constant or the default of a command-line option), get as many workers as this
+process may use CPU cores, at most 8. Where a loader is gone over again in every epoch, `persistent_workers`
+saves starting them anew each time. `prefetch_factor` is left alone: its default of 2 batches per worker is seldom too few.
+
+Items are the same. Random augmentation draws from the workers' generators instead of the main process's: the same
+distribution, other draws.
+
+Left alone: datasets whose items are only looked up in memory (a `TensorDataset`: workers would only slow it down);
+datasets or collate functions that store something (a cache, a counter), use a file, a lock or a random generator
+opened before, or put tensors on the GPU; an `IterableDataset` that does not ask `get_worker_info()` for its share; a
+sampler that the loop reads or changes; a loader made, or started by `next(iter(loader))`, in every step; a dataset
+that is changed while the loop runs; everything that cannot be traced. Where workers are not forked (macOS, Windows,
+Python 3.14 and later), what they need must pickle, and the script needs a main guard (see `main-guard`).
+
+Source: https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading and
+https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-asynchronous-data-loading-and-augmentation
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..optimizer.analysis.facts import Argument, DataLoader
+from ..optimizer.analysis.free_names import (
+    assignment_beside,
+    common_statement,
+    free_name,
+    names_constants_in_capitals,
+)
+from ..optimizer.analysis.loader_settings import setting_of, settings_by_place
+from ..optimizer.analysis.random_draws import draws_random_numbers
+from ..optimizer.analysis.references import Reference, reference
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.signatures import call_argument
+from ..optimizer.analysis.syntax import FunctionNode, Module
+from ..optimizer.analysis.worker_count import CountKind, WorkerCount, other_use, worker_count
+from ..optimizer.analysis.workers import (
+    NO_GUARD,
+    passes_repeat,
+    persistence_refused,
+    place,
+    spawning_refused,
+    workers_refused,
+)
+from ..optimizer.options import Options, Tier
+from ..optimizer.rewriting.edits import (
+    FileEdit,
+    InsertAfter,
+    InsertBefore,
+    ReplaceExpression,
+)
+from .base import Change, Example, Skip, Stage, Transform
+
+_MOST_WORKERS = 8
+_POSITION = 5  # of num_workers among DataLoader's parameters
+_NOT_MOVED = "batches are still made in the training process"
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Loaders that take their ``num_workers`` from one place."""
+
+    loaders: tuple[DataLoader, ...]
+    count: WorkerCount
+
+
+class DataLoaderWorkers(Transform):
+    name = "dataloader-workers"
+    tier = Tier.EXACT
+    stage = Stage.DATA
+    rank = 1
+    example = Example(
+        before="""\
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from torchvision import datasets, transforms
+
+            train_set = datasets.ImageFolder("data", transforms.Compose([transforms.Resize(64), transforms.ToTensor()]))
+            train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
+            model = nn.Sequential(nn.Flatten(), nn.Linear(64 * 64 * 3, 10))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            for epoch in range(10):
+                for images, labels in train_loader:
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(model(images), labels).backward()
+                    optimizer.step()
+        """,
+        after="""\
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from torchvision import datasets, transforms
+
+            train_set = datasets.ImageFolder("data", transforms.Compose([transforms.Resize(64), transforms.ToTensor()]))
+            train_loader = DataLoader(
+                train_set,
+                batch_size=64,
+                shuffle=True,
+                num_workers=min(8, len(os.sched_getaffinity(0))),
+                persistent_workers=True,
+            )
+            model = nn.Sequential(nn.Flatten(), nn.Linear(64 * 64 * 3, 10))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            for epoch in range(10):
+                for images, labels in train_loader:
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(model(images), labels).backward()
+                    optimizer.step()
+        """,
+    )
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        ready: list[_Group] = []
+        chosen: list[DataLoader] = []
+        for group in _groups(script):
+            kind = group.count.kind
+            if kind is CountKind.CHOSEN:
+                chosen += group.loaders
+                continue
+            refusals = _refusals(script, group, options)
+            if not refusals:
+                ready.append(group)
+            for loader in group.loaders:
+                if refusals:
+                    reason = refusals.get(loader) or _shared(group, refusals, loader)
+                    yield self.skip(loader.path, loader.span, f"{_NOT_MOVED}: {reason}")
+        for module in script.modules:
+            yield from self._start(
+                script, module, options, [g for g in ready if _home(g) is module]
+            )
+        yield from self._keep_alive(script, chosen)
+
+    def _start(
+        self, script: TrainingScript, module: Module, options: Options, groups: list[_Group]
+    ) -> Iterator[Change | Skip]:
+        """Give the loaders of ``module`` workers; those that say so in their own calls share one variable."""
+        if not groups:
+            return
+        value = _value(module, options)
+        unheld = [g for g in groups if g.count.zero is None or g.count.zero.holder is None]
+        variable = _variable(module, unheld) if len(unheld) > 1 else None
+        if variable is not None:
+            edits = [_assignment(module, unheld, f"{variable} = {value.code}"), *value.edits]
+            for group in unheld:
+                edits += _count_edits(script, group, variable)
+                edits += self._persistent(script, group, f"{variable} > 0")
+            yield self._change(script, [x for g in unheld for x in g.loaders], value.code, edits)
+        for group in groups:
+            if variable is None or group not in unheld:
+                zero = group.count.zero
+                known_positive = zero is None or zero.holder is None
+                edits = [*_count_edits(script, group, value.code), *value.edits]
+                edits += self._persistent(script, group, "True" if known_positive else None)
+                yield self._change(script, group.loaders, value.code, edits)
+        for group in groups:
+            yield from self._kept_short(script, group.loaders)
+
+    def _change(
+        self,
+        script: TrainingScript,
+        loaders: Iterable[DataLoader],
+        value: str,
+        edits: list[FileEdit],
+    ) -> Change:
+        loaders = sorted(loaders, key=lambda loader: (str(loader.path), loader.span))
+        first = loaders[0]
+        kept = any(_sets(edit, "persistent_workers") for edit in edits)
+        message = f"makes batches in worker processes (`num_workers={value}`)"
+        if kept:
+            message += " that live on between passes"
+        if len(loaders) > 1:
+            message += f", {len(loaders)} loaders alike"
+        return self.change(first.path, first.span, message, _reason(script, loaders), tuple(edits))
+
+    def _persistent(
+        self, script: TrainingScript, group: _Group, condition: str | None
+    ) -> Iterator[FileEdit]:
+        """The edits that let the workers of ``group`` live on; ``condition`` None means: where the count is positive."""
+        for setting, loaders in settings_by_place(script, "num_workers", group.loaders).items():
+            if _wants_persistence(script, loaders):
+                value = condition or _is_positive(loaders[0].arguments["num_workers"])
+                if value is not None:
+                    yield FileEdit(setting.module.path, setting.edit("persistent_workers", value))
+
+    def _keep_alive(
+        self, script: TrainingScript, loaders: list[DataLoader]
+    ) -> Iterator[Change | Skip]:
+        """Let workers that the script already asks for live on between passes."""
+        for setting, users in settings_by_place(script, "num_workers", loaders).items():
+            value = _is_positive(users[0].arguments["num_workers"])
+            if value is None or any("persistent_workers" in x.arguments for x in users):
+                continue
+            if not _wants_persistence(script, users):
+                yield from self._kept_short(script, users)
+                continue
+            first = users[0]
+            yield self.change(
+                first.path,
+                first.span,
+                "keeps the workers alive between passes (`persistent_workers`)",
+                "the loader is gone over again and again, and nothing in its workers or its dataset changes between "
+                "passes; they no longer start anew each time",
+                (FileEdit(setting.module.path, setting.edit("persistent_workers", value)),),
+            )
+
+    def _kept_short(self, script: TrainingScript, loaders: Iterable[DataLoader]) -> Iterator[Skip]:
+        for loader in loaders:
+            if passes_repeat(script, loader) and "persistent_workers" not in loader.arguments:
+                reason = persistence_refused(script, loader)
+                if reason is not None:
+                    yield self.skip(
+                        loader.path, loader.span, f"its workers end with each pass: {reason}"
+                    )
+
+
+def held_back_by_missing_guard(script: TrainingScript, options: Options) -> list[DataLoader]:
+    """The loaders that would get workers if the script had a main guard."""
+    held: list[DataLoader] = []
+    for group in _groups(script):
+        if group.count.kind is not CountKind.CHOSEN:
+            refusals = _refusals(script, group, options)
+            if refusals and set(refusals.values()) == {NO_GUARD}:
+                held += group.loaders
+    return held
+
+
+def _groups(script: TrainingScript) -> list[_Group]:
+    """The loaders by the place that says how many workers they have."""
+    grouped: dict[object, list[tuple[DataLoader, WorkerCount]]] = {}
+    for loader in script.loaders:
+        count = worker_count(script.resolver, loader)
+        key = (
+            count.zero.node
+            if count.zero is not None
+            else setting_of(script, "num_workers", loader).node
+        )
+        grouped.setdefault(key, []).append((loader, count))
+    return [_Group(tuple(x for x, _ in members), members[0][1]) for members in grouped.values()]
+
+
+def _home(group: _Group) -> Module:
+    """The module in which the count of ``group`` is written."""
+    return group.count.zero.module if group.count.zero is not None else group.loaders[0].module
+
+
+def _refusals(script: TrainingScript, group: _Group, options: Options) -> dict[DataLoader, str]:
+    """Why loaders of ``group`` must not get workers; empty when all may."""
+    if group.count.kind is CountKind.OPAQUE:
+        loader = group.loaders[0]
+        opaque = loader.module.code(loader.opaque) if loader.opaque is not None else "its arguments"
+        return {loader: f"`{opaque}` cannot be resolved, it may say how many workers there are"}
+    found: dict[DataLoader, str] = {}
+    for loader in group.loaders:
+        reason = workers_refused(script, loader, options) or spawning_refused(
+            script, loader, options
+        )
+        if reason is not None:
+            found[loader] = reason
+    zero = group.count.zero
+    use = other_use(script.resolver, zero, script.loaders) if zero is not None else None
+    if use is not None and not found:
+        loader = group.loaders[0]
+        found[loader] = f"the 0 of its num_workers is also used elsewhere {place(use, loader.path)}"
+    return found
+
+
+def _shared(group: _Group, refusals: dict[DataLoader, str], loader: DataLoader) -> str:
+    other = next(iter(refusals))
+    where = place(other, loader.path)
+    return f"it shares its num_workers with another loader {where} that must not have workers"
+
+
+def _value(module: Module, options: Options) -> Reference:
+    """The number of workers as an expression: the CPU cores this process may use, at most 8."""
+    if options.platform.startswith("linux"):
+        cores = reference(module, "os.sched_getaffinity")
+        return Reference(f"min({_MOST_WORKERS}, len({cores.code}(0)))", cores.edits)
+    cores = reference(module, "os.cpu_count")
+    return Reference(f"min({_MOST_WORKERS}, {cores.code}() or 1)", cores.edits)
+
+
+def _assignment(module: Module, groups: list[_Group], code: str) -> FileEdit:
+    """Inserts ``code`` above the loaders of ``groups``, if possible beside their batch size."""
+    loaders = [loader for group in groups for loader in group.loaders]
+    first = common_statement(module, [loader.node for loader in loaders])
+    for loader in loaders:
+        batch_size = loader.arguments.get("batch_size")
+        if batch_size is not None and batch_size.module is module:
+            beside = assignment_beside(module, batch_size.value, first)
+            if beside is not None:
+                return FileEdit(module.path, InsertAfter(module.span(beside), code))
+    return FileEdit(module.path, InsertBefore(module.span(first), code))
+
+
+def _variable(module: Module, groups: list[_Group]) -> str | None:
+    """A name for the number of workers that several loaders share."""
+    first = common_statement(module, [loader.node for g in groups for loader in g.loaders])
+    shared_by_functions = isinstance(first, FunctionNode | ast.ClassDef)
+    at_top = first in module.tree.body
+    if shared_by_functions or (at_top and names_constants_in_capitals(module)):
+        return free_name(module, ["NUM_WORKERS", "LOADER_WORKERS"])
+    return free_name(module, ["num_workers", "n_workers", "loader_workers"])
+
+
+def _count_edits(script: TrainingScript, group: _Group, value: str) -> Iterator[FileEdit]:
+    """The edits that make ``value`` the number of workers of ``group``."""
+    zero = group.count.zero
+    if zero is not None and zero.holder is not None:
+        yield FileEdit(zero.path, ReplaceExpression(zero.span, value))
+        if zero.option is not None:
+            yield from _help_edits(zero.module, zero.option)
+        return
+    for setting in settings_by_place(script, "num_workers", group.loaders):
+        yield FileEdit(setting.module.path, setting.edit("num_workers", value, _POSITION))
+
+
+def _help_edits(module: Module, option: ast.Call) -> Iterator[FileEdit]:
+    """Corrects a help text that states the default: ``"(default: 0)"``."""
+    text = call_argument(option, "help")
+    if isinstance(text, ast.Constant) and isinstance(text.value, str):
+        code = module.code(text)
+        new = re.sub(
+            r"(default\s*[:=]?\s*)0\b", rf"\g<1>one per CPU core, up to {_MOST_WORKERS}", code
+        )
+        if new != code:
+            yield FileEdit(module.path, ReplaceExpression(module.span(text), new))
+
+
+def _wants_persistence(script: TrainingScript, loaders: list[DataLoader]) -> bool:
+    """Whether workers that ``loaders`` alike have shall live on: it pays for one, and is right for all."""
+    return any(passes_repeat(script, loader) for loader in loaders) and not any(
+        persistence_refused(script, loader) for loader in loaders
+    )
+
+
+def _is_positive(argument: Argument) -> str | None:
+    """An expression that says whether the number of workers is positive; None where none can be written."""
+    value = argument.value
+    if isinstance(value, ast.Constant):
+        return "True" if isinstance(value.value, int) and value.value > 0 else None
+    if isinstance(value, ast.Name | ast.Attribute):
+        return f"{argument.module.code(value)} > 0"
+    return None
+
+
+def _reason(script: TrainingScript, loaders: list[DataLoader]) -> str:
+    datasets = list(dict.fromkeys(d for loader in loaders for d in script.datasets[loader]))
+    names = " and ".join(dict.fromkeys(dataset.name for dataset in datasets))
+    reason = (
+        f"making an item of {names} needs and changes nothing that a worker's copy would not have"
+    )
+    if any(draws_random_numbers(script.resolver, dataset) for dataset in datasets):
+        return f"{reason}; its random draws come from the workers' generators now: the same distribution, other draws"
+    return f"{reason}; it draws no random numbers, so the batches are the same"
+
+
+def _sets(edit: FileEdit, key: str) -> bool:
+    return key in {getattr(edit.edit, "keyword", None), getattr(edit.edit, "key", None)}

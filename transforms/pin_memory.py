@@ -1,0 +1,115 @@
+"""Lets loaders make their batches in pinned memory: `pin_memory=True`.
+
+A GPU can copy directly only from page-locked ("pinned") host memory. From ordinary memory the driver first copies
+each batch into a pinned buffer of its own, while the script waits. With `pin_memory=True` the loader's own thread puts batches
+into pinned memory in the background, and the copy to the GPU can run beside computation (see `non-blocking`).
+
+Where the script chooses at run time whether to use CUDA, its own flag or device is asked (`pin_memory=use_cuda`,
+`pin_memory=device.type == "cuda"`) if it is known where the loader is made; `True` is right otherwise: without a
+GPU it only warns and changes nothing.
+
+Left alone: scripts for the CPU; loaders whose batches are not copied to a GPU, or are there already (pinning GPU memory
+fails); loops that copy something computed from the batch; batches of a class that has no `pin_memory()` method.
+
+Source: https://docs.pytorch.org/docs/stable/data.html#memory-pinning and
+https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..optimizer.analysis.batch_memory import pinning_refused, pins_memory, says_no_pinning
+from ..optimizer.analysis.cuda_condition import cuda_condition
+from ..optimizer.analysis.facts import DataLoader
+from ..optimizer.analysis.loader_settings import Setting, settings_by_place
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.options import Options, Tier
+from ..optimizer.rewriting.edits import FileEdit
+from .base import Change, Example, Skip, Stage, Transform
+
+_POSITION = 7  # of pin_memory among DataLoader's parameters
+
+
+class PinMemory(Transform):
+    name = "pin-memory"
+    tier = Tier.EXACT
+    stage = Stage.DATA
+    rank = 2
+    example = Example(
+        before="""\
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from torchvision import datasets, transforms
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            train_set = datasets.MNIST("data", transform=transforms.ToTensor())
+            loader = DataLoader(train_set, batch_size=64, num_workers=2)
+            model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            for images, labels in loader:
+                images, labels = images.to(device), labels.to(device)
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(images), labels).backward()
+                optimizer.step()
+        """,
+        after="""\
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from torchvision import datasets, transforms
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            train_set = datasets.MNIST("data", transform=transforms.ToTensor())
+            loader = DataLoader(
+                train_set, batch_size=64, num_workers=2, pin_memory=device.type == "cuda"
+            )
+            model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            for images, labels in loader:
+                images, labels = images.to(device), labels.to(device)
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(images), labels).backward()
+                optimizer.step()
+        """,
+    )
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        unpinned = [loader for loader in script.loaders if says_no_pinning(loader)]
+        if not script.targets_cuda(options):
+            for loader in unpinned[:1]:
+                yield self.skip(
+                    loader.path, loader.span, "memory not pinned: the script does not use a GPU"
+                )
+            return
+        refusals = {loader: _refusal(script, loader) for loader in unpinned}
+        for setting, loaders in settings_by_place(script, "pin_memory", unpinned).items():
+            refused = [loader for loader in loaders if refusals[loader] is not None]
+            if not refused:
+                yield self._pin(script, setting, loaders)
+                continue
+            for loader in loaders:
+                reason = refusals[loader] or "it shares its arguments with a loader that must not"
+                yield self.skip(loader.path, loader.span, f"memory not pinned: {reason}")
+
+    def _pin(self, script: TrainingScript, setting: Setting, loaders: list[DataLoader]) -> Change:
+        first = loaders[0]
+        value = cuda_condition(script, setting.module, setting.node)
+        return self.change(
+            first.path,
+            first.span,
+            f"makes batches in pinned memory (`pin_memory={value}`)",
+            "they are ordinary host tensors that the loop copies to the GPU; their values stay the same",
+            (FileEdit(setting.module.path, setting.edit("pin_memory", value, _POSITION)),),
+        )
+
+
+def _refusal(script: TrainingScript, loader: DataLoader) -> str | None:
+    if loader.opaque is not None:
+        return f"`{loader.module.code(loader.opaque)}` cannot be resolved, it may say so already"
+    if pins_memory(script.resolver, loader):
+        return "it is pinned already"
+    return pinning_refused(script, loader)
