@@ -90,7 +90,9 @@ def test_set_argument_replaces_what_is_passed_by_position(
     assert rewritten(call, edit) == result
 
 
-def test_set_argument_refuses_what_an_unpacked_list_may_hold(span: Find, rewritten: Rewrite) -> None:
+def test_set_argument_refuses_what_an_unpacked_list_may_hold(
+    span: Find, rewritten: Rewrite
+) -> None:
     with pytest.raises(EditError, match="passed by"):
         rewritten("f(*args)", SetArgument(span("f(*args)", "f(*args)"), "new", "1", position=1))
 
@@ -165,7 +167,7 @@ def test_remove_argument(call: str, result: str, span: Find, rewritten: Rewrite)
         ('{"a":2, **more}', '{"a":2, **more, "new":1}'),
         ("{'new': lambda x, y: 0, 'a': 2}", "{'new': 1, 'a': 2}"),
         ('{\n    "a": 2,  # two\n}', '{\n    "a": 2,  # two\n    "new": 1,\n}'),
-        ("{1: 'new'}", '{1: \'new\', "new": 1}'),
+        ("{1: 'new'}", "{1: 'new', \"new\": 1}"),
     ],
 )
 def test_set_dict_entry(display: str, result: str, span: Find, rewritten: Rewrite) -> None:
@@ -259,7 +261,7 @@ def test_a_target_that_is_not_there_is_an_error(
         "dict": SetDictEntry(where, "k", "1"),
         "expression": ReplaceExpression(where, "y"),
     }
-    with pytest.raises(EditError, match="at line 1: no .* there"):
+    with pytest.raises(EditError, match=r"at line 1: no .* there"):
         rewritten(text, edits[kind])
     with pytest.raises(EditError):
         rewritten(text, ReplaceExpression(Span(7, 0, 7, 1), "y"))

@@ -193,11 +193,19 @@ def test_definitions_are_set_apart(check: Check, span: Find) -> None:
         ("if x: a(); b()\n", "a()", "if x:\n    a()\n    new()\n    b()\n"),
         ("if x: a(); b()\n", "b()", "if x:\n    a(); b()\n    new()\n"),
         ("if x: pass\nelse: a()  # c\n", "a()", "if x: pass\nelse:\n    a()  # c\n    new()\n"),
-        ("def f(): return (yield)\n", "return (yield)", "def f():\n    return (yield)\n    new()\n"),
+        (
+            "def f(): return (yield)\n",
+            "return (yield)",
+            "def f():\n    return (yield)\n    new()\n",
+        ),
         ("if x:\\\n  a()\n", "a()", "if x:\n    a()\n    new()\n"),
         ("a() ;\\\n  b()\n", "a()", "a()\nnew()\nb()\n"),
         ("try: a()\nfinally: b()", "b()", "try: a()\nfinally:\n    b()\n    new()"),
-        ("match x:\n    case 1: a()\n", "a()", "match x:\n    case 1:\n        a()\n        new()\n"),
+        (
+            "match x:\n    case 1: a()\n",
+            "a()",
+            "match x:\n    case 1:\n        a()\n        new()\n",
+        ),
     ],
 )
 def test_insertion_after_splits_a_line_only_as_needed(
@@ -329,7 +337,12 @@ def test_a_wrap_left_empty_holds_pass(check: Check, span: Find) -> None:
         ("if x: a()\n", "a()", "with c:\n    a()", "if x:\n    with c:\n        a()\n"),
         ("@d\nclass A:\n    pass\n", "class A:\n    pass", "A = None", "A = None\n"),
         ("for x in y:\n\ta()\n", "a()", "if x:\n    b()", "for x in y:\n\tif x:\n\t\tb()\n"),
-        ("if a:\n    b()\nelif c:\n    d()\n", "elif c:\n    d()", "e()", "if a:\n    b()\nelse:\n    e()\n"),
+        (
+            "if a:\n    b()\nelif c:\n    d()\n",
+            "elif c:\n    d()",
+            "e()",
+            "if a:\n    b()\nelse:\n    e()\n",
+        ),
     ],
 )
 def test_replaced_statements(
@@ -462,7 +475,11 @@ def test_edits_lie_inside_wraps_and_wraps_inside_wraps(check: Check, span: Find)
                     # ends the loop
         """,
         lambda text: [
-            Wrap(span(text, text.rstrip().rpartition("\n")[0]), span(text, text.rstrip().rpartition("\n")[0]), "if main:"),
+            Wrap(
+                span(text, text.rstrip().rpartition("\n")[0]),
+                span(text, text.rstrip().rpartition("\n")[0]),
+                "if main:",
+            ),
             Wrap(span(text, "a(x)"), span(text, "if b: c(x); d(x)"), "with one:"),
             InsertBefore(span(text, "a(x)"), "new()"),
             Wrap(span(text, "c(x)"), span(text, "c(x)"), "with two:"),
@@ -479,8 +496,18 @@ def test_edits_lie_inside_wraps_and_wraps_inside_wraps(check: Check, span: Find)
         ("a(); b(); c()\n", "a()", "b()", "with x:\n    a(); b()\nc()\n"),
         ("for i in j: a(); b()", "a()", "b()", "for i in j:\n    with x:\n        a(); b()"),
         ("for i in j: a()", "for i in j: a()", "for i in j: a()", "with x:\n    for i in j: a()"),
-        ("@d\ndef f():\n    pass\n", "def f():\n    pass", "def f():\n    pass", "with x:\n    @d\n    def f():\n        pass\n"),
-        ("x = 1 + \\\n  2\n", "x = 1 + \\\n  2", "x = 1 + \\\n  2", "with x:\n    x = 1 + \\\n      2\n"),
+        (
+            "@d\ndef f():\n    pass\n",
+            "def f():\n    pass",
+            "def f():\n    pass",
+            "with x:\n    @d\n    def f():\n        pass\n",
+        ),
+        (
+            "x = 1 + \\\n  2\n",
+            "x = 1 + \\\n  2",
+            "x = 1 + \\\n  2",
+            "with x:\n    x = 1 + \\\n      2\n",
+        ),
         ("a()\n\x0cb()\n", "a()", "b()", "with x:\n    a()\n\x0c    b()\n"),
         ("if 1:\n\ta()\n", "a()", "a()", "if 1:\n\twith x:\n\t\ta()\n"),
         ("if 1:\n  a()\n", "a()", "a()", "if 1:\n  with x:\n    a()\n"),
@@ -497,7 +524,9 @@ def test_wrapping_an_elif_opens_it(check: Check, span: Find) -> None:
     check(
         "if a:\n    b()\nelif c:\n    d()\n",
         "if a:\n    b()\nelse:\n    with x:\n        if c:\n            d()\n",
-        lambda text: [Wrap(span(text, "elif c:\n    d()"), span(text, "elif c:\n    d()"), "with x:")],
+        lambda text: [
+            Wrap(span(text, "elif c:\n    d()"), span(text, "elif c:\n    d()"), "with x:")
+        ],
     )
 
 
@@ -568,7 +597,9 @@ def test_statement_targets_that_are_not_there_are_errors(span: Find, rewritten: 
             rewritten(text, edit)
 
 
-def test_edits_inside_what_is_removed_or_replaced_are_errors(span: Find, rewritten: Rewrite) -> None:
+def test_edits_inside_what_is_removed_or_replaced_are_errors(
+    span: Find, rewritten: Rewrite
+) -> None:
     text = "if x:\n    a(b)\n"
     whole, call = span(text, text.rstrip()), span(text, "a(b)")
     for outer in (RemoveStatement(whole), ReplaceStatement(whole, "c()")):

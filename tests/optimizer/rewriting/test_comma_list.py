@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchopt_cli.optimizer.rewriting.comma_list import CommaList
+
+GAP = st.sampled_from(["", " ", "\n    ", "  # one\n", "\n\n  # two\n  # three\n    ", "\r\n  "])
+ITEM = st.sampled_from(
+    [
+        "a",
+        "k=1",
+        "(b)",
+        "[1, 2]",
+        "*c",
+        "**d",
+        "lambda x, y: (x, y)",
+        "'),('",
+        "e if f else g",
+        "{1: 2}",
+    ]
+)
+
+
+@st.composite
+def lists(draw: st.DrawFn) -> tuple[str, list[str]]:
+    items = draw(st.lists(ITEM, max_size=4))
+    text = draw(GAP)
+    for number, item in enumerate(items):
+        last = number == len(items) - 1
+        comma = "," if not last or draw(st.booleans()) else ""
+        text += item + draw(GAP) + comma + draw(GAP)
+    return f"({text})", items
+
+
+@given(lists())
+def test_what_is_parsed_is_written_again(case: tuple[str, list[str]]) -> None:
+    text, items = case
+    parsed = CommaList.parse(text)
+    assert parsed.text == text
+    assert list(parsed.items) == items
+
+
+@given(lists(), st.data())
+def test_inserted_items_stand_where_they_should(
+    case: tuple[str, list[str]], data: st.DataObject
+) -> None:
+    text, items = case
+    index = data.draw(st.integers(0, len(items)))
+    result = CommaList.parse(text).insert(index, "new", "\n", "    ")
+    assert list(CommaList.parse(result.text).items) == [*items[:index], "new", *items[index:]]
+    assert result.text.count("#") == text.count("#")
+
+
+@given(lists(), st.data())
+def test_removed_items_are_gone_and_comments_on_own_lines_stay(
+    case: tuple[str, list[str]], data: st.DataObject
+) -> None:
+    text, items = case
+    if not items:
+        return
+    index = data.draw(st.integers(0, len(items) - 1))
+    result = CommaList.parse(text).remove(index).text
+    assert list(CommaList.parse(result).items) == [*items[:index], *items[index + 1 :]]
+    if len(items) > 1:
+        assert result.count("# three") == text.count("# three")
+
+
+@given(lists(), st.data())
+def test_replaced_items_change_nothing_else(
+    case: tuple[str, list[str]], data: st.DataObject
+) -> None:
+    text, items = case
+    if items:
+        parsed = CommaList.parse(text)
+        index = data.draw(st.integers(0, len(items) - 1))
+        assert parsed.replace(index, "new").replace(index, items[index]) == parsed
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("(lambda: 0, 1)", ["lambda: 0", "1"]),
+        ("(lambda a=lambda: 0, b=1: 0, 2)", ["lambda a=lambda: 0, b=1: 0", "2"]),
+        ("{'a': lambda x, y: 0, **b}", ["'a': lambda x, y: 0", "**b"]),
+        ("(a[1, 2:3], f(b, c))", ["a[1, 2:3]", "f(b, c)"]),
+        ("(f'{a, b}', 'c, d')", ["f'{a, b}'", "'c, d'"]),
+    ],
+)
+def test_only_separating_commas_separate(text: str, items: list[str]) -> None:
+    assert list(CommaList.parse(text).items) == items
+    assert ast.parse(text)

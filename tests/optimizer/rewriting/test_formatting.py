@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.rewriting.edits import (
+    InsertAfter,
+    InsertBefore,
+    RemoveArgument,
+    ReplaceExpression,
+    ReplaceStatement,
+    SetArgument,
+    Span,
+    Wrap,
+)
+from torchopt_cli.optimizer.rewriting.style import Style
+
+Find = Callable[..., Span]
+Rewrite = Callable[..., str]
+Check = Callable[..., None]
+
+NARROW = Style(line_length=40)
+
+
+def test_only_the_statement_that_became_too_long_is_broken(span: Find, rewritten: Rewrite) -> None:
+    text = "a = {'k':1,   'l' : \"2\"}\nx = DataLoader(dataset, batch_size=16)\nb = f( a )\n"
+    call = span(text, "DataLoader(dataset, batch_size=16)")
+    result = rewritten(text, SetArgument(call, "shuffle", "True"), style=NARROW)
+    assert result == (
+        "a = {'k':1,   'l' : \"2\"}\n"
+        "x = DataLoader(\n    dataset, batch_size=16, shuffle=True\n)\n"
+        "b = f( a )\n"
+    )
+
+
+def test_strings_keep_their_quotes_and_trailing_commas_their_meaning(
+    span: Find, rewritten: Rewrite
+) -> None:
+    text = "x = f('one', [1, 2,], k='a string')\n"
+    edit = SetArgument(span(text, "f('one', [1, 2,], k='a string')"), "other", "'b'")
+    assert rewritten(text, edit, style=NARROW) == (
+        "x = f(\n    'one',\n    [\n        1,\n        2,\n    ],\n    k='a string',\n    other='b',\n)\n"
+    )
+
+
+@pytest.mark.parametrize("unit", ["  ", "\t"])
+def test_broken_statements_get_the_indentation_of_the_file(
+    unit: str, span: Find, rewritten: Rewrite
+) -> None:
+    text = f"if a:\n{unit}x = DataLoader(dataset, size=1)\n"
+    style = Style(indent=unit, line_length=45)
+    edit = SetArgument(span(text, "DataLoader(dataset, size=1)"), "shuffle", "a and b or c")
+    assert rewritten(text, edit, style=style) == (
+        f"if a:\n{unit}x = DataLoader(\n{unit * 2}dataset, size=1, shuffle=a and b or c\n{unit})\n"
+    )
+
+
+def test_line_ends_are_those_of_the_file(span: Find, rewritten: Rewrite) -> None:
+    text = "x = DataLoader(dataset, batch_size=16)\r\ny = 1\r\n"
+    edit = SetArgument(span(text, "DataLoader(dataset, batch_size=16)"), "shuffle", "True")
+    style = Style(newline="\r\n", line_length=40)
+    assert rewritten(text, edit, style=style) == (
+        "x = DataLoader(\r\n    dataset, batch_size=16, shuffle=True\r\n)\r\ny = 1\r\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "if f(argument_one, argument_two):\n    pass\n",
+            "if f(\n    argument_one, argument_two, k=value_\n):\n    pass\n",
+        ),
+        (
+            "if a:\n    pass\nelif f(argument_one, argument_two):\n    pass\n",
+            "if a:\n    pass\nelif f(\n    argument_one, argument_two, k=value_\n):\n    pass\n",
+        ),
+        (
+            "@f(argument_one, argument_two)\ndef g( x ): pass\n",
+            "@f(argument_one, argument_two, k=value_)\ndef g( x ): pass\n",
+        ),
+        (
+            "@f(argument_one, argument_two__)\ndef g( x ): pass\n",
+            "@f(\n    argument_one,\n    argument_two__,\n    k=value_,\n)\ndef g( x ): pass\n",
+        ),
+        (
+            "try:\n    pass\nexcept f(argument_one, argument_two):\n    pass\n",
+            "try:\n    pass\nexcept f(\n    argument_one, argument_two, k=value_\n):\n    pass\n",
+        ),
+        (
+            "for x in f(argument_one, argument_two): g( x )\n",
+            "for x in f(\n    argument_one, argument_two, k=value_\n):\n    g(x)\n",
+        ),
+        (
+            "async def h():\n    async with f(argument_one):\n        g( )\n",
+            "async def h():\n    async with f(\n        argument_one, k=value_\n    ):\n        g( )\n",
+        ),
+    ],
+)
+def test_headers_and_decorators_are_broken_without_their_bodies(
+    before: str, after: str, span: Find, rewritten: Rewrite
+) -> None:
+    start = before.index("f(argument")
+    call = before[start : before.index(")", start) + 1]
+    edit = SetArgument(span(before, call), "k", "value_")
+    assert (
+        rewritten(before, edit, style=Style(line_length=40 if "async" not in before else 36))
+        == after
+    )
+
+
+def test_comments_inside_a_statement_stay_where_they_are(span: Find, rewritten: Rewrite) -> None:
+    text = "x = f(a,  # one\n      b)  # two\n"
+    result = rewritten(
+        text,
+        SetArgument(span(text, "f(a,  # one\n      b)"), "k", "value + value + value"),
+        style=NARROW,
+    )
+    assert result == "x = f(a,  # one\n      b,\n      k=value + value + value)  # two\n"
+    longer = rewritten(
+        text,
+        SetArgument(span(text, "f(a,  # one\n      b)"), "k", "value + value + value + 1"),
+        style=Style(line_length=32),
+    )
+    assert longer == ("x = f(\n    a,  # one\n    b,\n    k=value + value + value + 1,\n)  # two\n")
+
+
+def test_what_black_cannot_shorten_stays(span: Find, rewritten: Rewrite) -> None:
+    text = "x = f( a )['k']  # why\n"
+    edit = ReplaceExpression(span(text, "f( a )['k']"), "a_name_that_is_longer_than_the_line")
+    expected = "x = a_name_that_is_longer_than_the_line  # why\n"
+    assert rewritten(text, edit, style=Style(line_length=20)) == expected
+
+
+def test_a_line_that_was_too_long_and_shrinks_stays_one_line(
+    span: Find, rewritten: Rewrite
+) -> None:
+    text = "x = function(argument_one, argument_two, gone=1, k=2)\n"
+    edit = RemoveArgument(span(text, "function(argument_one, argument_two, gone=1, k=2)"), "gone")
+    assert rewritten(text, edit, style=NARROW) == text.replace("gone=1, ", "")
+
+
+def test_new_statements_are_broken_like_edited_ones(
+    check: Check, span: Find, rewritten: Rewrite
+) -> None:
+    text = "if a:\n  b()\n"
+    code = "x = function(argument_one, argument_two)\nif x:\n    y = 'z'\n"
+    broken = "x = function(\n    argument_one, argument_two\n  )\n"
+    style = Style(indent="  ", line_length=36)
+    after = rewritten(text, InsertAfter(span(text, "b()"), code), style=style)
+    assert after == (
+        "if a:\n  b()\n  x = function(\n    argument_one, argument_two\n  )\n  if x:\n    y = 'z'\n"
+    )
+    before = rewritten(text, InsertBefore(span(text, "b()"), code), style=style)
+    assert before == (
+        "if a:\n  x = function(\n    argument_one, argument_two\n  )\n  if x:\n    y = 'z'\n  b()\n"
+    )
+    replaced = rewritten(text, ReplaceStatement(span(text, "b()"), code), style=style)
+    assert replaced == "if a:\n  " + broken + "  if x:\n    y = 'z'\n"
+
+
+def test_wrapping_breaks_the_lines_that_it_pushes_too_far(span: Find, rewritten: Rewrite) -> None:
+    text = (
+        "short( 1 )\n"
+        "fits = function(argument_one, two_____)\n"
+        "too_long_already = function(argument_one, two)\n"
+        "edited = function(argument_one)\n"
+    )
+    result = rewritten(
+        text,
+        Wrap(span(text, "short( 1 )"), span(text, "edited = function(argument_one)"), "if a:"),
+        SetArgument(span(text, "function(argument_one)"), "k", "2"),
+        style=NARROW,
+    )
+    assert result == (
+        "if a:\n"
+        "    short( 1 )\n"
+        "    fits = function(\n"
+        "        argument_one, two_____\n"
+        "    )\n"
+        "    too_long_already = function(argument_one, two)\n"
+        "    edited = function(argument_one, k=2)\n"
+    )
+
+
+def test_black_is_not_imported_when_everything_fits(
+    span: Find, rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "black", None)
+    text = "x = f(a)\n"
+    assert rewritten(text, SetArgument(span(text, "f(a)"), "k", "1")) == "x = f(a, k=1)\n"
+    with pytest.raises(ImportError):
+        rewritten(text, SetArgument(span(text, "f(a)"), "k", "1"), style=Style(line_length=9))
