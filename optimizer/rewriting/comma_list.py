@@ -203,12 +203,7 @@ def _merge(before: str, behind: str) -> str:
     """One gap for two, when the item between them goes; the comment on the item's line goes with it."""
     _, own_lines = _first_line(_without_comma(behind))
     if "#" in own_lines:
-        head = (
-            before[: len(before) - len(_last_line(before))].rstrip("\r\n")
-            if _breaks(before)
-            else before.rstrip(" ")
-        )
-        return head + own_lines
+        return before.rstrip() + own_lines
     if not _breaks(before) and before and _breaks(behind):
         return "," + own_lines
     return before
