@@ -102,6 +102,8 @@ def host_write_after(script: TrainingScript, copy: BatchCopy) -> Fact | None:
     for module in script.modules:
         for node in module.nodes:
             for target in _written(node):
+                if _replaces_item(node, module, copy):
+                    continue
                 shared = trace.parts(target, module) & copy.parts
                 if any(part is not None for part in shared) and _may_follow(node, module, copy):
                     return Fact(module, node)
@@ -123,6 +125,15 @@ def _written(node: ast.AST) -> Iterator[ast.expr]:
                 yield out
         case _:
             pass
+
+
+def _replaces_item(node: ast.AST, module: Module, copy: BatchCopy) -> bool:
+    """Whether ``node`` puts another tensor into a container: ``batch["x"] = ..``, ``batch[key] = batch[key].to(d)``."""
+    if not isinstance(node, ast.Subscript):
+        return False
+    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        return True
+    return module is copy.module and ast.unparse(node) == ast.unparse(copy.source)
 
 
 def _may_follow(node: ast.AST, module: Module, copy: BatchCopy) -> bool:

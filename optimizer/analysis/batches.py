@@ -12,7 +12,7 @@ from .loops import iterated_loaders
 from .placement import move_target
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Iterated, Parameter, Path
+from .scopes import Assigned, Binding, BindingSource, Iterated, Parameter, Path
 from .signatures import argument_for
 from .syntax import Module
 from .values import Instance
@@ -129,7 +129,8 @@ class BatchTrace:
                 return self._attribute(node, module)
             case ast.Subscript():
                 found = self.parts(node.value, module)
-                return found if _is_basic_index(node.slice) else _moved(found, Place.DERIVED)
+                basic = is_basic_index(self._resolver, node.slice, module)
+                return found if basic else _moved(found, Place.DERIVED)
             case ast.Call():
                 return self._call(node, module)
             case ast.Tuple() | ast.List():
@@ -295,8 +296,28 @@ def _computed(parts: Parts) -> Parts:
     return _moved(batches, Place.DEVICE if on_device else Place.DERIVED)
 
 
-def _is_basic_index(index: ast.expr) -> bool:
-    """Whether indexing by ``index`` gives a view (or an element of a container) and never a copy."""
+def is_basic_index(resolver: Resolver, index: ast.expr, module: Module) -> bool:
+    """Whether indexing by ``index`` gives a view, or an element of a container, and never a copy."""
     if isinstance(index, ast.Tuple):
-        return all(_is_basic_index(part) for part in index.elts)
+        return all(is_basic_index(resolver, part, module) for part in index.elts)
+    if isinstance(index, ast.Name):
+        found = module.scope(index).lookup(index.id)
+        sources = [binding.source for binding in found[1]] if found is not None else []
+        return bool(sources) and all(_counts(resolver, source, module) for source in sources)
     return isinstance(index, ast.Constant | ast.Slice | ast.UnaryOp)
+
+
+def _counts(resolver: Resolver, source: BindingSource, module: Module) -> bool:
+    """Whether a variable runs over numbers or keys: ``for i in range(n)``, ``for key in batch.keys()``."""
+    if not (isinstance(source, Iterated) and isinstance(source.iterable, ast.Call)):
+        return False
+    function = source.iterable.func
+    names = resolver.names(function, module)
+    return (
+        names == frozenset({"builtins.range"})
+        or (names == frozenset({"builtins.enumerate"}) and source.path[:1] == (0,))
+        or (isinstance(function, ast.Attribute) and function.attr == "keys")
+        or (
+            isinstance(function, ast.Attribute) and function.attr == "items" and source.path == (0,)
+        )
+    )

@@ -19,6 +19,7 @@ from .item_state import stored_changes
 from .placement import on_gpu, puts_on_gpu
 from .reach import Reached
 from .resolver import Resolver
+from .scopes import Binding, Iterated
 from .syntax import FunctionNode, Module
 from .values import Attribute as AttributeValue
 from .values import Element, External, Instance, Made, Unknown, Value
@@ -84,10 +85,16 @@ def _moving_globals(code: tuple[Reached, ...]) -> Iterator[Obstacle]:
         found = module.scope(node).lookup(node.id)
         if found is None or not isinstance(found[0].node, ast.Module):
             continue
-        if any(module.loops(b.node) or module.function(b.node) for b in found[1]):
+        if any(_runs_again(binding, module) for binding in found[1]):
             told.add(node.id)
             message = f"it reads the global `{node.id}`, which the script goes on changing"
             yield Obstacle(module, node, Hazard.STATE, message)
+
+
+def _runs_again(binding: Binding, module: Module) -> bool:
+    """Whether a global gets its value in a loop, as the loop's variable, or in a function."""
+    in_loop = isinstance(binding.source, Iterated) or module.loops(binding.node)
+    return bool(in_loop) or module.function(binding.node) is not None
 
 
 def _cuda(module: Module, call: ast.expr) -> Obstacle:

@@ -1,0 +1,961 @@
+"""Batches made in worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent, indent
+
+import pytest
+
+Check = Callable[..., None]
+
+IMPORTS = """\
+import argparse
+import os
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from torchvision import datasets, transforms  # so wide a line lets the edits keep to one line, whatever black would make
+"""
+FILES = """\
+class Files(Dataset):
+    def __init__(self, paths, transform=None):
+        self.paths = paths
+        self.transform = transform
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        return self.transform(Image.open(self.paths[index]))
+
+
+dataset = Files(os.listdir("data"), transforms.ToTensor())
+"""
+TRAIN = """\
+model = torch.nn.Linear(10, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+COUNT = "min(8, len(os.sched_getaffinity(0)))"
+ALIVE = f"num_workers={COUNT}, persistent_workers=True"
+
+
+def script(loader: str, dataset: str = FILES, train: str = TRAIN) -> str:
+    return IMPORTS + dedent(dataset) + dedent(loader).lstrip("\n") + dedent(train)
+
+
+def dataset_class(body: str, made_with: str = "Items()") -> str:
+    """A dataset whose `__getitem__` reads a file, and whatever ``body`` adds."""
+    return f"class Items(Dataset):\n{indent(dedent(body), '    ')}\ndataset = {made_with}\n"
+
+
+# What gets workers
+
+
+def test_count_left_out(check_transformed: Check) -> None:
+    check_transformed(
+        script("loader = DataLoader(dataset, 64)\n"),
+        script(f"loader = DataLoader(dataset, 64, {ALIVE})\n"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("dataset, 64, num_workers=0", f"dataset, 64, {ALIVE}"),
+        (
+            "dataset, 64, True, None, None, 0",
+            f"dataset, 64, True, None, None, {COUNT}, persistent_workers=True",
+        ),
+        (
+            "**dict(dataset=dataset, num_workers=0)",
+            f"**dict(dataset=dataset, {ALIVE})",
+        ),
+        (
+            "dataset, **{'num_workers': 0}",
+            f"dataset, **{{'num_workers': {COUNT}, 'persistent_workers': True}}",
+        ),
+    ],
+)
+def test_literal_zero(check_transformed: Check, before: str, after: str) -> None:
+    check_transformed(
+        script(f"loader = DataLoader({before})\n"),
+        script(f"loader = DataLoader({after})\n"),
+    )
+
+
+def test_option_with_a_default_of_zero(check_transformed: Check) -> None:
+    options = """\
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--workers", default={}, help="default: {}")
+        args = parser.parse_args()
+        print("workers", args.workers)
+        loader = DataLoader(dataset, 64, num_workers=args.workers{})
+    """
+    check_transformed(
+        script(options.format("0", "0", "")),
+        script(
+            options.format(
+                COUNT, "one per CPU core, up to 8", ", persistent_workers=args.workers > 0"
+            )
+        ),
+    )
+
+
+def test_constant_of_zero(check_transformed: Check) -> None:
+    check_transformed(
+        script("WORKERS = 0\nloader = DataLoader(dataset, 64, num_workers=WORKERS)\n"),
+        script(
+            f"WORKERS = {COUNT}\n"
+            "loader = DataLoader(dataset, 64, num_workers=WORKERS, persistent_workers=WORKERS > 0)\n"
+        ),
+    )
+
+
+def test_default_of_a_parameter(check_transformed: Check) -> None:
+    make = """\
+        def make_loader(dataset, workers={}):
+            return DataLoader(dataset, 64, num_workers=workers{})
+
+
+        loader = make_loader(dataset)
+    """
+    check_transformed(
+        script(make.format("0", "")), script(make.format(COUNT, ", persistent_workers=workers > 0"))
+    )
+
+
+def test_two_loaders_share_a_variable(check_transformed: Check) -> None:
+    train = TRAIN + "for batch in val_loader:\n    model(batch)\n"
+    check_transformed(
+        script(
+            "loader = DataLoader(dataset, 64)\nval_loader = DataLoader(dataset, 9)\n", train=train
+        ),
+        script(
+            f"num_workers = {COUNT}\n"
+            "loader = DataLoader(dataset, 64, num_workers=num_workers, persistent_workers=num_workers > 0)\n"
+            "val_loader = DataLoader(dataset, 9, num_workers=num_workers)\n",
+            train=train,
+        ),
+    )
+
+
+def test_the_variable_stands_beside_the_batch_size_in_the_style_of_the_file(
+    check_transformed: Check,
+) -> None:
+    loaders = """\
+        BATCH_SIZE = 64
+        {}
+        # data
+        loader = DataLoader(dataset, BATCH_SIZE{})
+        val_loader = DataLoader(dataset, BATCH_SIZE{})
+    """
+    train = TRAIN + "    for batch in val_loader:\n        model(batch)\n"
+    shared = ", num_workers=NUM_WORKERS, persistent_workers=NUM_WORKERS > 0"
+    before = script(loaders.format("LEARNING_RATE = 0.1", "", ""), train=train)
+    after = script(
+        loaders.format(
+            f"NUM_WORKERS = {COUNT}\nLEARNING_RATE = 0.1".replace("\n", "\n" + " " * 8),
+            shared,
+            shared,
+        ),
+        train=train,
+    )
+    check_transformed(before, after)
+
+
+def test_loaders_of_two_functions_share_a_constant(check_transformed: Check) -> None:
+    loaders = """\
+        def train_loader(dataset):
+            return DataLoader(dataset, 64{})
+
+
+        def val_loader(dataset):
+            return DataLoader(dataset, 64{})
+
+
+        loader = train_loader(dataset)
+    """
+    train = TRAIN + "    for batch in val_loader(dataset):\n        model(batch)\n"
+    before = script("\n\n" + dedent(loaders.format("", "")), train=train)
+    kept = ", num_workers=NUM_WORKERS, persistent_workers=NUM_WORKERS > 0"
+    after = script(
+        f"NUM_WORKERS = {COUNT}\n\n\n" + dedent(loaders.format(kept, ", num_workers=NUM_WORKERS")),
+        train=train,
+    )
+    check_transformed(before, after)
+
+
+def test_a_taken_name_is_not_used(rewrite: Callable[..., object]) -> None:
+    loaders = (
+        "num_workers = 'some'\nloader = DataLoader(dataset, 64)\nother = DataLoader(dataset, 64)\n"
+        "for batch in other:\n    print(batch)\n"
+    )
+    result = rewrite(script(loaders), ["dataloader-workers"])
+    text = result.files[0].text  # type: ignore[attr-defined]
+    assert f"n_workers = {COUNT}\n" in text
+    assert "num_workers = 'some'\n" in text
+
+
+def test_keyword_dict_of_two_loaders(check_transformed: Check) -> None:
+    train = TRAIN + "    for batch in val_loader:\n        model(batch)\n"
+    loaders = """\
+        kwargs = {}
+        loader = DataLoader(dataset, shuffle=True, **kwargs)
+        val_loader = DataLoader(dataset, **kwargs)
+    """
+    check_transformed(
+        script(loaders.format("{'batch_size': 64}"), train=train),
+        script(
+            loaders.format(
+                f"{{'batch_size': 64, 'num_workers': {COUNT}, 'persistent_workers': True}}"
+            ),
+            train=train,
+        ),
+    )
+
+
+def test_one_pass_needs_no_living_on(check_transformed: Check) -> None:
+    train = "for batch in loader:\n    print(batch)\n"
+    check_transformed(
+        script("loader = DataLoader(dataset, 64)\n", train=train),
+        script(f"loader = DataLoader(dataset, 64, num_workers={COUNT})\n", train=train),
+    )
+
+
+def test_loader_made_for_every_epoch(check_transformed: Check) -> None:
+    train = """\
+        for epoch in range(3):
+            loader = DataLoader(dataset, 64{})
+            for batch in loader:
+                print(batch)
+    """
+    check_transformed(
+        script("", train=train.format("")), script("", train=train.format(f", num_workers={COUNT}"))
+    )
+
+
+def test_loader_in_another_file(check_transformed: Check) -> None:
+    data = """\
+        {}from torch.utils.data import DataLoader
+        from torchvision import datasets, transforms  # a wide line ------------------------------------------------------
+
+        def make_loader():
+            folder = datasets.ImageFolder("data", transforms.ToTensor())
+            return DataLoader(folder{})
+    """
+    entry = "import torch\nfrom data import make_loader\nloader = make_loader()\n" + TRAIN
+    check_transformed(
+        {"train.py": entry, "data.py": data.format("", "")},
+        {"train.py": entry, "data.py": data.format("import os\n\n" + " " * 8, f", {ALIVE}")},
+    )
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        'datasets.MNIST("data", transform=transforms.ToTensor())',
+        'datasets.ImageFolder("data", transforms.Compose([transforms.RandomCrop(8), transforms.ToTensor()]))',
+        'torch.utils.data.Subset(datasets.MNIST("data", transform=lambda x: np.array(x)), [1, 2])',
+        'torch.utils.data.random_split(datasets.MNIST("data"), [5, 5])[0]',
+        'torch.utils.data.ConcatDataset([datasets.MNIST("a"), datasets.MNIST("b")])',
+        'datasets.MNIST("a") + datasets.MNIST("b")',
+    ],
+)
+def test_library_datasets(check_transformed: Check, dataset: str) -> None:
+    check_transformed(
+        script("loader = DataLoader(dataset, 64)\n", f"dataset = {dataset}\n"),
+        script(f"loader = DataLoader(dataset, 64, {ALIVE})\n", f"dataset = {dataset}\n"),
+    )
+
+
+SAFE = {
+    "lazy file": """\
+        def __init__(self):
+            self.file = None
+        def __getitem__(self, i):
+            if self.file is None:
+                self.file = open("x")
+            return np.load(self.file, i)
+    """,
+    "file of the item": """\
+        def __getitem__(self, i):
+            with open(str(i)) as file:
+                return np.array(file.read().split())
+    """,
+    "generator of the item": """\
+        def __getitem__(self, i):
+            rng = np.random.default_rng(i)
+            return Image.open(str(i)).rotate(rng.integers(9))
+    """,
+    "local containers": """\
+        def __getitem__(self, i):
+            out = {}
+            out["image"] = np.load(str(i))
+            parts = []
+            parts.append(out["image"][0])
+            out["sum"] = sum(parts)
+            out["sum"] += 1
+            return out
+    """,
+    "fresh copy changed": """\
+        def __init__(self):
+            self.images = np.load("images.npy")
+        def __getitem__(self, i):
+            image = self.images[i].copy()
+            image[0] = 0
+            return Image.fromarray(image).resize((8, 8))
+    """,
+    "text extended": """\
+        def __init__(self):
+            self.names = ["a", "b"]
+        def __getitem__(self, i):
+            name = self.names[i]
+            name += ".png"
+            return Image.open(name)
+    """,
+    "object of its own": """\
+        def __getitem__(self, i):
+            builder = Builder()
+            builder.add(Image.open(str(i)))
+            return builder.rows
+    """,
+    "read-out HDF5": """\
+        def __init__(self):
+            with h5py.File("x.h5") as file:
+                self.images = file["images"][:]
+        def __getitem__(self, i):
+            return Image.fromarray(self.images[i])
+    """,
+    "shards": """\
+        def __iter__(self):
+            info = torch.utils.data.get_worker_info()
+            for i in range(info.id, 100, info.num_workers):
+                yield np.load(str(i))
+    """,
+}
+BUILDER = """\
+import h5py
+
+
+class Builder:
+    def __init__(self):
+        self.rows = []
+
+    def add(self, row):
+        self.rows.append(row)
+
+
+"""
+
+
+@pytest.mark.parametrize("body", SAFE.values(), ids=SAFE)
+def test_datasets_that_work_as_copies(check_transformed: Check, body: str) -> None:
+    code = BUILDER + dataset_class(body)
+    check_transformed(
+        script("loader = DataLoader(dataset, 64)\n", code),
+        script(f"loader = DataLoader(dataset, 64, {ALIVE})\n", code),
+    )
+
+
+def test_sampler_of_the_script_that_keeps_to_itself(check_transformed: Check) -> None:
+    sampler = """\
+        class Halves(torch.utils.data.Sampler):
+            def __init__(self, n):
+                self.n = n
+            def __iter__(self):
+                return iter(range(self.n // 2))
+            def set_epoch(self, epoch):
+                self.epoch = epoch
+    """
+    loader = "sampler = Halves(10)\nloader = DataLoader(dataset, sampler=sampler{})\n"
+    train = TRAIN.replace("range(3):\n", "range(3):\n    sampler.set_epoch(epoch)\n")
+    check_transformed(
+        script(loader.format(""), FILES + dedent(sampler), train),
+        script(loader.format(f", {ALIVE}"), FILES + dedent(sampler), train),
+    )
+
+
+# Workers that are there already
+
+
+@pytest.mark.parametrize(
+    ("count", "condition"), [("4", "True"), ("args.workers", "args.workers > 0")]
+)
+def test_present_workers_live_on(check_transformed: Check, count: str, condition: str) -> None:
+    options = """\
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--workers", type=int, default=4)
+        args = parser.parse_args()
+        loader = DataLoader(dataset, 64, num_workers={}{})
+    """
+    check_transformed(
+        script(options.format(count, "")),
+        script(options.format(count, f", persistent_workers={condition}")),
+    )
+
+
+def test_present_workers_of_a_conditional_dict(check_transformed: Check) -> None:
+    loader = """\
+        kwargs = {{'num_workers': 1{}}} if torch.cuda.is_available() else {{}}
+        loader = DataLoader(dataset, 64, **kwargs)
+    """
+    check_transformed(
+        script(loader.format("")), script(loader.format(", 'persistent_workers': True"))
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "num_workers=4, persistent_workers=False",
+        "num_workers=4 if torch.cuda.is_available() else 0",
+        "num_workers=os.cpu_count()",
+    ],
+)
+def test_present_workers_left_alone(check_noop: Check, arguments: str) -> None:
+    check_noop(script(f"loader = DataLoader(dataset, 64, {arguments})\n"))
+
+
+@pytest.mark.parametrize(
+    ("loader", "train", "reason"),
+    [
+        (
+            "DataLoader(dataset, num_workers=4, worker_init_fn=print)",
+            TRAIN,
+            "worker_init_fn would run once",
+        ),
+        (
+            "DataLoader(dataset, num_workers=4)",
+            TRAIN + "    dataset.transform = transforms.ToTensor()\n",
+            "changes the dataset between passes",
+        ),
+        (
+            "DataLoader(dataset, num_workers=4)",
+            TRAIN + "        for other in loader:\n            print(other)\n",
+            "a second pass over it starts",
+        ),
+        (
+            "DataLoader(dataset, num_workers=4)",
+            "batches = iter(loader)\n" + TRAIN + "    print(next(batches))\n",
+            "an iterator made by hand",
+        ),
+        (
+            "DataLoader(dataset, num_workers=4)",
+            "for epoch in range(3):\n    for a, b in zip(loader, loader):\n        print(a, b)\n",
+            "gone over twice at the same time",
+        ),
+    ],
+)
+def test_workers_that_must_not_live_on(
+    check_noop: Check, loader: str, train: str, reason: str
+) -> None:
+    check_noop(script(f"loader = {loader}\n", train=train), reason)
+
+
+def test_iterator_made_anew_under_the_same_name_lets_workers_live_on(
+    check_transformed: Check,
+) -> None:
+    train = """\
+        batches = iter(loader)
+        for step in range(100):
+            if step % 10 == 0:
+                batches = iter(loader)
+            print(next(batches))
+    """
+    check_transformed(
+        script("loader = DataLoader(dataset, num_workers=4)\n", train=train),
+        script(
+            "loader = DataLoader(dataset, num_workers=4, persistent_workers=True)\n", train=train
+        ),
+    )
+
+
+# What is left alone
+
+UNSAFE = {
+    "only indexes": (
+        """\
+        def __init__(self):
+            self.x, self.y = np.load("x.npy"), np.load("y.npy")
+        def __getitem__(self, i):
+            return torch.from_numpy(self.x[i]).float(), int(self.y[i])
+        """,
+        "items are only looked up in memory",
+    ),
+    "only indexes, its transform is None": (
+        """\
+        def __init__(self, transform=None):
+            self.x, self.transform = np.load("x.npy"), transform
+        def __getitem__(self, i):
+            x = self.x[i]
+            if self.transform is not None:
+                x = self.transform(x)
+            return x
+        """,
+        "items are only looked up in memory",
+    ),
+    "cache": (
+        """\
+        def __init__(self):
+            self.cache = {}
+        def __getitem__(self, i):
+            if i not in self.cache:
+                self.cache[i] = Image.open(str(i))
+            return self.cache[i]
+        """,
+        "`self.cache[i] = Image.open(str(i))` changes what later items or the script may read",
+    ),
+    "cache under another name": (
+        """\
+        def __init__(self):
+            self.cache = {}
+        def __getitem__(self, i):
+            cache = self.cache
+            cache.setdefault(i, Image.open(str(i)))
+            return cache[i]
+        """,
+        "`cache.setdefault(i, Image.open(str(i)))` changes",
+    ),
+    "cache in a helper": (
+        """\
+        def __init__(self):
+            self.cache = {}
+        def put(self, store, i):
+            store[i] = Image.open(str(i))
+        def __getitem__(self, i):
+            self.put(self.cache, i)
+            return self.cache[i]
+        """,
+        "`store[i] = Image.open(str(i))` changes",
+    ),
+    "counter": (
+        """\
+        def __init__(self):
+            self.count = 0
+        def __getitem__(self, i):
+            self.count += 1
+            return Image.open(str(i))
+        """,
+        "`self.count += 1` changes",
+    ),
+    "stored tensor changed in place": (
+        """\
+        def __init__(self):
+            self.images = torch.load("x.pt")
+        def __getitem__(self, i):
+            image = self.images[i]
+            image.mul_(2)
+            return Image.fromarray(image)
+        """,
+        "`image.mul_(2)` changes",
+    ),
+    "generator kept lazily": (
+        """\
+        def __init__(self):
+            self.rng = None
+        def __getitem__(self, i):
+            if self.rng is None:
+                self.rng = np.random.default_rng(0)
+            return Image.open(str(i)).rotate(self.rng.integers(9))
+        """,
+        "`self.rng = np.random.default_rng(0)` changes",
+    ),
+    "lru_cache": (
+        """\
+        @functools.lru_cache
+        def load(self, i):
+            return Image.open(str(i))
+        def __getitem__(self, i):
+            return self.load(i)
+        """,
+        "`load` keeps its results",
+    ),
+    "global": (
+        """\
+        def __getitem__(self, i):
+            global seen
+            seen = i
+            return Image.open(str(i))
+        """,
+        "it sets the global `seen`",
+    ),
+    "open HDF5 file": (
+        """\
+        def __init__(self):
+            self.images = h5py.File("x.h5")["images"]
+        def __getitem__(self, i):
+            return Image.fromarray(self.images[i])
+        """,
+        "`self.images` is opened before the workers start (`h5py.File`)",
+    ),
+    "LMDB": (
+        """\
+        def __init__(self):
+            self.env = lmdb.open("x")
+        def __getitem__(self, i):
+            with self.env.begin() as txn:
+                return Image.open(txn.get(str(i)))
+        """,
+        "`self.env` is opened before the workers start (`lmdb.open`)",
+    ),
+    "open file": (
+        """\
+        def __init__(self):
+            self.file = open("x")
+        def __getitem__(self, i):
+            return np.load(self.file)
+        """,
+        "`self.file` is opened before",
+    ),
+    "generator": (
+        """\
+        def __init__(self):
+            self.rng = np.random.RandomState(0)
+        def __getitem__(self, i):
+            return Image.open(str(i)).rotate(self.rng.randint(9))
+        """,
+        "`self.rng` is a random generator",
+    ),
+    "torch generator in the file": (
+        """\
+        def __getitem__(self, i):
+            return torch.randn(3, generator=generator)
+        """,
+        "`generator` is a random generator",
+    ),
+    "iterator": (
+        """\
+        def __init__(self):
+            self.lines = iter(["a", "b"])
+        def __getitem__(self, i):
+            return [Image.open(line) for line in self.lines]
+        """,
+        "`self.lines` is an iterator",
+    ),
+    "lock": (
+        """\
+        def __init__(self):
+            self.lock = threading.Lock()
+        def __getitem__(self, i):
+            with self.lock:
+                return Image.open(str(i))
+        """,
+        "`self.lock` belongs to this process",
+    ),
+    "unknown library object": (
+        """\
+        def __init__(self):
+            self.reader = slides.Reader("x")
+        def __getitem__(self, i):
+            return self.reader.read_region(i)
+        """,
+        "`self.reader` comes from `slides.Reader`",
+    ),
+    "GPU tensors": (
+        """\
+        def __init__(self):
+            self.images = torch.load("x.pt").cuda()
+        def __getitem__(self, i):
+            return transforms.functional.hflip(self.images[i]).cuda()
+        """,
+        "uses the GPU",
+    ),
+    "stream": (
+        """\
+        def __iter__(self):
+            for i in range(100):
+                yield np.load(str(i))
+        """,
+        "does not ask get_worker_info() for its share",
+    ),
+    "loop variable": (
+        """\
+        def __getitem__(self, i):
+            return Image.open(str(i)).rotate(epoch)
+        """,
+        "it reads the global `epoch`, which the script goes on changing",
+    ),
+}
+SETUP = """\
+import functools
+import threading
+import h5py
+import lmdb
+import slides
+from torch.utils.data import IterableDataset
+generator = torch.Generator()
+
+
+"""
+
+
+@pytest.mark.parametrize(("body", "reason"), UNSAFE.values(), ids=UNSAFE)
+def test_datasets_that_do_not_work_as_copies(check_noop: Check, body: str, reason: str) -> None:
+    code = SETUP + dataset_class(body)
+    if "__iter__" in body:
+        code = code.replace("Items(Dataset)", "Items(IterableDataset)")
+    check_noop(script("loader = DataLoader(dataset, 64)\n", code), reason)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        (
+            "torch.utils.data.TensorDataset(torch.rand(9, 3))",
+            "a TensorDataset: items are only looked up",
+        ),
+        ("[(1, 2), (3, 4)]", "a list in memory: items are only looked up"),
+        ("list(range(10))", "a sequence in memory: items are only"),
+        (
+            "torchtext.datasets.Multi30k()",
+            "whether `torchtext.datasets.Multi30k` works in worker processes",
+        ),
+        ('datasets.LSUN("data")', "whether `torchvision.datasets.LSUN` works"),
+        ("load_it()", "what `dataset` is cannot be traced"),
+    ],
+)
+def test_other_datasets(check_noop: Check, dataset: str, reason: str) -> None:
+    code = f"import torchtext\ndataset = {dataset}\n"
+    code = code.replace("load_it()", 'globals()["it"]')
+    check_noop(script("loader = DataLoader(dataset, 64)\n", code), reason)
+
+
+def test_transform_with_a_generator(check_noop: Check) -> None:
+    code = """\
+        class Rotate:
+            def __init__(self):
+                self.rng = np.random.default_rng(0)
+            def __call__(self, image):
+                return image.rotate(self.rng.integers(9))
+        dataset = datasets.ImageFolder("data", transforms.Compose([Rotate(), transforms.ToTensor()]))
+    """
+    check_noop(
+        script("loader = DataLoader(dataset, 64)\n", code), "`self.rng` is a random generator"
+    )
+
+
+def test_wrapped_dataset_with_a_cache(check_noop: Check) -> None:
+    code = FILES.replace("return self", "self.last = index\n        return self") + dedent(
+        """\
+        class Wrapper(Dataset):
+            def __init__(self, inner):
+                self.inner = inner
+            def __getitem__(self, i):
+                return transforms.functional.hflip(self.inner[i])
+        dataset = Wrapper(dataset)
+        """
+    )
+    check_noop(script("loader = DataLoader(dataset, 64)\n", code), "`self.last = index` changes")
+
+
+@pytest.mark.parametrize(
+    ("collate", "reason"),
+    [
+        ("return torch.stack(batch).cuda()", "`torch.stack(batch).cuda()` uses the GPU"),
+        ("seen.append(len(batch))\n    return batch", "`seen.append(len(batch))` changes"),
+    ],
+)
+def test_collate_function(check_noop: Check, collate: str, reason: str) -> None:
+    code = f"{FILES}seen = []\ndef collate(batch):\n    {collate}\n"
+    check_noop(script("loader = DataLoader(dataset, collate_fn=collate)\n", code), reason)
+
+
+def test_collate_function_of_an_unknown_library(check_noop: Check) -> None:
+    loader = "import things\nloader = DataLoader(dataset, collate_fn=things.collate)\n"
+    check_noop(script(loader), "whether `things.collate` works in worker processes is not known")
+
+
+def test_sampler_that_the_loop_updates(check_noop: Check) -> None:
+    sampler = """\
+        class Prioritized(torch.utils.data.Sampler):
+            def __iter__(self):
+                return iter(self.order)
+            def update(self, loss):
+                self.order = [loss]
+        sampler = Prioritized()
+    """
+    train = TRAIN + "        sampler.update(1.0)\n"
+    loader = dedent(sampler) + "loader = DataLoader(dataset, sampler=sampler)\n"
+    check_noop(script(loader, train=train), "`sampler.update` (line 35) depends on the sampler")
+
+
+def test_sampler_of_a_library(check_noop: Check) -> None:
+    loader = "import things\nloader = DataLoader(dataset, sampler=things.Sampler())\n"
+    check_noop(script(loader), "its sampler comes from `things.Sampler`")
+
+
+def test_batch_drawn_anew_in_every_step(check_noop: Check) -> None:
+    train = "for step in range(100):\n    print(next(iter(loader)))\n"
+    check_noop(
+        script("loader = DataLoader(dataset)\n", train=train), "starts a new pass for every batch"
+    )
+
+
+def test_single_batch(check_noop: Check) -> None:
+    check_noop(
+        script("loader = DataLoader(dataset)\n", train="print(next(iter(loader)))\n"),
+        "a single batch is drawn from it",
+    )
+
+
+def test_loader_that_nobody_goes_over(check_noop: Check) -> None:
+    check_noop(script("loader = DataLoader(dataset)\n", train=""), "no loop over it was found")
+
+
+def test_loader_made_in_every_step(check_noop: Check) -> None:
+    train = """\
+        def look():
+            for batch in DataLoader(dataset, 4):
+                print(batch)
+        for images in DataLoader(datasets.MNIST("data"), 2, num_workers=1):
+            look()
+    """
+    check_noop(script("", train=train), "it is made anew in every pass of the loop")
+
+
+def test_dataset_changed_in_the_loop(check_noop: Check) -> None:
+    train = TRAIN + "        dataset.transform = transforms.RandomCrop(8)\n"
+    check_noop(
+        script("loader = DataLoader(dataset)\n", train=train),
+        "changes the dataset while the loop runs",
+    )
+
+
+def test_arguments_that_cannot_be_resolved(check_noop: Check) -> None:
+    loader = "import json\nloader = DataLoader(dataset, **json.load(open('x')))\n"
+    check_noop(script(loader), "cannot be resolved, it may say how many workers there are")
+
+
+def test_dict_that_is_updated_under_another_name(check_noop: Check) -> None:
+    loader = """\
+        def make(options):
+            return DataLoader(dataset, **options)
+        kwargs = {"batch_size": 4}
+        if torch.cuda.is_available():
+            kwargs.update({"num_workers": 1, "persistent_workers": True})
+        loader = make(kwargs)
+    """
+    check_noop(script(loader))
+
+
+def test_zero_with_another_use(check_noop: Check) -> None:
+    loader = "COUNT = 0\nloader = DataLoader(dataset, num_workers=COUNT)\ntotal = COUNT + 1\n"
+    check_noop(script(loader), "the 0 of its num_workers is also used elsewhere (line 23)")
+
+
+def test_zero_in_a_configuration_dict(check_noop: Check) -> None:
+    loader = """\
+        config = {"workers": 0}
+        loader = DataLoader(dataset, num_workers=config["workers"])
+    """
+    check_noop(script(loader), "the 0 of its num_workers is also used elsewhere (line 21)")
+
+
+def test_zero_shared_with_a_loader_that_must_not(check_noop: Check) -> None:
+    loader = """\
+        W = 0
+        loader = DataLoader(dataset, num_workers=W)
+        other = DataLoader([1, 2, 3], num_workers=W)
+        for x in other:
+            print(x)
+    """
+    check_noop(script(loader), "it shares its num_workers with another loader (line 23)")
+
+
+def test_default_device(check_noop: Check) -> None:
+    loader = 'torch.set_default_device("cuda")\nloader = DataLoader(dataset)\n'
+    check_noop(script(loader), "new tensors are made on the GPU by default")
+
+
+# Where workers are not forked
+
+SPAWN = {"platform": "darwin"}
+GUARDED = 'if __name__ == "__main__":\n' + indent(
+    "loader = DataLoader(dataset, 64)\n" + TRAIN, "    "
+)
+
+
+def test_other_platforms_have_no_affinity(check_transformed: Check) -> None:
+    after = GUARDED.replace(
+        "64)", "64, num_workers=min(8, os.cpu_count() or 1), persistent_workers=True)"
+    )
+    check_transformed(script("", train=GUARDED), script("", train=after), **SPAWN)
+
+
+def test_missing_guard(check_noop: Check) -> None:
+    check_noop(script("loader = DataLoader(dataset)\n"), "is not under an `if __name__ ==", **SPAWN)
+
+
+def test_python_3_14_forks_no_more(check_noop: Check) -> None:
+    check_noop(
+        script("loader = DataLoader(dataset)\n"), "import the script anew", python_version=(3, 14)
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (
+            FILES.replace("transforms.ToTensor()", "lambda x: np.array(x)"),
+            "a lambda does not pickle",
+        ),
+        (
+            "def make():\n    def flip(x):\n        return x\n    return flip\n"
+            + FILES.replace("transforms.ToTensor()", "make()"),
+            "`flip` is defined inside a function and does not pickle",
+        ),
+    ],
+)
+def test_what_does_not_pickle(check_noop: Check, code: str, reason: str) -> None:
+    check_noop(script("", code, GUARDED), reason, **SPAWN)
+    lambdas_fork = script(
+        "loader = DataLoader(dataset, num_workers=4, persistent_workers=True)\n", code
+    )
+    check_noop(lambdas_fork)
+
+
+def test_name_under_the_guard_that_workers_read(check_noop: Check) -> None:
+    code = FILES.replace("self.paths[index]", "ROOT + self.paths[index]")
+    train = GUARDED.replace('"__main__":\n', '"__main__":\n    ROOT = "data/"\n')
+    check_noop(script("", code, train), "workers read the global `ROOT`", **SPAWN)
+
+
+def test_dataset_class_under_the_guard(check_noop: Check) -> None:
+    train = 'if __name__ == "__main__":\n' + indent(
+        FILES + "loader = DataLoader(dataset)\n" + TRAIN, "    "
+    )
+    check_noop(script("", "", train), "`Files` is defined under the main guard", **SPAWN)
+
+
+def test_script_that_asks_for_spawn(check_noop: Check) -> None:
+    loader = 'torch.multiprocessing.set_start_method("spawn")\nloader = DataLoader(dataset)\n'
+    check_noop(script(loader), "import the script anew")
+
+
+# The reason
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [
+        (
+            "transforms.RandomHorizontalFlip()",
+            "its random draws come from the workers' generators now",
+        ),
+        ("transforms.ToTensor()", "it draws no random numbers"),
+    ],
+)
+def test_reason_tells_about_random_draws(
+    rewrite: Callable[..., object], transform: str, said: str
+) -> None:
+    code = FILES.replace("transforms.ToTensor()", transform)
+    result = rewrite(script("loader = DataLoader(dataset)\n", code), ["dataloader-workers"])
+    (change,) = result.files[0].changes  # type: ignore[attr-defined]
+    assert said in change.reason
