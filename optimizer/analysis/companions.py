@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Iterated, Managed, Parameter
 from .signatures import argument_for
+from .statements import common_block
 from .syntax import FunctionNode, Module
 from .values import Function
 
@@ -173,12 +174,5 @@ def _handed_around(resolver: Resolver, function: FunctionNode, calls: set[ast.Ca
 
 def _below_all(module: Module, statements: list[ast.stmt]) -> ast.stmt | None:
     """The statement behind which all of ``statements`` have run: the last of them, or what holds them in one block."""
-    chains = [[s, *(a for a in module.ancestors(s) if isinstance(a, ast.stmt))] for s in statements]
-    for candidate in chains[0]:
-        block = module.block(candidate)
-        held = [next((s for s in chain if s in block), None) for chain in chains]
-        if all(held):
-            return max((s for s in held if s is not None), key=block.index)
-        if isinstance(candidate, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            return None
-    return None
+    block, held = common_block(module, statements)
+    return max(held, key=block.index) if held else None

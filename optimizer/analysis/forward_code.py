@@ -9,7 +9,7 @@ from .classes import class_attribute
 from .facts import Model
 from .loops import is_forward
 from .models import is_module_class, model_of, unwrap
-from .reach import Reached, lexical_nodes, reached_nodes
+from .reach import Reached, lexical_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
 from .values import Class, External, Function, Made
@@ -32,30 +32,44 @@ def networks_run(resolver: Resolver, nodes: Iterable[Reached]) -> tuple[Model, .
 def layer_classes(resolver: Resolver, models: Iterable[Model]) -> tuple[Class, ...]:
     """The first-party module classes ``models`` are made of, their own classes first."""
     pending: list[Class] = []
+    seen: set[FunctionNode | ast.Lambda] = set()
     for model in models:
         if model.cls is not None:
             pending.append(model.cls)
-        pending.extend(_classes_made(resolver, [model.node], model.module))
+        pending.extend(_classes_made(resolver, [model.node], model.module, seen))
     found: dict[ast.ClassDef, Class] = {}
     while pending:
         cls = pending.pop(0)
         if cls.node in found:
             continue
         found[cls.node] = cls
-        bodies = [node for node in cls.node.body if isinstance(node, ast.FunctionDef)]
-        for method in bodies:
-            pending.extend(_classes_made(resolver, method.body, cls.module))
+        for method in cls.node.body:
+            if isinstance(method, ast.FunctionDef):
+                pending.extend(_classes_made(resolver, method.body, cls.module, seen))
         pending.extend(_first_party_module_bases(resolver, cls))
     return tuple(found.values())
 
 
-def _classes_made(resolver: Resolver, nodes: Iterable[ast.AST], module: Module) -> Iterator[Class]:
-    """The module classes instantiated by ``nodes`` and by the functions they call."""
-    for reached in reached_nodes(resolver, nodes, module):
-        if isinstance(reached.node, ast.Call):
-            for value in resolver.values(reached.node.func, reached.module):
+def _classes_made(
+    resolver: Resolver,
+    roots: Iterable[ast.AST],
+    module: Module,
+    seen: set[FunctionNode | ast.Lambda],
+) -> Iterator[Class]:
+    """The module classes instantiated by ``roots`` and by the functions they call, each function once."""
+    pending = [(list(roots), module)]
+    while pending:
+        nodes, current = pending.pop()
+        for node in lexical_nodes(nodes):
+            if not isinstance(node, ast.Call):
+                continue
+            for value in resolver.values(node.func, current):
                 if isinstance(value, Class) and is_module_class(resolver, value):
                     yield value
+                elif isinstance(value, Function) and value.node not in seen:
+                    seen.add(value.node)
+                    body = value.node.body
+                    pending.append((list(body) if isinstance(body, list) else [body], value.module))
 
 
 def _first_party_module_bases(resolver: Resolver, cls: Class) -> Iterator[Class]:

@@ -20,7 +20,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Iterated
 from .signatures import call_argument
 from .syntax import Module
-from .values import Attribute, Class
+from .values import Attribute, Class, Display, External, Made
 
 FLOAT16_MAX = 65504.0
 FLOAT16_TINY = 2.0**-25
@@ -264,7 +264,7 @@ def _gram(operands: list[ast.expr], module: Module) -> _Finding:
     roots = [_untransposed(operand, module) for operand in operands]
     if roots[0] is not None and roots[0] == roots[1]:
         return (
-            "the product of a matrix with its own transpose (a Gram matrix) overflows in float16",
+            "the product of a matrix with its own transpose (a Gram matrix) can overflow in float16",
             True,
         )
     return None
@@ -279,9 +279,21 @@ def _untransposed(node: ast.expr, module: Module) -> str | None:
     if isinstance(node, ast.Name):
         found = module.scope(node).lookup(node.id)
         source = found[1][0].source if found is not None and len(found[1]) == 1 else None
-        if isinstance(source, Assigned) and _is_transposition(source.value):
-            return _untransposed(source.value, module)
+        value = source.value if isinstance(source, Assigned) else None
+        if value is not None and _is_transposition(value):
+            return _untransposed(value, module)
+        if value is not None and _is_normalized(value):
+            return None
     return dotted(node)
+
+
+def _is_normalized(node: ast.expr) -> bool:
+    """Whether ``node`` reads like rows of bounded length: something divided, or a call of ``normalize``."""
+    if isinstance(node, ast.Call):
+        function = node.func
+        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        return "norm" in last
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
 
 
 def _is_transposition(node: ast.expr) -> TypeGuard[ast.Call]:
@@ -301,9 +313,28 @@ def _indexed_write(resolver: Resolver, node: ast.Assign, module: Module) -> _Fin
         if number is not None:
             if FLOAT16_MAX < abs(number) < math.inf:
                 return f"the constant {number:g} overflows in float16", True
-        elif not isinstance(target.value, ast.Dict) and _may_be_tensor_index(target.slice, module):
+        elif _may_be_tensor_index(target.slice, module) and not _is_collection(
+            resolver, target.value, module
+        ):
             return "a write through a tensor index wants both sides in the same type", False
     return None
+
+
+def _is_collection(resolver: Resolver, node: ast.expr, module: Module) -> bool:
+    """Whether ``node`` is a list or a dict of Python's."""
+    values = resolver.values(node, module)
+    return bool(values) and all(
+        (
+            isinstance(v, Display)
+            and isinstance(v.node, ast.List | ast.Dict | ast.ListComp | ast.DictComp)
+        )
+        or (
+            isinstance(v, Made)
+            and isinstance(v.maker, External)
+            and v.maker.name.startswith(("builtins.", "collections."))
+        )
+        for v in values
+    )
 
 
 def _may_be_tensor_index(index: ast.expr, module: Module) -> bool:

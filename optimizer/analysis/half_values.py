@@ -6,6 +6,7 @@ NumPy has no bfloat16: ``tensor.numpy()`` raises TypeError on one, and so do the
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ _FLOAT_FUNCTIONS = frozenset({"softmax", "log_softmax", "sigmoid", "tanh", "exp"
 _OWN_PACKAGES = frozenset(
     {"torch", "torchvision", "torchaudio", "torchmetrics", "builtins", "tqdm"}
 )
+_AT_EASE = _OWN_PACKAGES | sys.stdlib_module_names
+"""Packages that take a bfloat16 tensor: PyTorch's own, and Python's, which ask it for a number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +77,7 @@ def _handed_over(
         return
     values = resolver.values(function, module)
     for value in values:
-        if isinstance(value, External) and value.name.partition(".")[0] not in _OWN_PACKAGES:
+        if isinstance(value, External) and value.name.partition(".")[0] not in _AT_EASE:
             yield from ((argument, f"`{value.name}`") for argument in given)
             return
     if isinstance(function, ast.Name) and any(isinstance(value, Unknown) for value in values):
@@ -174,18 +177,18 @@ class _Trace:
             return ours and self._any(given, module)
         functions = self._resolver.callees(call, module)
         if functions:
-            return any(self._returns_half(f) for f in functions)
+            return any(self._returns_half(f, ()) for f in functions)
         receiver = [function.value] if isinstance(function, ast.Attribute) else []
         return self._any([*receiver, *given], module)
 
-    def _returns_half(self, function: Function) -> bool:
+    def _returns_half(self, function: Function, path: Part) -> bool:
+        """Whether the part of what ``function`` returns that ``path`` leads to may be half."""
         if isinstance(function.node, ast.Lambda):
             return self._half(function.node.body, function.module)
-        return any(
-            self._half(node.value, function.module)
-            for node in ast.walk(function.node)
-            if isinstance(node, ast.Return | ast.Yield)
-        )
+        returned = [
+            n.value for n in ast.walk(function.node) if isinstance(n, ast.Return | ast.Yield)
+        ]
+        return any(self._half(_part_of(value, path), function.module) for value in returned)
 
     def _name(self, name: ast.Name, module: Module) -> bool:
         if any(self._binding(binding, module) for binding in self._bindings(name, module)):
@@ -195,13 +198,21 @@ class _Trace:
     def _binding(self, binding: Binding, module: Module) -> bool:
         match binding.source:
             case Assigned(value, path):
-                return not _is_pair(value, path) and self._half(value, module)
+                return not _is_pair(value, path) and self._assigned(value, path, module)
             case Iterated(iterable):
                 return self._half(iterable, module)
             case Parameter(ast.FunctionDef() | ast.AsyncFunctionDef() as function):
                 return self._argument(function, binding.name)
             case _:
                 return False
+
+    def _assigned(self, value: ast.expr, path: Part, module: Module) -> bool:
+        value = _part_of(value, path) or value
+        if isinstance(value, ast.Call) and path and value not in self._producers:
+            functions = self._resolver.callees(value, module)
+            if functions:
+                return any(self._returns_half(function, path) for function in functions)
+        return self._half(value, module)
 
     def _argument(self, function: FunctionNode, name: str) -> bool:
         for site in self._resolver.call_sites(function):
@@ -240,6 +251,16 @@ def _parts(node: ast.expr) -> list[ast.expr]:
             return [node.value]
         case _:
             return []
+
+
+def _part_of(value: ast.expr | None, path: Part) -> ast.expr | None:
+    """The element of a written-out tuple that ``path`` leads to; ``value`` itself where there is none."""
+    index = path[0] if path else None
+    if not isinstance(value, ast.Tuple) or not isinstance(index, int) or index >= len(value.elts):
+        return value
+    if any(isinstance(element, ast.Starred) for element in value.elts):
+        return value
+    return _part_of(value.elts[index], path[1:])
 
 
 def _is_pair(value: ast.expr, path: Part | tuple[object, ...]) -> bool:

@@ -16,7 +16,7 @@ from .resolver import Resolver, Values
 from .scopes import Parameter
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
-from .values import External, Literal, Made, Unknown
+from .values import Display, External, Literal, Made, Option, Unknown, Value
 
 _ABOUT_CUDA = re.compile(r"cuda|gpu|device", re.IGNORECASE)
 
@@ -112,11 +112,43 @@ def uses_cuda(resolver: Resolver, where: NetworkDevice, at: ast.stmt, module: Mo
     code = None
     if where.module is not None and where.test is not None:
         code = code_at(resolver, where.test, where.module, at, module)
+        if code is not None and not _is_bool(resolver, where.test, where.module):
+            code = f"bool({code})"
     elif where.module is not None and where.device is not None:
         device = code_at(resolver, where.device, where.module, at, module)
         if device is not None:
             code = _is_cuda(device, resolver.values(where.device, where.module), module)
     return code or reference(module, "torch.cuda.is_available").code + "()"
+
+
+def _is_bool(resolver: Resolver, test: ast.expr, module: Module) -> bool:
+    """Whether ``test`` is certainly True or False: autocast takes nothing else for a switch."""
+    if isinstance(test, ast.Compare):
+        return True
+    if isinstance(test, ast.UnaryOp):
+        return isinstance(test.op, ast.Not)
+    if isinstance(test, ast.BoolOp):
+        return all(_is_bool(resolver, operand, module) for operand in test.values)
+    values = resolver.values(test, module)
+    return bool(values) and all(_is_bool_value(resolver, value) for value in values)
+
+
+def _is_bool_value(resolver: Resolver, value: Value) -> bool:
+    match value:
+        case Literal(bool()):
+            return True
+        case Made(_, _, External(name)):
+            return name.endswith(".is_available") or name == "builtins.bool"
+        case Option(call=call):
+            action = call_argument(call, "action")
+            return isinstance(action, ast.Constant) and action.value in {
+                "store_true",
+                "store_false",
+            }
+        case Display(node, module) if isinstance(node, ast.Compare | ast.UnaryOp):
+            return _is_bool(resolver, node, module)
+        case _:
+            return False
 
 
 def _is_cuda(code: str, values: Values, module: Module) -> str:

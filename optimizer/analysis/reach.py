@@ -66,3 +66,13 @@ def _called(
                 node = getattr(value, "node", None)
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                     yield node, value.module  # type: ignore[union-attr]
+
+
+def functions_run(resolver: Resolver, module: Module) -> frozenset[FunctionNode | ast.Lambda]:
+    """The first-party functions that run, as far as can be seen, when ``module`` runs as a script."""
+    return frozenset(
+        callee
+        for reached in reached_nodes(resolver, module.tree.body, module, into_forward=True)
+        if isinstance(reached.node, ast.Call)
+        for callee, _ in _called(resolver, reached.node, reached.module)
+    )

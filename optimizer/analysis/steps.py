@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .dataflow import Flow, own_nodes
 from .facts import Fact, Loop, LoopKind
+from .forward_code import networks_run
 from .loops import backward_calls, forward_calls, is_forward, optimizer_steps
 from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
+from .statements import common_block
 from .syntax import FunctionNode, LoopNode, Module
 
+_LOSS_NAME = re.compile(r"loss|criterion|cross_entropy|nll|bce|mse|objective", re.IGNORECASE)
 _CLIPPING = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "get_total_norm"})
 
 
@@ -73,6 +77,15 @@ class StepCode(Fact):
         return self.node.body
 
 
+@dataclass(frozen=True, eq=False)
+class EvaluationCode(Fact):
+    """The body of an evaluation loop: ``regions`` run a network, and compute losses from what it returns."""
+
+    node: LoopNode
+    loop: Loop
+    regions: tuple[Region, ...]
+
+
 def find_step_code(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[StepCode, ...]:
     """The step code of every training loop, each function once."""
     by_node = {loop.node: loop for loop in loops}
@@ -87,6 +100,36 @@ def find_step_code(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[StepCod
                 step = _step_code(resolver, call.module, owner, around)
                 found[owner] = step
     return tuple(step for step in found.values() if step.backwards)
+
+
+def find_evaluation_code(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[EvaluationCode, ...]:
+    """The evaluation loops that run a network themselves or through functions they call."""
+    found: list[EvaluationCode] = []
+    for loop in loops:
+        if loop.kind is LoopKind.EVALUATION:
+            flow = Flow(loop.module, tuple(loop.node.body))
+            regions = tuple(_evaluation_regions(resolver, flow))
+            found.append(EvaluationCode(loop.module, loop.node, loop, regions))
+    return tuple(found)
+
+
+def _evaluation_regions(resolver: Resolver, flow: Flow) -> Iterator[Region]:
+    runs = {s for s in flow.statements if runs_forward(resolver, own_nodes(s), flow.module)}
+    members = runs | {
+        statement
+        for statement in flow.statements
+        if any(_is_loss_call(node) for node in own_nodes(statement))
+        and not runs.isdisjoint(flow.statements_behind(statement, statement))
+    }
+    if members:
+        block, held = common_block(flow.module, members)
+        yield Region(flow.module, min(held, key=block.index), max(held, key=block.index))
+
+
+def _is_loss_call(node: ast.AST) -> bool:
+    function = node.func if isinstance(node, ast.Call) else None
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return bool(_LOSS_NAME.search(name))
 
 
 def _owner(
@@ -114,7 +157,7 @@ def _step_code(
         for backward in backwards
         for member in _forward_statements(resolver, flow, backward.loss, backward.statement)
     }
-    regions = tuple(_regions(flow, members - barriers, barriers))
+    regions = tuple(_regions(resolver, flow, members - barriers, barriers))
     readers = tuple(_gradient_readers(resolver, flow, backwards))
     return StepCode(module, owner, loop, regions, backwards, updates, readers)
 
@@ -194,15 +237,17 @@ def _barriers(resolver: Resolver, flow: Flow) -> set[ast.stmt]:
     return found
 
 
-def _regions(flow: Flow, members: set[ast.stmt], barriers: set[ast.stmt]) -> Iterator[Region]:
-    """Runs of members within one block, with no barrier between them."""
+def _regions(
+    resolver: Resolver, flow: Flow, members: set[ast.stmt], barriers: set[ast.stmt]
+) -> Iterator[Region]:
+    """Runs of members within one block, with no barrier between them; what needs no gradients is apart."""
     module = flow.module
     lifted = {_lifted(flow, member, barriers) for member in members}
     runs: list[list[ast.stmt]] = []
     for statement in sorted(lifted, key=lambda s: (s.lineno, s.col_offset)):
         block = module.block(statement)
         last = runs[-1][-1] if runs else None
-        if last is not None and last in block:
+        if last is not None and last in block and not _apart(resolver, module, runs[-1], statement):
             between = block[block.index(last) + 1 : block.index(statement)]
             if barriers.isdisjoint(between):
                 runs[-1].append(statement)
@@ -210,6 +255,48 @@ def _regions(flow: Flow, members: set[ast.stmt], barriers: set[ast.stmt]) -> Ite
         runs.append([statement])
     for run in runs:
         yield Region(module, run[0], run[-1])
+
+
+def _apart(resolver: Resolver, module: Module, run: list[ast.stmt], statement: ast.stmt) -> bool:
+    """Whether a network runs without gradients in ``run`` and with them in ``statement``, or the other way round.
+
+    In one autocast region the second pass would get the weights the first one cast
+    (https://github.com/pytorch/pytorch/issues/112583, up to PyTorch 2.10).
+    """
+    suspended = [suspends_gradients(resolver, s, module) for s in (*run, statement)]
+    if len(set(suspended)) == 1:
+        return False
+    networks = [
+        {model.node for model in networks_run(resolver, reached_nodes(resolver, [s], module))}
+        for s in (*run, statement)
+    ]
+    return any(
+        earlier & networks[-1]
+        for earlier, is_suspended in zip(networks, suspended[:-1], strict=False)
+        if is_suspended is not suspended[-1]
+    )
+
+
+def suspends_gradients(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` is a ``with torch.no_grad():`` or a call of a function decorated that way."""
+    contexts: list[tuple[ast.expr, Module]] = []
+    if isinstance(node, ast.With):
+        contexts = [(item.context_expr, module) for item in node.items]
+    elif isinstance(node, ast.Call):
+        for callee in resolver.callees(node, module):
+            decorators = getattr(callee.node, "decorator_list", [])
+            contexts += [(decorator, callee.module) for decorator in decorators]
+    return any(_is_no_grad(resolver, context, owner) for context, owner in contexts)
+
+
+def _is_no_grad(resolver: Resolver, context: ast.expr, module: Module) -> bool:
+    function = context.func if isinstance(context, ast.Call) else context
+    names = resolver.names(function, module)
+    if names & {"torch.no_grad", "torch.inference_mode"}:
+        return True
+    arguments = context.args if isinstance(context, ast.Call) else []
+    is_off = bool(arguments) and isinstance(arguments[0], ast.Constant) and not arguments[0].value
+    return is_off and "torch.set_grad_enabled" in names
 
 
 def _lifted(flow: Flow, statement: ast.stmt, barriers: set[ast.stmt]) -> ast.stmt:

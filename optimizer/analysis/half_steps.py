@@ -1,0 +1,179 @@
+"""Which training steps and evaluations may run in half precision, and what forbids it for the others."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .facts import Fact, Model
+from .forward_code import called_names, forward_code, networks_run
+from .half_precision import Obstacle, half_precision_obstacles
+from .loops import forward_calls
+from .reach import Reached, reached_nodes
+from .resolver import Resolver
+from .signatures import call_argument
+from .steps import EvaluationCode, StepCode, suspends_gradients
+from .values import External, Made
+
+_SPARSE_PACKAGES = frozenset(
+    {"torch_geometric", "torch_sparse", "torch_scatter", "dgl", "MinkowskiEngine", "spconv"}
+)
+_DATA_PARALLEL = frozenset(
+    {"torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.data_parallel"}
+)
+_SCRIPTED = (
+    "torch.jit.",
+    "torch.fx.",
+    "torch.export.",
+    "torch.ao.quantization.",
+    "torch.quantization.",
+)
+_CAPTURED = ("torch.cuda.graph", "torch.cuda.CUDAGraph", "torch.cuda.make_graphed_callables")
+
+
+@dataclass(frozen=True, eq=False)
+class HalfCode:
+    """Code that may run in half precision: its networks, the forward passes in it, and what forbids only float16."""
+
+    code: StepCode | EvaluationCode
+    networks: tuple[Model, ...]
+    forwards: frozenset[ast.Call]
+    float16_obstacles: tuple[Obstacle, ...]
+
+
+def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode | Obstacle:
+    """``code`` as it may run in half precision, or what forbids that."""
+    if isinstance(code, StepCode) and (obstacle := _in_the_whole_step(resolver, code)):
+        return obstacle
+    nodes = list(_nodes(resolver, code, into_forward=True))
+    forwards = forward_calls(resolver, [*_nodes(resolver, code, into_forward=False)])
+    if not forwards:
+        return Obstacle(
+            code.module,
+            _place(code),
+            "no network is known to run in the code that computes this loss",
+        )
+    networks = networks_run(resolver, nodes)
+    seen = [*nodes, *forward_code(resolver, networks)]
+    obstacles = [
+        *_unknown_networks(resolver, forwards),
+        *_without_gradients(resolver, code),
+        *half_precision_obstacles(resolver, seen),
+        *_sparse_gradients(resolver),
+    ]
+    forbidding = next((o for o in obstacles if not o.float16_only), None)
+    if forbidding is not None:
+        return forbidding
+    calls = frozenset(call.node for call in forwards)
+    return HalfCode(code, networks, calls, tuple(obstacles))
+
+
+def _place(code: StepCode | EvaluationCode) -> ast.AST:
+    return code.backwards[0].node if isinstance(code, StepCode) else code.node
+
+
+def _nodes(
+    resolver: Resolver, code: StepCode | EvaluationCode, *, into_forward: bool
+) -> Iterator[Reached]:
+    """Every node that would run under autocast, those of forward passes when asked for."""
+    roots: list[ast.AST] = [s for region in code.regions for s in region.statements]
+    if isinstance(code, StepCode):
+        roots += [backward.loss for backward in code.backwards if backward.computes]
+    yield from reached_nodes(resolver, roots, code.module, into_forward=into_forward)
+
+
+def _in_the_whole_step(resolver: Resolver, step: StepCode) -> Obstacle | None:
+    for reached in reached_nodes(resolver, step.body, step.module, into_forward=True):
+        node = reached.node
+        if not isinstance(node, ast.Call):
+            continue
+        graph = call_argument(node, "create_graph")
+        if isinstance(graph, ast.Constant) and graph.value is True:
+            why = "the step differentiates its gradients (a gradient penalty), which autocast does not cover"
+            return Obstacle(reached.module, node, why)
+        if "torch.autograd.grad" in called_names(resolver, reached):
+            why = "the step takes gradients by hand (`torch.autograd.grad`)"
+            return Obstacle(reached.module, node, why)
+    for call in step.loop.optimizer_steps:
+        if isinstance(call.node.func, ast.Attribute):
+            makers = resolver.maker_names(call.node.func.value, call.module)
+            if "torch.optim.LBFGS" in makers:
+                why = "LBFGS estimates curvature from differences of gradients, which half precision drowns"
+                return Obstacle(call.module, call.node, why)
+    return None
+
+
+def _unknown_networks(resolver: Resolver, forwards: Iterable[Fact]) -> Iterator[Obstacle]:
+    """Networks that were scripted, traced or exported: autocast does not reach into them."""
+    for call in forwards:
+        assert isinstance(call.node, ast.Call)
+        for value in resolver.values(call.node.func, call.module):
+            maker = value.maker if isinstance(value, Made) else None
+            if isinstance(maker, External) and maker.name.startswith(_SCRIPTED):
+                yield Obstacle(call.module, call.node, f"the network is made by `{maker.name}`")
+
+
+def _without_gradients(resolver: Resolver, code: StepCode | EvaluationCode) -> Iterator[Obstacle]:
+    """Networks that one region runs both with and without gradients, deeper inside than regions can be divided."""
+    if isinstance(code, EvaluationCode):
+        return
+    for region in code.regions:
+        if len(region.statements) == 1 and suspends_gradients(resolver, region.first, code.module):
+            continue
+        reached = list(reached_nodes(resolver, region.statements, code.module))
+        for suspended in reached:
+            node = suspended.node
+            if not suspends_gradients(resolver, node, suspended.module):
+                continue
+            inside = {r.node for r in reached_nodes(resolver, _body(node), suspended.module)}
+            without = networks_run(resolver, [r for r in reached if r.node in inside])
+            others = networks_run(resolver, [r for r in reached if r.node not in inside])
+            if {m.node for m in without} & {m.node for m in others}:
+                why = "a network runs with and without gradients here, and autocast keeps the weights cast without"
+                yield Obstacle(suspended.module, node, why)
+
+
+def _body(node: ast.AST) -> list[ast.AST]:
+    return [*node.body] if isinstance(node, ast.With) else [node]
+
+
+def _sparse_gradients(resolver: Resolver) -> Iterator[Obstacle]:
+    for module in resolver.project.modules:
+        for call in module.calls:
+            sparse = call_argument(call, "sparse")
+            if isinstance(sparse, ast.Constant) and sparse.value is True:
+                names = resolver.names(call.func, module)
+                if names & {"torch.nn.Embedding", "torch.nn.EmbeddingBag"}:
+                    why = "sparse gradients of an embedding do not go through a GradScaler reliably"
+                    yield Obstacle(module, call, why, True)
+
+
+def script_obstacle(resolver: Resolver, packages: frozenset[str]) -> Obstacle | None:
+    """What about the script as a whole forbids half precision."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            reached = Reached(call, module, True)
+            for name in called_names(resolver, reached):
+                if name.startswith(_CAPTURED):
+                    return Obstacle(module, call, "the step is captured in a CUDA graph")
+                if name.startswith("torch.sparse") or name in {"torch.spmm", "torch.hspmm"}:
+                    return Obstacle(module, call, "sparse tensors have no half-precision products")
+    sparse = sorted(packages & _SPARSE_PACKAGES)
+    if sparse:
+        entry = resolver.project.entry
+        why = f"the kernels of {sparse[0]} are not all implemented for half precision"
+        return Obstacle(entry, entry.tree, why)
+    return None
+
+
+def data_parallel(resolver: Resolver) -> Obstacle | None:
+    """``nn.DataParallel``: its replica threads take autocast's switch from the main thread, but not its type.
+
+    They run in float16, the default (``torch/nn/parallel/parallel_apply.py``; the type is thread-local).
+    """
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if resolver.names(call.func, module) & _DATA_PARALLEL:
+                return Obstacle(module, call, "DataParallel replicas run autocast in float16 only")
+    return None

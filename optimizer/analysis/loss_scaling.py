@@ -1,0 +1,185 @@
+"""Whether the gradients of training steps can be scaled, as float16 needs, and where the parts of that go.
+
+The order is that of https://docs.pytorch.org/docs/stable/notes/amp_examples.html: scale every loss, unscale before
+gradients are looked at, step each optimizer through the scaler, update the scaler once all of them have stepped.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .companions import Companion, find_companion
+from .dataflow import dotted
+from .facts import Fact
+from .resolver import Resolver
+from .statements import common_block
+from .steps import StepCode, Update
+from .syntax import Module
+
+
+@dataclass(frozen=True, eq=False)
+class Unscaling(Fact):
+    """Above the statement ``node`` the gradients of ``optimizer`` must be unscaled."""
+
+    node: ast.stmt
+    optimizer: ast.expr
+
+
+@dataclass(frozen=True, eq=False)
+class ScalerUpdate(Fact):
+    """Below the statement ``node`` the scaler that stepped ``optimizer`` must be updated."""
+
+    node: ast.stmt
+    optimizer: ast.expr
+
+
+@dataclass(frozen=True, eq=False)
+class LossScaling:
+    """Where a scaler is made and handed, where it unscales and where it is updated."""
+
+    companion: Companion
+    unscalings: tuple[Unscaling, ...]
+    updated_below: tuple[ScalerUpdate, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class NotScalable(Fact):
+    """Why gradients cannot be scaled, seen at ``node``."""
+
+    why: str
+
+
+class _NotScalableError(Exception):
+    def __init__(self, module: Module, node: ast.AST, why: str) -> None:
+        super().__init__(why)
+        self.fact = NotScalable(module, node, why)
+
+
+def loss_scaling(resolver: Resolver, steps: Sequence[StepCode]) -> LossScaling | NotScalable:
+    """How one scaler serves all of ``steps``."""
+    try:
+        _all_in_sight(steps)
+        unscalings = [found for step in steps for found in _unscalings(step)]
+        below = [found for step in steps for found in _updated_below(step)]
+        return LossScaling(_companion(resolver, steps), tuple(unscalings), tuple(below))
+    except _NotScalableError as error:
+        return error.fact
+
+
+def _all_in_sight(steps: Iterable[StepCode]) -> None:
+    seen = {update.node for step in steps for update in step.updates}
+    for step in steps:
+        if not step.loop.optimizer_steps:
+            why = "no optimizer applies the gradients"
+            raise _NotScalableError(step.module, step.node, why)
+        for call in step.loop.optimizer_steps:
+            if call.node not in seen:
+                why = "the optimizer steps inside a function of its own"
+                raise _NotScalableError(call.module, call.node, why)
+        for update in step.updates:
+            if update.node.args or update.node.keywords:
+                why = "the optimizer calls a closure, which a GradScaler cannot do"
+                raise _NotScalableError(update.module, update.node, why)
+
+
+def _unscalings(step: StepCode) -> Iterable[Unscaling]:
+    """Where gradients are looked at between the last backward and an update."""
+    found: dict[tuple[str, ast.stmt], Unscaling] = {}
+    for reader in step.gradient_readers:
+        for update in _applying(step, reader):
+            block = step.module.block(update.statement)
+            holders = [reader, *(a for a in step.module.ancestors(reader) if a in block)]
+            holder = next((h for h in holders if isinstance(h, ast.stmt) and h in block), None)
+            if holder is None:
+                why = "gradients are looked at in steps that do not apply them"
+                raise _NotScalableError(step.module, reader, why)
+            optimizer = step.module.code(update.optimizer)
+            earlier = [u for (name, _), u in found.items() if name == optimizer]
+            if not any(step.module.block(u.node) is block for u in earlier):
+                found[optimizer, holder] = Unscaling(step.module, holder, update.optimizer)
+    return found.values()
+
+
+def _applying(step: StepCode, reader: ast.stmt) -> list[Update]:
+    """The updates that come next after ``reader``, all up to the next backward."""
+    later = [update for update in step.updates if update.statement.lineno > reader.lineno]
+    if not later:
+        return []  # after the step, gradients are unscaled
+    backwards = [b.statement.lineno for b in step.backwards if b.statement.lineno > reader.lineno]
+    if backwards and min(backwards) <= min(update.statement.lineno for update in later):
+        why = "gradients are looked at before the last backward pass of the step"
+        raise _NotScalableError(step.module, reader, why)
+    end = min(backwards, default=later[-1].statement.lineno + 1)
+    return [update for update in later if update.statement.lineno < end]
+
+
+def _updated_below(step: StepCode) -> Iterable[ScalerUpdate]:
+    """The statements below which the scaler is updated: the last update of each pass of a loop."""
+    groups: dict[int, list[Update]] = {}
+    for update in step.updates:
+        groups.setdefault(_pass_of(step, update.statement), []).append(update)
+    for group in groups.values():
+        optimizers = [dotted(u.optimizer) or ast.dump(u.optimizer) for u in group]
+        if len(set(optimizers)) < len(optimizers):
+            why = "an optimizer steps more than once in one pass"
+            raise _NotScalableError(step.module, group[0].node, why)
+        block, held = common_block(step.module, [update.statement for update in group])
+        if not any(_always_steps(statement, group) for statement in held):
+            why = "no optimizer steps in every pass"
+            raise _NotScalableError(step.module, group[0].node, why)
+        last = max(held, key=block.index)
+        yield ScalerUpdate(step.module, last, group[-1].optimizer)
+
+
+def _pass_of(step: StepCode, statement: ast.stmt) -> int:
+    """What one update of the scaler covers: the innermost loop, or a block that leaves it early."""
+    module = step.module
+    for ancestor in [statement, *module.ancestors(statement)]:
+        if not isinstance(ancestor, ast.stmt):
+            continue
+        block = module.block(ancestor)
+        if isinstance(block[-1], ast.Continue | ast.Break | ast.Return):
+            return id(block)
+        if isinstance(ancestor, ast.For | ast.AsyncFor | ast.While | ast.FunctionDef):
+            return id(ancestor)
+    return id(module.tree)
+
+
+def _always_steps(statement: ast.stmt, updates: Sequence[Update]) -> bool:
+    """Whether ``statement`` steps an optimizer whenever it runs."""
+    if any(update.statement is statement for update in updates):
+        return True
+    if isinstance(statement, ast.With):
+        return any(_always_steps(inner, updates) for inner in statement.body)
+    if isinstance(statement, ast.If):
+        return all(
+            any(_always_steps(inner, updates) for inner in block)
+            for block in (statement.body, statement.orelse)
+        )
+    return False
+
+
+def _companion(resolver: Resolver, steps: Sequence[StepCode]) -> Companion:
+    uses = [(update.optimizer, update.module) for step in steps for update in step.updates]
+    companion = find_companion(resolver, uses)
+    if companion is None:
+        why = "a GradScaler cannot be handed from where the optimizer is made to where it steps"
+        raise _NotScalableError(steps[0].module, steps[0].node, why)
+    for step in steps:
+        if not step.updates and not _sees(companion, step):
+            why = "the loss is backpropagated in a function that does not know the optimizer"
+            raise _NotScalableError(step.module, step.node, why)
+    return companion
+
+
+def _sees(companion: Companion, step: StepCode) -> bool:
+    """Whether the code of ``step`` sees what is made in the scope of the companion."""
+    if companion.module is not step.module:
+        return False
+    if companion.prefix:
+        cls = companion.module.enclosing_class(companion.statement)
+        return cls is not None and cls is step.module.enclosing_class(step.node)
+    owner = companion.module.function(companion.statement)
+    return owner is None or owner is step.function or owner in step.module.ancestors(step.node)

@@ -1,0 +1,270 @@
+"""Runs the forward pass and the loss in half precision where that is safe (automatic mixed precision).
+
+Matrix products and convolutions in bfloat16 or float16 run several times faster on GPUs with tensor cores and move half
+the bytes; ``torch.autocast`` picks the type per operation and keeps losses, norms and softmax in float32. Weights,
+gradients and optimizer states stay float32, so checkpoints do not change.
+
+float16 has a small range: its gradients are scaled by a ``GradScaler``, which unscales them before they are clipped or
+looked at, steps the optimizers, and is updated once they all have stepped. bfloat16 needs none of that. ``--amp auto``
+(the default) writes the form that picks at run time: bfloat16 where the GPU has it, otherwise float16 with a scaler.
+``--amp bf16`` and ``--amp fp16`` write one of the two. On a machine without a GPU the regions switch themselves off.
+Evaluation loops of the same networks run under autocast too, unless something in them needs float32. The state of the
+scaler is not added to checkpoints: a resumed run finds its scale again within a few steps.
+
+Not when the script uses mixed precision already, or a framework that owns the step; with gradient penalties and other
+double backward; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
+sigmoid is fine); with LBFGS; with autograd functions that lack ``custom_fwd``; with Fourier transforms, complex, sparse or
+float64 tensors, matrix decompositions and in-place writes that want one type; for networks that never move to a GPU.
+bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
+Gram matrices, closures, optimizers that step out of sight, updates written by hand.
+
+Source: https://docs.pytorch.org/docs/stable/amp.html and https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from ..optimizer.analysis.autocast_edits import AutocastPlan, Precision
+from ..optimizer.analysis.facts import DeviceKind, Fact
+from ..optimizer.analysis.half_precision import Obstacle
+from ..optimizer.analysis.half_steps import HalfCode, data_parallel, half_code, script_obstacle
+from ..optimizer.analysis.half_values import HalfUse, half_uses
+from ..optimizer.analysis.loss_scaling import LossScaling, NotScalable, loss_scaling
+from ..optimizer.analysis.network_device import network_device
+from ..optimizer.analysis.precision import (
+    find_frameworks,
+    find_precision_uses,
+    imported_packages,
+    runs_in_double,
+)
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.steps import EvaluationCode, StepCode
+from ..optimizer.options import AmpDtype, Options, Target, Tier
+from ..optimizer.rewriting.edits import Span
+from .base import Change, Example, Skip, Stage, Transform
+
+
+class Autocast(Transform):
+    name: ClassVar[str] = "autocast"
+    tier: ClassVar[Tier] = Tier.NUMERIC
+    stage: ClassVar[Stage] = Stage.PRECISION
+    example: ClassVar[Example] = Example(
+        before="""
+            import torch
+            from torch import nn
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+            optimizer = torch.optim.Adam(model.parameters())
+
+            for images, labels in loader:
+                optimizer.zero_grad()
+                outputs = model(images.to(device))
+                loss = nn.functional.cross_entropy(outputs, labels.to(device))
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        """,
+        after="""
+            import torch
+            from torch import nn
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+            optimizer = torch.optim.Adam(model.parameters())
+            amp_dtype = (
+                torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+            )
+            scaler = torch.amp.GradScaler(
+                "cuda", enabled=device.type == "cuda" and amp_dtype == torch.float16
+            )
+
+            for images, labels in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=amp_dtype, enabled=device.type == "cuda"):
+                    outputs = model(images.to(device))
+                    loss = nn.functional.cross_entropy(outputs, labels.to(device))
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+    )
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        steps = [step for step in script.step_code if _runs(script, step)]
+        if not steps:
+            for step in script.step_code:
+                yield self._skip(
+                    step, f"no call from {script.entry.path.name} to this step is seen"
+                )
+            return
+        refusal = _cpu_refusal(script, options)
+        if refusal is not None:
+            yield from (self._skip(step, refusal) for step in steps)
+            return
+        codes: list[HalfCode] = []
+        for step in steps:
+            found = half_code(script.resolver, step)
+            if isinstance(found, HalfCode):
+                codes.append(found)
+            else:
+                yield self._skip(step, found)
+        refusal = _refusal(script)
+        if refusal is None and codes:
+            yield from self._planned(script, codes, options)
+        elif refusal is not None:
+            yield from (self._skip(half.code, refusal) for half in codes)
+            evaluated = self._evaluations(script, codes, float16=True)
+            yield from (item for item in evaluated if isinstance(item, Skip))
+
+    def _planned(
+        self, script: TrainingScript, codes: list[HalfCode], options: Options
+    ) -> Iterator[Change | Skip]:
+        resolver, first = script.resolver, codes[0].code
+        on_cpu = not script.targets_cuda(options)
+        device = network_device(resolver, [n for half in codes for n in half.networks])
+        if device.kind is DeviceKind.CPU and not on_cpu:
+            yield self._skip(first, "the network is never moved to a GPU")
+            return
+        chosen = _precision(script, codes, options)
+        if not isinstance(chosen, tuple):
+            yield self._skip(first, chosen)
+            return
+        precision, scaling, doubt = chosen
+        restored = half_uses(resolver, frozenset(f for half in codes for f in half.forwards))
+        unclear = next((use for use in restored if not use.is_float), None)
+        if unclear is not None:
+            yield self._skip(first, _leaves(unclear))
+            return
+        evaluated = list(self._evaluations(script, codes, float16=scaling is not None))
+        yield from (item for item in evaluated if isinstance(item, Skip))
+        codes = [*codes, *(item for item in evaluated if isinstance(item, HalfCode))]
+        restored = half_uses(resolver, frozenset(f for half in codes for f in half.forwards))
+        plan = AutocastPlan(
+            resolver,
+            tuple(codes),
+            precision,
+            scaling,
+            None if on_cpu else device,
+            restored,
+            options.torch_version,
+        )
+        where = "steps" if len(codes) > 1 else "step"
+        yield self.change(
+            first.path,
+            _span(first),
+            f"forward and loss of the training {where} under autocast in {precision.value}{doubt}",
+            "every loss, backward and update of the step is known, and no operation in it needs float32",
+            plan.edits(),
+        )
+
+    def _evaluations(
+        self, script: TrainingScript, codes: Sequence[HalfCode], *, float16: bool
+    ) -> Iterator[HalfCode | Skip]:
+        """The evaluations of the trained networks, or why they stay in float32."""
+        trained = {network.node for half in codes for network in half.networks}
+        for evaluation in script.evaluation_code:
+            if not evaluation.regions or not _runs(script, evaluation):
+                continue
+            found = half_code(script.resolver, evaluation)
+            if isinstance(found, HalfCode):
+                if not any(network.node in trained for network in found.networks):
+                    continue
+                uses = half_uses(script.resolver, found.forwards)
+                unclear = next((use for use in uses if not use.is_float), None)
+                obstacle = (
+                    found.float16_obstacles[0] if float16 and found.float16_obstacles else None
+                )
+                if unclear is None and obstacle is None:
+                    yield found
+                    continue
+                reason = obstacle or _leaves(unclear)
+            else:
+                reason = found
+            yield self._skip(evaluation, reason, "the evaluation stays in float32: ")
+
+    def _skip(self, code: StepCode | EvaluationCode, reason: Fact | str, before: str = "") -> Skip:
+        return self.skip(code.path, _span(code), before + _said(reason, code))
+
+
+def _runs(script: TrainingScript, code: StepCode | EvaluationCode) -> bool:
+    """Whether ``code`` is seen to run with the script; in the script's own file it is taken to."""
+    function = code.module.function(code.node)
+    own = code.node if isinstance(code.node, ast.FunctionDef | ast.AsyncFunctionDef) else function
+    return code.module is script.entry or own is None or own in script.functions_run
+
+
+def _span(code: StepCode | EvaluationCode) -> Span:
+    if isinstance(code, StepCode):
+        return code.backwards[0].span
+    return code.module.span(code.regions[0].first)
+
+
+def _said(reason: Fact | str, code: StepCode | EvaluationCode) -> str:
+    """The reason in words, with the place where it was seen if that is another than ``code``."""
+    if isinstance(reason, str):
+        return reason
+    match reason:
+        case Obstacle():
+            text = reason.message
+        case NotScalable():
+            text = reason.why
+        case _:
+            text = f"{getattr(reason, 'what', 'this')} is in use already"
+    line = reason.span.line
+    place = f"line {line}" if reason.path == code.path else f"{reason.path.name}:{line}"
+    return f"{text} ({place})"
+
+
+def _leaves(use: HalfUse | None) -> Obstacle:
+    assert use is not None
+    message = f"what the network returns is handed to {use.taker}, which does not know bfloat16"
+    return Obstacle(use.module, use.node, message)
+
+
+def _cpu_refusal(script: TrainingScript, options: Options) -> str | None:
+    if script.targets_cuda(options):
+        return None
+    if options.amp is AmpDtype.FP16:
+        return "float16 is no gain on a CPU"
+    if options.target is Target.CPU and options.amp is AmpDtype.BF16:
+        return None
+    return (
+        "the script runs on the CPU, where bfloat16 pays only on processors with units for it "
+        "(`--target cpu --amp bf16`)"
+    )
+
+
+def _refusal(script: TrainingScript) -> Fact | None:
+    """What about the script as a whole keeps its steps as they are."""
+    resolver = script.resolver
+    for uses in (find_precision_uses(resolver), find_frameworks(resolver)):
+        if uses:
+            return uses[0]
+    return runs_in_double(resolver) or script_obstacle(resolver, imported_packages(script.project))
+
+
+def _precision(
+    script: TrainingScript, codes: Sequence[HalfCode], options: Options
+) -> tuple[Precision, LossScaling | None, str] | Fact:
+    """The precision ``codes`` can run in, with the loss scaling that takes, and what is to be said about it."""
+    replicas = data_parallel(script.resolver)
+    if options.amp is AmpDtype.BF16:
+        return replicas or (Precision.BFLOAT16, None, "")
+    steps = [half.code for half in codes if isinstance(half.code, StepCode)]
+    obstacles = [obstacle for half in codes for obstacle in half.float16_obstacles]
+    scaling = obstacles[0] if obstacles else loss_scaling(script.resolver, steps)
+    if isinstance(scaling, LossScaling):
+        if options.amp is AmpDtype.FP16:
+            return Precision.FLOAT16, scaling, ""
+        if replicas is not None:
+            return Precision.FLOAT16, scaling, " (DataParallel replicas know no other type)"
+        return Precision.PORTABLE, scaling, ""
+    if options.amp is AmpDtype.FP16 or replicas is not None:
+        return scaling
+    return Precision.NATIVE_BFLOAT16, None, f"; not in float16: {_said(scaling, steps[0])}"
