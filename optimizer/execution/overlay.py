@@ -44,6 +44,7 @@ class Overlay:
     """A scratch area ready to run in: ``program`` is what to start the interpreter with, in ``cwd``."""
 
     scratch: Path
+    temporary: Path
     cwd: Path
     entry: Path
     program: Path
@@ -57,7 +58,8 @@ class Overlay:
     @property
     def shown_paths(self) -> tuple[tuple[str, str], ...]:
         """What to show for which path of ours: the user's own for the mirror's."""
-        return ((str(self.scratch / "root"), ""), (str(self.scratch), "<scratch>"))
+        scratch, temporary = str(self.scratch), str(self.temporary)
+        return ((f"{scratch}/root", ""), (scratch, "<scratch>"), (temporary, "<temporary>"))
 
     def shown(self, text: str) -> str:
         """``text`` of the run as the user should see it."""
@@ -68,6 +70,7 @@ class Overlay:
 
 def make_overlay(
     scratch: Path,
+    temporary: Path,
     *,
     entry: Path,
     overrides: Mapping[Path, str],
@@ -78,12 +81,14 @@ def make_overlay(
 ) -> Overlay:
     """Make the mirror in the new folder ``scratch``, for a script ``entry`` started in ``cwd``.
 
-    ``overrides`` are the texts that stand in for the files of those paths; ``environment`` is what the script would
+    ``temporary`` is for the run's temporary files; its path must be short, for sockets are made there (Unix allows
+    them some hundred characters). ``overrides`` are the texts that stand in for the files of those paths; ``environment`` is what the script would
     see; ``cache`` is where compiled kernels outlive the run; ``writable`` are further folders it may write to.
     """
     scratch.mkdir(parents=True)
     scratch = scratch.resolve()
-    writable = writable if cache is None else (*writable, cache)
+    temporary = temporary.resolve()
+    writable = (*writable, temporary) if cache is None else (*writable, temporary, cache)
     mirror = Mirror(str(scratch), tuple(str(folder.resolve()) for folder in writable))
     mirror.make()
     cwd, entry = cwd.resolve(), Path(os.path.abspath(entry))
@@ -96,10 +101,13 @@ def make_overlay(
     site = _make_site(scratch / "site")
     return Overlay(
         scratch,
+        temporary,
         Path(mirror.root + str(cwd)),
         Path(mirror.root + str(entry)),
         site / START,
-        _environment(environment, mirror, site, cwd) | _caches(cache or scratch / "cache"),
+        _environment(environment, mirror, site, cwd)
+        | {"TMPDIR": str(temporary)}
+        | _caches(cache or scratch / "cache"),
     )
 
 
@@ -124,14 +132,13 @@ def _environment(given: Mapping[str, str], mirror: Mirror, site: Path, cwd: Path
     given_path = environment.get("PYTHONPATH")
     entries = given_path.split(os.pathsep) if given_path else []
     entries = [_in_mirror(mirror, os.path.join(cwd, entry)) for entry in entries]
-    folders = {name: scratch / name for name in ("tmp", "wandb", "mlruns")}
+    folders = {name: scratch / name for name in ("wandb", "mlruns")}
     for folder in folders.values():
         folder.mkdir()
     return environment | {
         "PYTHONPATH": os.pathsep.join([str(site), *entries]),
         # Not PYTHONPYCACHEPREFIX: with that, Python would not read the compiled torch either.
         "PYTHONDONTWRITEBYTECODE": "1",
-        "TMPDIR": str(folders["tmp"]),
         "WANDB_MODE": "offline",
         "WANDB_DIR": str(folders["wandb"]),
         "MLFLOW_TRACKING_URI": folders["mlruns"].as_uri(),

@@ -87,14 +87,14 @@ def run_bounded(
 def _end_all(process: subprocess.Popen[bytes], mark: str) -> None:
     """End the process, its group and its marked descendants: first asked, then made to."""
     deadline = time.monotonic() + GRACE_SECONDS
-    number = signal.SIGTERM
+    _signal(process.pid, _remaining(process.pid, mark), signal.SIGTERM)
     while process.poll() is None or _remaining(process.pid, mark):
-        _signal(process.pid, _remaining(process.pid, mark), number)
-        number = signal.SIGKILL if time.monotonic() > deadline else signal.Signals(0)
+        if time.monotonic() > deadline:
+            _signal(process.pid, _remaining(process.pid, mark), signal.SIGKILL)
         time.sleep(0.02)
 
 
-def _signal(group: int, others: set[int], number: signal.Signals | int) -> None:
+def _signal(group: int, others: set[int], number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
     for pid in others:

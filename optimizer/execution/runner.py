@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -106,30 +107,37 @@ def run(version: ScriptVersion, settings: RunSettings, folder: Path) -> Observat
     folder = folder.resolve()
     if settings.cache is not None:
         settings.cache.mkdir(parents=True, exist_ok=True)
-    overlay = make_overlay(
-        folder / "scratch",
-        entry=version.entry,
-        overrides=version.overrides,
-        cwd=settings.cwd,
-        environment=_environment(settings),
-        cache=settings.cache,
-        writable=(folder,),
-    )
-    try:
-        spec = overlay.scratch / "spec.json"
-        spec.write_text(json.dumps(_spec(version, settings, overlay, folder)), encoding="utf-8")
-        started = time.perf_counter()
-        finished = run_bounded(
-            [str(settings.python), str(overlay.program), str(spec)],
-            cwd=overlay.cwd,
-            env=overlay.environment,
-            mark=overlay.mark,
-            timeout_s=settings.timeout_s,
+    with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as temporary:
+        overlay = make_overlay(
+            folder / "scratch",
+            Path(temporary),
+            entry=version.entry,
+            overrides=version.overrides,
+            cwd=settings.cwd,
+            environment=_environment(settings),
+            cache=settings.cache,
+            writable=(folder,),
         )
-        seconds = time.perf_counter() - started
-    finally:
-        shutil.rmtree(overlay.scratch, ignore_errors=True)
-    return _observations(settings, overlay, folder, finished, seconds)
+        try:
+            return _run_in(overlay, version, settings, folder)
+        finally:
+            shutil.rmtree(overlay.scratch, ignore_errors=True)
+
+
+def _run_in(
+    overlay: Overlay, version: ScriptVersion, settings: RunSettings, folder: Path
+) -> Observations:
+    spec = overlay.scratch / "spec.json"
+    spec.write_text(json.dumps(_spec(version, settings, overlay, folder)), encoding="utf-8")
+    started = time.perf_counter()
+    finished = run_bounded(
+        [str(settings.python), str(overlay.program), str(spec)],
+        cwd=overlay.cwd,
+        env=overlay.environment,
+        mark=overlay.mark,
+        timeout_s=settings.timeout_s,
+    )
+    return _observations(settings, overlay, folder, finished, time.perf_counter() - started)
 
 
 def _environment(settings: RunSettings) -> dict[str, str]:
@@ -139,6 +147,11 @@ def _environment(settings: RunSettings) -> dict[str, str]:
         environment.setdefault("PYTHONHASHSEED", "0")
         # https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html
         environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if settings.full_precision:
+        # https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
+        environment["TORCHDYNAMO_DISABLE"] = "1"
+        # https://docs.nvidia.com/deeplearning/frameworks/pytorch-release-notes/
+        environment["NVIDIA_TF32_OVERRIDE"] = "0"
     return environment
 
 
@@ -153,6 +166,7 @@ def _spec(
         "seed": settings.seed,
         "perturb": asdict(settings.perturb) if settings.perturb else None,
         "block_steps": settings.block_steps,
+        "full_precision": settings.full_precision,
         "snapshot_bytes": settings.snapshot_bytes,
         "entry": str(overlay.entry),
         "program": str(overlay.entry.relative_to(overlay.cwd) if inside else overlay.entry),

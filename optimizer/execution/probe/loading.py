@@ -53,9 +53,7 @@ class AlignedLoading:
         patches.wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
         patches.wrap(RandomSampler, "__iter__", self._random_sampler)
         patches.wrap(DistributedSampler, "__iter__", self._distributed_sampler)
-        patches.wrap(
-            worker, "_worker_loop", lambda loop: functools.partial(_work, self._seed, loop)
-        )
+        patches.wrap(worker, "_worker_loop", functools.partial(_AlignedWorker, self._seed))
         align_fetching(self._seed, patches)
 
     def _next_pass(self, thing: Any) -> int:
@@ -128,11 +126,23 @@ def align_fetching(seed: int, patches: Patches) -> None:
     patches.wrap(fetch._IterableDatasetFetcher, "fetch", functools.partial(_iterable_fetch, seed))
 
 
-def _work(seed: int, loop: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """A worker process: forked ones are patched already, spawned ones not yet."""
-    if not getattr(fetch._MapDatasetFetcher.fetch, "aligned", False):
-        align_fetching(seed, Patches())
-    loop(*args, **kwargs)
+class _AlignedWorker:
+    """The main function of a worker process, with aligned fetching.
+
+    A forked worker is patched already. A spawned one has torch's own ``loop``, which therefore does not travel.
+    """
+
+    def __init__(self, seed: int, loop: Callable[..., None] | None = None) -> None:
+        self._seed = seed
+        self._loop = loop
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _AlignedWorker, (self._seed,)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if self._loop is None:
+            align_fetching(self._seed, Patches())
+        (self._loop or worker._worker_loop)(*args, **kwargs)
 
 
 def _generators(loader: Any) -> list[torch.Generator]:
@@ -160,7 +170,6 @@ def _map_fetch(seed: int, original: Callable[..., Any]) -> Callable[..., Any]:
             seed_host(derive(*purpose, "collate", index))
             return fetcher.collate_fn(data)
 
-    wrapper.aligned = True  # pyright: ignore[reportAttributeAccessIssue]
     return wrapper
 
 

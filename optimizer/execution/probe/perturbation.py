@@ -10,16 +10,19 @@ from torch.optim import Optimizer
 
 from .randomness import derive
 
+_TF32_EPS = 2.0**-10  # ten bits of mantissa; torch has no type for it
+
 
 class Perturbation:
-    """Multiplies each parameter given to an optimizer by ``1 ± eps`` of ``dtype``, once, with signs from ``seed``.
+    """Multiplies each parameter given to an optimizer by ``1 ± scale * eps`` of ``dtype``, once, with signs from ``seed``.
 
     It happens when a module with parameters is first called in training mode after the optimizer was built: what
     the script loads into the model between the two is perturbed too. At the latest it happens at the first step.
     """
 
-    def __init__(self, dtype: str, seed: int) -> None:
-        self._eps = torch.finfo(getattr(torch, dtype)).eps
+    def __init__(self, dtype: str, seed: int, scale: float = 1.0) -> None:
+        eps = _TF32_EPS if dtype == "tfloat32" else torch.finfo(getattr(torch, dtype)).eps
+        self._relative = scale * eps
         self._seed = seed
         self._waiting: list[Tensor] = []
         self._done: set[int] = set()
@@ -43,7 +46,7 @@ class Perturbation:
             generator.manual_seed(derive("perturb", self._seed, len(self._done)))
             self._done.add(id(parameter))
             signs = torch.randint(0, 2, parameter.shape, generator=generator, device="cpu") * 2 - 1
-            factor = 1 + self._eps * signs.to(torch.float64)
+            factor = 1 + self._relative * signs.to(torch.float64)
             parameter.copy_(
                 (parameter.double().cpu() * factor).to(parameter.device, parameter.dtype)
             )

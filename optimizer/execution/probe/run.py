@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from .clock import Clock
+from .full_precision import compute_in_full_precision
 from .hooks import Hooks
 from .loading import AlignedLoading
 from .patches import Patches
@@ -59,6 +60,8 @@ def run(
         _make_repeatable(spec["seed"], patches, protection)
     seed_everything(spec["seed"])
     hooks.install()
+    if spec["full_precision"]:  # after the hooks, which tell the types computed in
+        compute_in_full_precision(patches)
     ending = run_script(spec["entry"], spec["program"], spec["args"])
     finish(ending)
     if session.stopped:  # exit handlers and threads of a script cut short have nothing to wait for

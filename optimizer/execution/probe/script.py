@@ -16,7 +16,10 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 @dataclass(frozen=True)
 class Ending:
-    """How a script ended: its exit status, and its traceback if it raised. Stopped by us, it has no status."""
+    """How a script ended: its exit status, and what Python says last: the traceback, or what ``sys.exit`` was given.
+
+    Stopped by us, it has no status.
+    """
 
     exit_code: int | None
     traceback: str | None = None
@@ -51,8 +54,7 @@ def _exited(code: object) -> Ending:
     """What ``sys.exit(code)`` means for the shell."""
     if code is None or isinstance(code, int):
         return Ending(int(code or 0))
-    print(code, file=sys.stderr)
-    return Ending(1, f"SystemExit: {code}")
+    return Ending(1, f"{code}\n")
 
 
 def traceback_of(error: BaseException) -> str:

@@ -43,7 +43,7 @@ class Session:
         self._steps = Steps(self._parameters, self.folder)
         self._evaluations = Evaluations(self.folder)
         perturb = spec["perturb"]
-        self._perturbation = Perturbation(perturb["dtype"], perturb["seed"]) if perturb else None
+        self._perturbation = Perturbation(**perturb) if perturb else None
         self._stepping: list[int] = []
         self._stepped = 0
         self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()

@@ -75,3 +75,17 @@ def observe(tmp_path: Path) -> Callable[..., Observations]:
         return run(version, RunSettings(**chosen), tmp_path / f"run{next(runs)}")  # type: ignore[arg-type]
 
     return go
+
+
+@pytest.fixture
+def alive() -> Callable[[int], bool]:
+    """Whether a process is there and more than a zombie that nobody reaped."""
+
+    def check(pid: int) -> bool:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return state != "Z"
+
+    return check

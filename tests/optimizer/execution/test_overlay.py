@@ -140,8 +140,12 @@ def start(tmp_path: Path) -> Callable[..., tuple[Overlay, Finished]]:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> tuple[Overlay, Finished]:
+        number = next(scratches)
+        temporary = tmp_path / f"temporary{number}"
+        temporary.mkdir()
         overlay = make_overlay(
-            tmp_path / f"scratch{next(scratches)}",
+            tmp_path / f"scratch{number}",
+            temporary,
             entry=entry,
             overrides=overrides or {},
             cwd=cwd or entry.parent,
@@ -259,11 +263,8 @@ def test_what_gets_past_redirection_is_refused(project, start, tree, tmp_path):
     expected = [f"torchopt: a run may not write outside its scratch area: {path}" for path in paths]
     assert lines == expected
     assert tree(folder) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "precious.txt",
-        "project",
-        "scratch0",
-    ]
+    names = ["precious.txt", "project", "scratch0", "temporary0"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 def _landlock() -> bool:

@@ -52,6 +52,7 @@ def test_a_checksum_tells_the_smallest_difference():
     assert checksum(-torch.zeros(3)) != checksum(torch.zeros(3))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_unusual_tensors_have_figures():
     sparse = torch.sparse_coo_tensor([[0, 2]], [3.0, 4.0], (4,))
     assert float(norm(sparse)) == 5.0

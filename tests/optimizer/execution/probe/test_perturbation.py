@@ -1,0 +1,60 @@
+"""Weights off by a rounding error."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+
+def train(load=None, forward=True):
+    def script():
+        torch.manual_seed(0)
+        net = nn.Linear(50, 40)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        if load is not None:
+            net.load_state_dict(load)
+        for _ in range(2):
+            x = torch.ones(2, 50)
+            output = net(x) if forward else nn.functional.linear(x, net.weight, net.bias)
+            output.square().mean().backward()
+            optimizer.step()
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("dtype", "eps"), [("bfloat16", 2**-7), ("float16", 2**-10), ("float32", 2**-23)]
+)
+def test_initial_parameters_are_off_by_one_epsilon_either_way(recorded, dtype, eps):
+    plain = recorded(train())
+    perturbed = recorded(train(), perturb={"dtype": dtype, "seed": 1})
+    before = plain.tensors(plain.snapshot(0))["Linear.weight"].astype("float64")
+    after = perturbed.tensors(perturbed.snapshot(0))["Linear.weight"].astype("float64")
+    ratio = (after / before - 1) / eps
+    # Rounding the product to float32 adds up to half an epsilon of that.
+    assert abs(abs(ratio) - 1).max() < 1.1 * 2**-24 / eps
+    assert 0.4 < (ratio > 0).mean() < 0.6
+    assert perturbed.snapshots[-1].hashes != plain.snapshots[-1].hashes
+
+
+def test_the_seed_chooses_the_signs(recorded):
+    runs = [recorded(train(), perturb={"dtype": "bfloat16", "seed": seed}) for seed in (1, 1, 2)]
+    assert runs[0].losses == runs[1].losses
+    assert runs[0].losses != runs[2].losses
+
+
+def test_weights_loaded_after_the_optimizer_was_built_are_perturbed(recorded):
+    state = {"weight": torch.ones(40, 50), "bias": torch.ones(40)}
+    run = recorded(train(state), perturb={"dtype": "bfloat16", "seed": 1})
+    values = set(run.tensors(run.snapshot(0))["Linear.weight"].flatten().tolist())
+    assert values == {1 - 2**-7, 1 + 2**-7}
+
+
+def test_without_a_module_call_it_happens_at_the_first_step(recorded):
+    run = recorded(train(forward=False), perturb={"dtype": "bfloat16", "seed": 1})
+    plain = recorded(train(forward=False))
+    assert run.losses[0] == plain.losses[0]
+    assert run.losses[1] != plain.losses[1]
