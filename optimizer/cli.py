@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import typer
 
 from .commands.catalogue import explain, rules
 from .commands.flags import Action
+from .commands.parsing import RawCommand
 from .commands.rewrite import rewrite
 from .commands.verify import verify
 from .errors import ExitCode, TorchoptError
@@ -25,17 +27,18 @@ app = typer.Typer(
     name="torchopt",
     help="Rewrite a PyTorch training script to run faster, and prove that it trains the same.",
     rich_markup_mode=None,
+    add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": []},  # see `torchopt` below
 )
-app.command()(rewrite)
-app.command()(verify)
-app.command()(rules)
-app.command()(explain)
+for command in (rewrite, verify, rules, explain):
+    app.command(cls=RawCommand, context_settings={"help_option_names": ["-h", "--help"]})(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``torchopt`` with ``arguments`` (default: the command line's); gives the exit status."""
+    # A short run is mostly imports, among which a collection finds no garbage and costs a twentieth.
+    gc.set_threshold(200_000)
     own, script_arguments = _split(sys.argv[1:] if arguments is None else arguments)
     try:
         parsed: Action | int | None = app(own, standalone_mode=False, prog_name="torchopt")
@@ -60,15 +63,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def torchopt(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    # The help option typer would add is not a plain flag, see RawCommand.
+    show_help: Annotated[bool, typer.Option("-h", "--help", help="Show this message.")] = False,
 ) -> None:
     if version:
         from importlib.metadata import version as installed_version
 
         print(f"torchopt {installed_version('torchopt-cli')}")
-        raise typer.Exit
-    if context.invoked_subcommand is None:
+    elif show_help:
+        print(context.get_help())
+    elif context.invoked_subcommand is None:
         print(context.get_help(), file=sys.stderr)
         raise typer.Exit(ExitCode.USAGE)
+    else:
+        return
+    raise typer.Exit
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -54,12 +54,12 @@ class Settings:
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, object]) -> Settings:
-        """The settings the flags in ``flags`` (by field name, None when absent) give.
+        """The settings of ``flags``: by field name, as typed, None when absent.
 
         Raises :class:`TorchoptError` naming the flag when a value is none.
         """
         values: dict[str, Any] = {
-            key: _parsed(key, value, f"--{_dashed(key)}")
+            key: _parsed(key, _typed_number(key, value), f"--{_dashed(key)}")
             for key, value in flags.items()
             if value is not None
         }
@@ -175,6 +175,17 @@ def _line_of(text: str, key: str) -> int | None:
 
 def _dashed(key: str) -> str:
     return key.replace("_", "-")
+
+
+def _typed_number(key: str, value: object) -> object:
+    """The number that a flag's text says, where the flag takes a number and the text is one."""
+    kind = {"gpus": int, "steps": int, "seed": int, "repeats": int, "timeout": float}.get(key)
+    if kind is None or not isinstance(value, str):
+        return value
+    try:
+        return kind(value)
+    except ValueError:
+        return value
 
 
 def _parsed(key: str, value: object, place: str) -> Any:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def rules() -> Action:
-    """List every transform: name, tier, stage, and what it does in a line."""
+    """List the transforms: name, tier, stage, what each does."""
     return _rules
 
 
 def explain(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The transform, such as no-grad.")],
 ) -> Action:
-    """Explain one transform: what it does, why, when not, and an example."""
+    """Explain one transform: what it does, when, and when not."""
     return lambda _: _explain(name)
 
 

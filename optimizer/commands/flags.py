@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -34,7 +33,7 @@ TargetName: TypeAlias = Annotated[
     ),
 ]
 Gpus: TypeAlias = Annotated[
-    int | None, typer.Option("--gpus", metavar="N", help="How many GPUs to train on.")
+    str | None, typer.Option("--gpus", metavar="N", help="How many GPUs to train on.")
 ]
 Torch: TypeAlias = Annotated[
     str | None,
@@ -58,5 +57,5 @@ Python: TypeAlias = Annotated[
     ),
 ]
 Paths: TypeAlias = Annotated[
-    list[Path], typer.Argument(metavar="PATH", help="Scripts, or folders to search for them.")
+    list[str], typer.Argument(metavar="PATH", help="Scripts, or folders to search for them.")
 ]

@@ -72,14 +72,15 @@ def rewrite(
     ] = None,
     python: Python = None,
 ) -> Action:
-    """Rewrite PATH... in place; print what was done, what was left alone, and why.
+    """Rewrite scripts in place.
 
+    Prints what was done, what was left alone, and why.
     What follows -- is passed to the script when --verify runs it.
     """
     said = dict(dry_run=dry_run, check=check, output=output, select=select, ignore=ignore)
     said |= dict(tier=tier, target=target, gpus=gpus, torch=torch, amp=amp, format=format)
     flags = Settings.from_flags({**said, "verify": verify, "python": python})
-    return lambda script_arguments: _rewrite(paths, flags, script_arguments)
+    return lambda script_arguments: _rewrite([Path(p) for p in paths], flags, script_arguments)
 
 
 def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str, ...]) -> int:

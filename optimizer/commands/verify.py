@@ -37,29 +37,29 @@ _WIDTH_OF_A_FILE = 120
 
 
 def verify(
-    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="The script as it was.")],
+    original: Annotated[str, typer.Argument(metavar="ORIGINAL", help="The script as it was.")],
     rewritten: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            metavar="[REWRITTEN]",
+            metavar="REWRITTEN",
             help="The script to compare it with (default: what `torchopt rewrite` makes of it).",
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", help="Optimizer steps to compare.")
+        str | None, typer.Option("--steps", metavar="N", help="Optimizer steps to compare.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Seed of the runs compared.")
+        str | None, typer.Option("--seed", metavar="N", help="Seed of the runs compared.")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
+        str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
     ] = None,
     no_timing: Annotated[
         bool | None,
         typer.Option("--no-timing/--timing", help="Compare only; do not measure the speed."),
     ] = None,
     repeats: Annotated[
-        int | None,
+        str | None,
         typer.Option("--repeats", metavar="N", help="Timed runs of each version."),
     ] = None,
     format: FormatName = None,
@@ -72,8 +72,9 @@ def verify(
     torch: Torch = None,
     amp: Amp = None,
 ) -> Action:
-    """Run ORIGINAL and REWRITTEN; tell whether they train the same, and which is faster.
+    """Run a script and its rewrite and compare them.
 
+    Tells whether they train the same, and which is faster.
     Both run in a scratch copy of the project: no file of yours is touched. What follows -- is passed to
     the scripts.
     """
@@ -82,7 +83,8 @@ def verify(
     flags = Settings.from_flags(
         {**said, "target": target, "gpus": gpus, "torch": torch, "amp": amp}
     )
-    return lambda arguments: _verify(original, rewritten, flags, arguments)
+    other = Path(rewritten) if rewritten else None
+    return lambda arguments: _verify(Path(original), other, flags, arguments)
 
 
 def verify_changes(

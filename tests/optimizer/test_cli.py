@@ -23,7 +23,8 @@ loader = DataLoader(data, batch_size=8, shuffle=True)
 model = nn.Linear(4, 2).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for x, y in loader:
-    loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+    x, y = x.cuda(), y.cuda()
+    loss = nn.functional.cross_entropy(model(x), y)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -139,8 +140,8 @@ def test_a_dry_run_is_lean(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     program = (
         "import sys; from torchopt_cli.optimizer.cli import main;"
-        "status = main(['rewrite', '--dry-run', 'train.py']);"
-        "heavy = {'torch', 'numpy', 'black', 'safetensors', 'rich', 'asyncio', 'libcst'};"
+        "status = main(['rewrite', '--dry-run', '--amp', 'bf16', 'train.py']);"
+        "heavy = {'torch', 'numpy', 'black', 'safetensors', 'rich', 'asyncio', 'pydantic'};"
         "print(status, sorted(heavy & sys.modules.keys()), file=sys.stderr)"
     )
     result = subprocess.run(
@@ -151,6 +152,7 @@ def test_a_dry_run_is_lean(tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
+    assert result.stdout.startswith("--- a/train.py\n")
     assert result.stderr.splitlines()[-1] == "0 []"
 
 
