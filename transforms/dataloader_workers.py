@@ -96,6 +96,7 @@ class DataLoaderWorkers(Transform):
         """,
         after="""\
             import os
+
             import torch
             from torch import nn
             from torch.utils.data import DataLoader

@@ -28,7 +28,7 @@ from ..optimizer.analysis.iterations import started_at_import
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.spawning import starts_workers_by_fork, top_level_statement
 from ..optimizer.analysis.worker_count import CountKind, worker_count
-from ..optimizer.analysis.workers import NO_GUARD, place, spawning_refused, starts_at_import
+from ..optimizer.analysis.workers import place, spawning_refused, starts_at_import
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, Wrap
 from .base import Change, Example, Skip, Stage, Transform
@@ -54,7 +54,9 @@ class MainGuard(Transform):
 
             batch_size = 64
             train_set = datasets.MNIST("data", transform=transforms.ToTensor())
-            loader = DataLoader(train_set, batch_size, num_workers=2, multiprocessing_context="spawn")
+            loader = DataLoader(
+                train_set, batch_size, num_workers=2, multiprocessing_context="spawn"
+            )
 
             model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -72,7 +74,9 @@ class MainGuard(Transform):
             batch_size = 64
             if __name__ == "__main__":
                 train_set = datasets.MNIST("data", transform=transforms.ToTensor())
-                loader = DataLoader(train_set, batch_size, num_workers=2, multiprocessing_context="spawn")
+                loader = DataLoader(
+                    train_set, batch_size, num_workers=2, multiprocessing_context="spawn"
+                )
 
                 model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
                 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -104,14 +108,8 @@ class MainGuard(Transform):
         yield self.change(entry.path, entry.span(runs[0][0]), message, _REASON, edits)
 
     def _not_needed(self, script: TrainingScript, options: Options) -> Iterator[Skip]:
-        for loader in script.loaders:
-            if (
-                worker_count(script.resolver, loader).kind is CountKind.CHOSEN
-                and starts_workers_by_fork(script.resolver, loader, options)
-                and any(
-                    starts_at_import(script, i) for i in script.iterations if loader in i.loaders
-                )
-            ):
+        for loader in _loaders_started_at_import(script):
+            if starts_workers_by_fork(script.resolver, loader, options):
                 message = (
                     "no main guard: not needed where workers are forked; on macOS, Windows or Python 3.14 the script "
                     "would need one"
@@ -120,21 +118,27 @@ class MainGuard(Transform):
                 return
 
 
-def _unguarded_loaders(script: TrainingScript, options: Options) -> list[DataLoader]:
-    """The loaders whose workers, present or wanted, need a guard that is not there."""
-    wanted: list[DataLoader] = []
-    name = DataLoaderWorkers.name
-    if name not in options.ignore and (not options.select or name in options.select):
-        wanted = held_back_by_missing_guard(script, options)
+def _loaders_started_at_import(script: TrainingScript) -> list[DataLoader]:
+    """The loaders with workers that a pass at import starts."""
     return [
         loader
         for loader in script.loaders
-        if loader in wanted
-        or (
-            worker_count(script.resolver, loader).kind is CountKind.CHOSEN
-            and spawning_refused(script, loader, options) == NO_GUARD
-        )
+        if worker_count(script.resolver, loader).kind is CountKind.CHOSEN
+        and any(starts_at_import(script, i) for i in script.iterations if loader in i.loaders)
     ]
+
+
+def _unguarded_loaders(script: TrainingScript, options: Options) -> list[DataLoader]:
+    """The loaders whose workers, present or wanted, need a guard that is not there."""
+    found = [
+        loader
+        for loader in _loaders_started_at_import(script)
+        if not starts_workers_by_fork(script.resolver, loader, options)
+    ]
+    name = DataLoaderWorkers.name
+    if name not in options.ignore and (not options.select or name in options.select):
+        found += held_back_by_missing_guard(script, options)
+    return found
 
 
 def _guarded_statements(script: TrainingScript, loaders: list[DataLoader]) -> list[ast.stmt]:

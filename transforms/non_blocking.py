@@ -53,7 +53,8 @@ class NonBlocking(Transform):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
             for images, labels in loader:
-                images, labels = images.cuda(), labels.to("cuda")
+                images = images.to("cuda")
+                labels = labels.cuda()
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(images), labels).backward()
                 optimizer.step()
@@ -70,7 +71,8 @@ class NonBlocking(Transform):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
             for images, labels in loader:
-                images, labels = images.cuda(non_blocking=True), labels.to("cuda", non_blocking=True)
+                images = images.to("cuda", non_blocking=True)
+                labels = labels.cuda(non_blocking=True)
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(images), labels).backward()
                 optimizer.step()

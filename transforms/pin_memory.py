@@ -17,12 +17,13 @@ https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from ..optimizer.analysis.batch_memory import pinning_refused, pins_memory, says_no_pinning
-from ..optimizer.analysis.cuda_condition import cuda_condition
+from ..optimizer.analysis.cuda_condition import cuda_condition, is_conditional_on_cuda
 from ..optimizer.analysis.facts import DataLoader
-from ..optimizer.analysis.loader_settings import Setting, settings_by_place
+from ..optimizer.analysis.loader_settings import Setting, settings_by_place, takes_setting
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit
@@ -86,7 +87,7 @@ class PinMemory(Transform):
                 )
             return
         refusals = {loader: _refusal(script, loader) for loader in unpinned}
-        for setting, loaders in settings_by_place(script, "pin_memory", unpinned).items():
+        for setting, loaders in _settings(script, unpinned).items():
             refused = [loader for loader in loaders if refusals[loader] is not None]
             if not refused:
                 yield self._pin(script, setting, loaders)
@@ -105,6 +106,27 @@ class PinMemory(Transform):
             "they are ordinary host tensors that the loop copies to the GPU; their values stay the same",
             (FileEdit(setting.module.path, setting.edit("pin_memory", value, _POSITION)),),
         )
+
+
+def _settings(script: TrainingScript, loaders: list[DataLoader]) -> dict[Setting, list[DataLoader]]:
+    """``loaders`` by where to say so: in a keyword dict that is only used on CUDA, if there is one."""
+    found: dict[Setting, list[DataLoader]] = {}
+    others: list[DataLoader] = []
+    cuda_only: dict[ast.AST, Setting] = {}
+    for loader in loaders:
+        for argument in loader.arguments.values():
+            display = argument.display
+            if (
+                display is not None
+                and is_conditional_on_cuda(script, argument.module, display)
+                and takes_setting(script, "pin_memory", display)
+            ):
+                setting = cuda_only.setdefault(display, Setting(argument.module, display))
+                found.setdefault(setting, []).append(loader)
+                break
+        else:
+            others.append(loader)
+    return {**found, **settings_by_place(script, "pin_memory", others)}
 
 
 def _refusal(script: TrainingScript, loader: DataLoader) -> str | None:

@@ -19,7 +19,7 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
 
     ``True`` for scripts that always do, and where neither a flag nor a device of the script can be named.
     """
-    if _is_conditional_on_cuda(script, module, at):
+    if is_conditional_on_cuda(script, module, at):
         return "True"
     visible = [name for name in script.devices if _is_set_before(script, name, module, at)]
     for flag in visible:
@@ -33,7 +33,7 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
     return "True"
 
 
-def _is_conditional_on_cuda(script: TrainingScript, module: Module, at: ast.AST) -> bool:
+def is_conditional_on_cuda(script: TrainingScript, module: Module, at: ast.AST) -> bool:
     """Whether ``at`` is only reached where a flag of the script says CUDA: ``{..} if use_cuda else {}``."""
     child = at
     for ancestor in module.ancestors(at):

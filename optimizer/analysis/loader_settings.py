@@ -50,10 +50,23 @@ def setting_of(script: TrainingScript, key: str, loader: DataLoader) -> Setting:
         return Setting(loader.module, loader.node)
     if len(loader.displays) == 1:
         display, module = loader.displays[0]
-        loaders = {other.node for other in script.loaders}
-        if all(call in loaders for call in _takers(script, display)):
+        if takes_setting(script, key, display):
             return Setting(module, display)
     return Setting(loader.module, loader.node)
+
+
+def takes_setting(script: TrainingScript, key: str, display: ast.Dict | ast.Call) -> bool:
+    """Whether ``key`` can be added to the keyword dict ``display``: only loaders get it, and none has ``key`` yet."""
+    users = [
+        loader
+        for loader in script.loaders
+        if any(display is d for d, _ in loader.displays)
+        or any(display is argument.display for argument in loader.arguments.values())
+    ]
+    calls = {loader.node for loader in script.loaders}
+    return all(key not in loader.arguments for loader in users) and all(
+        call in calls for call in _takers(script, display)
+    )
 
 
 def _takers(script: TrainingScript, display: ast.Dict | ast.Call) -> Iterator[ast.Call]:

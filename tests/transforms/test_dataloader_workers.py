@@ -93,19 +93,27 @@ def test_literal_zero(check_transformed: Check, before: str, after: str) -> None
 def test_option_with_a_default_of_zero(check_transformed: Check) -> None:
     options = """\
         parser = argparse.ArgumentParser()
-        parser.add_argument("--workers", default={}, help="default: {}")
+        parser.add_argument("--workers", default={})
         args = parser.parse_args()
         print("workers", args.workers)
         loader = DataLoader(dataset, 64, num_workers=args.workers{})
     """
     check_transformed(
-        script(options.format("0", "0", "")),
-        script(
-            options.format(
-                COUNT, "one per CPU core, up to 8", ", persistent_workers=args.workers > 0"
-            )
-        ),
+        script(options.format("0", "")),
+        script(options.format(COUNT, ", persistent_workers=args.workers > 0")),
     )
+
+
+def test_help_text_that_states_the_default(rewrite: Callable[..., object]) -> None:
+    options = """\
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--workers", default=0, help="processes (default: 0)")
+        args = parser.parse_args()
+        loader = DataLoader(dataset, 64, num_workers=args.workers)
+    """
+    result = rewrite(script(options), ["dataloader-workers"])
+    text = result.files[0].text  # type: ignore[attr-defined]
+    assert 'help="processes (default: one per CPU core, up to 8)"' in text
 
 
 def test_constant_of_zero(check_transformed: Check) -> None:

@@ -1,0 +1,229 @@
+"""The executable part of a script under a main guard."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent, indent
+
+import pytest
+
+Check = Callable[..., None]
+
+GUARD = 'if __name__ == "__main__":\n'
+IMPORTS = """\
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision import datasets, transforms
+"""
+DATA = """\
+dataset = datasets.MNIST("data", transform=transforms.ToTensor())
+loader = DataLoader(dataset, 64, num_workers=2)
+"""
+TRAIN = """\
+model = nn.Linear(784, 10).to("cuda")
+for x, y in loader:
+    model(x).sum().backward()
+"""
+FILES = """\
+class Files(Dataset):
+    def __init__(self, paths):
+        self.paths = paths
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, i):
+        return torch.load(self.paths[i])
+
+
+"""
+SPAWN = {"platform": "darwin"}
+
+
+def guarded(code: str) -> str:
+    return GUARD + indent(code, "    ")
+
+
+# Guarded
+
+
+def test_flat_script(check_transformed: Check) -> None:
+    check_transformed(IMPORTS + DATA + TRAIN, IMPORTS + guarded(DATA + TRAIN), **SPAWN)
+
+
+def test_options_and_constants_stay_outside(check_transformed: Check) -> None:
+    options = """\
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float, default=0.1)
+        args = parser.parse_args()
+        torch.manual_seed(0)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """
+    check_transformed(
+        IMPORTS + dedent(options) + DATA + TRAIN,
+        IMPORTS + dedent(options) + guarded(DATA + TRAIN),
+        **SPAWN,
+    )
+
+
+def test_datasets_stay_above_classes(check_transformed: Check) -> None:
+    net = "\n\nclass Net(nn.Linear):\n    pass\n\n\n"
+    check_transformed(IMPORTS + DATA + net + TRAIN, IMPORTS + DATA + net + guarded(TRAIN), **SPAWN)
+
+
+def test_function_between_the_steps_is_guarded_too(check_transformed: Check) -> None:
+    body = 'model = nn.Linear(784, 10).to("cuda")\n\n\ndef show(x):\n    print(x)\n\n\n' + TRAIN
+    check_transformed(IMPORTS + DATA + body, IMPORTS + DATA + guarded(body), **SPAWN)
+
+
+def test_call_of_main(check_transformed: Check) -> None:
+    main = f"def main():\n{indent(DATA + TRAIN, '    ')}\n\n"
+    check_transformed(IMPORTS + main + "main()\n", IMPORTS + main + guarded("main()\n"), **SPAWN)
+
+
+def test_dataset_class_stays_outside(check_transformed: Check) -> None:
+    data = DATA.replace('datasets.MNIST("data", transform=transforms.ToTensor())', "Files([])")
+    check_transformed(
+        IMPORTS + "\n\n" + FILES + data + TRAIN,
+        IMPORTS + "\n\n" + FILES + guarded(data + TRAIN),
+        **SPAWN,
+    )
+
+
+def test_dataset_class_below_the_model_splits_the_guard(check_transformed: Check) -> None:
+    first = 'model = nn.Linear(784, 10).to("cuda")\n'
+    data = DATA.replace('datasets.MNIST("data", transform=transforms.ToTensor())', "Files([])")
+    check_transformed(
+        f"{IMPORTS}{first}\n\n{FILES}{data}{TRAIN}",
+        f"{IMPORTS}{guarded(first)}\n\n{FILES}{guarded(data + TRAIN)}",
+        **SPAWN,
+    )
+
+
+def test_constant_that_workers_read_stays_outside(check_transformed: Check) -> None:
+    first = 'model = nn.Linear(784, 10).to("cuda")\n'
+    root = 'ROOT = "data/"\n'
+    files = FILES.replace("self.paths[i]", "ROOT + self.paths[i]")
+    data = DATA.replace('datasets.MNIST("data", transform=transforms.ToTensor())', "Files([])")
+    check_transformed(
+        f"{IMPORTS}{first}{root}\n\n{files}{data}{TRAIN}",
+        f"{IMPORTS}{guarded(first)}{root}\n\n{files}{guarded(data + TRAIN)}",
+        **SPAWN,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"platform": "darwin"}, {"platform": "win32"}, {"python_version": (3, 14)}],
+    ids=["macOS", "Windows", "forkserver"],
+)
+def test_everywhere_workers_are_not_forked(
+    check_transformed: Check, options: dict[str, object]
+) -> None:
+    check_transformed(IMPORTS + DATA + TRAIN, IMPORTS + guarded(DATA + TRAIN), **options)
+
+
+def test_multiprocessing_context(check_transformed: Check) -> None:
+    data = DATA.replace("num_workers=2", 'num_workers=2, multiprocessing_context="spawn"')
+    check_transformed(IMPORTS + data + TRAIN, IMPORTS + guarded(data + TRAIN))
+
+
+def test_comes_before_the_workers_that_need_it(check_with: Check) -> None:
+    data = DATA.replace(", num_workers=2", "{}")
+    after = data.format(", num_workers=min(8, os.cpu_count() or 1)")
+    check_with(
+        ["main-guard", "dataloader-workers"],
+        IMPORTS + data.format("") + TRAIN,
+        IMPORTS.replace("argparse\n", "argparse\nimport os\n") + guarded(after + TRAIN),
+        **SPAWN,
+    )
+
+
+# Left alone
+
+
+def test_forked_workers_need_no_guard(check_noop: Check) -> None:
+    check_noop(IMPORTS + DATA + TRAIN, "not needed where workers are forked")
+
+
+def test_no_workers(check_noop: Check) -> None:
+    check_noop(IMPORTS + DATA.replace(", num_workers=2", "") + TRAIN, **SPAWN)
+
+
+def test_workers_that_are_not_wanted(check_noop: Check, rewrite: Callable[..., object]) -> None:
+    data = DATA.replace(", num_workers=2", "").replace("dataset, 64", "[1, 2, 3], 64")
+    result = rewrite(IMPORTS + data + TRAIN, ["main-guard", "dataloader-workers"], **SPAWN)
+    assert result.files[0].text == IMPORTS + data + TRAIN  # type: ignore[attr-defined]
+    check_noop(IMPORTS + data + TRAIN, **SPAWN)
+
+
+def test_guarded_already(check_noop: Check) -> None:
+    check_noop(IMPORTS + guarded(DATA + TRAIN), **SPAWN)
+
+
+def test_main_called_under_a_guard(check_noop: Check) -> None:
+    main = f"def main():\n{indent(DATA + TRAIN, '    ')}\n\n"
+    check_noop(IMPORTS + main + guarded("main()\n"), **SPAWN)
+
+
+def test_dataset_that_reads_what_the_executable_part_sets(check_noop: Check) -> None:
+    files = FILES.replace("torch.load(self.paths[i])", "torch.load(self.paths[i]) * scale")
+    scale = "with open('scale') as file:\n    scale = float(file.read())\n"
+    data = DATA.replace('datasets.MNIST("data", transform=transforms.ToTensor())', "Files([])")
+    check_noop(
+        IMPORTS + "\n\n" + files + scale + data + TRAIN,
+        "workers need what a statement of the executable part sets (line 19)",
+        **SPAWN,
+    )
+
+
+def test_lambda_that_does_not_pickle(check_noop: Check) -> None:
+    data = DATA.replace("transforms.ToTensor()", "lambda x: x")
+    check_noop(IMPORTS + data + TRAIN, "a lambda does not pickle", **SPAWN)
+
+
+def test_loop_in_an_imported_module(check_noop: Check) -> None:
+    files = {"train.py": "import loop\n", "loop.py": IMPORTS + DATA + TRAIN}
+    check_noop(files, "importing loop.py already starts a loop over the loader", **SPAWN)
+
+
+@pytest.mark.torch
+def test_guarded_script_runs_with_spawned_workers(
+    tmp_path: Path, rewrite: Callable[..., object]
+) -> None:
+    script = """\
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+
+        class Squares(Dataset):
+            def __len__(self):
+                return 8
+            def __getitem__(self, i):
+                return sum(torch.full((3,), i * OFFSET) for _ in range(2))
+
+        OFFSET = 10
+        print("main")
+        loader = DataLoader(Squares(), 4, num_workers=1, multiprocessing_context="spawn")
+        for batch in loader:
+            print(batch.sum().item())
+    """
+    result = rewrite(dedent(script), ["main-guard"])
+    path = tmp_path / "guarded.py"
+    path.write_text(result.files[0].text)  # type: ignore[attr-defined]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["main", "360", "1320"]

@@ -1,0 +1,216 @@
+"""Copies of batches that do not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent
+
+import pytest
+
+Check = Callable[..., None]
+
+IMPORTS = """\
+import os
+import torch
+from torch import nn
+from torch.autograd import Variable
+from torch.utils.data import DataLoader
+from torchvision import datasets
+from tqdm import tqdm
+
+use_cuda = torch.cuda.is_available()
+device = torch.device("cuda" if use_cuda else "cpu")
+model = nn.Linear(784, 10).to(device)
+loader = DataLoader(datasets.MNIST("data"), 64, pin_memory=use_cuda)
+"""
+
+
+def script(loop: str) -> str:
+    return IMPORTS + dedent(loop)
+
+
+NB = "non_blocking=True"
+
+LOOPS = {
+    "to": "for x, y in loader:\n    x, y = x.to(device{0}), y.to(device{0})\n",
+    "cuda": "for x, y in loader:\n    if use_cuda:\n        x = x.cuda({1})\n",
+    "cuda with a rank": "for x, y in loader:\n    x = x.cuda(0{0})\n",
+    "rank of the environment": (
+        'local_rank = int(os.environ["LOCAL_RANK"])\nfor x, y in loader:\n    x = x.to(local_rank{0})\n'
+    ),
+    "with a dtype": "for x, y in loader:\n    x = x.to(device, torch.float32{0})\n",
+    "keyword": "for x, y in loader:\n    x = x.to(device=device{0})\n",
+    "inside the call": "for x, y in loader:\n    model(x.to(device{0}))\n",
+    "of the model": "for x, y in loader:\n    x = x.to(next(model.parameters()).device{0})\n",
+    "view": "for x, y in loader:\n    x = x.view(-1, 784).to(device{0})\n",
+    "reshape": "for x, y in loader:\n    x = x.reshape(x.size(0), -1).to(device{0})\n",
+    "element": "for batch in loader:\n    x = batch[0].to(device{0})\n",
+    "slice": "for x, y in loader:\n    x = x[:, 0].to(device{0})\n",
+    "enumerate and tqdm": "for i, (x, y) in enumerate(tqdm(loader)):\n    x = x.to(device{0})\n",
+    "dict": "for batch in loader:\n    batch = {{k: v.to(device{0}) for k, v in batch.items()}}\n",
+    "dict item": 'for batch in loader:\n    x = batch["image"].to(device{0})\n',
+    "dict in place": (
+        "for batch in loader:\n    for key in batch.keys():\n        batch[key] = batch[key].to(device{0})\n"
+    ),
+    "list": "for batch in loader:\n    x, y = [t.to(device{0}) for t in batch]\n",
+    "generator": "for batch in loader:\n    x, y = (t.to(device{0}) for t in batch)\n",
+    "map": "for batch in loader:\n    x, y = map(lambda t: t.to(device{0}), batch)\n",
+    "nested": "for x, (y, z) in loader:\n    z = z.to(device{0})\n",
+    "legacy Variable": "for x, y in loader:\n    x = Variable(x).cuda({1})\n",
+    "two loaders": (
+        "second = DataLoader(datasets.MNIST('b'), pin_memory=True)\n"
+        "for (a, _), (b, _) in zip(loader, second):\n    a, b = a.to(device{0}), b.to(device{0})\n"
+    ),
+    "by hand": "batches = iter(loader)\nx, y = next(batches)\nx = x.to(device{0})\n",
+    "helper": (
+        "def move(batch, target):\n    return [t.to(target{0}) for t in batch]\n\n\n"
+        "for batch in loader:\n    x, y = move(batch, device)\n"
+    ),
+    "function": (
+        "def train(model, batches, device):\n    for x, y in batches:\n        model(x.to(device{0}))\n\n\n"
+        "train(model, loader, device)\n"
+    ),
+    "method": (
+        "class Trainer:\n    def __init__(self, batches):\n        self.batches = batches\n        self.device = device\n\n"
+        "    def fit(self):\n        for x, y in self.batches:\n            model(x.to(self.device{0}))\n\n\n"
+        "Trainer(loader).fit()\n"
+    ),
+    "source is read afterwards": "for x, y in loader:\n    z = x.to(device{0})\n    print(x.mean())\n",
+    "copy is written to": "for x, y in loader:\n    x = x.to(device{0})\n    x += 1\n    x[0] = 2\n    x.mul_(2)\n",
+    "source is written to before": "for x, y in loader:\n    x[0] = 2\n    x = x.to(device{0})\n",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_copies_of_pinned_batches(check_transformed: Check, loop: str) -> None:
+    check_transformed(script(loop.format("", "")), script(loop.format(f", {NB}", NB)))
+
+
+def test_after_pinning(check_with: Check) -> None:
+    before = (
+        IMPORTS.replace(", pin_memory=use_cuda", "{}")
+        + "for x, y in loader:\n    x = x.to(device{})\n"
+    )
+    check_with(
+        ["pin-memory", "non-blocking"],
+        before.format("", ""),
+        before.format(", pin_memory=use_cuda", f", {NB}"),
+    )
+
+
+LEFT_ALONE = {
+    "said already": ("for x, y in loader:\n    x = x.to(device, non_blocking=True)\n", None),
+    "said by position": ("for x, y in loader:\n    x = x.cuda(0, False)\n", None),
+    "model": ("model.to(device)\nmodel.cuda()\n", None),
+    "to the host": (
+        "for x, y in loader:\n    x = x.to('cpu')\n    y = model(x.to(torch.float16)).cpu()\n",
+        None,
+    ),
+    "output to the host": ("for x, y in loader:\n    z = model(x).to('cpu')\n", None),
+    "dtype only": ("for x, y in loader:\n    x = x.to(torch.float16)\n", None),
+    "something else": ("for x, y in loader:\n    z = torch.ones(3).to(device)\n", None),
+    "computed": (
+        "for x, y in loader:\n    x = x.float().to(device)\n",
+        "`x.float()` is computed from the batch, and its new memory is not pinned",
+    ),
+    "arithmetic": (
+        "for x, y in loader:\n    x = (x / 255).to(device)\n",
+        "`x / 255` is computed from the batch",
+    ),
+    "tensor index": (
+        "for x, y in loader:\n    x = x[y].to(device)\n",
+        "`x[y]` is computed from the batch",
+    ),
+    "library function": (
+        "for x, y in loader:\n    x = torch.cat([x, x]).to(device)\n",
+        "is computed from the batch",
+    ),
+    "type": (
+        "for x, y in loader:\n    x = x.type(torch.cuda.FloatTensor)\n",
+        "`.type(..)` converts while it copies",
+    ),
+    "unpinned loader": (
+        "other = DataLoader(datasets.MNIST('b'))\nfor x, y in other:\n    x = x.to(device)\n",
+        "the loader (line 13) does not pin its memory",
+    ),
+    "loader that says no": (
+        "other = DataLoader(datasets.MNIST('b'), pin_memory=False)\nfor x, y in other:\n    x = x.to(device)\n",
+        "does not pin its memory",
+    ),
+    "helper of two loaders, one unpinned": (
+        """\
+        other = DataLoader(datasets.MNIST('b'))
+        def move(t):
+            return t.to(device)
+        for x, y in loader:
+            move(x)
+        for x, y in other:
+            move(x)
+        """,
+        "the loader (line 13) does not pin its memory",
+    ),
+    "helper for other things too": (
+        """\
+        def move(t):
+            return t.to(device)
+        for x, y in loader:
+            move(x)
+        move(torch.ones(3))
+        """,
+        "`t` may be something else than a batch of a loader",
+    ),
+    "moved before in a branch": (
+        "for x, y in loader:\n    if use_cuda:\n        x = x.cuda(0, True)\n    x = x.to(device)\n",
+        "`x` may be on the device already",
+    ),
+    "written by item": (
+        "for x, y in loader:\n    z = x.to(device)\n    x[0] = 1\n",
+        "the batch is written to while the copy may still read it (line 15)",
+    ),
+    "written in place": (
+        "for x, y in loader:\n    z = x.to(device)\n    x.zero_()\n",
+        "the batch is written to",
+    ),
+    "augmented": (
+        "for x, y in loader:\n    z = x.to(device)\n    x += 1\n",
+        "the batch is written to",
+    ),
+    "out argument": (
+        "for x, y in loader:\n    z = x.to(device)\n    torch.neg(y, out=x)\n",
+        "the batch is written to",
+    ),
+    "written through a view": (
+        "for x, y in loader:\n    z = x.to(device)\n    first = x[0]\n    first.zero_()\n",
+        "the batch is written to",
+    ),
+    "written in a function": (
+        """\
+        def clear(t):
+            t.zero_()
+        for x, y in loader:
+            z = x.to(device)
+            clear(x)
+        """,
+        "the batch is written to",
+    ),
+    "written in an inner loop": (
+        """\
+        for x, y in loader:
+            k = 0
+            while k < 3:
+                x.add_(1)
+                z = x.to(device)
+                k += 1
+        """,
+        "the batch is written to",
+    ),
+}
+
+
+@pytest.mark.parametrize(("loop", "reason"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_left_alone(check_noop: Check, loop: str, reason: str | None) -> None:
+    check_noop(script(loop), reason)
+
+
+def test_cpu_target(check_noop: Check) -> None:
+    check_noop(script(LOOPS["to"].format("")), target="cpu")

@@ -1,0 +1,314 @@
+"""Batches in pinned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent, indent
+
+import pytest
+
+Check = Callable[..., None]
+
+IMPORTS = """\
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchvision import datasets, transforms
+"""
+TRAIN = """\
+model = nn.Linear(784, 10).cuda()
+for x, y in loader:
+    model(x.cuda()).sum().backward()
+"""
+DEVICE = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+TO_DEVICE = TRAIN.replace(".cuda()", ".to(device)")
+MNIST = 'dataset = datasets.MNIST("data")\n'
+
+
+def script(loader: str, train: str = TRAIN, dataset: str = MNIST) -> str:
+    return IMPORTS + dedent(dataset) + dedent(loader) + dedent(train)
+
+
+# What is emitted
+
+
+def test_cuda_only_script(check_transformed: Check) -> None:
+    check_transformed(
+        script("loader = DataLoader(dataset, 4)\n"),
+        script("loader = DataLoader(dataset, 4, pin_memory=True)\n"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("dataset, pin_memory=False", "dataset, pin_memory=True"),
+        (
+            "dataset, 4, True, None, None, 2, None, False",
+            "dataset, 4, True, None, None, 2, None, True",
+        ),
+        ("dataset, **{'batch_size': 4}", "dataset, **{'batch_size': 4, 'pin_memory': True}"),
+        ("**dict(dataset=dataset, pin_memory=False)", "**dict(dataset=dataset, pin_memory=True)"),
+    ],
+)
+def test_false_and_keyword_dicts(check_transformed: Check, before: str, after: str) -> None:
+    check_transformed(
+        script(f"loader = DataLoader({before})\n"), script(f"loader = DataLoader({after})\n")
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "condition"),
+    [
+        (DEVICE, 'device.type == "cuda"'),
+        ("use_cuda = torch.cuda.is_available()\n" + DEVICE, "use_cuda"),
+        (
+            "args = argparse.Namespace()\nargs.cuda = torch.cuda.is_available()\n" + DEVICE,
+            "args.cuda",
+        ),
+        ('device = "cuda" if torch.cuda.is_available() else "cpu"\n', "True"),
+        ('device = torch.device("cuda")\n', "True"),
+    ],
+)
+def test_the_script_s_own_condition(check_transformed: Check, setting: str, condition: str) -> None:
+    check_transformed(
+        script(setting + "loader = DataLoader(dataset)\n", TO_DEVICE),
+        script(setting + f"loader = DataLoader(dataset, pin_memory={condition})\n", TO_DEVICE),
+    )
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "loader = DataLoader(dataset{})\n" + DEVICE,
+        f"if dataset:\n{indent(DEVICE, '    ')}" + "loader = DataLoader(dataset{})\n",
+        DEVICE + "loader = DataLoader(dataset{})\n" + 'device = torch.device("cuda:1")\n',
+    ],
+    ids=["set below", "set in a branch", "set again"],
+)
+def test_a_name_that_may_not_hold_is_not_used(check_transformed: Check, setting: str) -> None:
+    check_transformed(
+        script(setting.format(""), TO_DEVICE),
+        script(setting.format(", pin_memory=True"), TO_DEVICE),
+    )
+
+
+def test_device_of_the_file_seen_from_a_function(check_transformed: Check) -> None:
+    make = """\
+        def make():
+            return DataLoader(dataset{})
+
+
+        {}loader = make()
+    """
+    condition = ', pin_memory=device.type == "cuda"'
+    check_transformed(
+        script(dedent(make).format("", DEVICE), TO_DEVICE),
+        script(dedent(make).format(condition, DEVICE), TO_DEVICE),
+    )
+    too_late = "def make():\n    return DataLoader(dataset{})\n\n\nloader = make()\n" + DEVICE
+    check_transformed(
+        script(too_late.format(""), TO_DEVICE),
+        script(too_late.format(", pin_memory=True"), TO_DEVICE),
+    )
+
+
+def test_device_as_a_parameter(check_transformed: Check) -> None:
+    make = (
+        "def make(device):\n    return DataLoader(dataset{})\n\n\n"
+        + DEVICE
+        + "loader = make(device)\n"
+    )
+    check_transformed(
+        script(make.format(""), TO_DEVICE),
+        script(make.format(', pin_memory=device.type == "cuda"'), TO_DEVICE),
+    )
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "kwargs = {{'num_workers': 1{}}} if use_cuda else {{}}\nloader = DataLoader(dataset, **kwargs)\n",
+        """\
+kwargs = {{'batch_size': 4}}
+if use_cuda:
+    kwargs.update({{'num_workers': 1{}}})
+loader = DataLoader(dataset, **kwargs)
+""",
+    ],
+)
+def test_dict_that_is_only_used_on_cuda(check_transformed: Check, loader: str) -> None:
+    flag = "use_cuda = torch.cuda.is_available()\n"
+    check_transformed(
+        script(flag + loader.format("")), script(flag + loader.format(", 'pin_memory': True"))
+    )
+
+
+def test_dict_of_a_loader_that_says_it_in_its_call(check_transformed: Check) -> None:
+    loader = """\
+        kwargs = {{"batch_size": 4}}
+        loader = DataLoader(dataset{}, **kwargs)
+        other = DataLoader(dataset, pin_memory=True, **kwargs)
+    """
+    check_transformed(script(loader.format("")), script(loader.format(", pin_memory=True")))
+
+
+COPIES = {
+    "cuda with a rank": "for x, y in loader:\n    model(x.cuda(0))\n",
+    "inside the call": "for x, y in loader:\n    model(x.to('cuda'))\n",
+    "enumerate and tqdm": "for i, (x, y) in enumerate(tqdm(loader)):\n    x = x.to('cuda')\n",
+    "dict": "for batch in loader:\n    batch = {k: v.to('cuda') for k, v in batch.items()}\n",
+    "nested": "for x, (y, z) in loader:\n    z = z.to('cuda')\n",
+    "by hand": "batches = iter(loader)\nx, y = next(batches)\nx = x.to('cuda')\n",
+    "helper": "def move(t):\n    return t.to('cuda')\nfor x, y in loader:\n    model(move(x))\n",
+    "legacy type": "for x, y in loader:\n    x = x.type(torch.cuda.FloatTensor)\n",
+    "attribute": """\
+class Trainer:
+    def fit(self, batches):
+        for self.x, y in batches:
+            y = y.cuda()
+Trainer().fit(loader)
+""",
+}
+
+
+@pytest.mark.parametrize("loop", COPIES.values(), ids=COPIES)
+def test_ways_to_copy(check_transformed: Check, loop: str) -> None:
+    train = "from tqdm import tqdm\nmodel = nn.Linear(784, 10).cuda()\n" + loop
+    check_transformed(
+        script("loader = DataLoader(dataset)\n", train),
+        script("loader = DataLoader(dataset, pin_memory=True)\n", train),
+    )
+
+
+# What is left alone
+
+
+def test_cpu_script(check_noop: Check) -> None:
+    train = TRAIN.replace(".cuda()", "")
+    check_noop(script("loader = DataLoader(dataset)\n", train), "the script does not use a GPU")
+
+
+def test_cpu_target(check_noop: Check) -> None:
+    check_noop(script("loader = DataLoader(dataset)\n"), "does not use a GPU", target="cpu")
+
+
+@pytest.mark.parametrize("value", ["True", "args.pin", "torch.cuda.is_available()"])
+def test_said_already(check_noop: Check, value: str) -> None:
+    check_noop(
+        script(
+            f"args = argparse.Namespace(pin=False)\nloader = DataLoader(dataset, pin_memory={value})\n"
+        )
+    )
+
+
+def test_no_copy(check_noop: Check) -> None:
+    train = "model = nn.Linear(784, 10).cuda()\nfor x, y in loader:\n    print(x)\n"
+    check_noop(script("loader = DataLoader(dataset)\n", train), "no copy of its batches to a GPU")
+
+
+def test_copy_to_the_host(check_noop: Check) -> None:
+    train = (
+        "model = nn.Linear(784, 10).cuda()\nfor x, y in loader:\n    print(x.cpu(), y.to('cpu'))\n"
+    )
+    check_noop(script("loader = DataLoader(dataset)\n", train), "no copy of its batches to a GPU")
+
+
+def test_copy_of_something_computed(check_noop: Check) -> None:
+    train = "for x, y in loader:\n    x = (x / 255).cuda()\n"
+    check_noop(
+        script("loader = DataLoader(dataset)\n", train),
+        "not the batch itself but computed from it (line 9)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (
+            "dataset = TensorDataset(torch.rand(9, 3).cuda())\n",
+            "`torch.rand(9, 3).cuda()` uses the GPU",
+        ),
+        (
+            "images = torch.rand(9, 3, device='cuda')\ndataset = TensorDataset(images)\n",
+            "on the GPU already",
+        ),
+        (
+            """\
+            class Items(Dataset):
+                def __getitem__(self, i):
+                    return torch.load(str(i)).to("cuda")
+            dataset = Items()
+            """,
+            "on the GPU already",
+        ),
+    ],
+)
+def test_batches_on_the_gpu(check_noop: Check, dataset: str, said: str) -> None:
+    said = "on the GPU already"
+    check_noop(script("loader = DataLoader(dataset)\n", dataset=dataset), said)
+
+
+def test_collate_function_that_copies(check_noop: Check) -> None:
+    loader = """\
+        def collate(batch):
+            return torch.stack(batch).cuda(), 0
+        loader = DataLoader(dataset, collate_fn=collate)
+    """
+    check_noop(script(loader), "on the GPU already (line 8)")
+
+
+BATCH = """\
+class Batch:
+    def __init__(self, items):
+        self.x = torch.stack(items)
+{}
+def collate(items):
+    return Batch(items)
+
+loader = DataLoader(dataset, collate_fn=collate{})
+"""
+BATCH_LOOP = "for batch in loader:\n    print(batch.x.cuda())\n"
+
+
+def test_batch_of_a_class_that_cannot_be_pinned(check_noop: Check) -> None:
+    check_noop(
+        script(BATCH.format("", ""), BATCH_LOOP), "`Batch` objects, which have no pin_memory()"
+    )
+
+
+def test_batch_of_a_class_that_can_be_pinned(check_transformed: Check) -> None:
+    method = (
+        "    def pin_memory(self):\n        self.x = self.x.pin_memory()\n        return self\n"
+    )
+    check_transformed(
+        script(BATCH.format(method, ""), BATCH_LOOP),
+        script(BATCH.format(method, ", pin_memory=True"), BATCH_LOOP),
+    )
+
+
+def test_dataset_that_cannot_be_traced(check_noop: Check) -> None:
+    check_noop(
+        script("loader = DataLoader(dataset)\n", dataset="dataset = globals()['d']\n"),
+        "what `dataset` is cannot be traced",
+    )
+
+
+def test_arguments_that_cannot_be_resolved(check_noop: Check) -> None:
+    loader = "import json\nloader = DataLoader(dataset, **json.load(open('x')))\n"
+    check_noop(script(loader), "cannot be resolved, it may say so already")
+
+
+def test_default_device(check_noop: Check) -> None:
+    loader = 'torch.set_default_device("cuda")\nloader = DataLoader(dataset)\n'
+    check_noop(script(loader), "new tensors are made on the GPU by default")
+
+
+def test_keyword_dict_shared_with_a_loader_that_must_not(check_noop: Check) -> None:
+    loader = """\
+        kwargs = {"batch_size": 4}
+        loader = DataLoader(dataset, **kwargs)
+        other = DataLoader(TensorDataset(torch.rand(9, 3).cuda()), **kwargs)
+    """
+    check_noop(script(loader), "it shares its arguments with a loader that must not")
