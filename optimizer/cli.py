@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated, cast
 
@@ -57,6 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _BROKEN_PIPE
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
+    except Exception:
+        # Not left to Python: its exit status for this is 1, which says "would change" here.
+        traceback.print_exc()
+        print("torchopt: internal error, please report it with the lines above", file=sys.stderr)
+        return ExitCode.USAGE
 
 
 @app.callback(invoke_without_command=True)

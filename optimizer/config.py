@@ -54,14 +54,14 @@ class Settings:
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, object]) -> Settings:
-        """The settings of ``flags``: by field name, as typed, None when absent.
+        """The settings of ``flags``: by field name, as typed, None or empty when absent.
 
         Raises :class:`TorchoptError` naming the flag when a value is none.
         """
         values: dict[str, Any] = {
             key: _parsed(key, _typed_number(key, value), f"--{_dashed(key)}")
             for key, value in flags.items()
-            if value is not None
+            if value not in (None, [], ())
         }
         return cls(**values)
 

@@ -22,11 +22,12 @@ class RawCommand(TyperCommand):
             print(ctx.get_help())
             ctx.exit()
         for parameter in self.params:
+            several = parameter.nargs != 1 or getattr(parameter, "multiple", False)
             value: Any = given.get(parameter.name or "")
             # Newer versions of click have a marker of their own for what was not given.
-            if value == () or not isinstance(value, str | bool | list | tuple):
-                value = None
-            if value is None and parameter.required:
+            if not isinstance(value, str | bool | list | tuple):
+                value = () if several else None
+            if value in (None, ()) and parameter.required:
                 ctx.fail(f"Missing argument {parameter.metavar or parameter.name}.")
             ctx.params[parameter.name] = value
         if unexpected:

@@ -103,18 +103,25 @@ def test_what_stops_a_command(
     status: int,
     message: str,
 ) -> None:
-    def rules() -> cli.Action:
-        def action(_: tuple[str, ...]) -> int:
-            raise raised
-
-        return action
-
-    app = cli.typer.Typer(rich_markup_mode=None)
-    app.command()(rules)
-    app.callback()(lambda: None)
-    monkeypatch.setattr(cli, "app", app)
-    assert main(["rules"]) == status
+    assert run_raising(monkeypatch, raised) == status
     assert capsys.readouterr() == ("", message)
+
+
+def test_our_own_faults_are_no_findings(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    assert run_raising(monkeypatch, KeyError("a fault")) == 2
+    err = capsys.readouterr().err
+    assert "KeyError: 'a fault'" in err
+    assert err.endswith("torchopt: internal error, please report it with the lines above\n")
+
+
+def run_raising(monkeypatch: pytest.MonkeyPatch, raised: BaseException) -> int:
+    """The exit status of a command that raises ``raised``."""
+
+    def action(_: tuple[str, ...]) -> int:
+        raise raised
+
+    monkeypatch.setattr(cli, "app", lambda *_, **__: action)
+    return main(["rules"])
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
