@@ -148,9 +148,8 @@ def _environment(settings: RunSettings) -> dict[str, str]:
         # https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html
         environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if settings.full_precision:
-        # https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
         environment["TORCHDYNAMO_DISABLE"] = "1"
-        # https://docs.nvidia.com/deeplearning/frameworks/pytorch-release-notes/
+        # https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
         environment["NVIDIA_TF32_OVERRIDE"] = "0"
     return environment
 

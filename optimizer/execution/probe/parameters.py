@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .fingerprints import dtype_name, sha256, total_bytes, write_safetensors
@@ -28,6 +28,7 @@ class Parameters:
         self._infos: list[dict[str, Any]] = []
         self._names: dict[int, str] = {}
         self._named: dict[str, Tensor] = {}
+        self._roots: list[tuple[nn.Module, str]] = []  # kept: they die with the script's frames
         self._shown: set[int] = set()
         self.snapshots: list[dict[str, Any]] = []
 
@@ -77,6 +78,7 @@ class Parameters:
             positions = {f"parameter{i}": parameter for i, parameter in enumerate(trained)}
         self._named |= name_parameters(positions)
         self._names = {id(parameter): name for name, parameter in self._named.items()}
+        self._roots = label_roots(self._named.values())
 
     def snapshot(self, after_round: int) -> None:
         """Keep every named parameter as it is now; once per round."""
@@ -91,10 +93,9 @@ class Parameters:
 
     def buffers(self) -> dict[str, Tensor]:
         """The buffers of the root modules that hold a named parameter."""
-        labels = label_roots(self._named.values())
         return {
             f"{label}.{name}": buffer
-            for root, label in labels
+            for root, label in self._roots
             for name, buffer in entries_of(root, "_buffers")
         }
 
