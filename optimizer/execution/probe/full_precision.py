@@ -21,7 +21,15 @@ def compute_in_full_precision(patches: Patches) -> None:
     multiplies by a power of two, which is exact.
     """
     patches.wrap(torch.autocast, "__enter__", _disabled)
-    patches.wrap(torch, "set_float32_matmul_precision", lambda original: lambda precision: None)
+    patches.wrap(torch, "set_float32_matmul_precision", _ignored)
+
+
+def _ignored(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(precision: str) -> None:
+        """Leave the precision as it is."""
+
+    return wrapper
 
 
 def _disabled(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 Relative paths need no help to be read: the working directory is in the mirror. Before anything is written, the mirror
 is made ready for it (see :class:`Mirror`); an absolute path outside is replaced by its place in the mirror. Python
-code that gets past these functions meets the audit hook, which refuses to write outside the scratch area.
+code that gets past these functions meets the audit hook (:mod:`.audit`).
 """
 
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownArgumentType=false
@@ -25,18 +25,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .audit import WRITE_FLAGS, Audit
 from .mirror import Mirror
 
 READ, ENTRY, FOLDER, DROP, KEEP = "read", "entry", "folder", "drop", "keep"
 """What is done to a path: looked at; made, moved or removed; removed as a folder; overwritten; changed in place."""
 
-_PATH_ARGUMENTS = {
-    "access": (READ,),
-    "getxattr": (READ,),
-    "listdir": (READ,),
-    "listxattr": (READ,),
-    "stat": (READ,),
-    "statvfs": (READ,),
+_READING = ("access", "getxattr", "listdir", "listxattr", "stat", "statvfs")
+_WRITING = {
     "mkdir": (ENTRY,),
     "mkfifo": (ENTRY,),
     "mknod": (ENTRY,),
@@ -56,15 +52,6 @@ _PATH_ARGUMENTS = {
     "removexattr": (KEEP,),
 }
 _DIRECTORY_DESCRIPTORS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
-_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_AUDITED = {
-    "os.remove": 1,
-    "os.rename": 2,
-    "os.rmdir": 1,
-    "os.mkdir": 1,
-    "os.link": 2,
-    "os.truncate": 1,
-}
 
 
 class Redirection:
@@ -73,14 +60,18 @@ class Redirection:
     def __init__(self, mirror: Mirror) -> None:
         self.mirror = mirror
         self._state = threading.local()
+        self._own = mirror.scratch + "/"
         self._wrappers: list[tuple[Any, Any]] = []
         self._lstat, self._readlink, self._scandir = os.lstat, os.readlink, os.scandir
 
     def install(self) -> None:
         """Redirect this process, for good. Children that are forked inherit it."""
-        for name, hows in _PATH_ARGUMENTS.items():
+        for name in _READING:
             if hasattr(os, name):
-                self._replace(name, self._with_paths(getattr(os, name), hows))
+                self._replace(name, self._reading(getattr(os, name)))
+        for name, hows in _WRITING.items():
+            if hasattr(os, name):
+                self._replace(name, self._writing(getattr(os, name), hows))
         for name in ("open", "lstat", "readlink", "scandir", "chdir"):
             self._replace(name, getattr(self, f"_{name}_like")(getattr(os, name)))
         opener = self._file_like(io.open)
@@ -91,17 +82,17 @@ class Redirection:
         shutil._use_fd_functions = False  # pyright: ignore[reportAttributeAccessIssue]
         start = subprocess.Popen.__init__
         subprocess.Popen.__init__ = self._popen_like(start)  # pyright: ignore[reportAttributeAccessIssue]
-        sys.addaudithook(self._audit)
+        sys.addaudithook(Audit(self.mirror, lambda: getattr(self._state, "busy", False)))
 
     def ready(self, path: Any, how: str, directory: int | None = None) -> Any:
         """Make ``path`` ready for ``how`` and give the path to use: itself, unless it lies outside the mirror."""
         if isinstance(path, int) or getattr(self._state, "busy", False):
             return path
         try:
-            text = os.fsdecode(path)
+            text = path if type(path) is str else os.fsdecode(path)
         except TypeError:  # the function itself will complain
             return path
-        if how is READ and directory is None and not text.startswith("/"):
+        if how is READ and directory is None and not (text.startswith("/") and self._outside(text)):
             return path
         base = os.getcwd() if directory is None else _folder_of(directory)
         full = os.path.normpath(os.path.join(base, text))
@@ -113,6 +104,10 @@ class Redirection:
         if used == full and directory is None:
             return path
         return os.fsencode(used) if isinstance(path, bytes) else used
+
+    def _outside(self, path: str) -> bool:
+        """Whether an absolute path may lie outside the scratch area; what is inside is read as it is."""
+        return not path.startswith(self._own) or "/.." in path
 
     def _prepare(self, full: str, how: str) -> str:
         """``full`` made ready; ``full`` itself where that path, used as it is, leads to the right place."""
@@ -151,28 +146,42 @@ class Redirection:
                 if value is original:
                     setattr(accessor, name, staticmethod(wrapper))
 
-    def _with_paths(self, function: Callable[..., Any], hows: tuple) -> Callable[..., Any]:
-        parameters = {1: ("path",), 2: ("src", "dst")}[len(hows)]
+    def _reading(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            if args:
+                args = (self.ready(args[0], READ, kwargs.get("dir_fd")), *args[1:])
+            elif "path" in kwargs:
+                args = (self.ready(kwargs.pop("path"), READ, kwargs.get("dir_fd")),)
+            if kwargs and not kwargs.get("follow_symlinks", True) and function.__name__ == "stat":
+                return self.lstat_of(args[0])
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    def _writing(self, function: Callable[..., Any], hows: tuple) -> Callable[..., Any]:
+        """``hows`` say what is done to the one path, or to ``src`` and ``dst``."""
+        names = ("path",) if len(hows) == 1 else ("src", "dst")
+        descriptors = ("dir_fd",) if len(hows) == 1 else ("src_dir_fd", "dst_dir_fd")
+        if function.__name__ == "symlink":
+            descriptors = ("dir_fd", "dir_fd")
 
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
-            descriptors = [kwargs.get(name) for name in _DIRECTORY_DESCRIPTORS]
-            new, used = list(args), dict(kwargs)
-            for position, how in enumerate(hows):
-                directory = descriptors[0] if len(hows) == 1 else descriptors[1 + position]
-                directory = descriptors[0] if function.__name__ == "symlink" else directory
+            new = list(args)
+            for position, (name, descriptor, how) in enumerate(
+                zip(names, descriptors, hows, strict=True)
+            ):
+                directory = kwargs.get(descriptor)
                 if how is None:
                     continue
                 if position < len(args):
                     new[position] = self.ready(args[position], how, directory)
-                elif parameters[position] in kwargs:
-                    name = parameters[position]
-                    used[name] = self.ready(kwargs[name], how, directory)
-            if function.__name__ == "stat" and not kwargs.get("follow_symlinks", True):
-                return self.lstat_of(new[0] if new else used["path"])
+                elif name in kwargs:
+                    kwargs[name] = self.ready(kwargs[name], how, directory)
             if function.__name__ == "mkdir":
-                self._open_existing(new[0] if new else used["path"])
-            return function(*new, **used)
+                self._open_existing(new[0] if new else kwargs["path"])
+            return function(*new, **kwargs)
 
         return wrapper
 
@@ -190,7 +199,7 @@ class Redirection:
         @functools.wraps(function)
         def wrapper(file, mode="r", *args, **kwargs):
             how = READ
-            if set(mode) & set("wax+"):
+            if mode not in ("r", "rb") and set(mode) & set("wax+"):
                 how = DROP if "w" in mode else ENTRY if "x" in mode else KEEP
             return function(self.ready(file, how), mode, *args, **kwargs)
 
@@ -200,7 +209,7 @@ class Redirection:
         @functools.wraps(function)
         def wrapper(path, flags, mode=0o777, *, dir_fd=None):
             how = READ
-            if flags & _WRITE_FLAGS:
+            if flags & WRITE_FLAGS:
                 how = ENTRY if flags & os.O_EXCL else DROP if flags & os.O_TRUNC else KEEP
             new = self.ready(path, how, dir_fd)
             return function(new, flags, mode, dir_fd=dir_fd if new is path else None)
@@ -279,45 +288,6 @@ class Redirection:
             return function(popen, *args, **kwargs)
 
         return wrapper
-
-    def _audit(self, event: str, args: tuple) -> None:
-        if event == "open":
-            path, _, flags = args
-            if isinstance(flags, int) and flags & _WRITE_FLAGS:
-                self._refuse_outside(path)
-        elif event in _AUDITED and not getattr(self._state, "busy", False):
-            for path in args[: _AUDITED[event]]:
-                self._refuse_outside(path, of_entry=True)
-
-    def _refuse_outside(self, path: Any, of_entry: bool = False) -> None:
-        """Raise PermissionError where writing to ``path`` would change a file that is not the run's own."""
-        if isinstance(path, int) or path is None:
-            return
-        full = os.path.join(os.getcwd(), os.fsdecode(path))
-        folder, name = os.path.split(full)
-        real = os.path.join(self._real(folder), name) if of_entry else self._real(full)
-        if not any(real == own or real.startswith(own + "/") for own in self.mirror.shared):
-            raise PermissionError(f"torchopt: a run may not write outside its scratch area: {real}")
-
-    def _real(self, path: str) -> str:
-        """``realpath`` that sees the mirror's own links, with the unredirected functions."""
-        parts, real = [name for name in path.split("/") if name], "/"
-        for _ in range(1000):
-            if not parts:
-                break
-            name = parts.pop(0)
-            if name in (".", ".."):
-                real = os.path.dirname(real) if name == ".." else real
-                continue
-            step = os.path.join(real, name)
-            try:
-                target = self._readlink(step)
-            except OSError:
-                real = step
-                continue
-            parts = [part for part in target.split("/") if part] + parts
-            real = "/" if target.startswith("/") else real
-        return real
 
 
 class _Entry:
