@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from torchopt_cli.optimizer.comparison.verdict import Outcome
+from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Options, Tier
 from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
 from torchopt_cli.optimizer.source import Sources
+from torchopt_cli.optimizer.verification import VerifySettings, verify
 from torchopt_cli.transforms.registry import all_transforms
 
 Files: TypeAlias = str | Mapping[str, str]
@@ -88,5 +92,38 @@ def check_noop(name: str, rewrite: Callable[..., RewriteResult]) -> Callable[...
         if reason is not None:
             messages = [skip.message for file in result.files for skip in file.skips]
             assert any(reason in message for message in messages), messages
+
+    return check
+
+
+@pytest.fixture
+def check_verified(
+    name: str, tmp_path: Path, rewrite: Callable[..., RewriteResult]
+) -> Callable[..., None]:
+    """``check_verified(source)``: the transform changes ``source``, and a run of both versions finds them equal."""
+
+    def check(source: str, **options: Any) -> None:
+        result = rewrite(source, [name], **options)
+        assert any(file.changed for file in result.files), [
+            skip for file in result.files for skip in file.skips
+        ]
+        after = tmp_path / "rewritten.py"
+        after.write_text(result.files[0].text)
+        tier = next(t.tier for t in all_transforms() if t.name == name)
+        report = verify(
+            ScriptVersion(result.entry),
+            ScriptVersion(after),
+            VerifySettings(
+                Path(sys.executable),
+                tmp_path,
+                tier=tier,
+                steps=6,
+                timeout_s=120.0,
+                measure_speed=False,
+                env={"OMP_NUM_THREADS": "1"},
+            ),
+        )
+        assert report.verdict is not None, report.original_failure
+        assert report.verdict.outcome is Outcome.EQUIVALENT, report.verdict.findings
 
     return check

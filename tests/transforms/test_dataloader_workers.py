@@ -967,3 +967,33 @@ def test_reason_tells_about_random_draws(
     result = rewrite(script("loader = DataLoader(dataset)\n", code), ["dataloader-workers"])
     (change,) = result.files[0].changes  # type: ignore[attr-defined]
     assert said in change.reason
+
+
+VERIFIED = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+torch.manual_seed(0)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+augment = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+dataset = datasets.FakeData(24, (3, 8, 8), 4, transform=augment)
+loader = DataLoader(dataset, batch_size=8, shuffle=True)
+model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for images, labels in loader:
+        images, labels = images.to(device), labels.to(device)
+        loss = nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(epoch, loss.item())
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_training_is_the_same(check_verified: Check) -> None:
+    check_verified(VERIFIED)

@@ -214,3 +214,33 @@ def test_left_alone(check_noop: Check, loop: str, reason: str | None) -> None:
 
 def test_cpu_target(check_noop: Check) -> None:
     check_noop(script(LOOPS["to"].format("")), target="cpu")
+
+
+VERIFIED = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+torch.manual_seed(0)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+augment = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+dataset = datasets.FakeData(24, (3, 8, 8), 4, transform=augment)
+loader = DataLoader(dataset, batch_size=8, shuffle=True, pin_memory=True)
+model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for images, labels in loader:
+        images, labels = images.to(device), labels.to(device)
+        loss = nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(epoch, loss.item())
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_training_is_the_same(check_verified: Check) -> None:
+    check_verified(VERIFIED)
