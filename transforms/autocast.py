@@ -23,7 +23,6 @@ Source: https://docs.pytorch.org/docs/stable/amp.html and https://docs.pytorch.o
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -56,14 +55,13 @@ class Autocast(Transform):
             import torch
             from torch import nn
 
-            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-            model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+            model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).cuda()
             optimizer = torch.optim.Adam(model.parameters())
 
             for images, labels in loader:
                 optimizer.zero_grad()
-                outputs = model(images.to(device))
-                loss = nn.functional.cross_entropy(outputs, labels.to(device))
+                outputs = model(images.cuda())
+                loss = nn.functional.cross_entropy(outputs, labels.cuda())
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
@@ -72,21 +70,20 @@ class Autocast(Transform):
             import torch
             from torch import nn
 
-            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-            model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+            model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).cuda()
             optimizer = torch.optim.Adam(model.parameters())
             amp_dtype = (
-                torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+                torch.bfloat16
+                if torch.cuda.is_bf16_supported(including_emulation=False)
+                else torch.float16
             )
-            scaler = torch.amp.GradScaler(
-                "cuda", enabled=device.type == "cuda" and amp_dtype == torch.float16
-            )
+            scaler = torch.amp.GradScaler("cuda", enabled=amp_dtype == torch.float16)
 
             for images, labels in loader:
                 optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=amp_dtype, enabled=device.type == "cuda"):
-                    outputs = model(images.to(device))
-                    loss = nn.functional.cross_entropy(outputs, labels.to(device))
+                with torch.autocast("cuda", dtype=amp_dtype):
+                    outputs = model(images.cuda())
+                    loss = nn.functional.cross_entropy(outputs, labels.cuda())
                 scaler.scale(loss).backward()
                 scaler.unscale_(optimizer)
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -96,7 +93,7 @@ class Autocast(Transform):
     )
 
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
-        steps = [step for step in script.step_code if _runs(script, step)]
+        steps = [step for step in script.step_code if script.runs(step)]
         if not steps:
             for step in script.step_code:
                 yield self._skip(
@@ -169,7 +166,7 @@ class Autocast(Transform):
         """The evaluations of the trained networks, or why they stay in float32."""
         trained = {network.node for half in codes for network in half.networks}
         for evaluation in script.evaluation_code:
-            if not evaluation.regions or not _runs(script, evaluation):
+            if not evaluation.regions or not script.runs(evaluation):
                 continue
             found = half_code(script.resolver, evaluation)
             if isinstance(found, HalfCode):
@@ -190,13 +187,6 @@ class Autocast(Transform):
 
     def _skip(self, code: StepCode | EvaluationCode, reason: Fact | str, before: str = "") -> Skip:
         return self.skip(code.path, _span(code), before + _said(reason, code))
-
-
-def _runs(script: TrainingScript, code: StepCode | EvaluationCode) -> bool:
-    """Whether ``code`` is seen to run with the script; in the script's own file it is taken to."""
-    function = code.module.function(code.node)
-    own = code.node if isinstance(code.node, ast.FunctionDef | ast.AsyncFunctionDef) else function
-    return code.module is script.entry or own is None or own in script.functions_run
 
 
 def _span(code: StepCode | EvaluationCode) -> Span:

@@ -12,7 +12,7 @@ from .models import is_module_class, model_of, unwrap
 from .reach import Reached, lexical_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
-from .values import Class, External, Function, Made
+from .values import Class, External, Function, Instance, Made
 
 
 def networks_run(resolver: Resolver, nodes: Iterable[Reached]) -> tuple[Model, ...]:
@@ -127,10 +127,10 @@ def called_names(resolver: Resolver, reached: Reached) -> frozenset[str]:
 
 
 def method_name(resolver: Resolver, reached: Reached) -> str | None:
-    """``masked_fill`` for a call of that method on an object that is neither a module nor first-party."""
+    """``masked_fill`` for a call of that method on a tensor, as far as can be told: on nothing else that is known."""
     node = reached.node
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return None
-    if resolver.callees(node, reached.module) or resolver.names(node.func, reached.module):
-        return None
-    return node.func.attr
+    values = resolver.values(node.func, reached.module)
+    is_known = any(isinstance(v, External | Function | Class | Made | Instance) for v in values)
+    return None if is_known else node.func.attr

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
+from .values import Function
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
@@ -69,10 +70,29 @@ def _called(
 
 
 def functions_run(resolver: Resolver, module: Module) -> frozenset[FunctionNode | ast.Lambda]:
-    """The first-party functions that run, as far as can be seen, when ``module`` runs as a script."""
-    return frozenset(
-        callee
-        for reached in reached_nodes(resolver, module.tree.body, module, into_forward=True)
-        if isinstance(reached.node, ast.Call)
-        for callee, _ in _called(resolver, reached.node, reached.module)
-    )
+    """The first-party functions that run, as far as can be seen, when ``module`` runs as a script.
+
+    A function that is only named (``mp.spawn(main)``, ``partial(train, ..)``) is taken to be called by whoever gets it.
+    """
+    found: set[FunctionNode | ast.Lambda] = set()
+    pending: list[tuple[list[ast.AST], Module]] = [(list(module.tree.body), module)]
+    while pending:
+        nodes, current = pending.pop()
+        for node in lexical_nodes(nodes):
+            for function, owner in _mentioned(resolver, node, current):
+                if function not in found:
+                    found.add(function)
+                    body = function.body if isinstance(function.body, list) else [function.body]
+                    pending.append((list(body), owner))
+    return frozenset(found)
+
+
+def _mentioned(
+    resolver: Resolver, node: ast.AST, module: Module
+) -> Iterator[tuple[FunctionNode | ast.Lambda, Module]]:
+    if isinstance(node, ast.Call):
+        yield from _called(resolver, node, module)
+    elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+        for value in resolver.values(node, module):
+            if isinstance(value, Function):
+                yield value.node, value.module

@@ -123,6 +123,12 @@ class TrainingScript:
         """The first-party functions that run, as far as can be seen, when the script does."""
         return functions_run(self.resolver, self.entry)
 
+    def runs(self, code: StepCode | EvaluationCode) -> bool:
+        """Whether ``code`` is seen to run with the script; in the script's own file it is taken to."""
+        is_function = isinstance(code.node, ast.FunctionDef | ast.AsyncFunctionDef)
+        function = code.node if is_function else code.function
+        return code.module is self.entry or function is None or function in self.functions_run
+
     def values(self, expression: ast.expr, module: Module) -> Values:
         """What ``expression`` may evaluate to."""
         return self.resolver.values(expression, module)

@@ -1,0 +1,163 @@
+"""Which trained networks can be compiled, where, and what keeps the others from it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from .classes import class_attribute
+from .compile_points import CompilePoint, compile_point
+from .facts import CallFact, DataLoader, Fact, Model
+from .forward_code import called_names
+from .graph_breaks import CompileObstacle, compile_obstacles
+from .loops import forward_calls
+from .models import models_in
+from .reach import Reached, reached_nodes
+from .resolver import Resolver
+from .signatures import call_argument
+from .steps import StepCode
+from .syntax import FunctionNode, Module
+
+FEWEST_STEPS = 500
+"""Compiling takes the time of some hundred steps of most networks; below this number it is not paid back."""
+_PADDING = frozenset(
+    {
+        "torch.nn.utils.rnn.pad_sequence",
+        "transformers.DataCollatorWithPadding",
+        "transformers.DataCollatorForSeq2Seq",
+        "transformers.DataCollatorForLanguageModeling",
+    }
+)
+
+
+def compiled_networks(resolver: Resolver) -> tuple[Model, ...]:
+    """The networks that are compiled in place (``model.compile()``) somewhere in the script."""
+    found: dict[ast.Call, Model] = {}
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "compile":
+                for model in models_in(resolver, resolver.values(call.func.value, module)):
+                    found.setdefault(model.node, model)
+    return tuple(found.values())
+
+
+def double_backward(resolver: Resolver, step: StepCode) -> Fact | None:
+    """A call in the step that keeps the graph of gradients, to differentiate them again."""
+    for reached in reached_nodes(resolver, step.body, step.module, into_forward=True):
+        if isinstance(reached.node, ast.Call):
+            graph = call_argument(reached.node, "create_graph")
+            if isinstance(graph, ast.Constant) and graph.value is True:
+                return Fact(reached.module, reached.node)
+    return None
+
+
+def compile_candidates(
+    resolver: Resolver,
+    step: StepCode,
+    trained: Iterable[Model],
+    run: frozenset[FunctionNode | ast.Lambda],
+) -> Iterator[tuple[CallFact, Model, CompilePoint | CompileObstacle]]:
+    """The networks ``step`` trains: a call of each, and its place or what keeps it from being compiled."""
+    networks = {network.node: network for network in trained}
+    nodes = list(reached_nodes(resolver, step.body, step.module))
+    called: set[ast.Call] = set()
+    for call in forward_calls(resolver, nodes):
+        for model in models_in(resolver, resolver.values(call.node.func, call.module)):
+            if model.node in networks and model.node not in called:
+                called.add(model.node)
+                yield call, model, _point(resolver, model, call, run)
+    for call in _method_calls(resolver, nodes):
+        function = call.node.func
+        assert isinstance(function, ast.Attribute)
+        for model in models_in(resolver, resolver.values(function.value, call.module)):
+            if model.node in networks and model.node not in called:
+                called.add(model.node)
+                why = (
+                    f"the step calls `{call.module.code(function)}`, which `compile` does not reach"
+                )
+                yield call, model, CompileObstacle(call.module, call.node, why)
+
+
+def _point(
+    resolver: Resolver,
+    network: Model,
+    call: CallFact,
+    run: frozenset[FunctionNode | ast.Lambda],
+) -> CompilePoint | CompileObstacle:
+    obstacle = next(compile_obstacles(resolver, network), None)
+    if obstacle is not None:
+        return obstacle
+    if network.cls is not None and class_attribute(resolver, network.cls, "compile"):
+        why = f"`{network.cls.node.name}` has a method `compile` of its own"
+        return CompileObstacle(network.module, network.node, why)
+    if (network.library_name or "").startswith("torchvision.models.detection."):
+        why = "detection networks branch on what they detect"
+        return CompileObstacle(network.module, network.node, why)
+    why = "no single place above the training loop is seen where the network is final"
+    point = compile_point(resolver, call.node.func, call.module, run)
+    return point or CompileObstacle(call.module, call.node, why)
+
+
+def _method_calls(resolver: Resolver, nodes: Iterable[Reached]) -> Iterator[CallFact]:
+    """The calls of first-party methods, and of ``forward``, on something."""
+    for reached in nodes:
+        node = reached.node
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr == "forward" or resolver.callees(node, reached.module):
+            yield CallFact(reached.module, node, node.func.attr)
+
+
+def provable_steps(resolver: Resolver, step: StepCode) -> int | None:
+    """How many steps the script takes, where loops over literal ranges say so; None where they do not."""
+    place = step.backwards[0].node
+    function = step.module.function(place)
+    sites = resolver.call_sites(function) if function is not None else ()
+    if any(site.module.loops(site.call) for site in sites):
+        return None
+    total = 1
+    for loop in step.module.loops(place):
+        count = _range_length(resolver, loop, step.module)
+        if count is None:
+            return None
+        total *= count
+    return total if step.module.loops(place) else None
+
+
+def _range_length(resolver: Resolver, loop: ast.AST, module: Module) -> int | None:
+    iterable = loop.iter if isinstance(loop, ast.For) else None
+    if not isinstance(iterable, ast.Call) or len(iterable.args) != 1:
+        return None
+    if "builtins.range" not in resolver.names(iterable.func, module):
+        return None
+    try:
+        count = resolver.literal(iterable.args[0], module)
+    except LookupError:
+        return None
+    return count if isinstance(count, int) else None
+
+
+def pads_batches(resolver: Resolver, loaders: Iterable[DataLoader]) -> bool:
+    """Whether the batches of ``loaders`` are padded to their longest sample, so that shapes vary."""
+    for loader in loaders:
+        collate = loader.arguments.get("collate_fn")
+        if collate is None:
+            continue
+        for value in resolver.values(collate.value, collate.module):
+            node = getattr(value, "node", None)
+            if isinstance(node, ast.FunctionDef | ast.Lambda):
+                owner = getattr(value, "module", collate.module)
+                if _pads(resolver, node, owner):
+                    return True
+            maker = getattr(getattr(value, "maker", None), "name", None)
+            if maker in _PADDING:
+                return True
+    return False
+
+
+def _pads(resolver: Resolver, function: ast.FunctionDef | ast.Lambda, module: Module) -> bool:
+    body = function.body if isinstance(function.body, list) else [function.body]
+    return any(
+        called_names(resolver, reached) & _PADDING
+        for reached in reached_nodes(resolver, body, module)
+    )

@@ -1,0 +1,157 @@
+"""Where a network can be compiled: below everything that makes, moves and wraps it, above the training loop."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from .loops import backward_calls
+from .reach import reached_nodes
+from .resolver import CallSite, Resolver
+from .scopes import Binding, Parameter, Scope
+from .signatures import argument_for
+from .syntax import FunctionNode, Module
+
+
+@dataclass(frozen=True, eq=False)
+class CompilePoint:
+    """Above ``statement`` the network is final, and known as ``code``."""
+
+    module: Module
+    statement: ast.stmt
+    code: str
+
+
+def compile_point(
+    resolver: Resolver,
+    network: ast.expr,
+    module: Module,
+    run: frozenset[FunctionNode | ast.Lambda],
+) -> CompilePoint | None:
+    """Where the network called as ``network`` can be compiled; None when there is no single place.
+
+    ``run`` are the functions that run with the script: calls in others do not count.
+    """
+    found = _Search(resolver, run).points(network, module, network)
+    points = [point for point in found or () if _trains(resolver, point)]
+    scopes = {(p.module, p.module.function(p.statement), p.code) for p in points}
+    if len(scopes) != 1:
+        return None
+    return min(points, key=lambda point: point.statement.lineno)
+
+
+def _trains(resolver: Resolver, point: CompilePoint) -> bool:
+    return bool(backward_calls(reached_nodes(resolver, [point.statement], point.module)))
+
+
+class _Search:
+    """Follows a network from where it is called to where it was made."""
+
+    def __init__(self, resolver: Resolver, run: frozenset[FunctionNode | ast.Lambda]) -> None:
+        self._resolver = resolver
+        self._run = run
+        self._seen: set[ast.AST] = set()
+
+    def points(self, network: ast.expr, module: Module, at: ast.AST) -> list[CompilePoint] | None:
+        """The places for what ``network`` stands for where ``at`` runs; None when one of them cannot be told."""
+        if isinstance(network, ast.Attribute):
+            return self._of_attribute(network, module, at)
+        found = module.scope(network).lookup(network.id) if isinstance(network, ast.Name) else None
+        return self._of_name(*found, module, at) if found is not None else None
+
+    def _of_name(
+        self, scope: Scope, bindings: list[Binding], module: Module, at: ast.AST
+    ) -> list[CompilePoint] | None:
+        function, name = module.function(at), bindings[0].name
+        if scope.node is not (function or module.tree):
+            # A name of the module, or of a function around this one: see who calls it.
+            return self._each_site(
+                function,
+                lambda site: (
+                    self._of_name(scope, bindings, module, site.call)
+                    if site.module is module
+                    else None
+                ),
+            )
+        if any(isinstance(binding.source, Parameter) for binding in bindings):
+            if len(bindings) > 1 or function is None:
+                return None
+            return self._each_site(function, lambda site: self._given(function, name, site))
+        statement = _above(module, at, [binding.node for binding in bindings])
+        return [CompilePoint(module, statement, name)] if statement is not None else None
+
+    def _given(
+        self, function: FunctionNode, name: str, site: CallSite
+    ) -> list[CompilePoint] | None:
+        passed = argument_for(function, name, site.call, site.bound)
+        if passed is None or passed.given is None:
+            return None
+        return self.points(passed.given, site.module, site.call)
+
+    def _of_attribute(
+        self, network: ast.Attribute, module: Module, at: ast.AST
+    ) -> list[CompilePoint] | None:
+        """``self.model``: in the outermost of the methods that lead to the call."""
+        function, cls = module.function(at), module.enclosing_class(at)
+        if function is None or cls is None or not function.args.args:
+            return None
+        if getattr(network.value, "id", None) != function.args.args[0].arg:
+            return None
+        sites = [s for s in self._sites(function) if s.module.enclosing_class(s.call) is cls]
+        if sites:
+            return self._each_site(
+                function, lambda site: self._of_attribute(network, module, site.call), sites
+            )
+        assigned = [v for v, _ in module.self_assignments.get((cls, network.attr), [])]
+        here = [value for value in assigned if module.function(value) is function]
+        statement = _above(module, at, here)
+        code = module.code(network)
+        return [CompilePoint(module, statement, code)] if statement is not None else None
+
+    def _each_site(
+        self,
+        function: FunctionNode | None,
+        found_at: Callable[[CallSite], list[CompilePoint] | None],
+        sites: Iterable[CallSite] | None = None,
+    ) -> list[CompilePoint] | None:
+        """What is found at every call of ``function``; None when there is none, or one leads nowhere."""
+        if function is None or function in self._seen:
+            return None
+        self._seen.add(function)
+        points: list[CompilePoint] = []
+        for site in self._sites(function) if sites is None else sites:
+            found = found_at(site)
+            if found is None:
+                return None
+            points += found
+        self._seen.discard(function)
+        return points or None
+
+    def _sites(self, function: FunctionNode) -> list[CallSite]:
+        """The calls of ``function`` that run with the script."""
+        return [
+            site
+            for site in self._resolver.call_sites(function)
+            if (caller := site.module.function(site.call)) is None or caller in self._run
+        ]
+
+
+def _above(module: Module, at: ast.AST, bindings: Sequence[ast.AST]) -> ast.stmt | None:
+    """The outermost loop around ``at`` that sets none of ``bindings``; the statement itself when in no loop.
+
+    None when every loop sets one of them, or when one comes later.
+    """
+    function = module.function(at)
+    if any(module.function(b) is not function for b in bindings):
+        return None
+    statement = module.statement(at)
+    loops = module.loops(at)
+    for loop in loops:
+        if any(binding in set(ast.walk(loop)) for binding in bindings):
+            break
+        statement = loop
+    if loops and statement not in loops:
+        return None
+    latest = max((getattr(binding, "lineno", 0) for binding in bindings), default=0)
+    return statement if latest < statement.lineno else None

@@ -1,0 +1,183 @@
+"""What in the code of a network keeps ``torch.compile`` from paying, or from working.
+
+What its tracer follows and what it breaks off at:
+https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/torch.compiler_faq.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .facts import Fact, Model
+from .forward_code import called_names, forward_code, layer_classes, method_name
+from .reach import Reached, lexical_nodes
+from .resolver import Resolver
+from .scopes import Assigned
+from .values import Class
+
+_RECURRENT = frozenset({"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"})
+_TENSOR_TESTS = frozenset(
+    "any all item sum max min mean norm isnan isinf isfinite equal allclose is_nonzero nonzero count_nonzero".split()
+)
+_TO_PYTHON = frozenset({"item", "tolist", "numpy", "is_nonzero"})
+_LEGACY_CONSTRUCTORS = frozenset(
+    f"torch.{prefix}{kind}Tensor"
+    for prefix in ("", "cuda.")
+    for kind in ("", "Float", "Double", "Half", "Long", "Int", "Byte", "Bool")
+)
+
+
+@dataclass(frozen=True, eq=False)
+class CompileObstacle(Fact):
+    """Code that ``torch.compile`` cannot take, or gains nothing from; ``message`` says why."""
+
+    message: str
+
+
+def compile_obstacles(resolver: Resolver, network: Model) -> Iterator[CompileObstacle]:
+    """What keeps ``network`` from being compiled, in its own forward code and in the layers it is made of."""
+    for cls in layer_classes(resolver, [network]):
+        yield from _recurrent_layers(resolver, cls)
+    for reached in forward_code(resolver, [network]):
+        message = _obstacle(resolver, reached)
+        if message is not None:
+            yield CompileObstacle(reached.module, reached.node, message)
+
+
+def _recurrent_layers(resolver: Resolver, cls: Class) -> Iterator[CompileObstacle]:
+    for node in lexical_nodes(_method_bodies(cls)):
+        if isinstance(node, ast.Call):
+            for name in resolver.names(node.func, cls.module):
+                package, _, last = name.rpartition(".")
+                if package == "torch.nn" and last in _RECURRENT:
+                    why = f"recurrent layers (`nn.{last}`) gain nothing from being compiled"
+                    yield CompileObstacle(cls.module, node, why)
+
+
+def _method_bodies(cls: Class) -> list[ast.AST]:
+    return [s for m in cls.node.body if isinstance(m, ast.FunctionDef) for s in m.body]
+
+
+def _obstacle(resolver: Resolver, reached: Reached) -> str | None:
+    match reached.node:
+        case ast.Call():
+            return _call(resolver, reached)
+        case (
+            ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test)
+        ):
+            return _data_dependent(resolver, test, reached)
+        case ast.For(iter=iterable):
+            return _loop_over_shape(resolver, iterable, reached)
+        case ast.AugAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+            return f"`self.{name}` changes in every pass, and each value is compiled anew"
+        case _:
+            return None
+
+
+def _call(resolver: Resolver, reached: Reached) -> str | None:
+    names = called_names(resolver, reached)
+    method = method_name(resolver, reached)
+    if method in _TO_PYTHON:
+        return f"`.{method}()` takes a value out of the graph"
+    if names & _LEGACY_CONSTRUCTORS or method == "new":
+        return "a legacy tensor constructor cannot be traced"
+    if any(n.startswith("numpy.random.") for n in names):
+        return "NumPy's random numbers cannot be traced"
+    if "builtins.print" in names:
+        return "printing breaks the graph"
+    if any(n.startswith("torch.nn.utils.rnn.") for n in names):
+        return "packed sequences have another shape in every batch"
+    return None
+
+
+def _data_dependent(resolver: Resolver, test: ast.expr, reached: Reached) -> str | None:
+    """A branch on the value of a tensor."""
+    for node in ast.walk(test):
+        if not isinstance(node, ast.Call):
+            continue
+        inner = Reached(node, reached.module, False)
+        names = called_names(resolver, inner)
+        on_tensor = method_name(resolver, inner) in _TENSOR_TESTS
+        if on_tensor or any(
+            n.rpartition(".")[0] == "torch" and n.rpartition(".")[2] in _TENSOR_TESTS for n in names
+        ):
+            return "a branch depends on the values in a tensor"
+    return None
+
+
+def _loop_over_shape(resolver: Resolver, iterable: ast.expr, reached: Reached) -> str | None:
+    """A loop over a dimension of the input: it is unrolled, for every length anew."""
+    if not isinstance(iterable, ast.Call) or "builtins.range" not in resolver.names(
+        iterable.func, reached.module
+    ):
+        return None
+    for node in [inner for argument in iterable.args for inner in _with_values(argument, reached)]:
+        is_size = isinstance(node, ast.Call) and method_name(
+            resolver, Reached(node, reached.module, False)
+        ) in {"size", "dim"}
+        if is_size or (isinstance(node, ast.Attribute) and node.attr == "shape"):
+            return "a loop over a dimension of the input is unrolled"
+    return None
+
+
+def _with_values(node: ast.expr, reached: Reached) -> Iterator[ast.AST]:
+    """The nodes of ``node`` and of what is assigned to the local names in it."""
+    for inner in ast.walk(node):
+        yield inner
+        if isinstance(inner, ast.Name):
+            found = reached.module.scope(inner).lookup(inner.id)
+            for binding in found[1] if found else ():
+                if isinstance(binding.source, Assigned):
+                    yield from ast.walk(binding.source.value)
+
+
+def script_compile_obstacle(resolver: Resolver) -> CompileObstacle | None:
+    """What about the script as a whole keeps its networks from being compiled."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            message = _in_script(resolver, Reached(call, module, True))
+            if message is not None:
+                return CompileObstacle(module, call, message)
+    return None
+
+
+def _in_script(resolver: Resolver, reached: Reached) -> str | None:
+    names = called_names(resolver, reached)
+    for prefix, message in _SCRIPT_WIDE:
+        if any(n.startswith(prefix) for n in names):
+            return message
+    function = reached.node.func if isinstance(reached.node, ast.Call) else None
+    method = function.attr if isinstance(function, ast.Attribute) else None
+    if method in _HOOKS:
+        return "hooks on modules may not run once the network is compiled"
+    if method in {"to_sparse", "to_sparse_csr", "to_sparse_coo"}:
+        return "sparse tensors are not compiled"
+    if method in {"add_graph", "share_memory"}:
+        return f"`.{method}()` needs the network uncompiled"
+    return None
+
+
+_SCRIPT_WIDE = (
+    ("torch.compile", "it is compiled already"),
+    ("torch._dynamo", "it is compiled already"),
+    ("torch.jit.", "the script exports the network with TorchScript"),
+    ("torch.onnx.", "the script exports the network to ONNX"),
+    ("torch.export.", "the script exports the network"),
+    ("torch.fx.", "the script rewrites the network with FX"),
+    ("torch.ao.quantization.", "the script quantizes the network"),
+    ("torch.quantization.", "the script quantizes the network"),
+    ("torch.cuda.graph", "the step is captured in a CUDA graph"),
+    ("torch.cuda.make_graphed_callables", "the step is captured in a CUDA graph"),
+    ("torch.nn.parallel.DataParallel", "DataParallel replicas are not compiled"),
+    ("torch.nn.parallel.data_parallel", "DataParallel replicas are not compiled"),
+    ("torch.sparse", "sparse tensors are not compiled"),
+    ("torch.spmm", "sparse tensors are not compiled"),
+    ("torch.func.", "the script uses function transforms"),
+    ("functorch.", "the script uses function transforms"),
+)
+_HOOKS = frozenset(
+    "register_forward_hook register_forward_pre_hook register_full_backward_hook register_backward_hook "
+    "register_full_backward_pre_hook".split()
+)

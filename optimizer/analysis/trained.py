@@ -1,0 +1,49 @@
+"""Which networks an optimizer trains."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .facts import Model, Optimizer
+from .models import models_in
+from .resolver import Resolver
+from .scopes import Assigned
+from .syntax import Module
+
+_PARAMETERS = frozenset({"parameters", "named_parameters"})
+
+
+def trained_networks(resolver: Resolver, optimizers: tuple[Optimizer, ...]) -> tuple[Model, ...]:
+    """The networks whose ``parameters()`` an optimizer is made with, directly or through names and lists."""
+    found: dict[ast.Call, Model] = {}
+    for optimizer in optimizers:
+        given = [*optimizer.node.args, *(keyword.value for keyword in optimizer.node.keywords)]
+        for argument in given:
+            for receiver, module in _receivers(resolver, argument, optimizer.module, set()):
+                for model in models_in(resolver, resolver.values(receiver, module)):
+                    found.setdefault(model.node, model)
+    return tuple(found.values())
+
+
+def _receivers(
+    resolver: Resolver, node: ast.expr, module: Module, seen: set[ast.AST]
+) -> Iterator[tuple[ast.expr, Module]]:
+    """What ``.parameters()`` is called on in ``node`` and in what its names stand for."""
+    if node in seen:
+        return
+    seen.add(node)
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and inner.attr in _PARAMETERS:
+            yield inner.value, module
+        elif isinstance(inner, ast.Name):
+            found = module.scope(inner).lookup(inner.id)
+            for binding in found[1] if found else ():
+                if isinstance(binding.source, Assigned):
+                    yield from _receivers(resolver, binding.source.value, module, seen)
+        elif isinstance(inner, ast.Call):
+            for callee in resolver.callees(inner, module):
+                if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "forward":
+                    for returned in ast.walk(callee.node):
+                        if isinstance(returned, ast.Return) and returned.value is not None:
+                            yield from _receivers(resolver, returned.value, callee.module, seen)

@@ -1,0 +1,224 @@
+"""Compiles the networks that are trained, in place: ``model.compile()``.
+
+``torch.compile`` fuses the many small operations of a training step into few kernels and saves most of the Python in
+between. ``model.compile()`` compiles the module's own call: it stays the same object, with the same ``state_dict`` keys,
+children and pickle, where ``model = torch.compile(model)`` puts ``_orig_mod.`` into checkpoints. Nothing is compiled until
+the first batch, which takes up to a minute longer.
+
+It is written above the training loop, where the network has been moved, loaded and wrapped. Scripts that may run without
+a GPU compile only on one: compiling for the CPU needs a C++ compiler and gains less. Networks whose batches are padded to
+their longest sample are compiled with ``dynamic=True``, so that not every length is compiled anew.
+
+Not for networks that branch on the values in a tensor, take values out of the graph (``.item()``, ``print``), build tensors
+with legacy constructors, loop over a dimension of their input or spend their time in ``nn.LSTM`` and its like; not with
+gradient penalties and other double backward, under ``DataParallel``, with hooks on modules, or where the script scripts,
+traces, exports or compiles by itself; not where a step calls methods of the network instead of the network; not for
+a handful of steps; not on Windows, for which there is no Triton, nor on a Python that this PyTorch cannot compile for.
+
+Source: https://docs.pytorch.org/docs/stable/generated/torch.compile.html and
+https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.compile
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..optimizer.analysis.compilation import (
+    FEWEST_STEPS,
+    compile_candidates,
+    compiled_networks,
+    double_backward,
+    pads_batches,
+    provable_steps,
+)
+from ..optimizer.analysis.compile_points import CompilePoint
+from ..optimizer.analysis.facts import DeviceKind, Fact, Model
+from ..optimizer.analysis.graph_breaks import CompileObstacle, script_compile_obstacle
+from ..optimizer.analysis.network_device import network_device, uses_cuda
+from ..optimizer.analysis.precision import PrecisionUse, find_frameworks
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.steps import StepCode
+from ..optimizer.analysis.trained import trained_networks
+from ..optimizer.options import Options, Target, Tier
+from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
+from .base import Change, Example, Skip, Stage, Transform
+
+_FIRST_PYTORCH = {(3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
+"""The first PyTorch release whose compiler runs on a Python version, from the release notes; earlier ones always do."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Final:
+    """A network a step trains, and where it is final."""
+
+    step: StepCode
+    network: Model
+    point: CompilePoint
+
+
+class Compile(Transform):
+    name: ClassVar[str] = "compile"
+    tier: ClassVar[Tier] = Tier.NUMERIC
+    stage: ClassVar[Stage] = Stage.COMPILE
+    example: ClassVar[Example] = Example(
+        before="""
+            import torch
+            from torch import nn
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+            optimizer = torch.optim.Adam(model.parameters())
+
+            for epoch in range(20):
+                for images, labels in loader:
+                    optimizer.zero_grad()
+                    outputs = model(images.to(device))
+                    loss = nn.functional.cross_entropy(outputs, labels.to(device))
+                    loss.backward()
+                    optimizer.step()
+        """,
+        after="""
+            import torch
+            from torch import nn
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+            optimizer = torch.optim.Adam(model.parameters())
+            if device.type == "cuda":
+                model.compile()
+
+            for epoch in range(20):
+                for images, labels in loader:
+                    optimizer.zero_grad()
+                    outputs = model(images.to(device))
+                    loss = nn.functional.cross_entropy(outputs, labels.to(device))
+                    loss.backward()
+                    optimizer.step()
+        """,
+    )
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        steps = [step for step in script.step_code if script.runs(step)]
+        refusal = _refusal(script, options) if steps else None
+        compiled = {network.node for network in compiled_networks(script.resolver)}
+        trained = trained_networks(script.resolver, script.optimizers)
+        final: dict[tuple[ast.stmt, str], _Final] = {}
+        for step in steps:
+            reason = refusal or _step_refusal(script, step)
+            if reason is not None:
+                yield self._skip(step, reason)
+                continue
+            found = list(compile_candidates(script.resolver, step, trained, script.functions_run))
+            if not found:
+                yield self._skip(
+                    step, "the step calls no network that an optimizer is seen to train"
+                )
+            for call, network, point in found:
+                if network.node in compiled:
+                    yield self._skip(step, "the network is compiled already")
+                elif isinstance(point, CompileObstacle):
+                    yield self.skip(call.path, call.span, _said(point, call))
+                else:
+                    final.setdefault((point.statement, point.code), _Final(step, network, point))
+        places = dict.fromkeys(statement for statement, _ in final)
+        for place in places:
+            yield self._compiled(
+                script, [f for f in final.values() if f.point.statement is place], options
+            )
+
+    def _compiled(
+        self, script: TrainingScript, together: Sequence[_Final], options: Options
+    ) -> Change | Skip:
+        step, point = together[0].step, together[0].point
+        device = network_device(script.resolver, [each.network for each in together])
+        condition = None
+        if script.targets_cuda(options):
+            if device.kind is DeviceKind.CPU:
+                return self._skip(step, "the network is never moved to a GPU")
+            condition = uses_cuda(script.resolver, device, point.statement, point.module)
+        names = [each.point.code for each in together]
+        code = _code(names, condition, pads_batches(script.resolver, step.loop.loaders))
+        return self.change(
+            step.path,
+            step.backwards[0].span,
+            f"{_listed(names)} compiled in place{_place(point, step)}",
+            "the network is final there, and its forward code runs in one graph",
+            (FileEdit(point.module.path, _insertion(point, code)),),
+        )
+
+    def _skip(self, step: StepCode, reason: Fact | str) -> Skip:
+        return self.skip(step.path, step.backwards[0].span, _said(reason, step))
+
+
+def _insertion(point: CompilePoint, code: str) -> InsertBefore | InsertAfter:
+    """Below the statement that ends the set-up, above the comments and blank lines that lead up to the loop."""
+    block = point.module.block(point.statement)
+    index = block.index(point.statement)
+    before = block[index - 1] if index else None
+    if before is None or isinstance(
+        before, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+    ):
+        return InsertBefore(point.module.span(point.statement), code)
+    if isinstance(before, ast.Expr) and isinstance(before.value, ast.Constant):
+        return InsertBefore(point.module.span(point.statement), code)
+    return InsertAfter(point.module.span(before), code)
+
+
+def _code(names: Sequence[str], condition: str | None, dynamic: bool) -> str:
+    arguments = "dynamic=True" if dynamic else ""
+    lines = [f"{name}.compile({arguments})" for name in names]
+    if condition is None:
+        return "\n".join(lines)
+    return "\n".join([f"if {condition}:", *(f"    {line}" for line in lines)])
+
+
+def _listed(names: Sequence[str]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
+def _place(point: CompilePoint, step: StepCode) -> str:
+    line = point.module.span(point.statement).line
+    where = "" if point.module is step.module else f" of {point.module.path.name}"
+    return f" above the training loop (line {line}{where})"
+
+
+def _said(reason: Fact | str, place: Fact) -> str:
+    """The reason in words, with the place where it was seen if that is another."""
+    if isinstance(reason, str):
+        return reason
+    match reason:
+        case CompileObstacle():
+            text = reason.message
+        case PrecisionUse():
+            text = f"{reason.what} runs the step in its own way"
+        case _:
+            text = "the step differentiates its gradients, which compiled code cannot"
+    line = reason.span.line
+    if reason.path == place.path:
+        return text if line == place.span.line else f"{text} (line {line})"
+    return f"{text} ({reason.path.name}:{line})"
+
+
+def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
+    """What about the script, or the machine it is for, keeps everything from being compiled."""
+    if options.platform == "win32":
+        return "there is no Triton for Windows, which compiled code for GPUs is written in"
+    python = max((v for v in _FIRST_PYTORCH if v <= options.python_version), default=None)
+    if python is not None and options.torch_version < _FIRST_PYTORCH[python]:
+        version, pytorch = (".".join(map(str, v)) for v in (python, _FIRST_PYTORCH[python]))
+        return f"on Python {version} torch.compile needs PyTorch {pytorch}"
+    if not script.targets_cuda(options) and options.target is not Target.CPU:
+        return "the script runs on the CPU, where compiling takes a C++ compiler and gains little (`--target cpu`)"
+    frameworks = find_frameworks(script.resolver)
+    return frameworks[0] if frameworks else script_compile_obstacle(script.resolver)
+
+
+def _step_refusal(script: TrainingScript, step: StepCode) -> Fact | str | None:
+    count = provable_steps(script.resolver, step)
+    if count is not None and count < FEWEST_STEPS:
+        return f"{count} steps do not pay back the time compiling takes"
+    return double_backward(script.resolver, step)
