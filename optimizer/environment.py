@@ -19,11 +19,11 @@ from .errors import TorchoptError
 
 Version = tuple[int, int]
 
-_IN_NAME = re.compile(r"python(\d)\.(\d+)")
-_IN_CONFIG = re.compile(r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", re.MULTILINE)
-_SYSTEM_SITE = re.compile(r"^include-system-site-packages\s*=\s*true", re.MULTILINE | re.IGNORECASE)
-_HOME = re.compile(r"^home\s*=\s*(.+?)\s*$", re.MULTILINE)
-_TORCH_VERSION = re.compile(r"^__version__\s*(?::[^=]*)?=\s*['\"](\d+)\.(\d+)", re.MULTILINE)
+_IN_NAME = r"python(\d)\.(\d+)"
+_IN_CONFIG = r"(?m)^version(?:_info)?\s*=\s*(\d+)\.(\d+)"
+_SYSTEM_SITE = r"(?mi)^include-system-site-packages\s*=\s*true"
+_HOME = r"(?m)^home\s*=\s*(.+?)\s*$"
+_TORCH_VERSION = r"(?m)^__version__\s*(?::[^=]*)?=\s*['\"](\d+)\.(\d+)"
 _ASK = (
     "import sys, importlib.util as u; s = u.find_spec('torch'); "
     "print(*sys.version_info[:2]); print((s and s.origin) or '')"
@@ -89,7 +89,7 @@ def _virtual_environment_config(python: Path) -> str:
 
 def _installed_version(python: Path) -> Version | None:
     config = _virtual_environment_config(python)
-    match = _IN_CONFIG.search(config) or _IN_NAME.search(os.path.realpath(python))
+    match = re.search(_IN_CONFIG, config) or re.search(_IN_NAME, os.path.realpath(python))
     prefix = python.parent.parent
     # The name of a wrapper or a shim proves nothing: its folder must look like an installation too.
     if match is None or not (
@@ -102,11 +102,11 @@ def _installed_version(python: Path) -> Version | None:
 def _site_packages(python: Path, version: Version) -> Iterator[Path]:
     name = f"python{version[0]}.{version[1]}"
     config = _virtual_environment_config(python)
-    home = _HOME.search(config)
+    home = re.search(_HOME, config)
     prefixes = [python.parent.parent]
     if not config:
         prefixes.append(Path(os.path.realpath(python)).parent.parent)
-    elif _SYSTEM_SITE.search(config) and home:
+    elif re.search(_SYSTEM_SITE, config) and home:
         prefixes.append(Path(home[1]).parent)
     for prefix in prefixes:
         yield from (prefix / lib / name / "site-packages" for lib in ("lib", "lib64", "local/lib"))
@@ -122,7 +122,7 @@ def _torch_version(folders: Iterator[Path]) -> Version | None:
             text = (folder / "torch" / "version.py").read_text(encoding="utf-8")
         except OSError:
             continue
-        match = _TORCH_VERSION.search(text)
+        match = re.search(_TORCH_VERSION, text)
         if match is not None:
             return int(match[1]), int(match[2])
     return None

@@ -6,7 +6,6 @@ import ast
 import codecs
 import os
 import re
-import secrets
 import shutil
 import stat
 import tokenize
@@ -283,7 +282,7 @@ class _Write:
                     os.unlink(leftover)
 
     def _beside(self, kind: str) -> Path:
-        return self.target.with_name(f".{self.target.name}.{secrets.token_hex(4)}.{kind}")
+        return self.target.with_name(f".{self.target.name}.{os.urandom(4).hex()}.{kind}")
 
 
 def _refuse_twice_the_same(writes: list[_Write]) -> None:

@@ -29,9 +29,7 @@ from .rewriting.edits import (
     Wrap,
 )
 
-_COMMENT = re.compile(
-    r"#\s*torchopt:\s*ignore(?P<file>-file)?(?![\w-])\s*(?:\[(?P<names>[^\]]*)\])?[\s:,-]*(?P<reason>[^#]*)"
-)
+_COMMENT = r"#\s*torchopt:\s*ignore(?P<file>-file)?(?![\w-])\s*(?:\[(?P<names>[^\]]*)\])?[\s:,-]*(?P<reason>[^#]*)"
 _INVISIBLE = frozenset(
     {tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 )
@@ -98,7 +96,7 @@ def _found(text: str) -> Iterator[Suppression]:
     waiting: list[tokenize.TokenInfo] = []
     first: int | None = None
     for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
-        if token.type == tokenize.COMMENT and _COMMENT.search(token.string):
+        if token.type == tokenize.COMMENT and re.search(_COMMENT, token.string):
             waiting.append(token)
         elif token.type == tokenize.NEWLINE:
             yield from (_suppression(comment, first or 1, token.start[0]) for comment in waiting)
@@ -114,7 +112,7 @@ def _found(text: str) -> Iterator[Suppression]:
 
 
 def _suppression(comment: tokenize.TokenInfo, first: int, last: int) -> Suppression:
-    match = _COMMENT.search(comment.string)
+    match = re.search(_COMMENT, comment.string)
     assert match is not None
     names = frozenset(name.strip() for name in (match["names"] or "").split(",") if name.strip())
     return Suppression(
