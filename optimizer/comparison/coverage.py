@@ -69,6 +69,8 @@ def _evaluations(original: Observations, other: Observations) -> Iterator[Findin
             message = (
                 f"evaluation of {module} after round {rounds} sees {theirs} samples, not {ours}"
             )
+        if theirs > ours:
+            message += "; is eval mode left on?"
         yield Finding(
             Kind.EVALUATION,
             message,

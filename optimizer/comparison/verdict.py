@@ -72,11 +72,14 @@ def judge_exact(
     original: Observations, repeats: Sequence[Observations], rewritten: Observations
 ) -> Verdict:
     """Bit for bit; against the original's own spread where its ``repeats`` differ from it."""
+    structure = compare_structure(original, rewritten, repeats)
+    if _crashed(structure):
+        return _conclude(Tier.EXACT, None, structure, "", step_figures(original, rewritten))
     differing = next((run for run in repeats if not repeats_itself(original, run)), None)
     if differing is not None:
         return _within_spread(original, repeats, rewritten, differing)
     findings = [
-        *compare_structure(original, rewritten, repeats),
+        *structure,
         *compare_bits(original, rewritten),
         *_printed(original, rewritten, repeats, (), None),
         *compare_checkpoint_values(original, rewritten, repeats, None),
@@ -88,6 +91,11 @@ def judge_exact(
         f"bit for bit the same over {original.rounds} steps",
         step_figures(original, rewritten),
     )
+
+
+def _crashed(structure: Sequence[Finding]) -> bool:
+    """Whether the rewritten run ended so that nothing behind its end can be compared."""
+    return any(finding.kind is Kind.EXIT_STATUS and finding.fails for finding in structure)
 
 
 def _within_spread(

@@ -13,7 +13,7 @@ from torchopt_cli.optimizer.comparison.verdict import (
     judge_numeric,
     repeats_itself,
 )
-from torchopt_cli.optimizer.execution.observations import Observations
+from torchopt_cli.optimizer.execution.observations import Observations, Status
 from torchopt_cli.optimizer.options import Tier
 
 Run = Callable[..., Observations]
@@ -86,6 +86,12 @@ def test_no_change_of_training_explains_a_frozen_parameter_or_nan(run: Run, mist
         run(), [], [run(perturb=2**-7)], run(mistakes=[mistake]), Precision.FLOAT32
     )
     assert as_semantic(verdict).outcome is Outcome.NOT_EQUIVALENT
+
+
+def test_a_crash_is_the_only_finding(run: Run) -> None:
+    original = run()
+    crashed = replace(run(steps=3, mistakes=["labels"]), status=Status.FAILED, exit_code=1)
+    assert [f.kind for f in judge_exact(original, [run()], crashed).findings] == [Kind.EXIT_STATUS]
 
 
 def test_what_was_printed_counts(run: Run) -> None:
