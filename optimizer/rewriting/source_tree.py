@@ -69,7 +69,12 @@ class SourceTree:
     @cached_property
     def _comments(self) -> dict[int, int]:
         """The lines that hold nothing but a comment, and the columns it is indented by."""
-        code = {token.start[0] for token in self.tokens if token.type not in NOT_CODE}
+        code = {
+            line
+            for token in self.tokens
+            if token.type not in NOT_CODE
+            for line in (token.start[0], token.end[0])
+        }
         return {
             token.start[0]: width(indentation(token.line))
             for token in self.tokens

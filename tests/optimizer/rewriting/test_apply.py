@@ -220,11 +220,11 @@ class Undo(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.decorator_list = [d for d in node.decorator_list if NEW not in ast.unparse(d)]
+        node.decorator_list = [d for d in node.decorator_list if ast.unparse(d) != f"{NEW}.{NEW}"]
         return self.generic_visit(node)
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        node.decorator_list = [d for d in node.decorator_list if NEW not in ast.unparse(d)]
+        node.decorator_list = [d for d in node.decorator_list if ast.unparse(d) != f"{NEW}.{NEW}"]
         return self.generic_visit(node)
 
 

@@ -403,6 +403,14 @@ def test_wrapped_statements_take_their_comments_along(check: Check, span: Find) 
     )
 
 
+def test_a_comment_behind_the_end_of_a_string_leads_up_to_nothing(check: Check, span: Find) -> None:
+    check(
+        'x = """\n"""  # of x\na()\n',
+        'x = """\n"""  # of x\nnew()\na()\n',
+        lambda text: [InsertBefore(span(text, "a()"), "new()")],
+    )
+
+
 def test_a_main_guard_takes_the_rest_of_the_module(check: Check, span: Find) -> None:
     check(
         """
