@@ -213,7 +213,7 @@ def _said(reason: Fact | str, code: StepCode | EvaluationCode) -> str:
 
 def _leaves(use: HalfUse | None) -> Obstacle:
     assert use is not None
-    message = f"what the network returns is handed to {use.taker}, which does not know bfloat16"
+    message = f"what the network returns goes to {use.taker}, where half precision does not belong"
     return Obstacle(use.module, use.node, message)
 
 

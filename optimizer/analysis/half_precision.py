@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from .constants import constant
 from .dataflow import dotted
 from .facts import Fact
 from .forward_code import called_names, method_name
@@ -43,6 +44,7 @@ _DECOMPOSITIONS = frozenset(
     "inverse inv svd svdvals det logdet slogdet cholesky cholesky_solve qr eig eigh eigvals eigvalsh symeig pinverse "
     "pinv lstsq solve lu lu_solve matrix_exp matrix_power matrix_rank triangular_solve householder_product".split()
 )
+_FLOAT_ONLY = frozenset({"quantile", "nanquantile", "histc", "histogram", "histogramdd"})
 _NORMS = frozenset(
     {"norm", "vector_norm", "matrix_norm", "cross", "multi_dot", "vecdot", "diagonal"}
 )
@@ -119,10 +121,10 @@ def _decomposition(resolver: Resolver, reached: Reached) -> _Finding:
         package, _, last = name.rpartition(".")
         if package == "torch.linalg" and last not in _NORMS:
             return f"`{name}` is not implemented for half precision", False
-        if package == "torch" and last in _DECOMPOSITIONS:
+        if package == "torch" and last in _DECOMPOSITIONS | _FLOAT_ONLY:
             return f"`{name}` is not implemented for half precision", False
     method = method_name(resolver, reached)
-    if method in _DECOMPOSITIONS - {"solve", "eig", "lu"}:
+    if method in (_DECOMPOSITIONS | _FLOAT_ONLY) - {"solve", "eig", "lu"}:
         return f"`.{method}()` is not implemented for half precision", False
     return None
 
@@ -349,44 +351,6 @@ def _may_be_tensor_index(index: ast.expr, module: Module) -> bool:
         sources = [binding.source for binding in found[1]] if found else []
         return not sources or not all(isinstance(source, Iterated) for source in sources)
     return True
-
-
-def constant(node: ast.expr) -> float | None:
-    """The number an expression of numbers is (``-1e9``, ``-2**15``, ``float("-inf")``), None for any other."""
-    if isinstance(node, ast.Constant):
-        value = node.value
-        return (
-            float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-        )
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = constant(node.operand)
-        return -inner if inner is not None else None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.Add | ast.Sub | ast.Mult):
-        left, right = constant(node.left), constant(node.right)
-        if left is None or right is None or abs(right) > 1000:
-            return None
-        return _calculate(node.op, left, right)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float":
-        argument = node.args[0] if node.args else None
-        if isinstance(argument, ast.Constant) and str(argument.value).strip("+-") in {"inf", "nan"}:
-            return float(str(argument.value))
-    return None
-
-
-def _calculate(operator: ast.operator, left: float, right: float) -> float | None:
-    try:
-        match operator:
-            case ast.Pow():
-                result = left**right
-            case ast.Add():
-                result = left + right
-            case ast.Sub():
-                result = left - right
-            case _:
-                result = left * right
-    except (OverflowError, ZeroDivisionError):
-        return None
-    return result if isinstance(result, float) else None
 
 
 _CALL_CHECKS: tuple[Callable[[Resolver, Reached], _Finding], ...] = (

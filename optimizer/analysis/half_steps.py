@@ -61,6 +61,7 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
         *_without_gradients(resolver, code),
         *half_precision_obstacles(resolver, seen),
         *_sparse_gradients(resolver),
+        *_overflow_raises(resolver),
     ]
     forbidding = next((o for o in obstacles if not o.float16_only), None)
     if forbidding is not None:
@@ -147,6 +148,22 @@ def _sparse_gradients(resolver: Resolver) -> Iterator[Obstacle]:
                 if names & {"torch.nn.Embedding", "torch.nn.EmbeddingBag"}:
                     why = "sparse gradients of an embedding do not go through a GradScaler reliably"
                     yield Obstacle(module, call, why, True)
+
+
+def _overflow_raises(resolver: Resolver) -> Iterator[Obstacle]:
+    """Checks that raise at an infinite gradient: a GradScaler finds its scale by running into them."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            names = resolver.names(call.func, module)
+            strict = call_argument(call, "error_if_nonfinite")
+            if names & {"torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly"}:
+                mode = call_argument(call, "mode", 0) or call_argument(call, "check_nan")
+                if not (isinstance(mode, ast.Constant) and mode.value is False):
+                    yield Obstacle(
+                        module, call, "anomaly detection raises when gradients overflow", True
+                    )
+            elif isinstance(strict, ast.Constant) and strict.value is True:
+                yield Obstacle(module, call, "clipping raises when gradients overflow", True)
 
 
 def script_obstacle(resolver: Resolver, packages: frozenset[str]) -> Obstacle | None:

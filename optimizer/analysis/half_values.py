@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .facts import Fact
+from .loops import is_forward
+from .models import is_module_class
 from .reaching import reaching_bindings
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Iterated, Parameter
 from .scopes import Path as Part
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
-from .values import External, Function, Unknown
+from .values import Class, External, Function, Unknown
 
 _EXACT_RESULTS = frozenset(
     "argmax argmin argsort item tolist float double long int bool byte size numel dim numpy nonzero eq ne gt lt ge le "
@@ -59,23 +61,29 @@ def half_uses(resolver: Resolver, producers: frozenset[ast.Call]) -> tuple[HalfU
         HalfUse(module, call, value, trace.is_float(value, module), taker)
         for module in resolver.project.modules
         for call in module.calls
-        for value, taker in _handed_over(resolver, call, module)
+        for value, taker in _handed_over(resolver, call, module, producers)
         if trace.may_be_half(value, module)
     )
 
 
 def _handed_over(
-    resolver: Resolver, call: ast.Call, module: Module
+    resolver: Resolver, call: ast.Call, module: Module, producers: frozenset[ast.Call]
 ) -> Iterator[tuple[ast.expr, str]]:
-    """The arguments of ``call`` that leave PyTorch, and where to."""
+    """The arguments of ``call`` that leave PyTorch, or autocast, and where to."""
     function = call.func
     if isinstance(function, ast.Attribute) and function.attr in {"numpy", "__array__"}:
         yield function.value, "NumPy"
         return
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if call not in producers and _runs_network(resolver, call, module):
+        yield from ((argument, "a network that runs in float32") for argument in given)
+        return
     if not given or resolver.callees(call, module):
         return
     values = resolver.values(function, module)
+    if External("torch.save") in values:
+        yield given[0], "a file"
+        return
     for value in values:
         if isinstance(value, External) and value.name.partition(".")[0] not in _AT_EASE:
             yield from ((argument, f"`{value.name}`") for argument in given)
@@ -84,17 +92,38 @@ def _handed_over(
         yield from ((argument, f"`{function.id}`") for argument in given)
 
 
+def _runs_network(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` runs a network from outside, not as a part of another one."""
+    cls = module.enclosing_class(call)
+    is_layer = cls is not None and is_module_class(resolver, Class(cls, module))
+    return not is_layer and is_forward(resolver, call, module)
+
+
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """A call that is being followed into ``function``."""
+
+    function: FunctionNode | ast.Lambda
+    call: ast.Call
+    module: Module
+    bound: bool
+
+
+_DEEPEST = 8
+
+
 class _Trace:
     """Follows values back to the calls that produced them."""
 
     def __init__(self, resolver: Resolver, producers: frozenset[ast.Call]) -> None:
         self._resolver = resolver
         self._producers = producers
-        self._seen: set[ast.AST] = set()
+        self._seen: set[tuple[ast.AST, tuple[ast.Call, ...]]] = set()
+        self._frames: tuple[_Frame, ...] = ()
 
     def may_be_half(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` may hold, or be computed from, what a producer returned."""
-        self._seen = set()
+        self._seen, self._frames = set(), ()
         return self._half(node, module)
 
     def is_float(self, node: ast.expr, module: Module) -> bool:
@@ -145,9 +174,12 @@ class _Trace:
         return reaching_bindings(module, owner, bindings, scope, name)
 
     def _half(self, node: ast.expr | None, module: Module) -> bool:
-        if node is None or node in self._seen:
+        if node is None:
             return False
-        self._seen.add(node)
+        key = (node, tuple(frame.call for frame in self._frames))
+        if key in self._seen:
+            return False
+        self._seen.add(key)
         match node:
             case ast.Call():
                 return self._call(node, module)
@@ -170,6 +202,8 @@ class _Trace:
         last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         if last in _EXACT_RESULTS:
             return False
+        if _runs_network(self._resolver, call, module):
+            return False  # not under autocast
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         names = self._resolver.names(function, module)
         if names:
@@ -177,18 +211,25 @@ class _Trace:
             return ours and self._any(given, module)
         functions = self._resolver.callees(call, module)
         if functions:
-            return any(self._returns_half(f, ()) for f in functions)
+            return any(self._returns_half(f, (), call, module) for f in functions)
         receiver = [function.value] if isinstance(function, ast.Attribute) else []
         return self._any([*receiver, *given], module)
 
-    def _returns_half(self, function: Function, path: Part) -> bool:
-        """Whether the part of what ``function`` returns that ``path`` leads to may be half."""
-        if isinstance(function.node, ast.Lambda):
-            return self._half(function.node.body, function.module)
-        returned = [
-            n.value for n in ast.walk(function.node) if isinstance(n, ast.Return | ast.Yield)
-        ]
-        return any(self._half(_part_of(value, path), function.module) for value in returned)
+    def _returns_half(self, function: Function, path: Part, call: ast.Call, module: Module) -> bool:
+        """Whether the part that ``path`` leads to of what ``function`` returns to ``call`` may be half."""
+        node = function.node
+        if len(self._frames) >= _DEEPEST or any(frame.function is node for frame in self._frames):
+            return False
+        outer = self._frames
+        self._frames = (*outer, _Frame(node, call, module, function.bound))
+        returned: list[ast.expr | None]
+        if isinstance(node, ast.Lambda):
+            returned = [node.body]
+        else:
+            returned = [n.value for n in ast.walk(node) if isinstance(n, ast.Return | ast.Yield)]
+        found = any(self._half(_part_of(value, path), function.module) for value in returned)
+        self._frames = outer
+        return found
 
     def _name(self, name: ast.Name, module: Module) -> bool:
         if any(self._binding(binding, module) for binding in self._bindings(name, module)):
@@ -211,10 +252,18 @@ class _Trace:
         if isinstance(value, ast.Call) and path and value not in self._producers:
             functions = self._resolver.callees(value, module)
             if functions:
-                return any(self._returns_half(function, path) for function in functions)
+                return any(self._returns_half(f, path, value, module) for f in functions)
         return self._half(value, module)
 
     def _argument(self, function: FunctionNode, name: str) -> bool:
+        """Whether a parameter may be half: in a call that is being followed only from what that call passes."""
+        for depth, frame in enumerate(self._frames):
+            if frame.function is function:
+                passed = argument_for(function, name, frame.call, frame.bound)
+                inner, self._frames = self._frames, self._frames[:depth]
+                found = passed is not None and self._half(passed.given, frame.module)
+                self._frames = inner
+                return found
         for site in self._resolver.call_sites(function):
             passed = argument_for(function, name, site.call, site.bound)
             if passed is not None and self._half(passed.given, site.module):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations, pairwise
 
 from .companions import Companion, find_companion
 from .dataflow import dotted
@@ -72,7 +73,7 @@ def _all_in_sight(steps: Iterable[StepCode]) -> None:
     seen = {update.node for step in steps for update in step.updates}
     for step in steps:
         if not step.loop.optimizer_steps:
-            why = "no optimizer applies the gradients"
+            why = "no optimizer step is seen that applies the gradients"
             raise _NotScalableError(step.module, step.node, why)
         for call in step.loop.optimizer_steps:
             if call.node not in seen:
@@ -119,30 +120,78 @@ def _updated_below(step: StepCode) -> Iterable[ScalerUpdate]:
     """The statements below which the scaler is updated: the last update of each pass of a loop."""
     groups: dict[int, list[Update]] = {}
     for update in step.updates:
+        _has_gradients(step, update)
         groups.setdefault(_pass_of(step, update.statement), []).append(update)
+    found: list[ScalerUpdate] = []
     for group in groups.values():
-        optimizers = [dotted(u.optimizer) or ast.dump(u.optimizer) for u in group]
-        if len(set(optimizers)) < len(optimizers):
-            why = "an optimizer steps more than once in one pass"
-            raise _NotScalableError(step.module, group[0].node, why)
+        for one, other in combinations(group, 2):
+            same = dotted(one.optimizer) == dotted(other.optimizer)
+            if same and not _exclude_each_other(step.module, one.statement, other.statement):
+                why = "an optimizer steps more than once in one pass"
+                raise _NotScalableError(step.module, other.node, why)
         block, held = common_block(step.module, [update.statement for update in group])
         if not any(_always_steps(statement, group) for statement in held):
             why = "no optimizer steps in every pass"
             raise _NotScalableError(step.module, group[0].node, why)
         last = max(held, key=block.index)
-        yield ScalerUpdate(step.module, last, group[-1].optimizer)
+        found.append(ScalerUpdate(step.module, last, group[-1].optimizer))
+    _nothing_pending(step, found)
+    return found
+
+
+def _has_gradients(step: StepCode, update: Update) -> None:
+    """A scaler refuses to step an optimizer that no backward pass has given gradients."""
+    around = [update.statement, *step.module.ancestors(update.statement)]
+    blocks = {id(step.module.block(s)) for s in around if isinstance(s, ast.stmt)}
+    for backward in step.backwards:
+        holder: ast.stmt = backward.statement
+        while id(step.module.block(holder)) not in blocks:
+            around_it = step.module.parents[holder]
+            if not isinstance(around_it, ast.For | ast.AsyncFor | ast.With | ast.Try):
+                break
+            holder = around_it
+        else:
+            return
+    why = "the optimizer may step without a backward pass before it"
+    raise _NotScalableError(step.module, update.node, why)
+
+
+def _nothing_pending(step: StepCode, updated: Iterable[ScalerUpdate]) -> None:
+    """The scale must not change between a backward pass and the step that applies its gradients."""
+    events = [(backward.statement.lineno, 0) for backward in step.backwards]
+    events += [(update.statement.lineno, 1) for update in step.updates]
+    events += [(update.node.end_lineno or update.node.lineno, 2) for update in updated]
+    kinds = [kind for _, kind in sorted(events)]
+    if (2, 1) in pairwise(kinds):
+        why = "an optimizer steps on gradients of a backward pass before another update"
+        raise _NotScalableError(step.module, step.updates[-1].node, why)
+
+
+def _exclude_each_other(module: Module, one: ast.stmt, other: ast.stmt) -> bool:
+    """Whether the two are in different branches of an ``if``."""
+    child: ast.AST = one
+    for ancestor in module.ancestors(one):
+        if isinstance(ancestor, ast.If) and other in set(ast.walk(ancestor)):
+            mine = ancestor.body if child in ancestor.body else ancestor.orelse
+            return not any(other in set(ast.walk(statement)) for statement in mine)
+        child = ancestor
+    return False
 
 
 def _pass_of(step: StepCode, statement: ast.stmt) -> int:
-    """What one update of the scaler covers: the innermost loop, or a block that leaves it early."""
+    """What one update of the scaler covers: the innermost loop that backpropagates, or a block that leaves it early."""
     module = step.module
+    backwards = {backward.node for backward in step.backwards}
     for ancestor in [statement, *module.ancestors(statement)]:
         if not isinstance(ancestor, ast.stmt):
             continue
         block = module.block(ancestor)
         if isinstance(block[-1], ast.Continue | ast.Break | ast.Return):
             return id(block)
-        if isinstance(ancestor, ast.For | ast.AsyncFor | ast.While | ast.FunctionDef):
+        if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
+            return id(ancestor)
+        is_loop = isinstance(ancestor, ast.For | ast.AsyncFor | ast.While)
+        if is_loop and not backwards.isdisjoint(ast.walk(ancestor)):
             return id(ancestor)
     return id(module.tree)
 
@@ -151,7 +200,7 @@ def _always_steps(statement: ast.stmt, updates: Sequence[Update]) -> bool:
     """Whether ``statement`` steps an optimizer whenever it runs."""
     if any(update.statement is statement for update in updates):
         return True
-    if isinstance(statement, ast.With):
+    if isinstance(statement, ast.With | ast.For):
         return any(_always_steps(inner, updates) for inner in statement.body)
     if isinstance(statement, ast.If):
         return all(

@@ -317,21 +317,23 @@ def _gradient_readers(
         if statement.lineno < first:
             continue
         reached = reached_nodes(resolver, own_nodes(statement), flow.module)
-        if any(_reads_gradient(r.node, r.module) for r in reached):
+        if any(_reads_gradient(resolver, r) for r in reached):
             yield statement
 
 
-def _reads_gradient(node: ast.AST, module: Module) -> bool:
+def _reads_gradient(resolver: Resolver, reached: Reached) -> bool:
+    node, module = reached.node, reached.module
     if isinstance(node, ast.Call):
-        function = node.func
-        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        return name in _CLIPPING
+        names = resolver.names(node.func, module)
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        return method in _CLIPPING or any(n.rpartition(".")[2] in _CLIPPING for n in names)
     if not (isinstance(node, ast.Attribute) and node.attr == "grad"):
         return False
-    is_function = isinstance(node.value, ast.Name) and node.value.id in {"autograd", "torch"}
-    if is_function or not isinstance(node.ctx, ast.Load):
+    if isinstance(node.value, ast.Name) and node.value.id in {"autograd", "torch"}:
         return False
     parent = module.parents.get(node)
+    if not isinstance(node.ctx, ast.Load):
+        return isinstance(parent, ast.AugAssign)
     while isinstance(parent, ast.Attribute):
         if parent.attr in {"zero_", "detach_", "requires_grad_"}:
             return False
