@@ -84,8 +84,10 @@ def weight(resolver: Resolver, statement: ast.stmt, module: Module) -> Weight:
     ):
         return Weight.DEFINITION
     if isinstance(statement, ast.Try | ast.If):
-        inner = [s for s in ast.iter_child_nodes(statement) if isinstance(s, ast.stmt)]
-        if all(isinstance(s, ast.Import | ast.ImportFrom | ast.Pass) for s in inner):
+        inner = [s for s in ast.walk(statement) if isinstance(s, ast.stmt)]
+        if all(
+            isinstance(s, ast.Import | ast.ImportFrom | ast.Pass | ast.Try | ast.If) for s in inner
+        ):
             return Weight.DEFINITION
     if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.If):
         return Weight.HEAVY

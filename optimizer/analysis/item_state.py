@@ -86,8 +86,9 @@ def _changed_objects(resolver: Resolver, node: ast.AST, module: Module) -> Itera
                 yield from arguments[:1]
             elif (
                 isinstance(function, ast.Attribute)
-                and not names
                 and _changes_receiver(function.attr)
+                and not names
+                and not resolver.callees(node, module)
             ):
                 yield function.value
         case _:
