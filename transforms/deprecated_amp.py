@@ -27,6 +27,7 @@ from ..optimizer.analysis.amp_names import (
     AmpReference,
     AmpUse,
     Reach,
+    amp_imports,
     find_amp_references,
 )
 from ..optimizer.analysis.references import quoted, reference
@@ -91,7 +92,7 @@ class DeprecatedAmp(Transform):
                 group[0].span,
                 f"{' and '.join(f'`{name}`' for name in names)} replaced by `torch.amp`",
                 "the deprecated name calls the new one with the device filled in; all its uses are known",
-                tuple(_edits(group, kept, dtype_varies)),
+                tuple(_edits(script, group, kept, dtype_varies)),
             )
 
 
@@ -127,14 +128,17 @@ def _dtype_varies(script: TrainingScript) -> bool:
     return any("bfloat16" in text or "set_autocast" in text for text in texts)
 
 
-def _edits(group: Sequence[AmpReference], kept: set[str], dtype_varies: bool) -> Iterator[FileEdit]:
+def _edits(
+    script: TrainingScript, group: Sequence[AmpReference], kept: set[str], dtype_varies: bool
+) -> Iterator[FileEdit]:
+    imports = {used.imported_by: used.module for used in group if used.imported_by is not None}
+    if any(used.reach is Reach.FOREIGN for used in group):
+        imports |= {node: module for module in script.modules for node in amp_imports(module)}
     moved: dict[ast.stmt, str | None] = {}
-    for used in group:
-        statement = used.imported_by
-        if statement is not None and statement not in moved:
-            moved[statement] = code = _moved_import(used.module, statement, group, kept)
-            if code is not None:
-                yield FileEdit(used.path, ReplaceStatement(used.module.span(statement), code))
+    for statement, module in imports.items():
+        moved[statement] = code = _moved_import(module, statement, group, kept)
+        if code is not None:
+            yield FileEdit(module.path, ReplaceStatement(module.span(statement), code))
     for used in group:
         keeps_spelling = used.reach is not Reach.SPELLED and (
             used.imported_by is None or moved[used.imported_by] is not None

@@ -64,15 +64,27 @@ class AmpReference(Fact):
 def find_amp_references(resolver: Resolver) -> tuple[AmpReference, ...]:
     """Every use of a device-specific AMP name in the project, in source order per module."""
     found: list[AmpReference] = []
-    for module in resolver.project.modules:
-        if "amp" not in module.source.text:
-            continue
+    modules = resolver.project.modules
+    if not any("amp" in module.source.text for module in modules):
+        return ()
+    for module in modules:
         for node in module.nodes:
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
                 reference = _reference(resolver, node, module)
                 if reference is not None:
                     found.append(reference)
     return tuple(found)
+
+
+def amp_imports(module: Module) -> tuple[ast.ImportFrom, ...]:
+    """The ``from torch.cuda.amp import ..`` statements of a file, and their like."""
+    return tuple(
+        node
+        for node in module.nodes
+        if isinstance(node, ast.ImportFrom)
+        and not node.level
+        and (node.module or "").startswith(tuple(_DEVICE_AMP_MODULES))
+    )
 
 
 def _reference(
