@@ -10,40 +10,21 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
 from .comparison.findings import Finding, Kind, by_importance
-from .comparison.tolerance import Precision, coarsest, perturbation_scale
-from .comparison.verdict import (
-    Outcome,
-    Verdict,
-    as_semantic,
-    judge_exact,
-    judge_numeric,
-    repeats_itself,
-)
+from .comparison.process import ENDED_WELL
+from .comparison.stages import judge_in_stages
+from .comparison.tolerance import Precision
+from .comparison.verdict import Outcome, Verdict
 from .errors import ExitCode, TorchoptError
 from .execution.observations import Observations, Status, Versions
 from .execution.runner import Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure
 from .options import Tier
-
-DECISIVE = frozenset(
-    {
-        Kind.EXIT_STATUS,
-        Kind.MISSING_OBSERVATION,
-        Kind.INITIAL_PARAMETERS,
-        Kind.OPTIMIZER_SETTINGS,
-        Kind.SAMPLES,
-        Kind.CHECKPOINT_KEYS,
-        Kind.CHECKPOINT_SHAPE,
-        Kind.CHECKPOINT_DTYPE,
-    }
-)
-"""Kinds that no rounding explains: once seen, no further run is needed."""
 
 MOST_TIMED_ROUNDS = 200
 
@@ -159,27 +140,36 @@ class _Verification:
         self._original, self._rewritten, self._settings = original, rewritten, settings
         self._folder, self._progress = folder, progress
         self._done = 0
-        self._expected = 3 + (2 * settings.pairs if settings.measure_speed else 0)
+        self._timing_runs = 2 * settings.pairs if settings.measure_speed else 0
+        self._expected = 3 + self._timing_runs
         self._numbers = count()
 
     def report(self) -> VerificationReport:
         first: Observations | None = None
         try:
-            first = self._observe_original("original")
+            first = self._observe("original", original=True)
             self._check(first)
-            rewritten = self._observe(self._rewritten, "rewritten")
-            verdict, same_arithmetic = self._judge(first, rewritten)
+            rewritten = self._observe("rewritten", original=False)
+            found = judge_in_stages(
+                first,
+                rewritten,
+                self._observe,
+                tier=self._settings.tier,
+                precision=self._settings.precision,
+                perturbed_runs=self._settings.perturbed_runs,
+            )
+            verdict = found.verdict
             measurement, speed_note, failure = self._speed(verdict, first, rewritten)
         except _OriginalFailed as failed:
             return self._base(first or failed.run, original_failure=_failure(failed.run))
         if failure is not None:
             verdict = _failed_when_timed(verdict, failure)
-        elif rewritten.status not in (Status.COMPLETED, Status.STOPPED):
+        elif rewritten.status not in ENDED_WELL:
             failure = _failure(rewritten)
         return replace(
             self._base(first),
             verdict=verdict,
-            same_arithmetic=same_arithmetic,
+            same_arithmetic=found.same_arithmetic,
             rewritten_failure=failure,
             measurement=measurement,
             speed_note=speed_note,
@@ -210,12 +200,15 @@ class _Verification:
 
     def _observe(
         self,
-        version: ScriptVersion,
         description: str,
         *,
+        original: bool,
         perturb: Perturbation | None = None,
         full_precision: bool = False,
+        runs_to_come: int = 0,
     ) -> Observations:
+        """A run under observation; the original failing ends the verification, unless it was perturbed."""
+        self._expected = max(self._expected, self._done + 1 + runs_to_come + self._timing_runs)
         settings = RunSettings(
             python=self._settings.python,
             cwd=self._settings.cwd,
@@ -228,11 +221,10 @@ class _Verification:
             cache=self._folder / "compiled-observed",
             full_precision=full_precision,
         )
-        return self._run(version, settings, description)
-
-    def _observe_original(self, description: str, *, full_precision: bool = False) -> Observations:
-        observations = self._observe(self._original, description, full_precision=full_precision)
-        if observations.status in (Status.FAILED, Status.KILLED):
+        version = self._original if original else self._rewritten
+        observations = self._run(version, settings, description)
+        failed = observations.status in (Status.FAILED, Status.KILLED)
+        if original and failed and perturb is None:
             raise _OriginalFailed(observations)
         return observations
 
@@ -252,80 +244,6 @@ class _Verification:
                 path,
             )
 
-    # -- equivalence
-
-    def _judge(
-        self, first: Observations, rewritten: Observations
-    ) -> tuple[Verdict, Verdict | None]:
-        """The verdict, and the one on the rewrite without its reduced precision where that was judged."""
-        repeats = [self._observe_original("original, again")]
-        if not repeats_itself(first, repeats[0]):
-            repeats.append(self._observe_original("original, a third time"))
-        exact = judge_exact(first, repeats, rewritten)
-        tier = self._settings.tier
-        decided = any(finding.kind in DECISIVE for finding in exact.failures)
-        if exact.outcome is Outcome.EQUIVALENT or tier is Tier.EXACT or decided:
-            return (as_semantic(exact) if tier is Tier.SEMANTIC else exact), None
-        numeric, same_arithmetic = self._judge_numeric(first, repeats, rewritten)
-        return (as_semantic(numeric) if tier is Tier.SEMANTIC else numeric), same_arithmetic
-
-    def _judge_numeric(
-        self, first: Observations, repeats: Sequence[Observations], rewritten: Observations
-    ) -> tuple[Verdict, Verdict | None]:
-        precision = self._settings.precision or _precision_of(first, rewritten)
-        same_arithmetic = None
-        if precision.reduced:
-            same_arithmetic = self._judge_arithmetic(first, repeats)
-            if same_arithmetic and same_arithmetic.outcome is Outcome.NOT_EQUIVALENT:
-                reason = f"with {precision.value} switched off, too: {same_arithmetic.reason}"
-                return replace(same_arithmetic, reason=reason), same_arithmetic
-        perturbed = self._perturbed(precision)
-        proven = same_arithmetic is not None and same_arithmetic.outcome is Outcome.EQUIVALENT
-        verdict = judge_numeric(
-            first, repeats, perturbed, rewritten, precision, same_arithmetic=proven
-        )
-        return verdict, same_arithmetic
-
-    def _judge_arithmetic(
-        self, first: Observations, repeats: Sequence[Observations]
-    ) -> Verdict | None:
-        """The rewrite with reduced precision switched off, against the original likewise; None if it cannot be."""
-        rewritten = self._observe(
-            self._rewritten, "rewritten in full precision", full_precision=True
-        )
-        if rewritten.compute_dtypes:
-            return None
-        if first.compute_dtypes:
-            first = self._observe_original("original in full precision", full_precision=True)
-            repeats = [
-                self._observe_original("original in full precision, again", full_precision=True)
-            ]
-        exact = judge_exact(first, repeats, rewritten)
-        decided = any(finding.kind in DECISIVE for finding in exact.failures)
-        if exact.outcome is Outcome.EQUIVALENT or decided:
-            return exact
-        perturbed = self._perturbed(Precision.FLOAT32, full_precision=True)
-        return judge_numeric(first, repeats, perturbed, rewritten, Precision.FLOAT32)
-
-    def _perturbed(
-        self, precision: Precision, *, full_precision: bool = False
-    ) -> list[Observations]:
-        """Runs of the original from perturbed parameters; those that did not end well say nothing about rounding."""
-        runs: list[Observations] = []
-        wanted = self._settings.perturbed_runs
-        self._expected += wanted
-        for number in range(wanted):
-            perturbation = Perturbation(precision.value, number, perturbation_scale(precision))
-            runs.append(
-                self._observe(
-                    self._original,
-                    f"original, perturbed by {precision.value} rounding ({number + 1} of {wanted})",
-                    perturb=perturbation,
-                    full_precision=full_precision,
-                )
-            )
-        return [run for run in runs if run.status in (Status.COMPLETED, Status.STOPPED)]
-
     # -- speed
 
     def _speed(
@@ -334,6 +252,8 @@ class _Verification:
         """The measurement, else why there is none; and how the rewrite failed when timed, if it did."""
         if not self._settings.measure_speed:
             return None, "not asked for", None
+        if rewritten.status not in ENDED_WELL:
+            return None, "not measured: the rewritten script did not finish", None
         if verdict.outcome is Outcome.NOT_EQUIVALENT:
             return (
                 None,
@@ -385,11 +305,6 @@ class _RewrittenFailed(Exception):
     def __init__(self, failure: ScriptFailure) -> None:
         super().__init__(failure.details)
         self.failure = failure
-
-
-def _precision_of(original: Observations, rewritten: Observations) -> Precision:
-    dtypes = {info.dtype for run in (original, rewritten) for info in run.parameters.values()}
-    return coarsest({*dtypes, *original.compute_dtypes, *rewritten.compute_dtypes})
 
 
 def _failure(run: Observations) -> ScriptFailure:

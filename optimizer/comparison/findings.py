@@ -24,6 +24,7 @@ class Kind(str, Enum):
     """The name of a finding, causes before consequences; part of the JSON, so names keep their meaning."""
 
     EXIT_STATUS = "exit-status"
+    TIME_LIMIT = "time-limit"
     MISSING_OBSERVATION = "missing-observation"
     INITIAL_PARAMETERS = "initial-parameters"
     OPTIMIZER_SETTINGS = "optimizer-settings"

@@ -12,23 +12,23 @@ def compare_process(original: Observations, other: Observations) -> list[Finding
     """The exit status, when it is not the original's; ``original`` is taken to have ended well."""
     if other.status in ENDED_WELL:
         return []
+    if other.status is Status.TIMED_OUT:
+        message = (
+            f"only {other.rounds} steps at the time limit of {other.timing.total_seconds:.0f} s; "
+            f"the original took {original.timing.total_seconds:.0f} s for {original.rounds}"
+        )
+        return [Finding(Kind.TIME_LIMIT, message)]
+    last = _last_line(other.traceback)
     return [
         Finding(
             Kind.EXIT_STATUS,
-            _ENDINGS[other.status].format(
-                rounds=other.rounds, status=other.exit_code, last=_last_line(other.traceback)
-            ),
+            f"fails after {other.rounds} steps where the original does not: {last}"
+            if other.status is Status.FAILED
+            else f"the process dies after {other.rounds} steps, and the original's does not",
             original=original.exit_code if original.exit_code is not None else 0,
             rewritten=other.exit_code,
         )
     ]
-
-
-_ENDINGS = {
-    Status.FAILED: "fails after {rounds} rounds where the original does not: {last}",
-    Status.TIMED_OUT: "had done {rounds} rounds at the time limit, which the original kept",
-    Status.KILLED: "the process died after {rounds} rounds (exit status {status}); the original's did not",
-}
 
 
 def _last_line(traceback: str | None) -> str:

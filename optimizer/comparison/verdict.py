@@ -24,6 +24,7 @@ FEWEST_NEIGHBOURS = 2
 HARD = frozenset(
     {
         Kind.EXIT_STATUS,
+        Kind.TIME_LIMIT,
         Kind.MISSING_OBSERVATION,
         Kind.NON_FINITE,
         Kind.FROZEN_PARAMETER,
@@ -73,8 +74,8 @@ def judge_exact(
 ) -> Verdict:
     """Bit for bit; against the original's own spread where its ``repeats`` differ from it."""
     structure = compare_structure(original, rewritten, repeats)
-    if _crashed(structure):
-        return _conclude(Tier.EXACT, None, structure, "", step_figures(original, rewritten))
+    if structure and structure[0].kind in (Kind.EXIT_STATUS, Kind.TIME_LIMIT):
+        return _unfinished(original, rewritten, structure)
     differing = next((run for run in repeats if not repeats_itself(original, run)), None)
     if differing is not None:
         return _within_spread(original, repeats, rewritten, differing)
@@ -93,9 +94,13 @@ def judge_exact(
     )
 
 
-def _crashed(structure: Sequence[Finding]) -> bool:
-    """Whether the rewritten run ended so that nothing behind its end can be compared."""
-    return any(finding.kind is Kind.EXIT_STATUS and finding.fails for finding in structure)
+def _unfinished(
+    original: Observations, rewritten: Observations, structure: Sequence[Finding]
+) -> Verdict:
+    """Nothing behind the end can be compared; our own time limit ended it, nothing is shown either way."""
+    verdict = _conclude(Tier.EXACT, None, structure, "", step_figures(original, rewritten))
+    timed_out = structure[0].kind is Kind.TIME_LIMIT
+    return replace(verdict, outcome=Outcome.INCONCLUSIVE) if timed_out else verdict
 
 
 def _within_spread(

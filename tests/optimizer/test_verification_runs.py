@@ -196,7 +196,7 @@ def verified(
             python=Path(sys.executable),
             cwd=entry.parent,
             steps=STEPS,
-            timeout_s=120,
+            timeout_s=500,
             **{"measure_speed": False, **changes},  # pyright: ignore[reportArgumentType]
         )
         rewritten = ScriptVersion(entry, {entry: edited(edits)})

@@ -94,6 +94,13 @@ def test_a_crash_is_the_only_finding(run: Run) -> None:
     assert [f.kind for f in judge_exact(original, [run()], crashed).findings] == [Kind.EXIT_STATUS]
 
 
+def test_a_rewrite_that_reaches_the_time_limit_is_inconclusive(run: Run) -> None:
+    original = run()
+    verdict = judge_exact(original, [run()], replace(run(steps=3), status=Status.TIMED_OUT))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reason.startswith("time-limit")
+
+
 def test_what_was_printed_counts(run: Run) -> None:
     original = run()
     other = replace(original, stdout=original.stdout.replace("step 3", "step 4"))
