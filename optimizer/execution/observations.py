@@ -209,7 +209,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Memory:
-    """Peaks in bytes: on all devices together (None without CUDA), of the process, of its largest worker process."""
+    """Peaks in bytes: on all devices together (None without CUDA), of the process, of its largest worker (if any)."""
 
     device: int | None = None
     host: int | None = None
@@ -259,6 +259,8 @@ class Observations:
     eval_file: str | None = None
     loader_passes: tuple[LoaderPass, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
+    unobserved: tuple[str, ...] = ()
+    """What the probe could not record and why; nothing of it may be taken for equal."""
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -323,7 +325,8 @@ def load(folder: Path) -> dict[str, Any] | None:
     }
     for key, reader in readers.items():
         record[key] = tuple(reader(item) for item in record.get(key, ()))
-    record["compute_dtypes"] = tuple(record.get("compute_dtypes", ()))
+    for key in ("compute_dtypes", "unobserved"):
+        record[key] = tuple(record.get(key, ()))
     record["parameters"] = {
         name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()
     }

@@ -9,7 +9,8 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from weakref import WeakSet
 
 import torch
@@ -34,33 +35,37 @@ class Hooks:
 
     def __init__(self, session: Session, patches: Patches) -> None:
         self._session = session
+        self._observing = session.observing
         self._patches = patches
         self._iterators: WeakSet[Any] = WeakSet()
         self._in_module = threading.local()
         self._in_backward = False
         self._scale: Tensor | None = None
         self._hooked_steps = 0
+        self.had_workers = False
 
     def install(self) -> None:
         """Hook everything the session wants to hear of."""
         wrap = self._patches.wrap
-        for handle in (
-            register_optimizer_step_pre_hook(self._step_begins),
-            register_optimizer_step_post_hook(self._step_ends),
-        ):
-            self._patches.on_undo(handle.remove)
         wrap(Optimizer, "__init__", self._optimizer_init)
         wrap(DataLoader, "__iter__", self._loader_iter)
         wrap(_BaseDataLoaderIter, "__next__", self._loader_next)
         wrap(torch.autograd, "backward", self._backward)
         for scaler in _grad_scalers():
             wrap(scaler, "step", self._scaler_step)
-            if self._session.observing:
+            if self._observing:
                 wrap(scaler, "scale", self._scaler_scale)
-        if self._session.observing:
+        if self._observing:
             wrap(nn.Module, "__call__", self._module_call)
             wrap(torch, "save", self._save)
             wrap(torch.autocast, "__enter__", self._autocast_enter)
+        # This imports Dynamo, which must find Module.__call__ replaced: it takes what it finds for torch's own.
+        self._session = _untraced(self._session)
+        for handle in (
+            register_optimizer_step_pre_hook(_disabled(self._step_begins)),
+            register_optimizer_step_post_hook(_disabled(self._step_ends)),
+        ):
+            self._patches.on_undo(handle.remove)
 
     def shut_down_workers(self) -> None:
         """End the worker processes of every loader that is still being iterated."""
@@ -149,6 +154,7 @@ class Hooks:
             self._session.waited(time.perf_counter() - start)
             setattr(iterator, _PASS, noted)
             self._iterators.add(iterator)
+            self.had_workers = self.had_workers or loader.num_workers > 0
             return iterator
 
         return wrapper
@@ -167,7 +173,7 @@ class Hooks:
                 raise
             finally:
                 self._session.waited(time.perf_counter() - start)
-            if noted is not None and self._session.observing:
+            if noted is not None and self._observing:
                 self._session.got_batch(noted, batch)
             return batch
 
@@ -210,9 +216,16 @@ class Hooks:
         return wrapper
 
 
-# Where Dynamo traces an optimizer's step, it leaves these to Python.
-for _hook in (Hooks._step_begins, Hooks._step_ends):
-    _hook._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess]
+def _untraced(session: Session) -> Session:
+    """``session`` with methods that Dynamo, where it compiles a whole training step, leaves to Python."""
+    methods = [name for name in vars(Session) if not name.startswith("_")]
+    return cast(
+        Session, SimpleNamespace(**{name: _disabled(getattr(session, name)) for name in methods})
+    )
+
+
+def _disabled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return cast("Callable[..., Any]", torch.compiler.disable(function))
 
 
 _is_tracing: Callable[[], bool] = vars(torch.jit)["is_tracing"]

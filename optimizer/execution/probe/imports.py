@@ -1,4 +1,4 @@
-"""Two things done at import time: modules of the project come from the mirror, native writers learn to redirect."""
+"""Two things done at import time: modules of the project come from the mirror, native code learns to redirect."""
 
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -15,24 +15,24 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from .redirect import DROP, KEEP, Redirection
+from .redirect import DROP, KEEP, READ, Redirection
 
-_NATIVE_WRITERS = {
+_NATIVE_FILES = {
     "cv2": (("imwrite", 0, "filename", DROP),),
     "h5py._hl.files": (("File.__init__", 1, "name", KEEP),),
     "safetensors": (("serialize_file", 1, "filename", DROP),),
     "soundfile": (("write", 0, "file", DROP),),
     "sqlite3": (("connect", 0, "database", KEEP),),
     "torch.autograd.profiler": (("profile.export_chrome_trace", 1, "path", DROP),),
-    "torch.jit._serialization": (("save", 1, "f", DROP),),
-    "torch.serialization": (("save", 1, "f", DROP),),
+    "torch.jit._serialization": (("save", 1, "f", DROP), ("load", 0, "f", READ)),
+    "torch.serialization": (("save", 1, "f", DROP), ("load", 0, "f", READ)),
     "torchvision.io.image": (
         ("write_file", 0, "filename", DROP),
         ("write_jpeg", 1, "filename", DROP),
         ("write_png", 1, "filename", DROP),
     ),
 }
-"""By module: the function, and the position, name and use of its path. Extend where a library writes without Python."""
+"""By module: the function, and the position, name and use of its path. Extend where a library goes to files natively."""
 
 
 class ProjectImporter:
@@ -41,9 +41,9 @@ class ProjectImporter:
     def __init__(self, redirection: Redirection) -> None:
         self._redirection = redirection
         self._after: dict[str, list[Callable[[ModuleType], None]]] = {}
-        for name, writers in _NATIVE_WRITERS.items():
-            for writer in writers:
-                self.after_import(name, functools.partial(self._redirect, writer))
+        for name, files in _NATIVE_FILES.items():
+            for file in files:
+                self.after_import(name, functools.partial(self._redirect, file))
 
     def after_import(self, name: str, action: Callable[[ModuleType], None]) -> None:
         """Call ``action`` with the module ``name`` as soon as it has been imported, or now if it has been."""
@@ -93,8 +93,8 @@ class ProjectImporter:
 
         loader.exec_module = exec_module
 
-    def _redirect(self, writer: tuple[str, int, str, str], module: ModuleType) -> None:
-        dotted, position, keyword, how = writer
+    def _redirect(self, file: tuple[str, int, str, str], module: ModuleType) -> None:
+        dotted, position, keyword, how = file
         owner: Any = module
         *owners, name = dotted.split(".")
         for part in owners:

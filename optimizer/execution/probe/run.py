@@ -44,7 +44,7 @@ def run(
             "exit_code": None if session.stopped else ending.exit_code,
             "traceback": None if session.stopped else ending.traceback,
             **session.finish(),
-            "memory": _memory(),
+            "memory": _memory(hooks.had_workers),
             "versions": _versions(),
         }
         write(record)
@@ -85,7 +85,7 @@ def _make_repeatable(seed: int, patches: Patches, protection: Protection) -> Non
     protection.importer.after_import("torch._inductor.config", fall_back)
 
 
-def _memory() -> dict[str, int | None]:
+def _memory(had_workers: bool) -> dict[str, int | None]:
     """The fields of a ``Memory``."""
     device = None
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -100,7 +100,7 @@ def _memory() -> dict[str, int | None]:
         resource.getrusage(who).ru_maxrss * unit
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    return {"device": device, "host": own, "worker": children or None}
+    return {"device": device, "host": own, "worker": children if had_workers else None}
 
 
 def _versions() -> dict[str, str]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class Session:
         self._passes: list[dict[str, Any]] = []
         self._checkpoints: list[dict[str, Any]] = []
         self._compute_dtypes: set[str] = set()
+        self._unobserved: list[str] = []
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
         """An optimizer has got its parameters."""
@@ -70,8 +72,8 @@ class Session:
         if self.observing:
             if self._perturbation:
                 self._perturbation.apply()
-            self._steps.begin(optimizer, self._rounds.finished, closure)
-            self._parameters.snapshot(0)
+            self._try(self._steps.begin, optimizer, self._rounds.finished, closure)
+            self._try(self._parameters.snapshot, 0)
 
     def step_ends(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """``optimizer`` has stepped, or a GradScaler ``skipped`` its step."""
@@ -80,7 +82,7 @@ class Session:
         if number in self._stepping:
             return
         if self.observing:
-            self._steps.end(optimizer, skipped)
+            self._try(self._steps.end, optimizer, skipped)
         self._count_step(number)
 
     def backward(self, tensor: Tensor, gradient: Tensor | None, scale: Tensor | None) -> None:
@@ -91,9 +93,9 @@ class Session:
             self._round_ended()
         if self.observing:
             if by_hand:
-                self._parameters.name()
-                self._parameters.snapshot(0)
-            self._steps.backward(tensor, gradient, scale)
+                self._try(self._parameters.name)
+                self._try(self._parameters.snapshot, 0)
+            self._try(self._steps.backward, tensor, gradient, scale)
             if by_hand:
                 self._steps.by_hand(self._rounds.finished)
 
@@ -115,7 +117,7 @@ class Session:
     def _round_ended(self) -> None:
         finished = self._rounds.finished
         if self.observing and (finished & (finished - 1) == 0 or self._rounds.over):
-            self._parameters.snapshot(finished)
+            self._try(self._parameters.snapshot, finished)
         if self._rounds.over:
             self.stopped = True
             self.check()
@@ -137,7 +139,7 @@ class Session:
     def call_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """Such a call is over."""
         if not module.training and not self.stopped:
-            self._evaluations.called(module, inputs, output, self._rounds.begun)
+            self._try(self._evaluations.called, module, inputs, output, self._rounds.begun)
 
     def pass_begins(self, loader: Any) -> dict[str, Any]:
         """A loader is iterated; what to note about it."""
@@ -167,15 +169,25 @@ class Session:
         """``torch.save`` is called."""
         if self.stopped:
             return
-        name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", "<stream>")
-        path = os.path.join(
-            self._cwd, os.fspath(name) if isinstance(name, os.PathLike) else str(name)
-        )
+        name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+        name = os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else "<stream>"
+        path = os.path.normpath(os.path.join(os.getcwd(), name))
         relative = os.path.relpath(path, self._cwd)
-        shown = path if relative.startswith("..") else relative
-        self._checkpoints.append(
-            {"path": shown, "rounds": self._rounds.begun, "entries": describe(thing)}
-        )
+        noted = {
+            "path": path if relative.startswith("..") else relative,
+            "rounds": self._rounds.begun,
+            "entries": {},
+        }
+        self._checkpoints.append(noted)
+        self._try(lambda: noted.update(entries=describe(thing)))
+
+    def _try(self, record: Callable[..., object], *args: Any) -> None:
+        """Record something; what cannot be recorded is told in the record instead of failing the script."""
+        try:
+            record(*args)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            self._unobserved.append(f"{place.name}: {type(error).__name__}: {error}")
 
     def finish(self) -> dict[str, Any]:
         """What the record says of the run, which is over."""
@@ -187,20 +199,31 @@ class Session:
         }
         if not self.observing:
             return record
-        self._parameters.snapshot(self._rounds.finished)
+        self._try(self._parameters.snapshot, self._rounds.finished)
+        for finish in (
+            self._parameters.finish,
+            self._steps.finish,
+            self._evaluations.finish,
+            self._write_buffers,
+        ):
+            self._try(_update, record, finish)
+        return {
+            **record,
+            "loader_passes": self._passes,
+            "checkpoints": self._checkpoints,
+            "compute_dtypes": sorted(self._compute_dtypes | ({"tfloat32"} if _tf32() else set())),
+            "unobserved": list(dict.fromkeys(self._unobserved)),
+        }
+
+    def _write_buffers(self) -> dict[str, Any]:
         buffers = self._parameters.buffers()
         if buffers:
             write_safetensors(self.folder / BUFFERS, buffers)
-        return {
-            **record,
-            **self._parameters.finish(),
-            **self._steps.finish(),
-            **self._evaluations.finish(),
-            "compute_dtypes": sorted(self._compute_dtypes | ({"tfloat32"} if _tf32() else set())),
-            "buffers_file": BUFFERS if buffers else None,
-            "loader_passes": self._passes,
-            "checkpoints": self._checkpoints,
-        }
+        return {"buffers_file": BUFFERS if buffers else None}
+
+
+def _update(record: dict[str, Any], finish: Callable[[], dict[str, Any]]) -> None:
+    record.update(finish())
 
 
 def _tf32() -> bool:

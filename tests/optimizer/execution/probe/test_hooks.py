@@ -394,3 +394,18 @@ def test_nothing_stays_behind(recorded):
     for old, new in zip(before, after, strict=True):
         assert [name for name in old if new.get(name) is not old[name]] == []
         assert set(new) == set(old)
+
+
+def test_what_cannot_be_recorded_is_told_and_the_script_goes_on(recorded, tmp_path):
+    def script():
+        train(1)
+        torch.save({"shape only": torch.empty(2, device="meta")}, tmp_path / "c.pt")
+        train(1)
+
+    run = recorded(script)
+    # The last step of the first training and the first of the second share a round.
+    assert (run.status, run.rounds, len(run.steps)) == (Status.COMPLETED, 5, 6)
+    assert [checkpoint.path for checkpoint in run.checkpoints] == [str(tmp_path / "c.pt")]
+    (told,) = run.unobserved
+    assert "NotImplementedError" in told
+    assert recorded(train).unobserved == ()
