@@ -7,6 +7,7 @@ stands on (:mod:`.rewrites`); nothing is printed from a tree, so what is not edi
 from __future__ import annotations
 
 import ast
+import tokenize
 import warnings
 from collections.abc import Iterable, Sequence
 
@@ -49,7 +50,7 @@ def apply_edits(source: SourceFile, edits: Sequence[Edit], style: Style | None =
             warnings.simplefilter("ignore")  # about the user's string escapes
             text = _apply(source, edits, style)
             ast.parse(text)
-    except SyntaxError as error:
+    except (SyntaxError, tokenize.TokenError) as error:
         raise EditError(edits[0], f"the result does not parse: {error}") from error
     return text
 
