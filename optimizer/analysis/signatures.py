@@ -38,6 +38,23 @@ def argument_for(function: FunctionNode, name: str, call: ast.Call, bound: bool)
     return Passed(None, default_of(function, name))
 
 
+def parameter_of(
+    function: FunctionNode, given: ast.expr, call: ast.Call, bound: bool
+) -> str | None:
+    """The parameter of ``function`` that gets the argument ``given`` of ``call``; None when ``*`` or ``**`` hides it."""
+    arguments = function.args
+    for keyword in call.keywords:
+        if keyword.value is given:
+            return keyword.arg
+    positional = [arg.arg for arg in [*arguments.posonlyargs, *arguments.args]]
+    for index, value in enumerate(call.args, start=1 if bound else 0):
+        if isinstance(value, ast.Starred):
+            return None
+        if value is given:
+            return positional[index] if index < len(positional) else None
+    return None
+
+
 def default_of(function: FunctionNode, name: str) -> ast.expr | None:
     """The default of parameter ``name``, None when it has none."""
     arguments = function.args

@@ -1,0 +1,166 @@
+"""What is put into objects after they are made: into lists and dicts, attributes, and tensors in place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from .attribute_reads import literal_name
+from .graph_names import mutates
+from .resolver import Resolver
+from .scopes import Assigned, Binding, Parameter
+from .signatures import parameter_of
+from .syntax import FunctionNode, Module
+
+_MOST_ALIASES = 6
+
+
+class Additions:
+    """Answers for one project, by the name or attribute an object is held in.
+
+    What is added to an alias (``o = self.outs; o.append(x)``) or to a parameter counts for what it stands for.
+    """
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+
+    def to_binding(self, binding: Binding) -> list[tuple[ast.expr, Module]]:
+        """What is put into the object that ``binding`` gives its name."""
+        return self._by_binding.get(binding, [])
+
+    def to_attribute(self, name: str) -> list[tuple[ast.expr, Module]] | None:
+        """What is assigned to, or put into, attributes called ``name``; None when nobody does."""
+        return self._by_attribute.get(name)
+
+    def is_stored_on_self(self, name: str) -> bool:
+        """Whether a method assigns ``self.<name>``, so that the name need not mean what it does on a tensor."""
+        return name in self._on_self
+
+    @cached_property
+    def _on_self(self) -> frozenset[str]:
+        return frozenset(
+            name for module in self._resolver.project.modules for _, name in module.self_assignments
+        )
+
+    @cached_property
+    def _by_binding(self) -> dict[Binding, list[tuple[ast.expr, Module]]]:
+        return self._found[0]
+
+    @cached_property
+    def _by_attribute(self) -> dict[str, list[tuple[ast.expr, Module]]]:
+        return self._found[1]
+
+    @cached_property
+    def _found(
+        self,
+    ) -> tuple[
+        dict[Binding, list[tuple[ast.expr, Module]]], dict[str, list[tuple[ast.expr, Module]]]
+    ]:
+        bindings: dict[Binding, list[tuple[ast.expr, Module]]] = {}
+        attributes: dict[str, list[tuple[ast.expr, Module]]] = {}
+        for module in self._resolver.project.modules:
+            for target, value in _assigned(module):
+                if isinstance(target, ast.Attribute):
+                    attributes.setdefault(target.attr, []).append((value, module))
+            for call in module.calls:
+                name = literal_name(call) if getattr(call.func, "id", "") == "setattr" else None
+                if name is not None and len(call.args) == 3:
+                    attributes.setdefault(name, []).append((call.args[2], module))
+            for target, value in _added(module):
+                for holder, owner in self.holders(target, module):
+                    if isinstance(holder, ast.Attribute):
+                        attributes.setdefault(holder.attr, []).append((value, module))
+                    else:
+                        for binding in _bindings(holder, owner):
+                            bindings.setdefault(binding, []).append((value, module))
+        return bindings, attributes
+
+    def holders(
+        self, expression: ast.expr, module: Module
+    ) -> Iterator[tuple[ast.Name | ast.Attribute, Module]]:
+        """The names and attributes that hold the object behind ``expression``, aliases and arguments followed."""
+        pending = [(expression, module)]
+        seen: set[ast.AST] = set()
+        while pending and len(seen) < _MOST_ALIASES**2:
+            current, owner = pending.pop()
+            holder = container(current)
+            if holder in seen or not isinstance(holder, ast.Name | ast.Attribute):
+                continue
+            seen.add(holder)
+            yield holder, owner
+            if isinstance(holder, ast.Name):
+                for binding in _bindings(holder, owner):
+                    pending += self._aliases(binding, owner)
+
+    def _aliases(self, binding: Binding, module: Module) -> Iterator[tuple[ast.expr, Module]]:
+        source = binding.source
+        if isinstance(source, Assigned) and isinstance(
+            source.value, ast.Name | ast.Attribute | ast.Subscript
+        ):
+            yield source.value, module
+        elif isinstance(source, Parameter) and not isinstance(source.function, ast.Lambda):
+            yield from self._arguments(source.function, binding.name)
+
+    def _arguments(self, function: FunctionNode, name: str) -> Iterator[tuple[ast.expr, Module]]:
+        for site in self._resolver.call_sites(function):
+            for given in [*site.call.args, *(k.value for k in site.call.keywords)]:
+                if parameter_of(function, given, site.call, site.bound) == name:
+                    yield given, site.module
+
+
+def container(expression: ast.expr) -> ast.expr:
+    """The name or attribute behind ``x[i][j]``, ``x.setdefault(k, [])``, ``x.view(-1)``."""
+    while True:
+        if isinstance(expression, ast.Subscript | ast.Starred):
+            expression = expression.value
+        elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
+            expression = expression.func.value
+        else:
+            return expression
+
+
+def _bindings(name: ast.Name, module: Module) -> list[Binding]:
+    found = module.scope(name).lookup(name.id)
+    return found[1] if found is not None else []
+
+
+def assignments(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """The targets of an assignment, each with the expression it gets its value, or a part of it, from."""
+    if isinstance(node, ast.Assign):
+        return [pair for target in node.targets for pair in _pairs(target, node.value)]
+    if isinstance(node, ast.AugAssign | ast.AnnAssign) and node.value is not None:
+        return [(node.target, node.value)]
+    if isinstance(node, ast.For | ast.AsyncFor):
+        return _pairs(node.target, node.iter)
+    return []
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    if isinstance(target, ast.Starred):
+        return _pairs(target.value, value)
+    if not isinstance(target, ast.Tuple | ast.List):
+        return [(target, value)]
+    if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
+        pairs = zip(target.elts, value.elts, strict=True)
+        return [pair for t, v in pairs for pair in _pairs(t, v)]
+    return [pair for element in target.elts for pair in _pairs(element, value)]
+
+
+def _assigned(module: Module) -> Iterable[tuple[ast.expr, ast.expr]]:
+    return (pair for node in module.nodes for pair in assignments(node))
+
+
+def added(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What ``node`` puts into an object, with the expression for that object."""
+    for target, value in assignments(node):
+        if isinstance(target, ast.Subscript):
+            yield target.value, value
+    func = node.func if isinstance(node, ast.Call) else None
+    if isinstance(node, ast.Call) and isinstance(func, ast.Attribute) and mutates(func.attr):
+        for argument in [*node.args, *(k.value for k in node.keywords)]:
+            yield func.value, argument
+
+
+def _added(module: Module) -> Iterable[tuple[ast.expr, ast.expr]]:
+    return (pair for node in module.nodes for pair in added(node))

@@ -1,0 +1,313 @@
+"""Finds code that runs networks for their results only, and proves that it can do so without gradients.
+
+A region is proven when (1) nothing that runs in it needs autograd, (2) no tensor computed in it reaches a backward pass,
+a place that shows its graph, or code that cannot be followed, and (3) it shares no autocast cache with training.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .evaluation_proof import EvaluationProof, Region
+from .facts import Fact, Loop, LoopKind
+from .gradient_flow import Escape
+from .guards import TrainingGuard, training_guards
+from .reach import lexical_nodes
+from .resolver import Resolver
+from .syntax import FunctionNode, Module
+
+
+@dataclass(frozen=True, eq=False)
+class Inference(Fact):
+    """Code that runs networks and needs no gradients, as proven.
+
+    ``node`` is a whole function, or the first of the sibling ``statements``. ``guard`` is the condition under which the
+    code is part of training after all: gradients are needed exactly when it holds.
+    """
+
+    statements: tuple[ast.stmt, ...]
+    guard: TrainingGuard | None = None
+
+    @property
+    def is_function(self) -> bool:
+        return not self.statements
+
+
+@dataclass(frozen=True, eq=False)
+class Unproven(Fact):
+    """Code that looks like evaluation, but may need gradients; ``escape`` says where."""
+
+    escape: Escape
+
+
+def find_inference(
+    resolver: Resolver, loops: tuple[Loop, ...]
+) -> tuple[tuple[Inference, ...], tuple[Unproven, ...]]:
+    """The regions to run without gradients, and the evaluations for which that is not proven."""
+    finder = _Finder(resolver, loops)
+    finder.run()
+    return tuple(finder.found), tuple(finder.unproven())
+
+
+class _Finder:
+    def __init__(self, resolver: Resolver, loops: tuple[Loop, ...]) -> None:
+        self._resolver = resolver
+        self._loops = loops
+        self._proof = EvaluationProof(resolver, self._evaluates)
+        self._objections: dict[ast.AST, Escape] = {}
+        self._handled: set[ast.AST] = set()
+        self.found: list[Inference] = []
+
+    def run(self) -> None:
+        for module in self._resolver.project.modules:
+            for node in module.nodes:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
+                    self._plan(node, module, self._network_calls(node, module))
+        self._plan_callers()
+
+    def unproven(self) -> Iterator[Unproven]:
+        """Evaluation loops and functions whose networks still run with gradients."""
+        for loop in self._loops:
+            if loop.kind is LoopKind.EVALUATION and loop.node in self._objections:
+                calls = self._network_calls_in([loop.node], loop.module)
+                if calls and not any(call in self._handled for call in calls):
+                    yield Unproven(loop.module, loop.node, self._objections[loop.node])
+
+    # One function, or the statements of one module
+
+    def _plan(
+        self, owner: FunctionNode | ast.Module, module: Module, calls: list[ast.Call]
+    ) -> None:
+        calls = [call for call in calls if call not in self._handled]
+        if not calls:
+            return
+        if not isinstance(owner, ast.Module):
+            if self._proof.networks.is_part_of_network(owner, module):
+                return
+            if self._can_decorate(owner, module):
+                region = Region(module, tuple(owner.body))
+                if self._prove(owner, region):
+                    self._add(Inference(module, owner, ()), calls)
+                    return
+        self._plan_block(
+            owner.body, module, set(calls), training_guards(self._resolver, owner, module)
+        )
+
+    def _plan_block(
+        self,
+        block: Sequence[ast.stmt],
+        module: Module,
+        calls: set[ast.Call],
+        guards: Sequence[TrainingGuard],
+    ) -> None:
+        run: list[ast.stmt] = []
+        run_guard: TrainingGuard | None = None
+        for statement in block:
+            own = calls & set(self._calls_within(statement))
+            if not own:
+                continue
+            proven, guard = self._try_statement(statement, module, own, guards)
+            if (
+                proven
+                and run
+                and guard is run_guard
+                and self._joins(run, statement, block, module, guard)
+            ):
+                run = list(block[block.index(run[0]) : block.index(statement) + 1])
+                continue
+            self._close(run, run_guard, module, calls)
+            run, run_guard = ([statement], guard) if proven else ([], None)
+            if not proven:
+                for inner in _blocks(statement):
+                    self._plan_block(inner, module, calls, guards)
+        self._close(run, run_guard, module, calls)
+
+    def _try_statement(
+        self,
+        statement: ast.stmt,
+        module: Module,
+        own: set[ast.Call],
+        guards: Sequence[TrainingGuard],
+    ) -> tuple[bool, TrainingGuard | None]:
+        """Whether ``statement`` as a whole is proven, and under which condition it trains after all."""
+        if isinstance(statement, ast.If | ast.With | ast.AsyncWith | ast.Try) and own <= {
+            call for block in _blocks(statement) for s in block for call in self._calls_within(s)
+        }:
+            return False, None  # rather a part of its body
+        region = self._region(module, (statement,))
+        if self._prove(statement, region):
+            return True, None
+        if isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.If | ast.Try):
+            return False, None
+        for guard in guards:
+            if self._proof.objection(region, guard) is None:
+                return True, guard
+        return False, None
+
+    def _joins(
+        self,
+        run: list[ast.stmt],
+        statement: ast.stmt,
+        block: Sequence[ast.stmt],
+        module: Module,
+        guard: TrainingGuard | None,
+    ) -> bool:
+        """Whether ``statement`` continues the region in ``run``: all between them is part of the same computation."""
+        between = block[block.index(run[-1]) + 1 : block.index(statement)]
+        bound = _stored(run)
+        needed = _loaded([statement])
+        for other in between:
+            if not isinstance(other, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr):
+                return False
+            if not (_loaded([other]) & bound or _stored([other]) & needed):
+                return False
+            bound |= _stored([other])
+        joined = self._region(module, (*run, *between, statement))
+        return self._proof.objection(joined, guard) is None
+
+    def _close(
+        self,
+        run: list[ast.stmt],
+        guard: TrainingGuard | None,
+        module: Module,
+        calls: set[ast.Call],
+    ) -> None:
+        if run:
+            covered = [c for s in run for c in self._calls_within(s) if c in calls]
+            self._add(Inference(module, run[0], tuple(run), guard), covered)
+
+    def _add(self, inference: Inference, calls: Sequence[ast.Call]) -> None:
+        self.found.append(inference)
+        self._handled.update(calls)
+
+    def _prove(self, key: ast.AST, region: Region) -> bool:
+        objection = self._proof.objection(region)
+        if objection is not None:
+            self._objections[key] = objection
+        return objection is None
+
+    def _region(self, module: Module, statements: tuple[ast.stmt, ...]) -> Region:
+        """``statements`` as a region; part of a training step if they stand in a training loop, loops and phases apart."""
+        loops = module.loops(statements[0])
+        kinds = {loop.node: loop.kind for loop in self._loops}
+        in_training = bool(loops) and kinds.get(loops[0]) is LoopKind.TRAINING
+        is_loop = any(isinstance(s, ast.For | ast.AsyncFor | ast.While) for s in statements)
+        in_training = in_training and not is_loop and not self._in_phase(statements[0], module)
+        return Region(module, statements, in_training)
+
+    def _in_phase(self, statement: ast.stmt, module: Module) -> bool:
+        """Whether a network is set to eval mode in a block around ``statement``, inside the loop over steps."""
+        child: ast.AST = statement
+        for ancestor in module.ancestors(statement):
+            block = module.block(child) if isinstance(child, ast.stmt) else []
+            if isinstance(ancestor, ast.For | ast.While | ast.FunctionDef):
+                return False
+            if any(self._sets_eval(s, module) for s in block):
+                return True
+            child = ancestor
+        return False
+
+    def _sets_eval(self, root: ast.AST, module: Module) -> bool:
+        return any(
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "eval"
+            and self._proof.networks.is_network(node.func.value, module)
+            for node in lexical_nodes([root])
+        )
+
+    # Which calls run a network with gradients
+
+    def _network_calls(self, owner: ast.AST, module: Module) -> list[ast.Call]:
+        return self._network_calls_in(getattr(owner, "body", []), module)
+
+    def _network_calls_in(self, roots: Sequence[ast.AST], module: Module) -> list[ast.Call]:
+        return [
+            node
+            for node in lexical_nodes(roots)
+            if isinstance(node, ast.Call)
+            and self._proof.runs_network(node, module)
+            and not self._proof.modes.decided(node, module)
+        ]
+
+    def _calls_within(self, statement: ast.stmt) -> list[ast.Call]:
+        return [node for node in lexical_nodes([statement]) if isinstance(node, ast.Call)]
+
+    def _plan_callers(self) -> None:
+        """Functions that serve both training and evaluation: look at each of their calls by itself."""
+        seen: set[FunctionNode] = set()
+        pending = self._with_open_calls()
+        while pending:
+            function = pending.pop(0)
+            if function in seen:
+                continue
+            seen.add(function)
+            by_owner: dict[tuple[ast.AST, Module], list[ast.Call]] = {}
+            for site in self._resolver.call_sites(function):
+                owner = site.module.function(site.call) or site.module.tree
+                if not self._proof.modes.decided(site.call, site.module):
+                    by_owner.setdefault((owner, site.module), []).append(site.call)
+            for (owner, owner_module), calls in by_owner.items():
+                assert isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
+                self._plan(owner, owner_module, calls)
+                if isinstance(owner, ast.FunctionDef) and not set(calls) <= self._handled:
+                    pending.append(owner)
+
+    def _with_open_calls(self) -> list[FunctionNode]:
+        return [
+            node
+            for module in self._resolver.project.modules
+            for node in module.nodes
+            if isinstance(node, ast.FunctionDef)
+            and not self._proof.networks.is_part_of_network(node, module)
+            and not set(self._network_calls(node, module)) <= self._handled
+        ]
+
+    # Which functions may be decorated
+
+    def _can_decorate(self, function: FunctionNode, module: Module) -> bool:
+        if isinstance(function, ast.AsyncFunctionDef) or function.name.startswith("__"):
+            return False
+        if any(isinstance(n, ast.Yield | ast.YieldFrom) for n in lexical_nodes(function.body)):
+            return False
+        compiled = ("torch.jit.", "torch.compile", "jax.", "numba.")
+        for decorator in function.decorator_list:
+            callee = decorator.func if isinstance(decorator, ast.Call) else decorator
+            names = self._resolver.names(callee, module)
+            if any(n.startswith(compiled) or n == "builtins.property" for n in names):
+                return False
+        return bool(self._resolver.call_sites(function))
+
+    def _evaluates(self, function: FunctionNode, module: Module) -> bool:
+        """Whether ``function`` says itself that it evaluates: it goes over a loader, or sets a network to eval mode."""
+        if any(
+            loop.kind is LoopKind.EVALUATION and loop.function is function for loop in self._loops
+        ):
+            return True
+        return any(self._sets_eval(statement, module) for statement in function.body)
+
+
+def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
+    blocks = [getattr(statement, field, []) for field in ("body", "orelse", "finalbody")]
+    handlers = [handler.body for handler in getattr(statement, "handlers", [])]
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return []
+    return [block for block in [*blocks, *handlers] if block]
+
+
+def _stored(statements: Sequence[ast.AST]) -> set[str]:
+    return {
+        n.id
+        for n in lexical_nodes(statements)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+
+
+def _loaded(statements: Sequence[ast.AST]) -> set[str]:
+    return {
+        n.id
+        for n in lexical_nodes(statements)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    }

@@ -1,0 +1,221 @@
+"""Proves that a region of code may run without gradients."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .additions import Additions, added, assignments, container
+from .attribute_reads import AttributeReads
+from .call_effects import CallEffects
+from .callbacks import is_handed_around, is_property
+from .grad_modes import GradModes
+from .gradient_flow import Escape, GradientFlow, Knowledge
+from .gradients import Gradients
+from .graph_hazards import GraphHazards
+from .graph_names import package, passes_graph_on
+from .guards import TrainingGuard
+from .networks import Networks
+from .reach import lexical_nodes
+from .resolver import Resolver
+from .scopes import Parameter
+from .syntax import FunctionNode, Module
+from .values import External, Function, Made
+
+_AUTOCAST = frozenset({"torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast"})
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Sibling statements; ``in_training`` when they are a part of a training step."""
+
+    module: Module
+    statements: tuple[ast.stmt, ...]
+    in_training: bool = False
+
+
+class EvaluationProof:
+    """Answers for one project. ``evaluates`` says of a function whether it evaluates by its own account."""
+
+    def __init__(
+        self, resolver: Resolver, evaluates: Callable[[FunctionNode, Module], bool]
+    ) -> None:
+        self._resolver = resolver
+        self._evaluates = evaluates
+        self.networks = Networks(resolver)
+        self.modes = GradModes(resolver)
+        self._gradients = Gradients(resolver, self.networks)
+        self._hazards = GraphHazards(resolver, self.networks)
+        self._knowledge = Knowledge(
+            resolver,
+            self._gradients,
+            AttributeReads(resolver, self.networks, self.modes),
+            Additions(resolver),
+            CallEffects(resolver, self._gradients, self.networks),
+        )
+        self._runs: dict[ast.Call, bool] = {}
+
+    def objection(self, region: Region, guard: TrainingGuard | None = None) -> Escape | None:
+        """The first thing that speaks against running ``region`` without gradients (unless ``guard`` holds)."""
+        module, statements = region.module, region.statements
+        for node in lexical_nodes(statements):
+            if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
+                return Escape(module, node, "hands control to its caller")
+        return (
+            self._hazards.find(statements, module)
+            or self._around(region)
+            or self._flow(region, guard).escape(self._sources(region))
+            or self._kept(region, guard)
+        )
+
+    def runs_network(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call`` is a network's forward, or a method of a network that runs it."""
+        if call not in self._runs:
+            self._runs[call] = self._find_runs(call, module)
+        return self._runs[call]
+
+    def _find_runs(self, call: ast.Call, module: Module) -> bool:
+        func = call.func
+        if isinstance(func, ast.Attribute) and self.networks.is_network(func.value, module):
+            functions = [v for v in self._resolver.values(func, module) if isinstance(v, Function)]
+            if functions:
+                return any(self._runs_layers(function) for function in functions)
+        return self.networks.runs(call, module)
+
+    def _runs_layers(self, function: Function) -> bool:
+        body = function.node.body if isinstance(function.node.body, list) else []
+        return any(
+            isinstance(node, ast.Call) and self.networks.runs(node, function.module)
+            for node in lexical_nodes(body)
+        )
+
+    # Where tensors go
+
+    def _flow(self, region: Region, guard: TrainingGuard | None) -> GradientFlow:
+        def ignores(node: ast.AST) -> bool:
+            return node in guarded
+
+        guarded: set[ast.AST] = set()
+        for statement in guard.statements if guard is not None else ():
+            guarded.update(ast.walk(statement))
+        inside = frozenset(lexical_nodes(region.statements))
+        return GradientFlow(self._knowledge, ignores, self._may_return, region.in_training, inside)
+
+    def _sources(self, region: Region) -> Iterator[tuple[ast.expr, Module, bool]]:
+        """The expressions of the region that compute something which may have a graph."""
+        module = region.module
+        for node in lexical_nodes(region.statements):
+            if not isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript):
+                continue
+            is_store = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
+            if not is_store and not self._gradients.free(node, module):
+                yield node, module, self._is_tensor(node, module)
+
+    def _is_tensor(self, node: ast.expr, module: Module) -> bool:
+        if not isinstance(node, ast.Call):
+            return False
+        values = self._resolver.values(node.func, module)
+        return self.runs_network(node, module) or any(
+            (isinstance(v, External) and package(v.name) == "torch" and passes_graph_on(v.name))
+            or (
+                isinstance(v, Made)
+                and isinstance(v.maker, External)
+                and v.maker.name.startswith("torch.nn.")
+            )
+            for v in values
+        )
+
+    def _kept(self, region: Region, guard: TrainingGuard | None) -> Escape | None:
+        """Where tensors escape that functions called by the region keep in attributes and containers."""
+        flow = self._flow(region, guard)
+        for function in self._hazards.functions_run(region.statements, region.module):
+            body = function.node.body
+            if not isinstance(body, list):
+                continue
+            for store in _stores(body):
+                free = self._gradients.free(store.value, function.module)
+                if not free and store.outlives(function):
+                    escape = flow.escape_of_kept(store.target, function.module)
+                    if escape is not None:
+                        return escape
+        return None
+
+    def _may_return(self, function: FunctionNode, module: Module) -> bool:
+        """Whether all callers of ``function`` are known, as far as training is concerned."""
+        if is_property(function):
+            return True
+        if self.networks.is_part_of_network(function, module) or function.name.startswith("__"):
+            return False  # called by torch or by Python itself
+        if not self._resolver.call_sites(function) or is_handed_around(self._resolver, function):
+            return False
+        # Other scripts may share a module's helper functions, but hardly train on what an evaluation returns.
+        return module is self._resolver.project.entry or self._evaluates(function, module)
+
+    # Context managers around the region
+
+    def _around(self, region: Region) -> Escape | None:
+        """What context managers around the region, here or around the calls of its function, speak against it."""
+        inside = set(lexical_nodes(region.statements))
+        for call, statement, module in self._contexts(region.statements[0], region.module, set()):
+            names = self._resolver.names(call.func, module)
+            if any(".profiler." in name or name.endswith("detect_anomaly") for name in names):
+                return Escape(module, call, "is being profiled")
+            if not names & _AUTOCAST:
+                continue
+            # One autocast block casts each weight once: cast without gradients, it would stay without for training.
+            for other in lexical_nodes(statement.body):
+                if (
+                    isinstance(other, ast.Call)
+                    and other not in inside
+                    and self.runs_network(other, module)
+                    and not self.modes.decided(other, module)
+                ):
+                    return Escape(module, other, "shares an autocast block with the forward pass")
+        return None
+
+    def _contexts(
+        self, node: ast.AST, module: Module, seen: set[FunctionNode]
+    ) -> Iterator[tuple[ast.Call, ast.With, Module]]:
+        for ancestor in module.ancestors(node):
+            if isinstance(ancestor, ast.With):
+                for item in ancestor.items:
+                    if isinstance(item.context_expr, ast.Call):
+                        yield item.context_expr, ancestor, module
+            if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
+                if ancestor not in seen:
+                    seen.add(ancestor)
+                    for site in self._resolver.call_sites(ancestor):
+                        yield from self._contexts(site.call, site.module, seen)
+                return
+
+
+@dataclass(frozen=True)
+class _Store:
+    """``value`` is put into the object behind ``target``, or is bound to the name ``target``."""
+
+    target: ast.expr
+    value: ast.expr
+    into_object: bool
+
+    def outlives(self, function: Function) -> bool:
+        """Whether what is stored is there when ``function`` has returned."""
+        holder = container(self.target)
+        if not isinstance(holder, ast.Name):
+            return True
+        found = function.module.scope(holder).lookup(holder.id)
+        if found is None:
+            return False
+        owner, bindings = found
+        is_callers = any(isinstance(b.source, Parameter) for b in bindings)
+        return owner.node is not function.node or (self.into_object and is_callers)
+
+
+def _stores(body: list[ast.stmt]) -> Iterator[_Store]:
+    """What ``body`` assigns, and puts into attributes, items and containers."""
+    for node in lexical_nodes(body):
+        for target, value in assignments(node):
+            if not isinstance(target, ast.Subscript):
+                yield _Store(target, value, isinstance(target, ast.Attribute))
+        for target, value in added(node):
+            yield _Store(target, value, True)

@@ -1,0 +1,351 @@
+"""Where a tensor goes after it is computed, until it is turned into plain numbers or meets autograd.
+
+The trace follows names, attributes (by name, in every file), containers, arguments and results. What it cannot
+follow counts as an escape: a tensor of an evaluation may lose its graph only if no trace of it escapes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from .additions import Additions
+from .attribute_reads import AttributeReads
+from .call_effects import CallEffects
+from .callbacks import is_property
+from .facts import Fact
+from .gradients import Gradients
+from .graph_names import BACKWARD_METHODS, MUTATING_METHODS, TENSOR_METHODS
+from .reaching import reaching_bindings
+from .resolver import Resolver
+from .scopes import Binding, Untraceable, unpacked_names
+from .syntax import FunctionNode, Module
+from .values import Function
+
+_Context = ast.Call | None
+"""The call through which the trace came into a function; None where it began there."""
+
+_KEEPING_METHODS = MUTATING_METHODS - TENSOR_METHODS - {"copy_", "setdefault"}
+_ENDS_IN = (ast.Compare, ast.If, ast.While, ast.Assert, ast.Raise, ast.Expr, ast.Delete, ast.Slice)
+_UNFOLLOWED = (ast.Lambda, ast.Yield, ast.YieldFrom, ast.Await)
+
+
+@dataclass(frozen=True, eq=False)
+class Escape(Fact):
+    """Where a tensor leaves what can be followed, or where code needs autograd; ``why`` says how."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.why} at line {self.span.line} of {self.path.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What the trace asks."""
+
+    resolver: Resolver
+    gradients: Gradients
+    reads: AttributeReads
+    additions: Additions
+    effects: CallEffects
+
+
+@dataclass(frozen=True)
+class _Place:
+    """An expression that holds the tensor; ``certain`` when it is a tensor for sure."""
+
+    node: ast.expr
+    module: Module
+    context: _Context
+    certain: bool
+
+
+class GradientFlow:
+    """One trace. ``ignores`` says which uses do not count (those that run only when gradients are recorded).
+
+    With ``losses_train``, what enters a loss function counts as trained on, even where no backward pass is in sight.
+    ``may_return`` says of which functions all callers are known. ``region`` is all code that would lose its gradients.
+    """
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        ignores: Callable[[ast.AST], bool],
+        may_return: Callable[[FunctionNode, Module], bool],
+        losses_train: bool,
+        region: frozenset[ast.AST],
+    ) -> None:
+        self._known = knowledge
+        self._ignores = ignores
+        self._may_return = may_return
+        self._losses_train = losses_train
+        self._region = region
+        self._seen: set[tuple[ast.AST, _Context]] = set()
+        self._kept: set[tuple[ast.AST, _Context]] = set()
+        self._pending: list[_Place] = []
+        self._entered_from: dict[ast.Call, tuple[Module, set[_Context]]] = {}
+
+    def escape(self, sources: Iterable[tuple[ast.expr, Module, bool]]) -> Escape | None:
+        """Where the first of the tensors escapes, None when all end as plain numbers.
+
+        Each source is an expression, its module and whether it is a tensor for sure.
+        """
+        self._pending += [_Place(node, module, None, sure) for node, module, sure in sources]
+        self._pending.sort(key=lambda place: place.certain)
+        while self._pending:
+            place = self._pending.pop()
+            key = (place.node, place.context)
+            if key in self._seen or self._ignores(place.node):
+                continue
+            self._seen.add(key)
+            if self._known.gradients.free(place.node, place.module):
+                continue
+            escape = self._follow(place)
+            if escape is not None:
+                return escape
+        return None
+
+    def escape_of_kept(self, target: ast.expr, module: Module) -> Escape | None:
+        """The same for a tensor that was put into the attribute or container ``target``."""
+        return self._keep(target, _Place(target, module, None, False)) or self.escape([])
+
+    def _go(self, place: _Place, node: ast.expr) -> None:
+        self._pending.append(_Place(node, place.module, place.context, place.certain))
+
+    def _go_from(self, place: _Place, use: ast.Name, module: Module) -> None:
+        """On to a use of a variable, in this run of the function or, for a closure, in any."""
+        if module is place.module and module.function(use) is module.function(place.node):
+            self._go(place, use)
+        else:
+            self._go_elsewhere(place, use, module)
+
+    def _go_elsewhere(self, place: _Place, node: ast.expr, module: Module) -> None:
+        self._pending.append(_Place(node, module, None, place.certain))
+
+    def _follow(self, place: _Place) -> Escape | None:
+        """One step from an expression that holds the tensor to what becomes of it."""
+        node, module = place.node, place.module
+        parent = module.parents[node]
+        if isinstance(parent, _ENDS_IN) or node in (
+            getattr(parent, "slice", None),
+            getattr(parent, "test", None),
+        ):
+            return None
+        match parent:
+            case ast.Attribute():
+                return self._of_attribute(place, parent)
+            case ast.Call():
+                return self._argument(place, parent)
+            case ast.keyword() if isinstance(call := module.parents[parent], ast.Call):
+                return self._argument(place, call)
+            case ast.BinOp(left=ast.Constant(value=str()) as text, op=ast.Mod()):
+                as_text = "%s" in str(text.value) or "%r" in str(text.value)
+                return self._printed(place) if as_text else None
+            case ast.FormattedValue():
+                is_number = parent.format_spec is not None or _is_scalar(node)
+                return None if is_number else self._printed(place)
+            case ast.comprehension():
+                for name, _ in unpacked_names(parent.target):
+                    self._bound(place, name)
+                return None
+            case ast.stmt():
+                return self._statement(place, parent)
+            case ast.expr() if not isinstance(parent, _UNFOLLOWED):
+                return self._expression(place, parent)
+            case _:
+                return Escape(module, node, "is used in a way that could not be followed")
+
+    def _expression(self, place: _Place, parent: ast.expr) -> Escape | None:
+        assign = place.module.parents[parent]
+        if isinstance(parent, ast.Tuple | ast.List) and isinstance(assign, ast.Assign):
+            return self._assigned_part(place, assign, parent)
+        if isinstance(parent, ast.NamedExpr):
+            self._bound(place, parent.target)
+        self._go(place, parent)  # arithmetic, displays, comprehensions, subscripts
+        return None
+
+    def _statement(self, place: _Place, statement: ast.stmt) -> Escape | None:
+        match statement:
+            case ast.Assign():
+                return self._assigned(place, statement.targets)
+            case ast.AugAssign() | ast.AnnAssign():
+                return self._assigned(place, [statement.target])
+            case ast.For() | ast.AsyncFor():
+                return self._assigned(place, [statement.target])
+            case ast.Return():
+                return self._returned(place, statement)
+            case _:
+                why = "is used in a way that could not be followed"
+                return Escape(place.module, place.node, why)
+
+    def _of_attribute(self, place: _Place, attribute: ast.Attribute) -> Escape | None:
+        call = place.module.parents[attribute]
+        if not (isinstance(call, ast.Call) and call.func is attribute):
+            if not self._known.gradients.is_plain_attribute(attribute.attr):
+                self._go(place, attribute)
+        elif attribute.attr in BACKWARD_METHODS:
+            return Escape(place.module, call, "reaches a backward pass")
+        elif attribute.attr not in _KEEPING_METHODS:
+            self._go(place, call)
+        return None
+
+    def _printed(self, place: _Place) -> Escape | None:
+        """A tensor with a graph prints its ``grad_fn``; only a 0-dimensional one formats as its number."""
+        if not place.certain:
+            return None
+        return Escape(place.module, place.node, "is printed with its grad_fn")
+
+    # Names and attributes that are given the tensor
+
+    def _assigned(self, place: _Place, targets: list[ast.expr]) -> Escape | None:
+        for target in targets:
+            for part in _parts(target):
+                if isinstance(part, ast.Name):
+                    self._bound(place, part)
+                elif escape := self._keep(part, place):
+                    return escape
+        return None
+
+    def _assigned_part(
+        self, place: _Place, assign: ast.Assign, display: ast.Tuple | ast.List
+    ) -> Escape | None:
+        """``a, b = x, y`` gives each name its own part."""
+        index = display.elts.index(place.node)
+        for target in assign.targets:
+            parts = target.elts if isinstance(target, ast.Tuple | ast.List) else []
+            matches = len(parts) == len(display.elts)
+            if escape := self._assigned(place, [parts[index]] if matches else [target]):
+                return escape
+        return None
+
+    def _bound(self, place: _Place, name: ast.Name) -> None:
+        """Follow the reads of a name that was just given the tensor."""
+        module = place.module
+        found = module.scope(name).lookup(name.id)
+        binding = next((b for b in found[1] if b.node is name), None) if found else None
+        if found is None or binding is None:
+            return
+        adds = isinstance(binding.source, Untraceable)  # `x += y` keeps what was in x
+        if adds or not self._known.gradients.binding_is_free(binding, module):
+            for use in _uses(binding, module):
+                if use is not name:
+                    self._read(place, use)
+            if found[0].parent is None:
+                for use, user in self._known.reads.of_module_name(module, name.id):
+                    self._go_elsewhere(place, use, user)
+
+    def _read(self, place: _Place, use: ast.Name) -> None:
+        module = place.module
+        statement = module.parents[use]
+        if isinstance(use.ctx, ast.Load):
+            self._go_from(place, use, module)
+        elif isinstance(statement, ast.AugAssign) and (use, None) not in self._seen:
+            self._seen.add((use, None))
+            self._bound(place, use)
+
+    def _keep(self, target: ast.expr, place: _Place) -> Escape | None:
+        """The tensor is put into an attribute or a container: follow what is read from there."""
+        holders = list(self._known.additions.holders(target, place.module))
+        if not holders:
+            return Escape(place.module, target, "is kept where it could not be followed")
+        for holder, module in holders:
+            key = (holder, place.context)
+            if key in self._kept:
+                continue
+            self._kept.add(key)
+            if isinstance(holder, ast.Name):
+                found = module.scope(holder).lookup(holder.id)
+                if found is None:
+                    why = f"is kept in `{holder.id}`, which could not be followed,"
+                    return Escape(module, target, why)
+                for use in module.names_of(holder.id):
+                    lookup = module.scope(use).lookup(holder.id)
+                    if lookup and lookup[0] is found[0] and isinstance(use.ctx, ast.Load):
+                        self._go_from(place, use, module)
+            elif not self._known.gradients.is_plain_attribute(holder.attr):
+                for read, owner in self._known.reads.of(holder.attr, self._region):
+                    self._go_elsewhere(place, read, owner)
+        return None
+
+    # Calls and returns
+
+    def _argument(self, place: _Place, call: ast.Call) -> Escape | None:
+        module = place.module
+        if self._losses_train and self._known.effects.feeds_loss(call, module):
+            return Escape(module, call, "feeds a loss")
+        for effect in self._known.effects.of(call, place.node, module):
+            if effect.escape is not None:
+                return Escape(module, call, effect.escape)
+            is_text = effect.prints and not (effect.formats and _is_scalar(place.node))
+            if is_text and (escape := self._printed(place)):
+                return escape
+            if effect.in_result:
+                self._go(place, call)
+            for function, argument in effect.enters:
+                self._enter(place, call, function, argument)
+            if effect.kept_in is not None and (escape := self._keep(effect.kept_in, place)):
+                return escape
+        return None
+
+    def _enter(self, place: _Place, call: ast.Call, function: Function, argument: ast.arg) -> None:
+        module = function.module
+        self._entered_from.setdefault(call, (place.module, set()))[1].add(place.context)
+        found = module.scopes.by_node[function.node].bindings.get(argument.arg, [])
+        for binding in found:
+            if binding.node is argument:
+                for use in _uses(binding, module):
+                    inside = module.function(use) is function.node
+                    if isinstance(use.ctx, ast.Load):
+                        context = call if inside else None
+                        self._pending.append(_Place(use, module, context, place.certain))
+
+    def _returned(self, place: _Place, statement: ast.Return) -> Escape | None:
+        module = place.module
+        if place.context is not None:
+            caller, contexts = self._entered_from[place.context]
+            for context in contexts:
+                self._pending.append(_Place(place.context, caller, context, place.certain))
+            return None
+        function = module.function(statement)
+        if function is None or not self._may_return(function, module):
+            return Escape(module, statement, "is returned to callers that are not all known")
+        for site in self._known.resolver.call_sites(function):
+            self._go_elsewhere(place, site.call, site.module)
+        if is_property(function):
+            for read, owner in self._known.reads.of(function.name, self._region):
+                self._go_elsewhere(place, read, owner)
+        return None
+
+
+def _uses(binding: Binding, module: Module) -> Iterator[ast.Name]:
+    """Where the name that ``binding`` binds may be read, or added to, while it has that value."""
+    for use in module.names_of(binding.name):
+        scope = module.scope(use)
+        found = scope.lookup(binding.name)
+        if found is not None and binding in found[1]:
+            owner, bindings = found
+            if binding in reaching_bindings(module, owner, bindings, scope, use):
+                yield use
+
+
+def _parts(target: ast.expr) -> Iterator[ast.expr]:
+    """The names, attributes and items that ``target`` assigns."""
+    if isinstance(target, ast.Starred):
+        yield from _parts(target.value)
+    elif isinstance(target, ast.Tuple | ast.List):
+        for element in target.elts:
+            yield from _parts(element)
+    else:
+        yield target
+
+
+def _is_scalar(node: ast.expr) -> bool:
+    """Whether a tensor expression is plainly 0-dimensional, which formats as its number."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"mean", "sum"}
+        and not (node.args or node.keywords)
+    )

@@ -1,0 +1,160 @@
+"""Runs evaluation and inference without recording gradients.
+
+A forward pass outside `torch.no_grad()` keeps every intermediate result for a backward pass that never comes: that costs memory
+(often the larger part) and time. A function that only evaluates gets the decorator `@torch.no_grad()`; a loop or a few
+statements get `with torch.no_grad():`; code that trains or evaluates by a flag gets
+`with torch.set_grad_enabled(flag):`. The numbers do not change.
+
+Left alone: code that reaches `backward`, `autograd.grad` or anything that asks for gradients (gradient penalties,
+adversarial examples, attributions); code whose tensors reach a backward pass elsewhere, are saved or printed with their
+graph, or go where they cannot be followed; code already under `no_grad`, `inference_mode` or `set_grad_enabled`;
+`forward` methods. With `nn.TransformerEncoder(batch_first=True)`, `nn.LSTM` or compiled code the change is numeric, not
+exact: without gradients PyTorch takes kernels that round differently.
+
+Sources: https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html and
+https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..optimizer.analysis.evaluation import Inference
+from ..optimizer.analysis.facts import Fact
+from ..optimizer.analysis.fused_inference import fused_layers, zeroed_padding
+from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.options import Options, Tier
+from ..optimizer.rewriting.edits import Decorate, Edit, FileEdit, Wrap
+from .base import Change, Example, Skip, Stage, Transform
+
+_REASON = "no backward pass runs in it, and no tensor computed in it reaches one"
+_FLAG_REASON = "its backward pass runs only if `{0}`, and no tensor computed otherwise reaches one"
+_VOLATILE = "; `volatile=True` has had no effect since PyTorch 0.4"
+_FUSED = "; without gradients `{0}` (line {1}) rounds differently"
+
+
+class NoGrad(Transform):
+    name = "no-grad"
+    tier = Tier.EXACT
+    stage = Stage.EVALUATION
+    example = Example(
+        before="""\
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from data import train_set, test_set
+
+            model = nn.Linear(10, 2)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+            def accuracy(loader):
+                model.eval()
+                correct = 0
+                for x, y in loader:
+                    correct += (model(x).argmax(1) == y).sum().item()
+                return correct / len(loader.dataset)
+
+
+            for x, y in DataLoader(train_set, batch_size=32):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+            print(accuracy(DataLoader(test_set, batch_size=32)))
+        """,
+        after="""\
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from data import train_set, test_set
+
+            model = nn.Linear(10, 2)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+            @torch.no_grad()
+            def accuracy(loader):
+                model.eval()
+                correct = 0
+                for x, y in loader:
+                    correct += (model(x).argmax(1) == y).sum().item()
+                return correct / len(loader.dataset)
+
+
+            for x, y in DataLoader(train_set, batch_size=32):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+            print(accuracy(DataLoader(test_set, batch_size=32)))
+        """,
+    )
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        for unproven in script.unproven_evaluation:
+            message = f"gradients stay on: the evaluation {unproven.escape}"
+            yield self.skip(unproven.path, unproven.span, message)
+        fused = fused_layers(script.resolver) if script.inference else ()
+        padded = zeroed_padding(script.resolver) if fused else None
+        for inference in script.inference:
+            refusal = _refusal(fused, padded, options)
+            if refusal is not None:
+                yield self.skip(inference.path, inference.span, refusal)
+                continue
+            change = self._change(inference, fused)
+            yield replace(change, tier=Tier.NUMERIC) if fused else change
+
+    def _change(self, inference: Inference, fused: tuple[Fact, ...]) -> Change:
+        module, guard = inference.module, inference.guard
+        if guard is None:
+            mode, reason = reference(module, "torch.no_grad"), _REASON
+            code = f"{mode.code}()"
+        else:
+            mode = reference(module, "torch.set_grad_enabled")
+            code, reason = f"{mode.code}({guard.code})", _FLAG_REASON.format(guard.code)
+        edit: Edit
+        if inference.is_function:
+            edit, what = Decorate(inference.span, code), f"`{_name(inference)}` runs"
+        else:
+            first, last = inference.statements[0], inference.statements[-1]
+            edit = Wrap(module.span(first), module.span(last), f"with {code}:")
+            what = "the evaluation loop runs" if _is_loop(inference) else "the forward pass runs"
+        if _uses_volatile(inference):
+            reason += _VOLATILE
+        if fused:
+            reason += _FUSED.format(ast.unparse(fused[0].node.func), fused[0].span.line)  # type: ignore[attr-defined]
+        without = "without gradients" if guard is None else f"with gradients only if `{guard.code}`"
+        edits = (*mode.edits, FileEdit(module.path, edit))
+        return self.change(inference.path, inference.span, f"{what} {without}", reason, edits)
+
+
+def _refusal(fused: tuple[Fact, ...], padded: Fact | None, options: Options) -> str | None:
+    if not fused:
+        return None
+    line = fused[0].span.line
+    if padded is not None:
+        return (
+            "gradients stay on: without them, the encoder called at line "
+            f"{padded.span.line} of {padded.path.name} writes zeros at padded positions"
+        )
+    if options.tier < Tier.NUMERIC:
+        return f"gradients stay on: without them, the layer of line {line} rounds differently"
+    return None
+
+
+def _name(inference: Inference) -> str:
+    return getattr(inference.node, "name", "")
+
+
+def _is_loop(inference: Inference) -> bool:
+    return any(isinstance(s, ast.For | ast.AsyncFor | ast.While) for s in inference.statements)
+
+
+def _uses_volatile(inference: Inference) -> bool:
+    return any(
+        isinstance(node, ast.keyword) and node.arg == "volatile"
+        for root in (inference.statements or (inference.node,))
+        for node in ast.walk(root)
+    )
