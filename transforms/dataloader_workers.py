@@ -271,8 +271,11 @@ def _refusals(script: TrainingScript, group: _Group, options: Options) -> dict[D
     zero = group.count.zero
     use = other_use(script.resolver, zero, script.loaders) if zero is not None else None
     if use is not None and not found:
-        loader = group.loaders[0]
-        found[loader] = f"the 0 of its num_workers is also used elsewhere {place(use, loader.path)}"
+        where = place(use, group.loaders[0].path)
+        said = f"its num_workers is the 0 {where}, which is not followed further; raise it there"
+        if use is not zero:
+            said = f"the 0 of its num_workers is also used elsewhere {where}"
+        found[group.loaders[0]] = said
     return found
 
 

@@ -86,6 +86,11 @@ class PinMemory(Transform):
                     loader.path, loader.span, "memory not pinned: the script does not use a GPU"
                 )
             return
+        for loader in script.loaders:
+            if loader not in unpinned and not pins_memory(script.resolver, loader):
+                argument = loader.arguments["pin_memory"]
+                said = f"`pin_memory={argument.module.code(argument.value)}` is always False"
+                yield self.skip(loader.path, loader.span, f"memory not pinned: {said}")
         refusals = {loader: _refusal(script, loader) for loader in unpinned}
         for setting, loaders in _settings(script, unpinned).items():
             refused = [loader for loader in loaders if refusals[loader] is not None]
@@ -132,6 +137,4 @@ def _settings(script: TrainingScript, loaders: list[DataLoader]) -> dict[Setting
 def _refusal(script: TrainingScript, loader: DataLoader) -> str | None:
     if loader.opaque is not None:
         return f"`{loader.module.code(loader.opaque)}` cannot be resolved, it may say so already"
-    if pins_memory(script.resolver, loader):
-        return "it is pinned already"
     return pinning_refused(script, loader)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from .arrow_datasets import arrow_maker, transform_arguments
 from .classes import class_attribute
 from .composition import call_arguments, composed_of
 from .facts import Argument, DataLoader, Fact
@@ -95,6 +96,10 @@ def _datasets(
         return
     seen.add(expression)
     for value in resolver.values(expression, module):
+        arrow = arrow_maker(resolver, value)
+        if arrow is not None:
+            yield _arrow_dataset(resolver, arrow)
+            continue
         if isinstance(value, Element):
             value = _innermost(value)
             if not (isinstance(value, Made) and _maker_name(value) in _WRAPPING):
@@ -165,6 +170,12 @@ def _library_dataset(resolver: Resolver, call: ast.Call, module: Module, name: s
         return Dataset(module, call, DatasetKind.FOREIGN, f"`{name}`")
     code = _item_code(resolver, list(_callables_of_call(resolver, call, module)))
     return Dataset(module, call, DatasetKind.LIBRARY, f"`{name}`", None, code)
+
+
+def _arrow_dataset(resolver: Resolver, maker: Made) -> Dataset:
+    code = _item_code(resolver, list(_callables(resolver, transform_arguments(resolver))))
+    name = f"`{_maker_name(maker)}`"
+    return Dataset(maker.module, maker.call, DatasetKind.LIBRARY, name, None, code)
 
 
 def is_known_library(name: str) -> bool:

@@ -70,7 +70,9 @@ def _value_kind(resolver: Resolver, value: Value) -> DeviceKind:
             return DeviceKind.CUDA
         case Made(call, module, External("torch.device")):
             argument = call_argument(call, "type", 0) or call_argument(call, "device", 0)
-            return device_kind(resolver, argument, module) if argument else DeviceKind.UNKNOWN
+            kind = device_kind(resolver, argument, module) if argument else DeviceKind.UNKNOWN
+            # Whatever a configuration says, it is a device.
+            return DeviceKind.CHOSEN if kind is DeviceKind.UNKNOWN else kind
         case Made(_, _, External(name)) if name in _INDICES:
             return DeviceKind.CUDA
         case Made(_, _, External("torch.accelerator.current_accelerator")):
@@ -152,4 +154,4 @@ def is_cuda_flag(resolver: Resolver, value: ast.expr, module: Module) -> bool:
 
 def mentions_cuda(module: Module) -> bool:
     """Whether the file speaks of CUDA, or of whatever accelerator there is: a script for a GPU."""
-    return "cuda" in module.source.text or "torch.accelerator" in module.source.text
+    return any(word in module.source.text for word in ("cuda", "torch.accelerator", "nccl"))

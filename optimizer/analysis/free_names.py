@@ -10,9 +10,11 @@ from .syntax import Module
 
 
 def free_name(module: Module, candidates: Iterable[str]) -> str | None:
-    """The first of ``candidates`` that no scope of ``module`` binds or reads; None when all are taken."""
-    taken = {name for scope in module.scopes.by_node.values() for name in scope.bindings}
-    taken |= {node.id for node in module.nodes if isinstance(node, ast.Name)}
+    """The first of ``candidates`` that nothing but classes of ``module`` binds or reads; None when all are taken."""
+    scopes = module.scopes.by_node.values()
+    taken = {name for scope in scopes if not scope.is_class for name in scope.bindings}
+    reads = (node for node in module.nodes if isinstance(node, ast.Name))
+    taken |= {node.id for node in reads if isinstance(node.ctx, ast.Load)}
     return next(
         (name for name in candidates if name not in taken and not hasattr(builtins, name)), None
     )

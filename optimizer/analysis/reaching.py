@@ -9,6 +9,8 @@ from .scopes import Binding, Defined, Imported, Parameter, Scope
 from .syntax import Module
 
 _Position = tuple[int, int]
+_RUN_IN_PLACE = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+"""Scopes whose code runs where it stands, unlike that of a function."""
 
 
 def reaching_bindings(
@@ -17,11 +19,13 @@ def reaching_bindings(
     """The bindings of ``owner`` that may give a name its value where ``use`` stands in ``scope``.
 
     Inside the scope that binds the name, a binding in a block around the use hides the earlier ones, and a later one
-    counts only when a loop leads back to the use. From an inner scope (``scope`` differs), or for None (after
+    counts only when a loop leads back to the use. From a function inside, or for None (after
     the scope ran), the last unconditional binding hides the earlier ones.
     """
     if len(bindings) == 1 or owner.is_class:
         return bindings
+    while scope is not None and scope is not owner and isinstance(scope.node, _RUN_IN_PLACE):
+        scope = scope.parent
     if scope is not owner:
         return _after_last_unconditional(module, owner, bindings)
     before = [

@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 from ..rewriting.edits import Span
 from ..source import SourceFile
 from .scopes import Path, Scope, ScopeTree
+from .trees import child_nodes, walk
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
@@ -39,14 +40,14 @@ class Module:
         """Every node's parent node."""
         return {
             child: parent
-            for parent in ast.walk(self.tree)
-            for child in ast.iter_child_nodes(parent)
+            for parent in self.nodes
+            for child in child_nodes(parent)
         }
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
         """Every node of the file, outer before inner."""
-        return tuple(ast.walk(self.tree))
+        return tuple(walk(self.tree))
 
     @cached_property
     def calls(self) -> tuple[ast.Call, ...]:
@@ -201,7 +202,7 @@ class Module:
 
 def _assigned_attributes(method: FunctionNode) -> Iterator[tuple[str, ast.expr, Path]]:
     self_name = method.args.args[0].arg
-    for node in ast.walk(method):
+    for node in walk(method):
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
             targets = node.targets

@@ -863,7 +863,7 @@ def test_zero_in_a_configuration_dict(check_noop: Check) -> None:
         config = {"workers": 0}
         loader = DataLoader(dataset, num_workers=config["workers"])
     """
-    check_noop(script(loader), "the 0 of its num_workers is also used elsewhere (line 21)")
+    check_noop(script(loader), "its num_workers is the 0 (line 21), which is not followed further")
 
 
 def test_zero_shared_with_a_loader_that_must_not(check_noop: Check) -> None:

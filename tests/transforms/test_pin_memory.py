@@ -203,6 +203,15 @@ def test_said_already(check_noop: Check, value: str) -> None:
     )
 
 
+def test_false_by_a_parameter(check_noop: Check) -> None:
+    loader = """\
+        def make(pin=False):
+            return DataLoader(dataset, pin_memory=pin)
+        loader = make()
+    """
+    check_noop(script(loader), "`pin_memory=pin` is always False")
+
+
 def test_no_copy(check_noop: Check) -> None:
     train = "model = nn.Linear(784, 10).cuda()\nfor x, y in loader:\n    print(x)\n"
     check_noop(script("loader = DataLoader(dataset)\n", train), "no copy of its batches to a GPU")

@@ -26,6 +26,7 @@ Script = Callable[..., TrainingScript]
         ("print(n)\n", "m"),
         ("n = 1\nm = 2\n", None),
         ("[n for n in x]\n", "m"),
+        ("class A:\n    n = 1\n", "n"),
     ],
 )
 def test_free_name(script: Script, code: str, name: str | None) -> None:

@@ -1,0 +1,41 @@
+"""Which bindings of a name a use can see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+Ask = Callable[..., set[object]]
+
+
+@pytest.mark.parametrize(
+    ("code", "values"),
+    [
+        ("x = 1\nx = 2\nASK(x)\n", {2}),
+        ("x = 1\nif c:\n    x = 2\nASK(x)\n", {1, 2}),
+        ("x = 1\nASK(x)\nx = 2\n", {1}),
+        ("x = 1\nfor i in c:\n    ASK(x)\n    x = 2\n", {1, 2}),
+        ("x = 1\nfor i in c:\n    x = 3\n    ASK(x)\n    x = 2\n", {3}),
+        ("for x in [1, 2]:\n    ASK(x)\n    x = 3\n", {1, 2}),
+        ("for e in c:\n    for x in [1, 2]:\n        ASK(x)\n        x = 3\n", {1, 2}),
+        ("for e in c:\n    x = 0\n    for i in c:\n        ASK(x)\n        x = 3\n", {0, 3}),
+        ("for e in c:\n    if e:\n        x = 0\n    ASK(x)\n    x = 3\n", {0, 3}),
+        ("x = 1\ndef f():\n    ASK(x)\nx = 2\n", {2}),
+    ],
+)
+def test_flow(ask: Ask, code: str, values: set[int]) -> None:
+    assert ask(f"c = open('c')\n{code}") == values
+
+
+@pytest.mark.parametrize(
+    "comprehension",
+    [
+        "[ASK(x) for _ in c]",
+        "{ASK(x) for _ in c}",
+        "{_: ASK(x) for _ in c}",
+        "[[ASK(x) for _ in c] for _ in c]",
+    ],
+)
+def test_comprehensions_run_where_they_stand(ask: Ask, comprehension: str) -> None:
+    assert ask(f"c = open('c')\nx = 1\n{comprehension}\nx = 2\n") == {1}
