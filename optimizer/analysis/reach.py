@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
+from .trees import child_nodes
 from .values import Function
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -29,7 +30,7 @@ def lexical_nodes(roots: Iterable[ast.AST]) -> Iterator[ast.AST]:
         node = pending.pop()
         yield node
         if not isinstance(node, _DEFINITIONS):
-            pending.extend(list(ast.iter_child_nodes(node))[::-1])
+            pending += child_nodes(node)[::-1]
 
 
 def reached_nodes(
