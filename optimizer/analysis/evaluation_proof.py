@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .additions import Additions, added, assignments, container
+from .additions import Additions
 from .attribute_reads import AttributeReads
 from .call_effects import CallEffects
 from .callbacks import is_handed_around, is_property
 from .grad_modes import GradModes
-from .gradient_flow import Escape, GradientFlow, Knowledge
+from .gradient_flow import Escape, GradientFlow, Knowledge, Source
 from .gradients import Gradients
 from .graph_hazards import GraphHazards
-from .graph_names import package, passes_graph_on
+from .graph_names import mutates, package, passes_graph_on
 from .guards import TrainingGuard
 from .networks import Networks
 from .reach import lexical_nodes
 from .resolver import Resolver
-from .scopes import Parameter
 from .syntax import FunctionNode, Module
 from .values import External, Function, Made
 
@@ -65,8 +64,7 @@ class EvaluationProof:
         return (
             self._hazards.find(statements, module)
             or self._around(region)
-            or self._flow(region, guard).escape(self._sources(region))
-            or self._kept(region, guard)
+            or self._escape(region, guard)
         )
 
     def runs_network(self, call: ast.Call, module: Module) -> bool:
@@ -92,25 +90,43 @@ class EvaluationProof:
 
     # Where tensors go
 
-    def _flow(self, region: Region, guard: TrainingGuard | None) -> GradientFlow:
+    def _escape(self, region: Region, guard: TrainingGuard | None) -> Escape | None:
+        """Where a tensor escapes that the region, or a function it runs, computes."""
+
         def ignores(node: ast.AST) -> bool:
             return node in guarded
 
         guarded: set[ast.AST] = set()
         for statement in guard.statements if guard is not None else ():
             guarded.update(ast.walk(statement))
-        inside = frozenset(lexical_nodes(region.statements))
-        return GradientFlow(self._knowledge, ignores, self._may_return, region.in_training, inside)
+        flow = GradientFlow(
+            self._knowledge,
+            ignores,
+            self._may_return,
+            region.in_training,
+            frozenset(lexical_nodes(region.statements)),
+        )
+        return flow.escape(self._sources(region))
 
-    def _sources(self, region: Region) -> Iterator[tuple[ast.expr, Module, bool]]:
-        """The expressions of the region that compute something which may have a graph."""
-        module = region.module
-        for node in lexical_nodes(region.statements):
+    def _sources(self, region: Region) -> Iterator[Source]:
+        """The expressions that compute something which may have a graph."""
+        yield from self._computed(region.statements, region.module, called=False)
+        for function in self._hazards.functions_run(region.statements, region.module):
+            body = function.node.body if isinstance(function.node.body, list) else []
+            yield from self._computed(body, function.module, called=True)
+
+    def _computed(
+        self, roots: Sequence[ast.stmt], module: Module, *, called: bool
+    ) -> Iterator[Source]:
+        for node in lexical_nodes(roots):
+            changed = _changed_in_place(node)
+            if changed is not None and not self._gradients.free(changed, module):
+                yield Source(changed, module, False, called, in_place=True)
             if not isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript):
                 continue
             is_store = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
             if not is_store and not self._gradients.free(node, module):
-                yield node, module, self._is_tensor(node, module)
+                yield Source(node, module, self._is_tensor(node, module), called)
 
     def _is_tensor(self, node: ast.expr, module: Module) -> bool:
         if not isinstance(node, ast.Call):
@@ -125,21 +141,6 @@ class EvaluationProof:
             )
             for v in values
         )
-
-    def _kept(self, region: Region, guard: TrainingGuard | None) -> Escape | None:
-        """Where tensors escape that functions called by the region keep in attributes and containers."""
-        flow = self._flow(region, guard)
-        for function in self._hazards.functions_run(region.statements, region.module):
-            body = function.node.body
-            if not isinstance(body, list):
-                continue
-            for store in _stores(body):
-                free = self._gradients.free(store.value, function.module)
-                if not free and store.outlives(function):
-                    escape = flow.escape_of_kept(store.target, function.module)
-                    if escape is not None:
-                        return escape
-        return None
 
     def _may_return(self, function: FunctionNode, module: Module) -> bool:
         """Whether all callers of ``function`` are known, as far as training is concerned."""
@@ -190,32 +191,11 @@ class EvaluationProof:
                 return
 
 
-@dataclass(frozen=True)
-class _Store:
-    """``value`` is put into the object behind ``target``, or is bound to the name ``target``."""
-
-    target: ast.expr
-    value: ast.expr
-    into_object: bool
-
-    def outlives(self, function: Function) -> bool:
-        """Whether what is stored is there when ``function`` has returned."""
-        holder = container(self.target)
-        if not isinstance(holder, ast.Name):
-            return True
-        found = function.module.scope(holder).lookup(holder.id)
-        if found is None:
-            return False
-        owner, bindings = found
-        is_callers = any(isinstance(b.source, Parameter) for b in bindings)
-        return owner.node is not function.node or (self.into_object and is_callers)
-
-
-def _stores(body: list[ast.stmt]) -> Iterator[_Store]:
-    """What ``body`` assigns, and puts into attributes, items and containers."""
-    for node in lexical_nodes(body):
-        for target, value in assignments(node):
-            if not isinstance(target, ast.Subscript):
-                yield _Store(target, value, isinstance(target, ast.Attribute))
-        for target, value in added(node):
-            yield _Store(target, value, True)
+def _changed_in_place(node: ast.AST) -> ast.expr | None:
+    """The tensor that ``x += y`` or ``x.mul_(y)`` changes."""
+    if isinstance(node, ast.AugAssign):
+        return node.target
+    func = node.func if isinstance(node, ast.Call) else None
+    if isinstance(func, ast.Attribute) and mutates(func.attr) and func.attr.endswith("_"):
+        return func.value
+    return None

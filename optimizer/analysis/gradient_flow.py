@@ -26,6 +26,8 @@ from .values import Function
 _Context = ast.Call | None
 """The call through which the trace came into a function; None where it began there."""
 
+_CALLED_BY_REGION = ast.Call(ast.Name("region"), [], [])
+"""The context of functions that the region calls: what they return is followed where the region calls them."""
 _KEEPING_METHODS = MUTATING_METHODS - TENSOR_METHODS - {"copy_", "setdefault"}
 _ENDS_IN = (ast.Compare, ast.If, ast.While, ast.Assert, ast.Raise, ast.Expr, ast.Delete, ast.Slice)
 _UNFOLLOWED = (ast.Lambda, ast.Yield, ast.YieldFrom, ast.Await)
@@ -50,6 +52,21 @@ class Knowledge:
     reads: AttributeReads
     additions: Additions
     effects: CallEffects
+
+
+@dataclass(frozen=True)
+class Source:
+    """An expression that computes a tensor; ``certain`` when it does so for sure.
+
+    ``called`` when it stands in a function that the region calls, not in the region itself; ``in_place`` when it names
+    a tensor that is changed rather than computed.
+    """
+
+    node: ast.expr
+    module: Module
+    certain: bool
+    called: bool
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,15 +102,20 @@ class GradientFlow:
         self._seen: set[tuple[ast.AST, _Context]] = set()
         self._kept: set[tuple[ast.AST, _Context]] = set()
         self._pending: list[_Place] = []
-        self._entered_from: dict[ast.Call, tuple[Module, set[_Context]]] = {}
+        entry = knowledge.resolver.project.entry
+        self._entered_from: dict[ast.Call, tuple[Module, set[_Context]]] = {
+            _CALLED_BY_REGION: (entry, set())
+        }
 
-    def escape(self, sources: Iterable[tuple[ast.expr, Module, bool]]) -> Escape | None:
-        """Where the first of the tensors escapes, None when all end as plain numbers.
-
-        Each source is an expression, its module and whether it is a tensor for sure.
-        """
-        self._pending += [_Place(node, module, None, sure) for node, module, sure in sources]
-        self._pending.sort(key=lambda place: place.certain)
+    def escape(self, sources: Iterable[Source]) -> Escape | None:
+        """Where the first of the tensors escapes, None when all end as plain numbers."""
+        for s in sorted(sources, key=lambda source: source.certain):
+            context = _CALLED_BY_REGION if s.called else None
+            place = _Place(s.node, s.module, context, s.certain)
+            if not s.in_place:
+                self._pending.append(place)
+            elif escape := self._keep(s.node, place):
+                return escape
         while self._pending:
             place = self._pending.pop()
             key = (place.node, place.context)
@@ -106,10 +128,6 @@ class GradientFlow:
             if escape is not None:
                 return escape
         return None
-
-    def escape_of_kept(self, target: ast.expr, module: Module) -> Escape | None:
-        """The same for a tensor that was put into the attribute or container ``target``."""
-        return self._keep(target, _Place(target, module, None, False)) or self.escape([])
 
     def _go(self, place: _Place, node: ast.expr) -> None:
         self._pending.append(_Place(node, place.module, place.context, place.certain))

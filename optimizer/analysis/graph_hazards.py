@@ -35,7 +35,7 @@ _GRAPH_METHODS = {
     "set_grad_enabled": "switches gradients on or off",
 }
 _TRAINING_METHODS = frozenset({"fit", "learn", "minimize", "train_step", "train_on_batch"})
-_GRAPH_QUESTIONS = frozenset({"requires_grad", "grad_fn"})
+_GRAPH_QUESTIONS = frozenset({"requires_grad", "grad_fn", "is_leaf"})
 
 
 class GraphHazards:
