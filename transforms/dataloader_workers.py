@@ -6,6 +6,8 @@ With workers the next batches are made while the current one is computed. Loader
 process may use CPU cores, at most 8. Where a loader is gone over again in every epoch, `persistent_workers`
 saves starting them anew each time. `prefetch_factor` is left alone: its default of 2 batches per worker is seldom too few.
 
+Workers hand batches over in shared memory (`/dev/shm`), which containers often limit (`docker run --shm-size`).
+
 Items are the same. Random augmentation draws from the workers' generators instead of the main process's: the same
 distribution, other draws.
 

@@ -183,8 +183,10 @@ def _read_when_run(statement: ast.stmt) -> list[ast.AST]:
     """The names that executing ``statement`` reads: not those in the bodies of functions it defines."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         arguments = statement.args
+        named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         roots: list[ast.AST] = [*statement.decorator_list, *arguments.defaults]
-        roots += [default for default in arguments.kw_defaults if default is not None]
+        optional = [*arguments.kw_defaults, *(arg.annotation for arg in named), statement.returns]
+        roots += [node for node in optional if node is not None]
     elif isinstance(statement, ast.ClassDef):
         roots = [*statement.decorator_list, *statement.bases]
         for inner in statement.body:

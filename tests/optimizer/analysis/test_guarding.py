@@ -74,9 +74,10 @@ from torch.utils.data import DataLoader, Dataset
 SIZE = 3
 HALF = SIZE // 2
 UNUSED = 4
+Index = Result = int
 def decorate(f):
     return f
-def load(i):
+def load(i: Index) -> Result:
     return open(i + str(HALF))
 class Base(Dataset):
     @decorate
