@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import TypeAlias
 
 _Opcode: TypeAlias = tuple[str, int, int, int, int]
@@ -71,15 +72,19 @@ class Provenance:
         old = [line.strip() for line in self.current[old_start:old_end]]
         matcher = SequenceMatcher(None, old, [line.strip() for line in new], autojunk=False)
         for tag, first, last, start, end in matcher.get_opcodes():
+            source = first - 1 if tag == "insert" else first
             for index in range(start, end):
-                source = old_start + first + (index - start)
-                if tag == "insert" or source >= old_start + last:
-                    source = old_start + last - 1
-                    names: Names = ()
-                else:
-                    names = self._lines[source].names
-                origin = self._lines[source].origin if 0 <= source < len(self._lines) else 0
+                beside = first + (index - start)
+                if tag == "equal":
+                    source = beside
+                elif tag == "replace":
+                    source = _continued(old, source, last, new[index].strip())
+                names = self._lines[old_start + beside].names if beside < last else ()
+                origin = self._origin(old_start + source)
                 yield _Line(origin, _union(names, (transform,)))
+
+    def _origin(self, index: int) -> int:
+        return self._lines[index].origin if 0 <= index < len(self._lines) else 0
 
     def original_line(self, line: int) -> int:
         """The original line that current ``line`` comes from (both 1-based); the nearest above for a new one."""
@@ -94,6 +99,22 @@ class Provenance:
     def names_at_original(self, line: int) -> Names:
         """The transforms that changed or removed original ``line`` (1-based), in order."""
         return self._touched.get(line - 1, ())
+
+
+def _continued(old: list[str], current: int, last: int, new: str) -> int:
+    """Which of the ``old`` lines from ``current`` to ``last`` the line ``new`` belongs to.
+
+    A statement that was broken over several lines keeps its beginning: the line that begins like ``new`` is its
+    origin, and that of the lines that follow.
+    """
+    for index in range(current, last):
+        shared = sum(
+            1
+            for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old[index], new, strict=False))
+        )
+        if 2 * shared > len(new) and shared > 3:
+            return index
+    return current
 
 
 def unified_diff(path_label: str, provenance: Provenance, bom: bool = False) -> str:
