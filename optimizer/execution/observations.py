@@ -218,7 +218,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Versions:
-    """What ran: ``device`` is the accelerator's name, or ``cpu``."""
+    """What ran: ``device`` is the name of the CUDA device used, or ``cpu``."""
 
     python: str
     torch: str

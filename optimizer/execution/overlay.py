@@ -3,7 +3,8 @@
 What runs there never creates, changes or deletes a file of the user's. Three layers see to it: the mirror
 (:mod:`.probe.mirror`: relative paths lead to links and copies), redirection inside every Python process
 (:mod:`.probe.redirect`: what would be written through a link, or to an absolute path, is written in the mirror) and,
-on Linux, the kernel (:mod:`.probe.landlock`: native code and other programs are refused).
+on Linux, the kernel (:mod:`.probe.landlock`: native code and other programs are refused). Where the kernel cannot, an
+audit hook (:mod:`.probe.audit`) refuses what Python code does past the redirection.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ class Clock:
 
 
 def synchronise() -> None:
-    """Wait for every CUDA device that has been used."""
+    """Wait for the CUDA devices in use. (Waiting for an unused one would set it up, which takes memory.)"""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for device in range(torch.cuda.device_count()):
+        used = [n for n in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(n)]
+        for device in used:
             torch.cuda.synchronize(device)

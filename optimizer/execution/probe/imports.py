@@ -11,28 +11,59 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from .redirect import DROP, KEEP, READ, Redirection
 
+_PATHS = (str, bytes, os.PathLike)
+
+
+@dataclass(frozen=True)
+class _NativeFile:
+    """A function that goes to a file without Python: where its path is, and what it does to it.
+
+    With a ``mode`` (the position of the parameter of that name) the mode decides, as for ``open``.
+    """
+
+    function: str
+    position: int
+    keyword: str
+    how: str
+    mode: int | None = None
+
+    def use(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """What this call does to the file."""
+        if self.mode is None:
+            return self.how
+        given = args[self.mode] if self.mode < len(args) else kwargs.get("mode", "r")
+        return {"r": READ, "w": DROP}.get(given, KEEP)
+
+
 _NATIVE_FILES = {
-    "cv2": (("imwrite", 0, "filename", DROP),),
-    "h5py._hl.files": (("File.__init__", 1, "name", KEEP),),
-    "safetensors": (("serialize_file", 1, "filename", DROP),),
-    "soundfile": (("write", 0, "file", DROP),),
-    "sqlite3": (("connect", 0, "database", KEEP),),
-    "torch.autograd.profiler": (("profile.export_chrome_trace", 1, "path", DROP),),
-    "torch.jit._serialization": (("save", 1, "f", DROP), ("load", 0, "f", READ)),
-    "torch.serialization": (("save", 1, "f", DROP), ("load", 0, "f", READ)),
+    "cv2": (_NativeFile("imwrite", 0, "filename", DROP),),
+    "h5py._hl.files": (_NativeFile("File.__init__", 1, "name", KEEP, mode=2),),
+    "safetensors": (_NativeFile("serialize_file", 1, "filename", DROP),),
+    "soundfile": (_NativeFile("write", 0, "file", DROP),),
+    "sqlite3": (_NativeFile("connect", 0, "database", KEEP),),
+    "torch.autograd.profiler": (_NativeFile("profile.export_chrome_trace", 1, "path", DROP),),
+    "torch.jit._serialization": (
+        _NativeFile("save", 1, "f", DROP),
+        _NativeFile("load", 0, "f", READ),
+    ),
+    "torch.serialization": (
+        _NativeFile("save", 1, "f", DROP),
+        _NativeFile("load", 0, "f", READ),
+    ),
     "torchvision.io.image": (
-        ("write_file", 0, "filename", DROP),
-        ("write_jpeg", 1, "filename", DROP),
-        ("write_png", 1, "filename", DROP),
+        _NativeFile("write_file", 0, "filename", DROP),
+        _NativeFile("write_jpeg", 1, "filename", DROP),
+        _NativeFile("write_png", 1, "filename", DROP),
     ),
 }
-"""By module: the function, and the position, name and use of its path. Extend where a library goes to files natively."""
+"""By module. Extend where a library goes to files natively."""
 
 
 class ProjectImporter:
@@ -93,22 +124,22 @@ class ProjectImporter:
 
         loader.exec_module = exec_module
 
-    def _redirect(self, file: tuple[str, int, str, str], module: ModuleType) -> None:
-        dotted, position, keyword, how = file
+    def _redirect(self, file: _NativeFile, module: ModuleType) -> None:
         owner: Any = module
-        *owners, name = dotted.split(".")
+        *owners, name = file.function.split(".")
         for part in owners:
             owner = getattr(owner, part, None)
         function = getattr(owner, name, None)
         if function is None:
             return
-        ready = self._redirection.ready
+        ready, position = self._redirection.ready, file.position
 
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
-            if keyword in kwargs and isinstance(kwargs[keyword], (str, bytes, os.PathLike)):
-                kwargs[keyword] = ready(kwargs[keyword], how)
-            elif position < len(args) and isinstance(args[position], (str, bytes, os.PathLike)):
+            how = file.use(args, kwargs)
+            if isinstance(kwargs.get(file.keyword), _PATHS):
+                kwargs[file.keyword] = ready(kwargs[file.keyword], how)
+            elif position < len(args) and isinstance(args[position], _PATHS):
                 args = (*args[:position], ready(args[position], how), *args[position + 1 :])
             return function(*args, **kwargs)
 

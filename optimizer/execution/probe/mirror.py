@@ -167,8 +167,10 @@ class Mirror:
             path, name = os.path.join(source, entry.name), os.path.join(folder, entry.name)
             if entry.is_symlink():
                 _symlink(self._link_target(path, keep_relative), name)
-            elif budget and entry.is_file() and entry.stat().st_size <= COPIED_FILE_BYTES:
-                budget = max(0, budget - entry.stat().st_size)
+                continue
+            size = _size(path) if budget and entry.is_file() else -1
+            if 0 <= size <= COPIED_FILE_BYTES:
+                budget = max(0, budget - size)
                 _copy_or_link(path, name)
             else:
                 _symlink(path, name)
@@ -218,6 +220,14 @@ def _exists(path: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _size(path: str) -> int:
+    """The file's size; -1 when it has gone meanwhile."""
+    try:
+        return _stat(path).st_size
+    except OSError:
+        return -1
 
 
 def _is_link(path: str) -> bool:

@@ -7,6 +7,8 @@ workers and to Python programs that the script starts.
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 
 from .imports import ProjectImporter
@@ -18,7 +20,8 @@ SCRATCH = "TORCHOPT_SCRATCH"
 """Environment variable: the scratch folder."""
 OPEN = "TORCHOPT_OPEN"
 """Environment variable: further folders that may be written to, joined by ``os.pathsep``."""
-_CONFINED = "TORCHOPT_CONFINED"
+CONFINED = "TORCHOPT_CONFINED"
+"""Environment variable: ``1`` once the kernel confines the process and its children, ``0`` where it shall not."""
 
 
 class Protection:
@@ -43,11 +46,18 @@ def protect() -> Protection:
     mps = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
     shared = (*shared, mps) if os.path.isdir(mps) else shared
     protection = Protection(Mirror(scratch, shared))
-    if _CONFINED not in os.environ and confine((*SHARED, scratch, *shared)):
-        os.environ[_CONFINED] = (
-            "1"  # children are confined with us; the kernel stacks only 16 times
-        )
-    protection.redirection.install()
+    if CONFINED not in os.environ:
+        _make_device_files()
+        os.environ[CONFINED] = str(int(confine((*SHARED, scratch, *shared))))
+    # An audit hook costs a little at every event, so only where the kernel does not do its work.
+    protection.redirection.install(audited=os.environ[CONFINED] != "1")
     sys.meta_path.insert(0, protection.importer)  # pyright: ignore[reportArgumentType]
     _installed.append(protection)
     return protection
+
+
+def _make_device_files() -> None:
+    """Do for CUDA what it cannot do once confined: its driver makes missing device files by a setuid program."""
+    program = shutil.which("nvidia-modprobe")
+    if program is not None and not os.path.exists("/dev/nvidia-uvm"):
+        subprocess.run([program, "-u", "-c=0"], check=False, capture_output=True, timeout=30)

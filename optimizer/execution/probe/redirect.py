@@ -64,8 +64,8 @@ class Redirection:
         self._wrappers: list[tuple[Any, Any]] = []
         self._lstat, self._readlink, self._scandir = os.lstat, os.readlink, os.scandir
 
-    def install(self) -> None:
-        """Redirect this process, for good. Children that are forked inherit it."""
+    def install(self, *, audited: bool) -> None:
+        """Redirect this process, for good, with an audit hook if so asked. Forked children inherit it."""
         for name in _READING:
             if hasattr(os, name):
                 self._replace(name, self._reading(getattr(os, name)))
@@ -82,7 +82,8 @@ class Redirection:
         shutil._use_fd_functions = False  # pyright: ignore[reportAttributeAccessIssue]
         start = subprocess.Popen.__init__
         subprocess.Popen.__init__ = self._popen_like(start)  # pyright: ignore[reportAttributeAccessIssue]
-        sys.addaudithook(Audit(self.mirror, lambda: getattr(self._state, "busy", False)))
+        if audited:
+            sys.addaudithook(Audit(self.mirror, lambda: getattr(self._state, "busy", False)))
 
     def ready(self, path: Any, how: str, directory: int | None = None) -> Any:
         """Make ``path`` ready for ``how`` and give the path to use: itself, unless it lies outside the mirror."""

@@ -75,6 +75,8 @@ def _make_repeatable(seed: int, patches: Patches, protection: Protection) -> Non
     """Have the run depend on ``seed`` and the script only."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
+    # Whatever the script says: chosen by their times, algorithms differ from run to run.
+    patches.wrap(vars(type(torch.backends.cudnn))["benchmark"], "setter", _without_effect)
     AlignedLoading(seed).install(patches)
     if torch.cuda.is_available():
         draw_on_host(patches)
@@ -83,6 +85,13 @@ def _make_repeatable(seed: int, patches: Patches, protection: Protection) -> Non
         config.fallback_random = True  # compiled dropout draws what eager dropout draws
 
     protection.importer.after_import("torch._inductor.config", fall_back)
+
+
+def _without_effect(setter: Callable[[bool], None]) -> Callable[[bool], None]:
+    def ignore(value: bool) -> None:
+        """Leave the setting as it is."""
+
+    return ignore
 
 
 def _memory(had_workers: bool) -> dict[str, int | None]:
@@ -105,8 +114,8 @@ def _memory(had_workers: bool) -> dict[str, int | None]:
 
 def _versions() -> dict[str, str]:
     """The fields of a ``Versions``."""
-    cuda = torch.cuda.is_available()
-    device = torch.cuda.get_device_name() if cuda else "cpu"
+    used = torch.cuda.is_available() and torch.cuda.is_initialized()
+    device = torch.cuda.get_device_name() if used else "cpu"
     return {"python": platform.python_version(), "torch": torch.__version__, "device": device}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from torchopt_cli.optimizer.execution.overlay import Overlay, make_overlay
+from torchopt_cli.optimizer.execution.probe.protection import CONFINED
 from torchopt_cli.optimizer.execution.processes import Finished, run_bounded
 
 FILES = {
@@ -176,9 +177,14 @@ def world(project, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_script_sees_what_it_would_see_and_leaves_everything_as_it_was(world, start, tree):
+# What the Python layers do alone.
+UNCONFINED = {CONFINED: "0"}
+
+
+@pytest.mark.parametrize("env", [{}, UNCONFINED], ids=["with the kernel", "without"])
+def test_a_script_sees_what_it_would_see_and_leaves_everything_as_it_was(world, start, tree, env):
     before = tree(world / "project"), tree(world / "outside")
-    _, protected = start(world / "project" / "train.py", str(world / "outside"))
+    _, protected = start(world / "project" / "train.py", str(world / "outside"), env=env)
     assert protected.stderr == ""
     assert protected.returncode == 0
     assert (tree(world / "project"), tree(world / "outside")) == before
@@ -198,7 +204,8 @@ def test_a_script_sees_what_it_would_see_and_leaves_everything_as_it_was(world, 
     assert protected.stdout.splitlines() == unprotected.stdout.splitlines()
 
 
-def test_other_programs_leave_everything_as_it_was(project, start, tree):
+@pytest.mark.parametrize("env", [{}, UNCONFINED], ids=["with the kernel", "without"])
+def test_other_programs_leave_everything_as_it_was(project, start, tree, env):
     big = "x" * (2 << 20)  # too large for a copy, so a link
     folder = project(
         FILES
@@ -215,7 +222,7 @@ def test_other_programs_leave_everything_as_it_was(project, start, tree):
         }
     )
     before = tree(folder)
-    _, finished = start(folder / "train.py")
+    _, finished = start(folder / "train.py", env=env)
     assert finished.stderr == ""
     assert finished.stdout.split() == [
         "first",
@@ -251,7 +258,10 @@ def test_what_gets_past_redirection_is_refused(project, start, tree, tmp_path):
     (tmp_path / "precious.txt").write_text("precious")
     before = tree(folder)
     _, finished = start(
-        folder / "train.py", str(tmp_path / "new.txt"), str(tmp_path / "precious.txt")
+        folder / "train.py",
+        str(tmp_path / "new.txt"),
+        str(tmp_path / "precious.txt"),
+        env=UNCONFINED,
     )
     lines = finished.stdout.splitlines()
     paths = [
