@@ -103,7 +103,7 @@ class EvaluationProof:
             self._knowledge,
             ignores,
             self._may_return,
-            region.in_training,
+            region.in_training and guard is None,
             frozenset(lexical_nodes(region.statements)),
         )
         return flow.escape(self._sources(region))

@@ -16,7 +16,7 @@ from .call_effects import CallEffects
 from .callbacks import is_property
 from .facts import Fact
 from .gradients import Gradients
-from .graph_names import BACKWARD_METHODS, MUTATING_METHODS, TENSOR_METHODS
+from .graph_names import BACKWARD_METHODS, GRAPH_QUESTIONS, MUTATING_METHODS, TENSOR_METHODS
 from .reaching import reaching_bindings
 from .resolver import Resolver
 from .scopes import Binding, Untraceable, unpacked_names
@@ -200,6 +200,9 @@ class GradientFlow:
 
     def _of_attribute(self, place: _Place, attribute: ast.Attribute) -> Escape | None:
         call = place.module.parents[attribute]
+        if attribute.attr in GRAPH_QUESTIONS:
+            why = f"is asked for its `{attribute.attr}`"
+            return Escape(place.module, attribute, why)
         if not (isinstance(call, ast.Call) and call.func is attribute):
             if not self._known.gradients.is_plain_attribute(attribute.attr):
                 self._go(place, attribute)

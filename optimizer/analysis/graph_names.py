@@ -133,6 +133,11 @@ SETS_GRAD_MODE = frozenset(
 
 BACKWARD_METHODS = frozenset({"backward", "manual_backward"})
 
+GRAPH_QUESTIONS = frozenset(
+    "requires_grad grad_fn is_leaf register_hook retain_grad requires_grad_".split()
+)
+"""Attributes and methods of a tensor that show whether it has a graph, or need it."""
+
 MUTATING_METHODS = frozenset(
     "append appendleft extend insert add update put setdefault push push_back copy_".split()
 )

@@ -44,7 +44,7 @@ def training_guards(
         if not _is_boolean(resolver, test, module):
             continue
         block = node.orelse if negated else node.body
-        code = ast.unparse(test)
+        code = module.code(test)
         found.setdefault(code, []).extend(block)
         if _runs_backward(resolver, block, module):
             trains.add(code)

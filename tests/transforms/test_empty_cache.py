@@ -52,7 +52,8 @@ def test_one_name_of_an_import_goes(check_transformed: Check) -> None:
     release = "    gc.collect()\n    torch.cuda.empty_cache()\n"
     rest = "print(os.getcwd(), sys.argv)\n"
     check_transformed(
-        script(loop + release + rest, "import os, gc, sys\n"), script(loop + rest, "import os, sys\n")
+        script(loop + release + rest, "import os, gc, sys\n"),
+        script(loop + rest, "import os, sys\n"),
     )
 
 
@@ -67,7 +68,9 @@ def test_import_with_another_use_stays(check_transformed: Check) -> None:
 
 def test_condition_that_guards_nothing_else_goes_too(check_transformed: Check) -> None:
     loop = "for i, (x, y) in enumerate(loader):\n" + step(1)
-    release = "    if i % 10 == 0 and torch.cuda.is_available():\n        torch.cuda.empty_cache()\n"
+    release = (
+        "    if i % 10 == 0 and torch.cuda.is_available():\n        torch.cuda.empty_cache()\n"
+    )
     check_transformed(script(loop + release), script(loop))
 
 

@@ -1,0 +1,792 @@
+"""Evaluation without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from torchopt_cli.optimizer.options import Tier
+
+Check = Callable[..., None]
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from data import train_set, test_set
+
+model = nn.Linear(10, 2)
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(train_set, batch_size=32)
+test_loader = DataLoader(test_set, batch_size=32)
+"""
+TRAIN = """
+
+def train():
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+"""
+
+
+def script(body: str, head: str = HEAD) -> str:
+    return head + TRAIN + dedent(body).lstrip("\n")
+
+
+# Transformed
+
+
+def test_function_that_returns_numbers_is_decorated(check_transformed: Check) -> None:
+    before = """
+        def test():
+            model.eval()
+            total, correct = 0.0, 0
+            for x, y in test_loader:
+                out = model(x)
+                total += criterion(out, y).item()
+                _, predicted = torch.max(out, 1)
+                correct += (predicted == y).sum()
+            print("accuracy: %.2f" % (float(correct) / len(test_set)))
+            return total / len(test_loader)
+
+        for epoch in range(2):
+            train()
+            test()
+    """
+    check_transformed(
+        script(before), script(before.replace("def test", "@torch.no_grad()\n        def test"))
+    )
+
+
+def test_loop_at_module_level_is_wrapped(check_transformed: Check) -> None:
+    before = """
+        train()
+        correct = 0
+        # how good is it?
+        for x, y in test_loader:
+            correct += (model(x).argmax(1) == y).sum().item()
+        print(correct)
+    """
+    after = """
+        train()
+        correct = 0
+        with torch.no_grad():
+            # how good is it?
+            for x, y in test_loader:
+                correct += (model(x).argmax(1) == y).sum().item()
+        print(correct)
+    """
+    check_transformed(script(before), script(after))
+
+
+def test_loop_in_a_function_that_also_trains(check_transformed: Check) -> None:
+    before = """
+        def run():
+            for epoch in range(2):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    criterion(model(x), y).backward()
+                    optimizer.step()
+                total = 0.0
+                for x, y in test_loader:
+                    total += criterion(model(x), y).item()
+                print(total)
+
+        run()
+    """
+    after = """
+        def run():
+            for epoch in range(2):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    criterion(model(x), y).backward()
+                    optimizer.step()
+                total = 0.0
+                with torch.no_grad():
+                    for x, y in test_loader:
+                        total += criterion(model(x), y).item()
+                print(total)
+
+        run()
+    """
+    check_transformed(HEAD + dedent(before), HEAD + dedent(after))
+
+
+def test_returned_tensor_that_is_only_reported(check_transformed: Check) -> None:
+    before = """
+        def validate():
+            total = 0
+            for x, y in test_loader:
+                total += criterion(model(x), y)
+            return total / len(test_loader)
+
+        best = 1e9
+        for epoch in range(2):
+            train()
+            value = validate()
+            print(f"{value:.3f}")
+            if value < best:
+                best = value
+    """
+    check_transformed(
+        script(before), script(before.replace("def val", "@torch.no_grad()\n        def val"))
+    )
+
+
+def test_function_of_another_file(check_transformed: Check) -> None:
+    engine = """
+        import torch as th
+
+        def evaluate(model, loader, criterion):
+            model.eval()
+            total = 0.0
+            for x, y in loader:
+                total += criterion(model(x), y).item()
+            return total
+    """
+    entry = "from engine import evaluate\n" + script(
+        """
+        train()
+        print(evaluate(model, test_loader, criterion))
+        """
+    )
+    check_transformed(
+        {"train.py": entry, "engine.py": engine},
+        {
+            "train.py": entry,
+            "engine.py": engine.replace("def eval", "@th.no_grad()\n        def eval"),
+        },
+    )
+
+
+def test_sampling_in_a_gan(check_transformed: Check) -> None:
+    def text(decorator: str) -> str:
+        return f"""\
+import torch
+from torch import nn
+from torchvision.utils import save_image
+
+generator, discriminator = nn.Linear(8, 4), nn.Linear(4, 1)
+optimizer = torch.optim.Adam(generator.parameters())
+
+
+{decorator}def sample_image(name):
+    images = generator(torch.randn(16, 8))
+    save_image(images.data, name)
+
+
+for step in range(100):
+    loss = discriminator(generator(torch.randn(4, 8))).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 10 == 0:
+        sample_image("%d.png" % step)
+"""
+
+    check_transformed(text(""), text("@torch.no_grad()\n"))
+
+
+def test_detached_forward_in_a_training_step(check_transformed: Check) -> None:
+    def text(forward: str) -> str:
+        return f"""\
+import torch
+from torch import nn
+
+generator, critic = nn.Linear(8, 4), nn.Linear(4, 1)
+optimizer = torch.optim.Adam(critic.parameters())
+
+for step in range(100):
+    {forward}
+    loss = critic(fake).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+    call = "fake = generator(torch.randn(4, 8)).detach()"
+    check_transformed(text(call), text(f"with torch.no_grad():\n        {call}"))
+
+
+def test_flag_chooses_training(check_transformed: Check) -> None:
+    before = """
+        def run_epoch(loader, train=True):
+            model.train(train)
+            total = 0.0
+            for x, y in loader:
+                out = model(x)
+                loss = criterion(out, y)
+                if train:
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                total += loss.item()
+            return total
+
+        for epoch in range(2):
+            run_epoch(loader)
+            print(run_epoch(test_loader, train=False))
+    """
+    after = before.replace(
+        "                out = model(x)\n",
+        "                with torch.set_grad_enabled(train):\n                    out = model(x)\n",
+    )
+    check_transformed(HEAD + dedent(before), HEAD + dedent(after))
+
+
+def test_phase_chooses_training(check_transformed: Check) -> None:
+    before = """
+        for epoch in range(2):
+            for phase in ["train", "val"]:
+                for x, y in {"train": loader, "val": test_loader}[phase]:
+                    out = model(x)
+                    loss = criterion(out, y)
+                    if phase == "train":
+                        optimizer.zero_grad()
+                        loss.backward()
+                        optimizer.step()
+    """
+    after = before.replace(
+        "            out = model(x)\n",
+        '            with torch.set_grad_enabled(phase == "train"):\n'
+        "                        out = model(x)\n",
+    )
+    check_transformed(HEAD + dedent(before), HEAD + dedent(after))
+
+
+def test_helper_of_training_and_evaluation(check_transformed: Check) -> None:
+    before = """
+        def step_loss(x, y):
+            return criterion(model(x), y)
+
+        def fit():
+            for x, y in loader:
+                optimizer.zero_grad()
+                step_loss(x, y).backward()
+                optimizer.step()
+
+        def evaluate():
+            total = 0.0
+            for x, y in test_loader:
+                total += step_loss(x, y).item()
+            return total
+
+        fit()
+        print(evaluate())
+    """
+    after = before.replace("def evaluate", "@torch.no_grad()\n        def evaluate")
+    check_transformed(HEAD + dedent(before), HEAD + dedent(after))
+
+
+def test_average_meter_is_followed(check_transformed: Check) -> None:
+    meter = """
+        class AverageMeter:
+            def __init__(self):
+                self.sum = self.count = 0
+
+            def update(self, value, n=1):
+                self.sum += value * n
+                self.count += n
+
+            @property
+            def avg(self):
+                return self.sum / self.count
+
+    """
+    before = (
+        meter
+        + """
+        def validate():
+            losses = AverageMeter()
+            for x, y in test_loader:
+                losses.update(criterion(model(x), y), x.size(0))
+            print("loss {:.3f}".format(losses.avg))
+            return losses.avg.item()
+
+        train()
+        validate()
+    """
+    )
+    after = before.replace("def validate", "@torch.no_grad()\n        def validate")
+    check_transformed(script(before), script(after))
+
+
+def test_second_run_of_statements_joins(check_transformed: Check) -> None:
+    before = """
+        train()
+        x, y = next(iter(test_loader))
+        hidden = model(x)
+        score = hidden.mean()
+        again = model(x + score)
+        print(again.sum().item())
+    """
+    after = """
+        train()
+        x, y = next(iter(test_loader))
+        with torch.no_grad():
+            hidden = model(x)
+            score = hidden.mean()
+            again = model(x + score)
+        print(again.sum().item())
+    """
+    check_transformed(script(before), script(after))
+
+
+def test_volatile_is_mentioned(rewrite: Callable[..., Any]) -> None:
+    body = """
+        def test():
+            for x, y in test_loader:
+                x = torch.autograd.Variable(x, volatile=True)
+                print(model(x).argmax(1).tolist())
+
+        train()
+        test()
+    """
+    (file,) = rewrite(script(body), ["no-grad"]).files
+    assert "volatile" in file.changes[0].reason
+
+
+def test_fused_encoder_makes_it_numeric(rewrite: Callable[..., Any]) -> None:
+    head = HEAD.replace(
+        "nn.Linear(10, 2)", "nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)"
+    )
+    body = "train()\nfor x, y in test_loader:\n    print(model(x).sum().item())\n"
+    (file,) = rewrite(script(body, head), ["no-grad"]).files
+    assert [change.tier for change in file.changes] == [Tier.NUMERIC]
+    (file,) = rewrite(script(body, head), ["no-grad"], tier=Tier.EXACT).files
+    assert not file.changes
+    assert "rounds differently" in file.skips[0].message
+
+
+# Left alone
+
+
+EVALUATIONS = {
+    "adversarial example": (
+        """
+        for x, y in test_loader:
+            x.requires_grad = True
+            criterion(model(x), y).backward()
+            print(x.grad.abs().max().item())
+        """,
+        None,
+    ),
+    "attribution": (
+        """
+        for x, y in test_loader:
+            x.requires_grad_()
+            (grad,) = torch.autograd.grad(model(x).sum(), x)
+            print(grad.abs().max().item())
+        """,
+        "asks for gradients",
+    ),
+    "gradient inside a helper": (
+        """
+        def saliency(x):
+            x = x.clone().requires_grad_()
+            return torch.autograd.grad(model(x).sum(), x)[0]
+
+        for x, y in test_loader:
+            print(model(x).sum().item(), saliency(x).sum().item())
+        """,
+        "asks for gradients",
+    ),
+    "outputs are trained on later": (
+        """
+        outputs = []
+        for x, y in test_loader:
+            outputs.append(model(x))
+        loss = torch.stack(outputs).mean()
+        loss.backward()
+        """,
+        "reaches a backward pass",
+    ),
+    "returned loss is trained on": (
+        """
+        def validate():
+            total = 0
+            for x, y in test_loader:
+                total = total + criterion(model(x), y)
+            return total
+
+        (validate() * 0.1).backward()
+        """,
+        "reaches a backward pass",
+    ),
+    "printed with its graph": (
+        """
+        for x, y in test_loader:
+            loss = criterion(model(x), y)
+            print(loss)
+        """,
+        "is printed with its grad_fn",
+    ),
+    "saved": (
+        """
+        features = []
+        for x, y in test_loader:
+            features.append(model(x))
+        torch.save(features, "features.pt")
+        """,
+        "is saved",
+    ),
+    "handed to unknown code": (
+        """
+        from elsewhere import report
+
+        for x, y in test_loader:
+            report(model(x))
+        """,
+        "could not be followed",
+    ),
+    "handed to an attack": (
+        """
+        import torchattacks
+
+        attack = torchattacks.FGSM(model)
+        for x, y in test_loader:
+            print(model(attack(x, y)).argmax(1).tolist())
+        """,
+        "may need gradients",
+    ),
+    "asks for the graph": (
+        """
+        for x, y in test_loader:
+            out = model(x)
+            assert out.requires_grad
+        """,
+        "asks for `requires_grad`",
+    ),
+    "hook": (
+        """
+        for x, y in test_loader:
+            out = model(x)
+            out.register_hook(print)
+        """,
+        "hooks into a backward pass",
+    ),
+    "generator": (
+        """
+        def predictions():
+            for x, y in test_loader:
+                yield model(x)
+
+        for out in predictions():
+            print(out.sum().item())
+        """,
+        "hands control to its caller",
+    ),
+    "profiler": (
+        """
+        with torch.profiler.profile() as prof:
+            for x, y in test_loader:
+                print(model(x).sum().item())
+        """,
+        "is being profiled",
+    ),
+    "autocast block shared with training": (
+        """
+        with torch.autocast("cuda"):
+            for x, y in test_loader:
+                print(model(x).sum().item())
+            loss = criterion(model(x), y)
+        loss.backward()
+        """,
+        "shares an autocast block",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "reason"), EVALUATIONS.values(), ids=EVALUATIONS.keys())
+def test_needs_gradients(check_noop: Check, body: str, reason: str | None) -> None:
+    check_noop(script("train()\n" + dedent(body)), reason)
+
+
+NOT_CONCERNED = {
+    "decorated": """
+        @torch.no_grad()
+        def test():
+            for x, y in test_loader:
+                print(model(x).sum().item())
+
+        test()
+    """,
+    "bare decorator": """
+        @torch.inference_mode
+        def test():
+            for x, y in test_loader:
+                print(model(x).sum().item())
+
+        test()
+    """,
+    "with block": """
+        with torch.inference_mode():
+            for x, y in test_loader:
+                print(model(x).sum().item())
+    """,
+    "call inside a with block": """
+        def test():
+            for x, y in test_loader:
+                print(model(x).sum().item())
+
+        with torch.no_grad():
+            test()
+    """,
+    "switched off at the top": """
+        torch.set_grad_enabled(False)
+        for x, y in test_loader:
+            print(model(x).sum().item())
+    """,
+    "flag": """
+        for phase in ["train", "val"]:
+            with torch.set_grad_enabled(phase == "train"):
+                for x, y in loader:
+                    loss = criterion(model(x), y)
+                    if phase == "train":
+                        loss.backward()
+    """,
+    "own context manager": """
+        import contextlib
+
+        @contextlib.contextmanager
+        def evaluating():
+            model.eval()
+            with torch.no_grad():
+                yield
+            model.train()
+
+        with evaluating():
+            for x, y in test_loader:
+                print(model(x).sum().item())
+    """,
+    "enabled on purpose": """
+        with torch.enable_grad():
+            for x, y in test_loader:
+                print(model(x).sum().item())
+    """,
+    "no network runs": """
+        for x, y in test_loader:
+            print(x.mean().item())
+    """,
+    "loss without a backward pass in a training step": """
+        for x, y in loader:
+            extra = criterion(model(x), y)
+            criterion(model(x), y).backward()
+            print(extra.item())
+    """,
+    "style target": """
+        target = model(test_set[0])
+        for x, y in loader:
+            loss = F.mse_loss(model(x), target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """,
+    "reinforcement learning": """
+        log_probs = []
+        for x, y in test_loader:
+            distribution = torch.distributions.Categorical(logits=model(x))
+            action = distribution.sample()
+            log_probs.append(distribution.log_prob(action))
+        torch.cat(log_probs).sum().backward()
+    """,
+}
+
+
+@pytest.mark.parametrize("body", NOT_CONCERNED.values(), ids=NOT_CONCERNED.keys())
+def test_nothing_to_do(check_noop: Check, body: str) -> None:
+    check_noop(script("train()\n" + dedent(body)))
+
+
+def test_lightning_hooks_run_without_gradients_already(check_noop: Check) -> None:
+    check_noop("""
+        import pytorch_lightning as pl
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader
+        from data import train_set
+
+        class Net(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 2)
+
+            def forward(self, x):
+                return self.fc(x)
+
+            def training_step(self, batch, index):
+                return self(batch).mean()
+
+            def validation_step(self, batch, index):
+                self.log("val", self(batch).mean())
+
+        pl.Trainer().fit(Net(), DataLoader(train_set))
+    """)
+
+
+def test_state_kept_between_forward_passes(check_noop: Check) -> None:
+    source = """
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader
+        from data import train_set, test_set
+
+        class Stateful(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+                self.state = torch.zeros(4)
+
+            def forward(self, x):
+                out = self.fc(x) + self.state
+                self.state = out
+                return out
+
+        model = Stateful()
+        for x in DataLoader(test_set):
+            print(model(x).sum().item())
+        for x in DataLoader(train_set):
+            model(x).sum().backward()
+    """
+    check_noop(source, "is returned to callers")
+
+
+def test_auxiliary_loss_of_the_forward_pass_is_no_obstacle(check_transformed: Check) -> None:
+    before = """
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader
+        from data import train_set, test_set
+
+        class Routed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+
+            def forward(self, x):
+                out = self.fc(x)
+                self.aux_loss = out.pow(2).mean()
+                return out
+
+        model = Routed()
+        for x in DataLoader(train_set):
+            out = model(x)
+            (out.sum() + model.aux_loss).backward()
+        for x in DataLoader(test_set):
+            print(model(x).sum().item())
+    """
+    after = before.replace(
+        """        for x in DataLoader(test_set):
+            print(model(x).sum().item())
+""",
+        """        with torch.no_grad():
+            for x in DataLoader(test_set):
+                print(model(x).sum().item())
+""",
+    )
+    check_transformed(before, after)
+
+
+def test_auxiliary_loss_read_before_the_forward_pass(check_noop: Check) -> None:
+    check_noop(
+        """
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader
+        from data import train_set, test_set
+
+        class Routed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+                self.aux_loss = 0
+
+            def forward(self, x):
+                out = self.fc(x)
+                self.aux_loss = out.pow(2).mean()
+                return out
+
+        model = Routed()
+        for x in DataLoader(train_set):
+            for v in DataLoader(test_set):
+                print(model(v).sum().item())
+            loss = model.aux_loss
+            (model(x).sum() + loss).backward()
+        """,
+        "reaches a backward pass",
+    )
+
+
+def test_encoder_that_would_zero_its_padding(check_noop: Check) -> None:
+    check_noop(
+        """
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader
+        from data import test_set
+
+        layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 2)
+        for x, padding in DataLoader(test_set):
+            print(encoder(x, src_key_padding_mask=padding).mean().item())
+        """,
+        "writes zeros at padded positions",
+    )
+
+
+PROGRAM = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = [(torch.randn(16, 4), torch.randint(0, 2, (16,))) for _ in range(6)]
+loader = torch.utils.data.DataLoader(data, batch_size=None)
+LOG = []
+
+
+def run_epoch(train):
+    model.train(train)
+    for x, y in loader:
+        out = model(x)
+        loss = nn.functional.cross_entropy(out, y)
+        if train:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        LOG.append(loss.item())
+
+
+def accuracy():
+    model.eval()
+    return sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+
+
+for epoch in range(3):
+    run_epoch(True)
+    run_epoch(False)
+    LOG.append(accuracy())
+"""
+
+
+@pytest.mark.torch
+def test_numbers_stay_bitwise_the_same(rewrite: Callable[..., Any]) -> None:
+    (file,) = rewrite(PROGRAM, ["no-grad"]).files
+    assert "set_grad_enabled(train)" in file.text
+    assert "@torch.no_grad()" in file.text
+    logs: list[Any] = []
+    for text in (PROGRAM, file.text):
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(text, "train.py", "exec"), namespace)
+        logs.append((namespace["LOG"], [p.tolist() for p in namespace["model"].parameters()]))
+    assert logs[0] == logs[1]
