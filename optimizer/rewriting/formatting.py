@@ -1,10 +1,11 @@
-"""Breaks statements that have become too long, with black, and nothing else."""
+"""Breaks statements that have become too long, as black does and with black, and nothing else."""
 
 from __future__ import annotations
 
 import ast
 import tokenize
 
+from .calls import exploded_call
 from .lines import NOT_CODE, reindent, split_lines, tokens, width, with_newlines
 from .style import Style
 
@@ -53,13 +54,15 @@ def longest_line(code: str, prefix: str) -> int:
 def _black(code: str, line_length: int) -> str | None:
     """``code`` in black's layout; None where that would change more than the layout."""
     code = "\n".join(line.rstrip("\r\n") for line in split_lines(code))
+    if (exploded := exploded_call(code, line_length)) is not None:
+        return exploded
     tree = None
     for before, after in _SETTINGS:
         if tree := _dump(before + code + after):
             break
     else:
         return None
-    # A tenth of a second to import, and few rewrites need it.
+    # A tenth of a second to import, and few rewrites need it: not those that only make a call long.
     import black
     from black.parsing import InvalidInput
 

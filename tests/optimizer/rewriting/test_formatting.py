@@ -190,5 +190,6 @@ def test_black_is_not_imported_when_everything_fits(
     monkeypatch.setitem(__import__("sys").modules, "black", None)
     text = "x = f(a)\n"
     assert rewritten(text, SetArgument(span(text, "f(a)"), "k", "1")) == "x = f(a, k=1)\n"
+    text = "x = f(a)[0]\n"
     with pytest.raises(ImportError):
         rewritten(text, SetArgument(span(text, "f(a)"), "k", "1"), style=Style(line_length=9))
