@@ -27,17 +27,20 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from ..optimizer.analysis.autocast_edits import AutocastPlan, Precision
-from ..optimizer.analysis.facts import DeviceKind, Fact
+from ..optimizer.analysis.facts import DeviceKind, Fact, seen_at
 from ..optimizer.analysis.half_precision import Obstacle
 from ..optimizer.analysis.half_steps import HalfCode, data_parallel, half_code, script_obstacle
 from ..optimizer.analysis.half_values import HalfUse, half_uses
 from ..optimizer.analysis.loss_scaling import LossScaling, NotScalable, loss_scaling
 from ..optimizer.analysis.network_device import network_device
 from ..optimizer.analysis.precision import (
+    FrameworkUse,
+    PrecisionUse,
     find_frameworks,
     find_precision_uses,
     imported_packages,
     runs_in_double,
+    under_autocast,
 )
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import EvaluationCode, StepCode
@@ -100,24 +103,27 @@ class Autocast(Transform):
                     step, f"no call from {script.entry.path.name} to this step is seen"
                 )
             return
-        refusal = _cpu_refusal(script, options)
+        refusal = _cpu_refusal(script, options) or _framework(script)
         if refusal is not None:
             yield from (self._skip(step, refusal) for step in steps)
             return
         codes: list[HalfCode] = []
+        done: list[HalfCode] = []
         for step in steps:
             found = half_code(script.resolver, step)
-            if isinstance(found, HalfCode):
+            if under_autocast(script.resolver, step):
+                done += [found] if isinstance(found, HalfCode) else []
+            elif isinstance(found, HalfCode):
                 codes.append(found)
             else:
                 yield self._skip(step, found)
         refusal = _refusal(script)
-        if refusal is None and codes:
-            yield from self._planned(script, codes, options)
-        elif refusal is not None:
+        if refusal is not None:
             yield from (self._skip(half.code, refusal) for half in codes)
-            evaluated = self._evaluations(script, codes, float16=True)
+            evaluated = self._evaluations(script, done, float16=True)
             yield from (item for item in evaluated if isinstance(item, Skip))
+        elif codes:
+            yield from self._planned(script, codes, options)
 
     def _planned(
         self, script: TrainingScript, codes: list[HalfCode], options: Options
@@ -168,6 +174,8 @@ class Autocast(Transform):
         for evaluation in script.evaluation_code:
             if not evaluation.regions or not script.runs(evaluation):
                 continue
+            if under_autocast(script.resolver, evaluation):
+                continue
             found = half_code(script.resolver, evaluation)
             if isinstance(found, HalfCode):
                 if not any(network.node in trained for network in found.networks):
@@ -204,11 +212,13 @@ def _said(reason: Fact | str, code: StepCode | EvaluationCode) -> str:
             text = reason.message
         case NotScalable():
             text = reason.why
+        case FrameworkUse():
+            text = f"{reason.framework} runs the step in its own way"
+        case PrecisionUse():
+            text = f"{reason.what} is in use already"
         case _:
-            text = f"{getattr(reason, 'what', 'this')} is in use already"
-    line = reason.span.line
-    place = f"line {line}" if reason.path == code.path else f"{reason.path.name}:{line}"
-    return f"{text} ({place})"
+            raise AssertionError(type(reason))
+    return f"{text}{seen_at(reason, code)}"
 
 
 def _leaves(use: HalfUse | None) -> Obstacle:
@@ -230,12 +240,16 @@ def _cpu_refusal(script: TrainingScript, options: Options) -> str | None:
     )
 
 
+def _framework(script: TrainingScript) -> Fact | None:
+    return next(iter(find_frameworks(script.resolver)), None)
+
+
 def _refusal(script: TrainingScript) -> Fact | None:
     """What about the script as a whole keeps its steps as they are."""
     resolver = script.resolver
-    for uses in (find_precision_uses(resolver), find_frameworks(resolver)):
-        if uses:
-            return uses[0]
+    uses = find_precision_uses(resolver)
+    if uses:
+        return uses[0]
     return runs_in_double(resolver) or script_obstacle(resolver, imported_packages(script.project))
 
 

@@ -35,10 +35,10 @@ from ..optimizer.analysis.compilation import (
     provable_steps,
 )
 from ..optimizer.analysis.compile_points import CompilePoint
-from ..optimizer.analysis.facts import DeviceKind, Fact, Model
+from ..optimizer.analysis.facts import DeviceKind, Fact, Model, seen_at
 from ..optimizer.analysis.graph_breaks import CompileObstacle, script_compile_obstacle
 from ..optimizer.analysis.network_device import network_device, uses_cuda
-from ..optimizer.analysis.precision import PrecisionUse, find_frameworks
+from ..optimizer.analysis.precision import FrameworkUse, find_frameworks
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.analysis.trained import trained_networks
@@ -181,9 +181,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _place(point: CompilePoint, step: StepCode) -> str:
-    line = point.module.span(point.statement).line
     where = "" if point.module is step.module else f" of {point.module.path.name}"
-    return f" above the training loop (line {line}{where})"
+    return f" above the training loop{where}"
 
 
 def _said(reason: Fact | str, place: Fact) -> str:
@@ -193,14 +192,11 @@ def _said(reason: Fact | str, place: Fact) -> str:
     match reason:
         case CompileObstacle():
             text = reason.message
-        case PrecisionUse():
-            text = f"{reason.what} runs the step in its own way"
+        case FrameworkUse():
+            text = f"{reason.framework} runs the step in its own way"
         case _:
             text = "the step differentiates its gradients, which compiled code cannot"
-    line = reason.span.line
-    if reason.path == place.path:
-        return text if line == place.span.line else f"{text} (line {line})"
-    return f"{text} ({reason.path.name}:{line})"
+    return f"{text}{seen_at(reason, place)}"
 
 
 def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:

@@ -305,11 +305,15 @@ class AutocastPlan:
     @cached_property
     def _dtype_is_seen(self) -> bool:
         """Whether code under autocast sees a type chosen beside the optimizer."""
-        return any(
-            self._sees_companion(region.module, region.first)
+        regions = [(r.module, r.first) for half in self.codes for r in half.code.regions]
+        computed = [
+            (backward.module, backward.statement)
             for half in self.codes
-            for region in half.code.regions
-        )
+            if isinstance(half.code, StepCode)
+            for backward in half.code.backwards
+            if backward.computes
+        ]
+        return any(self._sees_companion(module, at) for module, at in [*regions, *computed])
 
 
 def _operand(condition: str) -> str:

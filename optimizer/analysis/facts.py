@@ -33,6 +33,12 @@ class Fact:
         return self.module.code(self.node)
 
     @property
+    def excerpt(self) -> str:
+        """The beginning of the code, for messages: lines move while a file is rewritten, code stays."""
+        first = self.code.partition("\n")[0]
+        return first if len(first) <= 60 else f"{first[:57]}..."
+
+    @property
     def function(self) -> FunctionNode | None:
         return self.module.function(self.node)
 
@@ -142,3 +148,12 @@ class DeviceName(Fact):
     kind: DeviceKind
     is_flag: bool
     value: Value | None = None
+
+
+def seen_at(reason: Fact, place: Fact) -> str:
+    """`` (`x.item()`)`` or `` (`x.item()` in model.py)``: where ``reason`` was seen; nothing when that is ``place``."""
+    if isinstance(reason.node, ast.Module):
+        return ""
+    if reason.path != place.path:
+        return f" (`{reason.excerpt}` in {reason.path.name})"
+    return "" if reason.span.line == place.span.line else f" (`{reason.excerpt}`)"

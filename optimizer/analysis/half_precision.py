@@ -102,10 +102,8 @@ def _first(
 def _loss_of_probabilities(resolver: Resolver, reached: Reached) -> _Finding:
     if not called_names(resolver, reached) & _PROBABILITY_LOSSES:
         return None
-    advice = (
-        "binary_cross_entropy_with_logits (BCEWithLogitsLoss) on the values before the sigmoid can"
-    )
-    return f"binary cross entropy of probabilities cannot run under autocast; {advice}", False
+    advice = "BCEWithLogitsLoss, on the values before the sigmoid, does not"
+    return f"binary cross entropy of probabilities raises under autocast; {advice}", False
 
 
 def _complex_numbers(resolver: Resolver, reached: Reached) -> _Finding:

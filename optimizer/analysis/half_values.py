@@ -6,6 +6,7 @@ NumPy has no bfloat16: ``tensor.numpy()`` raises TypeError on one, and so do the
 from __future__ import annotations
 
 import ast
+import builtins
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from .scopes import Assigned, Binding, Iterated, Parameter
 from .scopes import Path as Part
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
-from .values import Class, External, Function, Unknown
+from .values import Class, External, Function, Made, Unknown, Value
 
 _EXACT_RESULTS = frozenset(
     "argmax argmin argsort item tolist float double long int bool byte size numel dim numpy nonzero eq ne gt lt ge le "
@@ -84,12 +85,25 @@ def _handed_over(
     if External("torch.save") in values:
         yield given[0], "a file"
         return
-    for value in values:
-        if isinstance(value, External) and value.name.partition(".")[0] not in _AT_EASE:
-            yield from ((argument, f"`{value.name}`") for argument in given)
-            return
-    if isinstance(function, ast.Name) and any(isinstance(value, Unknown) for value in values):
-        yield from ((argument, f"`{function.id}`") for argument in given)
+    if any(_is_foreign(value) for value in values):
+        name = ast.unparse(function)
+        yield from ((argument, f"`{name}`") for argument in given)
+
+
+def _is_foreign(callee: Value) -> bool:
+    """Whether ``callee`` is nothing of PyTorch, Python or the project, or not known to be."""
+    match callee:
+        case External(name):
+            return name.partition(".")[0] not in _AT_EASE
+        case Made(_, _, External(name)):
+            package, _, last = name.rpartition(".")
+            if package == "builtins" and not hasattr(builtins, last):
+                return True
+            return name.partition(".")[0] not in _AT_EASE and not name.startswith("<")
+        case Unknown():
+            return True
+        case _:
+            return False
 
 
 def _runs_network(resolver: Resolver, call: ast.Call, module: Module) -> bool:

@@ -76,13 +76,12 @@ def _all_in_sight(steps: Iterable[StepCode]) -> None:
             why = "no optimizer step is seen that applies the gradients"
             raise _NotScalableError(step.module, step.node, why)
         for call in step.loop.optimizer_steps:
+            if call.node.args or call.node.keywords:
+                why = "the optimizer calls a closure, which a GradScaler cannot do"
+                raise _NotScalableError(call.module, call.node, why)
             if call.node not in seen:
                 why = "the optimizer steps inside a function of its own"
                 raise _NotScalableError(call.module, call.node, why)
-        for update in step.updates:
-            if update.node.args or update.node.keywords:
-                why = "the optimizer calls a closure, which a GradScaler cannot do"
-                raise _NotScalableError(update.module, update.node, why)
 
 
 def _unscalings(step: StepCode) -> Iterable[Unscaling]:
@@ -129,7 +128,7 @@ def _updated_below(step: StepCode) -> Iterable[ScalerUpdate]:
             if same and not _exclude_each_other(step.module, one.statement, other.statement):
                 why = "an optimizer steps more than once in one pass"
                 raise _NotScalableError(step.module, other.node, why)
-        block, held = common_block(step.module, [update.statement for update in group])
+        block, held = common_block(step.module, [_outside_loops(step, u) for u in group])
         if not any(_always_steps(statement, group) for statement in held):
             why = "no optimizer steps in every pass"
             raise _NotScalableError(step.module, group[0].node, why)
@@ -176,6 +175,17 @@ def _exclude_each_other(module: Module, one: ast.stmt, other: ast.stmt) -> bool:
             return not any(other in set(ast.walk(statement)) for statement in mine)
         child = ancestor
     return False
+
+
+def _outside_loops(step: StepCode, update: Update) -> ast.stmt:
+    """The statement of ``update``, or the outermost loop around it in which nothing is backpropagated."""
+    backwards = {backward.node for backward in step.backwards}
+    outermost = update.statement
+    for loop in step.module.loops(update.statement):
+        if not backwards.isdisjoint(ast.walk(loop)):
+            break
+        outermost = loop
+    return outermost
 
 
 def _pass_of(step: StepCode, statement: ast.stmt) -> int:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from .facts import Fact
 from .models import is_module_value, unwrap
 from .project import Project
+from .reach import reached_nodes
 from .resolver import Resolver
+from .steps import EvaluationCode, StepCode
 from .syntax import Module
 
 _AMP = frozenset({"autocast", "GradScaler", "custom_fwd", "custom_bwd", "set_autocast_enabled"})
@@ -41,7 +43,7 @@ _FRAMEWORKS = (
     ("torch.distributed.rpc", "RPC"),
     ("torch.distributed.autograd", "distributed autograd"),
 )
-_FRAMEWORK_PACKAGES = frozenset(name.partition(".")[0] for name, _ in _FRAMEWORKS)
+_FRAMEWORK_PACKAGES = frozenset(name.partition(".")[0] for name, _ in _FRAMEWORKS) - {"torch"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,14 @@ class PrecisionUse(Fact):
 
     node: ast.expr
     what: str
+
+
+@dataclass(frozen=True, eq=False)
+class FrameworkUse(Fact):
+    """Something of a framework that runs the training step, or shards it, in its own way."""
+
+    node: ast.expr
+    framework: str
 
 
 def find_precision_uses(resolver: Resolver) -> tuple[PrecisionUse, ...]:
@@ -77,21 +87,41 @@ def _precision_use(resolver: Resolver, node: ast.expr, name: str, module: Module
     return None
 
 
-def find_frameworks(resolver: Resolver) -> tuple[PrecisionUse, ...]:
-    """Libraries that run the training step, or shard it, in their own way."""
-    found: list[PrecisionUse] = []
+def under_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> bool:
+    """Whether ``code`` runs its networks under autocast, in a region of its own or one around it."""
+    roots = [statement for region in code.regions for statement in region.statements]
+    reached = [(r.node, r.module) for r in reached_nodes(resolver, roots or code.body, code.module)]
+    inside = roots[0] if roots else code.body[0]
+    around = [(node, code.module) for node in code.module.ancestors(inside)]
+    return any(_is_autocast(resolver, node, module) for node, module in [*reached, *around])
+
+
+def _is_autocast(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    contexts: list[ast.expr] = []
+    if isinstance(node, ast.With):
+        contexts = [item.context_expr for item in node.items]
+    elif isinstance(node, ast.FunctionDef):
+        contexts = node.decorator_list
+    return any(
+        name.endswith(".autocast")
+        for context in contexts
+        for name in resolver.maker_names(context, module)
+    )
+
+
+def find_frameworks(resolver: Resolver) -> tuple[FrameworkUse, ...]:
+    """The uses of frameworks that own the training step, in source order per module."""
+    found: list[FrameworkUse] = []
     for module in resolver.project.modules:
         text = module.source.text
-        if not any(package in text for package in _FRAMEWORK_PACKAGES - {"torch"}) and (
-            "torch.distributed" not in text
-        ):
+        if "torch.distributed" not in text and not any(p in text for p in _FRAMEWORK_PACKAGES):
             continue
         for node in module.nodes:
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
                 for name in resolver.names(node, module):
                     owner = next((o for prefix, o in _FRAMEWORKS if name.startswith(prefix)), None)
                     if owner is not None:
-                        found.append(PrecisionUse(module, node, owner))
+                        found.append(FrameworkUse(module, node, owner))
     return tuple(found)
 
 

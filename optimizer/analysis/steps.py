@@ -85,6 +85,10 @@ class EvaluationCode(Fact):
     loop: Loop
     regions: tuple[Region, ...]
 
+    @property
+    def body(self) -> list[ast.stmt]:
+        return self.node.body
+
 
 def find_step_code(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[StepCode, ...]:
     """The step code of every training loop, each function once."""
@@ -135,9 +139,21 @@ def _is_loss_call(node: ast.AST) -> bool:
 def _owner(
     module: Module, node: ast.AST, loops: dict[LoopNode, Loop]
 ) -> LoopNode | FunctionNode | None:
-    """The outermost training loop around ``node`` in its function, else the function itself."""
-    around = [loop for loop in module.loops(node) if loops[loop].kind is LoopKind.TRAINING]
+    """The outermost loop around ``node`` whose passes are steps or parts of steps, else its function."""
+    around = [
+        loop
+        for loop in module.loops(node)
+        if loops[loop].kind is LoopKind.TRAINING or _steps_in_every_pass(loops[loop])
+    ]
     return around[-1] if around else module.function(node)
+
+
+def _steps_in_every_pass(loop: Loop) -> bool:
+    """Whether an optimizer steps in the body of ``loop`` itself, not only in a loop inside."""
+    return any(
+        call.module is loop.module and call.module.loops(call.node)[:1] == [loop.node]
+        for call in loop.optimizer_steps
+    )
 
 
 def _step_code(

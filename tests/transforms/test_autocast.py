@@ -1,0 +1,1672 @@
+"""Training steps run under autocast, with a GradScaler where float16 needs one, and only where that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent, indent
+
+import pytest
+
+from torchopt_cli.optimizer.options import AmpDtype, Target
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
+Check = Callable[..., None]
+Rewrite = Callable[..., RewriteResult]
+
+BF16, FP16 = AmpDtype.BF16, AmpDtype.FP16
+PORTABLE = """
+amp_dtype = (
+    torch.bfloat16
+    if torch.cuda.is_bf16_supported(including_emulation=False)
+    else torch.float16
+)
+scaler = torch.amp.GradScaler("cuda", enabled=amp_dtype == torch.float16)
+"""
+SETUP = """
+model = Net().cuda()
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+STEP = """
+for x, y in loader:
+    optimizer.zero_grad()
+    output = model(x.cuda())
+    loss = criterion(output, y.cuda())
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def script(*parts: str, forward: str = "return self.fc(x)") -> str:
+    """A script with a network, and ``parts`` below it."""
+    body = indent(dedent(forward).strip("\n"), " " * 8)
+    net = f"""
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 2)
+
+    def forward(self, x):
+{body}
+
+
+"""
+    return net + "".join(dedent(part).lstrip("\n") for part in parts)
+
+
+def training(step: str, forward: str = "return self.fc(x)", setup: str = SETUP) -> str:
+    return script(setup, "\n", step, forward=forward)
+
+
+def test_bfloat16_is_one_line(check_transformed: Check) -> None:
+    check_transformed(
+        training(STEP),
+        training(
+            """
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                loss.backward()
+                optimizer.step()
+            """
+        ),
+        amp=BF16,
+    )
+
+
+def test_float16_scales(check_transformed: Check) -> None:
+    check_transformed(
+        training(STEP),
+        training(
+            """
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            """,
+            setup=SETUP + 'scaler = torch.amp.GradScaler("cuda")\n',
+        ),
+        amp=FP16,
+    )
+
+
+def test_auto_picks_at_run_time(check_transformed: Check) -> None:
+    check_transformed(
+        training(STEP),
+        training(
+            """
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=amp_dtype):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            """,
+            setup=SETUP + PORTABLE.lstrip("\n"),
+        ),
+    )
+
+
+def test_before_is_bf16_supported_tells_emulation(check_transformed: Check) -> None:
+    check_transformed(
+        training(
+            STEP,
+            setup="""
+            use_cuda = torch.cuda.is_available()
+            model = Net()
+            if use_cuda:
+                model = model.cuda()
+            criterion = nn.CrossEntropyLoss()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            """,
+        ),
+        training(
+            """
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=amp_dtype, enabled=use_cuda):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            """,
+            setup="""
+            use_cuda = torch.cuda.is_available()
+            model = Net()
+            if use_cuda:
+                model = model.cuda()
+            criterion = nn.CrossEntropyLoss()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            amp_dtype = (
+                torch.bfloat16
+                if use_cuda and torch.cuda.get_device_capability() >= (8, 0)
+                else torch.float16
+            )
+            scaler = torch.cuda.amp.GradScaler(enabled=use_cuda and amp_dtype == torch.float16)
+            """,
+        ),
+        torch_version=(2, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "move", "condition"),
+    [
+        (
+            'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")',
+            ".to(device)",
+            ', enabled=device.type == "cuda"',
+        ),
+        (
+            'device = "cuda" if torch.cuda.is_available() else "cpu"',
+            ".to(device)",
+            ', enabled=device == "cuda"',
+        ),
+        (
+            'device = "cuda:1" if torch.cuda.is_available() else "cpu"',
+            ".to(device)",
+            ', enabled=device.startswith("cuda")',
+        ),
+        ('device = torch.device("cuda")', ".to(device)", ""),
+        ('device = "cuda:0"', ".to(device)", ""),
+        ("rank = 0", ".cuda(rank)", ""),
+        (
+            "import argparse\n"
+            "parser = argparse.ArgumentParser()\n"
+            'parser.add_argument("--device", default="cuda")\n'
+            "args = parser.parse_args()",
+            ".to(args.device)",
+            ', enabled=torch.device(args.device).type == "cuda"',
+        ),
+        (
+            "from cluster import pick\ndevice = pick()",
+            ".to(device)",
+            ", enabled=torch.cuda.is_available()",
+        ),
+    ],
+)
+def test_regions_switch_off_without_a_gpu(
+    check_transformed: Check, device: str, move: str, condition: str
+) -> None:
+    setup = f"""
+{device}
+model = Net(){move}
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+print("cuda")
+"""
+    check_transformed(
+        training(STEP, setup=setup),
+        training(
+            f"""
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16{condition}):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                loss.backward()
+                optimizer.step()
+            """,
+            setup=setup,
+        ),
+        amp=BF16,
+    )
+
+
+def test_condition_that_is_no_bool(check_transformed: Check) -> None:
+    setup = """
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gpu", type=int)
+    args = parser.parse_args()
+    model = Net()
+    if args.gpu:
+        model.cuda(args.gpu)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    """
+    check_transformed(
+        training(STEP, setup=setup),
+        training(
+            """
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16, enabled=bool(args.gpu)):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                loss.backward()
+                optimizer.step()
+            """,
+            setup=setup,
+        ),
+        amp=BF16,
+    )
+
+
+def test_cpu_when_asked(check_transformed: Check) -> None:
+    setup = SETUP.replace(".cuda()", "")
+    check_transformed(
+        training(STEP.replace(".cuda()", ""), setup=setup),
+        training(
+            """
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    output = model(x)
+                    loss = criterion(output, y)
+                loss.backward()
+                optimizer.step()
+            """,
+            setup=setup,
+        ),
+        amp=BF16,
+        target=Target.CPU,
+    )
+
+
+def test_data_parallel_gets_float16(check_transformed: Check) -> None:
+    setup = SETUP.replace("Net().cuda()", "nn.DataParallel(Net()).cuda()")
+    check_transformed(
+        training(STEP, setup=setup),
+        training(
+            """
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            """,
+            setup=setup + 'scaler = torch.amp.GradScaler("cuda")\n',
+        ),
+    )
+
+
+FLOAT16_STEPS = {
+    "loss without a name": (
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(model(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+        """,
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = criterion(model(x.cuda()), y.cuda())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    "loss without a name below the output": (
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            output = model(x.cuda())
+            criterion(output, y.cuda()).backward()
+            optimizer.step()
+        """,
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                output = model(x.cuda())
+                loss = criterion(output, y.cuda())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    "sum of losses": (
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            a = criterion(model(x.cuda()), y.cuda())
+            b = criterion(model(-x.cuda()), y.cuda())
+            (a + b).backward(retain_graph=True)
+            optimizer.step()
+        """,
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                a = criterion(model(x.cuda()), y.cuda())
+                b = criterion(model(-x.cuda()), y.cuda())
+            scaler.scale(a + b).backward(retain_graph=True)
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    "autograd.backward": (
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x.cuda()), y.cuda())
+            torch.autograd.backward(loss)
+            optimizer.step()
+        """,
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = criterion(model(x.cuda()), y.cuda())
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    "one line": (
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x.cuda()), y.cuda()); loss.backward(); optimizer.step()
+        """,
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = criterion(model(x.cuda()), y.cuda())
+            scaler.scale(loss).backward(); scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    "accumulation": (
+        """
+        for i, (x, y) in enumerate(loader):
+            loss = criterion(model(x.cuda()), y.cuda()) / 4
+            loss.backward()
+            if (i + 1) % 4 == 0:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        """
+        for i, (x, y) in enumerate(loader):
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = criterion(model(x.cuda()), y.cuda()) / 4
+            scaler.scale(loss).backward()
+            if (i + 1) % 4 == 0:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        """,
+    ),
+    "micro-batches": (
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            for part, labels in zip(x.chunk(4), y.chunk(4)):
+                loss = criterion(model(part.cuda()), labels.cuda()) / 4
+                loss.backward()
+            optimizer.step()
+        """,
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            for part, labels in zip(x.chunk(4), y.chunk(4)):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = criterion(model(part.cuda()), labels.cuda()) / 4
+                scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    "conditional clipping": (
+        """
+        from torch.nn.utils import clip_grad_norm_ as clip
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x.cuda()), y.cuda())
+            loss.backward()
+            if max_norm:
+                clip(model.parameters(), max_norm)
+            optimizer.step()
+        """,
+        """
+        from torch.nn.utils import clip_grad_norm_ as clip
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = criterion(model(x.cuda()), y.cuda())
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            if max_norm:
+                clip(model.parameters(), max_norm)
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    "gradient noise": (
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x.cuda()), y.cuda())
+            loss.backward()
+            for p in model.parameters():
+                p.grad += 0.01 * torch.randn_like(p)
+            optimizer.step()
+        """,
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = criterion(model(x.cuda()), y.cuda())
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            for p in model.parameters():
+                p.grad += 0.01 * torch.randn_like(p)
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    "gradients logged after the step": (
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x.cuda()), y.cuda())
+            loss.backward()
+            optimizer.step()
+            print(model.fc.weight.grad.norm())
+        """,
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = criterion(model(x.cuda()), y.cuda())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            print(model.fc.weight.grad.norm())
+        """,
+    ),
+    "phases": (
+        """
+        for phase in ["train", "val"]:
+            for x, y in loaders[phase]:
+                with torch.set_grad_enabled(phase == "train"):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                    if phase == "train":
+                        optimizer.zero_grad()
+                        loss.backward()
+                        optimizer.step()
+        """,
+        """
+        for phase in ["train", "val"]:
+            for x, y in loaders[phase]:
+                with torch.set_grad_enabled(phase == "train"):
+                    with torch.autocast("cuda", dtype=torch.float16):
+                        output = model(x.cuda())
+                        loss = criterion(output, y.cuda())
+                    if phase == "train":
+                        optimizer.zero_grad()
+                        scaler.scale(loss).backward()
+                        scaler.step(optimizer)
+                        scaler.update()
+        """,
+    ),
+    "several optimizers in a loop": (
+        """
+        optimizers = [optimizer, torch.optim.Adam(model.parameters())]
+        for x, y in loader:
+            loss = criterion(model(x.cuda()), y.cuda())
+            loss.backward()
+            for each in optimizers:
+                each.step()
+                each.zero_grad()
+        """,
+        """
+        optimizers = [optimizer, torch.optim.Adam(model.parameters())]
+        scaler = torch.amp.GradScaler("cuda")
+        for x, y in loader:
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = criterion(model(x.cuda()), y.cuda())
+            scaler.scale(loss).backward()
+            for each in optimizers:
+                scaler.step(each)
+                each.zero_grad()
+            scaler.update()
+        """,
+    ),
+    "warm-up that goes on to the next batch": (
+        """
+        for i, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            output = model(x.cuda())
+            loss = criterion(output, y.cuda())
+            if i < warmup:
+                loss.backward()
+                optimizer.step()
+                continue
+            total = loss + output.abs().mean()
+            total.backward()
+            optimizer.step()
+        """,
+        """
+        for i, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                output = model(x.cuda())
+                loss = criterion(output, y.cuda())
+            if i < warmup:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                continue
+            with torch.autocast("cuda", dtype=torch.float16):
+                total = loss + output.abs().mean()
+            scaler.scale(total).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    "pseudo labels of the same network": (
+        """
+        for x, weak in loader:
+            optimizer.zero_grad()
+            with torch.no_grad():
+                target = model(weak.cuda()).argmax(1)
+            loss = criterion(model(x.cuda()), target)
+            loss.backward()
+            optimizer.step()
+        """,
+        """
+        for x, weak in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                with torch.no_grad():
+                    target = model(weak.cuda()).argmax(1)
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = criterion(model(x.cuda()), target)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    "scores for NumPy": (
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            output = model(x.cuda())
+            loss = criterion(output, y.cuda())
+            loss.backward()
+            optimizer.step()
+            scores = torch.softmax(output, 1).detach().cpu().numpy()
+            hits = (output.argmax(1).cpu().numpy() == y.numpy()).mean()
+            print(loss.item(), output.max(1)[1].cpu().numpy())
+        """,
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                output = model(x.cuda())
+                loss = criterion(output, y.cuda())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scores = torch.softmax(output, 1).detach().cpu().float().numpy()
+            hits = (output.argmax(1).cpu().numpy() == y.numpy()).mean()
+            print(loss.item(), output.max(1)[1].cpu().numpy())
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), FLOAT16_STEPS.values(), ids=FLOAT16_STEPS)
+def test_steps_in_float16(check_transformed: Check, before: str, after: str) -> None:
+    scaler = 'scaler = torch.amp.GradScaler("cuda")\n'
+    setup = SETUP if scaler.strip() in after else SETUP + scaler
+    check_transformed(training(before), training(after, setup=setup), amp=FP16)
+
+
+def test_one_scaler_and_one_update_for_a_gan(check_transformed: Check) -> None:
+    setup = """
+    G, D = Net().cuda(), Net().cuda()
+    bce = nn.BCEWithLogitsLoss()
+    opt_g = torch.optim.Adam(G.parameters())
+    opt_d = torch.optim.Adam(D.parameters())
+    """
+    check_transformed(
+        training(
+            """
+            for real in loader:
+                opt_d.zero_grad()
+                fake = G(torch.randn(4, 8, device="cuda"))
+                d_loss = bce(D(real.cuda()), ones) + bce(D(fake.detach()), zeros)
+                d_loss.backward()
+                opt_d.step()
+
+                opt_g.zero_grad()
+                g_loss = bce(D(fake), ones)
+                g_loss.backward()
+                opt_g.step()
+            """,
+            setup=setup,
+        ),
+        training(
+            """
+            for real in loader:
+                opt_d.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    fake = G(torch.randn(4, 8, device="cuda"))
+                    d_loss = bce(D(real.cuda()), ones) + bce(D(fake.detach()), zeros)
+                scaler.scale(d_loss).backward()
+                scaler.step(opt_d)
+
+                opt_g.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    g_loss = bce(D(fake), ones)
+                scaler.scale(g_loss).backward()
+                scaler.step(opt_g)
+                scaler.update()
+            """,
+            setup=dedent(setup) + 'scaler = torch.amp.GradScaler("cuda")\n',
+        ),
+        amp=FP16,
+    )
+
+
+def test_critic_that_steps_more_often(check_transformed: Check) -> None:
+    setup = """
+    G, D = Net().cuda(), Net().cuda()
+    opt_g = torch.optim.Adam(G.parameters())
+    opt_d = torch.optim.Adam(D.parameters())
+    """
+    check_transformed(
+        training(
+            """
+            for real in loader:
+                for _ in range(5):
+                    opt_d.zero_grad()
+                    d_loss = D(G(noise())).mean() - D(real.cuda()).mean()
+                    d_loss.backward()
+                    opt_d.step()
+                opt_g.zero_grad()
+                g_loss = -D(G(noise())).mean()
+                g_loss.backward()
+                opt_g.step()
+            """,
+            setup=setup,
+        ),
+        training(
+            """
+            for real in loader:
+                for _ in range(5):
+                    opt_d.zero_grad()
+                    with torch.autocast("cuda", dtype=torch.float16):
+                        d_loss = D(G(noise())).mean() - D(real.cuda()).mean()
+                    scaler.scale(d_loss).backward()
+                    scaler.step(opt_d)
+                    scaler.update()
+                opt_g.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    g_loss = -D(G(noise())).mean()
+                scaler.scale(g_loss).backward()
+                scaler.step(opt_g)
+                scaler.update()
+            """,
+            setup=dedent(setup) + 'scaler = torch.amp.GradScaler("cuda")\n',
+        ),
+        amp=FP16,
+    )
+
+
+def test_scaler_is_handed_down(check_transformed: Check) -> None:
+    check_transformed(
+        script(
+            """
+            def train(model, loader, optimizer, epoch):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+
+
+            def evaluate(model, loader):
+                model.eval()
+                correct = 0
+                for x, y in loader:
+                    correct += (model(x.cuda()).argmax(1).cpu() == y).sum().item()
+                return correct
+
+
+            def main():
+                loader = torch.utils.data.DataLoader(data)
+                model = Net().cuda()
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for epoch in range(10):
+                    train(model, loader, optimizer, epoch=epoch)
+                    evaluate(model, loader)
+
+
+            main()
+            """
+        ),
+        script(
+            """
+            def train(model, loader, optimizer, scaler, epoch):
+                amp_dtype = torch.float16 if scaler.is_enabled() else torch.bfloat16
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    with torch.autocast("cuda", dtype=amp_dtype):
+                        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+                    scaler.scale(loss).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+
+
+            def evaluate(model, loader):
+                model.eval()
+                correct = 0
+                amp_dtype = (
+                    torch.bfloat16
+                    if torch.cuda.is_bf16_supported(including_emulation=False)
+                    else torch.float16
+                )
+                for x, y in loader:
+                    with torch.autocast("cuda", dtype=amp_dtype):
+                        correct += (model(x.cuda()).argmax(1).cpu() == y).sum().item()
+                return correct
+
+
+            def main():
+                loader = torch.utils.data.DataLoader(data)
+                model = Net().cuda()
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                scaler = torch.amp.GradScaler(
+                    "cuda", enabled=not torch.cuda.is_bf16_supported(including_emulation=False)
+                )
+                for epoch in range(10):
+                    train(model, loader, optimizer, scaler, epoch=epoch)
+                    evaluate(model, loader)
+
+
+            main()
+            """
+        ),
+    )
+
+
+def test_scaler_is_handed_down_by_keyword_and_across_files(check_transformed: Check) -> None:
+    engine = """
+    from torch.nn import functional as F
+
+
+    def train(*, model, optimizer, loader):
+        for x, y in loader:
+            train_step(model, optimizer, x.cuda(), y.cuda())
+
+
+    def train_step(model, optimizer, x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    """
+    main = """
+    import torch
+    from engine import train
+
+    net = torch.nn.Linear(8, 2).cuda()
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    train(model=net, optimizer=sgd, loader=loader)
+    """
+    check_transformed(
+        {"train.py": main, "engine.py": engine},
+        {
+            "train.py": """
+            import torch
+            from engine import train
+
+            net = torch.nn.Linear(8, 2).cuda()
+            sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            train(model=net, optimizer=sgd, loader=loader, scaler=scaler)
+            """,
+            "engine.py": """
+            import torch
+            from torch.nn import functional as F
+
+
+            def train(*, model, optimizer, scaler, loader):
+                for x, y in loader:
+                    train_step(model, optimizer, scaler, x.cuda(), y.cuda())
+
+
+            def train_step(model, optimizer, scaler, x, y):
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = F.cross_entropy(model(x), y)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            """,
+        },
+        amp=FP16,
+    )
+
+
+def test_trainer_object(check_transformed: Check) -> None:
+    check_transformed(
+        script(
+            """
+            class Trainer:
+                def __init__(self, model, lr):
+                    self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+                    self.model = model.to(self.device)
+                    self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+
+                def run(self, loader):
+                    for x, y in loader:
+                        self.optimizer.zero_grad()
+                        loss = self.loss(self.model(x.to(self.device)), y.to(self.device))
+                        loss.backward()
+                        self.optimizer.step()
+
+                def loss(self, output, y):
+                    return nn.functional.cross_entropy(output, y)
+
+
+            Trainer(Net(), 0.1).run(loader)
+            """
+        ),
+        script(
+            """
+            class Trainer:
+                def __init__(self, model, lr):
+                    self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+                    self.model = model.to(self.device)
+                    self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+                    self.scaler = torch.amp.GradScaler("cuda", enabled=self.device.type == "cuda")
+
+                def run(self, loader):
+                    for x, y in loader:
+                        self.optimizer.zero_grad()
+                        with torch.autocast("cuda", dtype=torch.float16, enabled=self.device.type == "cuda"):
+                            loss = self.loss(self.model(x.to(self.device)), y.to(self.device))
+                        self.scaler.scale(loss).backward()
+                        self.scaler.step(self.optimizer)
+                        self.scaler.update()
+
+                def loss(self, output, y):
+                    return nn.functional.cross_entropy(output, y)
+
+
+            Trainer(Net(), 0.1).run(loader)
+            """
+        ),
+        amp=FP16,
+    )
+
+
+def test_name_that_is_taken(check_transformed: Check) -> None:
+    check_transformed(
+        training(STEP, setup=SETUP + "scaler = make_scaler(data)\n"),
+        training(
+            """
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                grad_scaler.scale(loss).backward()
+                grad_scaler.step(optimizer)
+                grad_scaler.update()
+            """,
+            setup=SETUP
+            + 'grad_scaler = torch.amp.GradScaler("cuda")\nscaler = make_scaler(data)\n',
+        ),
+        amp=FP16,
+    )
+
+
+def test_spelling_of_the_file(check_transformed: Check) -> None:
+    check_transformed(
+        """
+        import torch as th
+
+        net = th.nn.Linear(8, 2).to('cuda')
+        opt = th.optim.SGD(net.parameters(), lr=0.1)
+        for x, y in loader:
+            loss = th.nn.functional.cross_entropy(net(x.to('cuda')), y.to('cuda'))
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """,
+        """
+        import torch as th
+
+        net = th.nn.Linear(8, 2).to('cuda')
+        opt = th.optim.SGD(net.parameters(), lr=0.1)
+        scaler = th.amp.GradScaler('cuda')
+        for x, y in loader:
+            with th.autocast('cuda', dtype=th.float16):
+                loss = th.nn.functional.cross_entropy(net(x.to('cuda')), y.to('cuda'))
+            opt.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+        """,
+        amp=FP16,
+    )
+
+
+EVALUATION = """
+def evaluate():
+    results = []
+    for x, y in test_loader:
+        output = model(x.cuda())
+        {use}
+    return {returned}
+
+
+test_loader = torch.utils.data.DataLoader(data)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = criterion(model(x.cuda()), y.cuda())
+    loss.backward()
+    optimizer.step()
+evaluate()
+"""
+
+
+def evaluating(use: str, returned: str = "results") -> str:
+    return training(EVALUATION.format(use=use, returned=returned))
+
+
+@pytest.mark.parametrize(
+    ("use", "after"),
+    [
+        ("results += [output.argmax(1)]", None),
+        ("results.append(float((output.argmax(1).cpu() == y).sum()))", None),
+        (
+            "results.append(output.softmax(1).cpu().numpy())",
+            "results.append(output.softmax(1).cpu().float().numpy())",
+        ),
+        ("torch.save(output, 'output.pt')", "torch.save(output.float(), 'output.pt')"),
+        ("results.append(find()(output))", "results.append(find()(output.float()))"),
+    ],
+)
+def test_evaluation_follows(rewrite: Rewrite, name: str, use: str, after: str | None) -> None:
+    result = rewrite(evaluating(use), [name])
+    text = result.files[0].text
+    expected = f"        output = model(x.cuda())\n        {after or use}".replace(
+        "        output = model", "            output = model"
+    )
+    assert expected in text
+    assert text.count("with torch.autocast(") == 2
+
+
+@pytest.mark.parametrize(
+    ("use", "returned", "reason"),
+    [
+        ("results.append(output.cpu())", "torch.cat(results).numpy()", "goes to NumPy"),
+        ("results.append(output.cpu())", "other(results)", "goes to `other`"),
+        (
+            "results.append(nn.functional.binary_cross_entropy(output.sigmoid(), y))",
+            "results",
+            "binary cross entropy of probabilities",
+        ),
+        ("results.append(torch.linalg.inv(model(output)))", "results", "torch.linalg.inv"),
+    ],
+)
+def test_evaluation_that_needs_float32_stays(
+    rewrite: Rewrite, name: str, use: str, returned: str, reason: str
+) -> None:
+    source = evaluating(use, returned).replace("import torch\n", "import torch\nother = find()\n")
+    result = rewrite(source, [name])
+    assert result.files[0].text.count("with torch.autocast(") == 1
+    messages = [skip.message for skip in result.files[0].skips]
+    assert [m for m in messages if "stays in float32" in m and reason in m], messages
+
+
+def test_evaluation_before_the_optimizer_is_made(rewrite: Rewrite, name: str) -> None:
+    source = evaluating("print(output.argmax(1))").replace(
+        "test_loader =", "evaluate()\ntest_loader ="
+    )
+    source = source.replace(
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n", ""
+    ).replace(
+        "for x, y in loader:",
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor x, y in loader:",
+    )
+    text = rewrite(source, [name]).files[0].text
+    function = text[text.index("def evaluate") : text.index("evaluate()\n")]
+    assert "amp_dtype = (" in function, "the function runs before the script sets the type"
+
+
+ONLY_BFLOAT16 = {
+    "mask constant": (
+        dict(forward="return self.fc(x).masked_fill(x[:, :2] > 0, -1e9)"),
+        "-1e+09 overflows in float16",
+    ),
+    "assigned mask constant": (
+        dict(forward="x = self.fc(x)\nx[x > 3] = -1e30\nreturn x"),
+        "-1e+30 overflows in float16",
+    ),
+    "small constant": (
+        dict(forward="return self.fc(x) / (x.norm() + 1e-8)"),
+        "1e-08 is zero in float16",
+    ),
+    "clamp": (
+        dict(forward="return self.fc(x).clamp(min=1e-10)"),
+        "1e-10 is zero in float16",
+    ),
+    "Gram matrix": (
+        dict(forward="y = self.fc(x)\nreturn torch.mm(y, y.t())"),
+        "Gram matrix",
+    ),
+    "Gram matrix by operator": (
+        dict(forward="y = self.fc(x)\nyt = y.transpose(0, 1)\nreturn y @ yt"),
+        "Gram matrix",
+    ),
+    "closure": (
+        dict(
+            step="""
+            for x, y in loader:
+                def closure():
+                    optimizer.zero_grad()
+                    loss = criterion(model(x.cuda()), y.cuda())
+                    loss.backward()
+                    return loss
+
+                optimizer.step(closure)
+            """
+        ),
+        "closure",
+    ),
+    "update by hand": (
+        dict(
+            step="""
+            for x, y in loader:
+                loss = criterion(model(x.cuda()), y.cuda())
+                model.zero_grad()
+                loss.backward()
+                for p in model.parameters():
+                    p.data.add_(p.grad, alpha=-0.1)
+            """
+        ),
+        "no optimizer step is seen",
+    ),
+    "wrapped optimizer": (
+        dict(
+            setup="""
+            class Scheduled:
+                def __init__(self, inner):
+                    self.inner = inner
+
+                def zero_grad(self):
+                    self.inner.zero_grad()
+
+                def step(self):
+                    self.inner.step()
+
+            model = Net().cuda()
+            criterion = nn.CrossEntropyLoss()
+            optimizer = Scheduled(torch.optim.SGD(model.parameters(), lr=0.1))
+            """
+        ),
+        "function of its own",
+    ),
+    "two steps a pass": (
+        dict(step=STEP + "    optimizer.step()\n"),
+        "more than once",
+    ),
+    "steps without gradients": (
+        dict(
+            step="""
+            for x, y in loader:
+                loss = criterion(model(x.cuda()), y.cuda())
+                if loss > 0.1:
+                    loss.backward()
+                optimizer.step()
+            """
+        ),
+        "without a backward pass",
+    ),
+    "gradients seen without a step": (
+        dict(
+            step="""
+            for i, (x, y) in enumerate(loader):
+                loss = criterion(model(x.cuda()), y.cuda())
+                loss.backward()
+                print(model.fc.weight.grad.norm())
+                if i % 4 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            """
+        ),
+        "looked at in steps that do not apply them",
+    ),
+    "gradients seen between two backward passes": (
+        dict(
+            step="""
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = criterion(model(x.cuda()), y.cuda())
+                loss.backward()
+                print(model.fc.weight.grad.norm())
+                other = criterion(model(-x.cuda()), y.cuda())
+                other.backward()
+                optimizer.step()
+            """
+        ),
+        "before the last backward pass",
+    ),
+    "gradient hook": (
+        dict(
+            step="""
+            for x, y in loader:
+                optimizer.zero_grad()
+                output = model(x.cuda())
+                output.register_hook(print)
+                loss = criterion(output, y.cuda())
+                loss.backward()
+                optimizer.step()
+            """
+        ),
+        "hook",
+    ),
+    "anomaly detection": (
+        dict(setup=SETUP + "torch.autograd.set_detect_anomaly(True)\n"),
+        "anomaly detection",
+    ),
+    "strict clipping": (
+        dict(
+            step=STEP.replace(
+                "    optimizer.step()",
+                "    nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)\n"
+                "    optimizer.step()",
+            )
+        ),
+        "clipping raises",
+    ),
+    "sparse gradients": (
+        dict(setup=SETUP + "table = nn.Embedding(100, 8, sparse=True)\n"),
+        "sparse gradients",
+    ),
+    "optimizer nobody can follow": (
+        dict(
+            step="""
+            def train(state):
+                for x, y in loader:
+                    loss = criterion(model(x.cuda()), y.cuda())
+                    state.optimizer.zero_grad()
+                    loss.backward()
+                    state.optimizer.step()
+
+            class State:
+                def __init__(self):
+                    self.optimizer = optimizer
+
+            train(State())
+            """
+        ),
+        "cannot be handed",
+    ),
+    "function handed to somebody": (
+        dict(
+            step="""
+            def train(net, sgd):
+                for x, y in loader:
+                    loss = criterion(net(x.cuda()), y.cuda())
+                    sgd.zero_grad()
+                    loss.backward()
+                    sgd.step()
+
+            train(model, optimizer)
+            run_in_background(train)
+            """
+        ),
+        "cannot be handed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parts", "reason"), ONLY_BFLOAT16.values(), ids=ONLY_BFLOAT16)
+def test_bfloat16_alone_where_float16_is_not_safe(
+    rewrite: Rewrite, name: str, parts: dict[str, str], reason: str
+) -> None:
+    source = training(**{"step": STEP, **parts})
+    result = rewrite(source, [name]).files[0]
+    assert reason in result.changes[0].message
+    assert "use_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)" in result.text
+    assert 'with torch.autocast("cuda", dtype=torch.bfloat16, enabled=use_bf16):' in result.text
+    assert "GradScaler" not in result.text
+
+
+@pytest.mark.parametrize(("parts", "reason"), ONLY_BFLOAT16.values(), ids=ONLY_BFLOAT16)
+def test_float16_when_asked_is_refused_there(
+    check_noop: Check, parts: dict[str, str], reason: str
+) -> None:
+    check_noop(training(**{"step": STEP, **parts}), reason, amp=FP16)
+
+
+REFUSED = {
+    "gradient penalty": (
+        dict(
+            step="""
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = criterion(model(x.cuda()), y.cuda())
+                grads = torch.autograd.grad(loss, model.parameters(), create_graph=True)
+                (loss + grads[0].norm()).backward()
+                optimizer.step()
+            """
+        ),
+        "gradient penalty",
+    ),
+    "gradients by hand": (
+        dict(
+            step="""
+            for x, y in loader:
+                x.requires_grad_()
+                loss = criterion(model(x), y)
+                x = x + torch.autograd.grad(loss, x)[0].sign()
+                optimizer.zero_grad()
+                loss = criterion(model(x.cuda()), y.cuda())
+                loss.backward()
+                optimizer.step()
+            """
+        ),
+        "takes gradients by hand",
+    ),
+    "loss of probabilities": (
+        dict(setup=SETUP.replace("nn.CrossEntropyLoss()", "nn.BCELoss()")),
+        "BCEWithLogitsLoss",
+    ),
+    "functional loss of probabilities": (
+        dict(
+            step=STEP.replace(
+                "criterion(output, y.cuda())",
+                "nn.functional.binary_cross_entropy(output.sigmoid(), y.cuda())",
+            )
+        ),
+        "BCEWithLogitsLoss",
+    ),
+    "loss of probabilities in a function": (
+        dict(
+            step="def loss_of(output, y):\n    return nn.BCELoss()(output, y)\n\n"
+            + STEP.replace("criterion(", "loss_of(")
+        ),
+        "BCEWithLogitsLoss",
+    ),
+    "LBFGS": (
+        dict(
+            setup=SETUP.replace("SGD", "LBFGS"),
+            step="""
+            for x, y in loader:
+                def closure():
+                    optimizer.zero_grad()
+                    loss = criterion(model(x.cuda()), y.cuda())
+                    loss.backward()
+                    return loss
+
+                optimizer.step(closure)
+            """,
+        ),
+        "LBFGS",
+    ),
+    "autograd function": (
+        dict(
+            setup="""
+            class Square(torch.autograd.Function):
+                @staticmethod
+                def forward(ctx, x):
+                    ctx.save_for_backward(x)
+                    return x * x
+
+                @staticmethod
+                def backward(ctx, grad):
+                    return 2 * grad * ctx.saved_tensors[0]
+
+            """
+            + indent(SETUP, " " * 12),
+            forward="return Square.apply(self.fc(x))",
+        ),
+        "custom_fwd",
+    ),
+    "Fourier transform": (dict(forward="return torch.fft.rfft(self.fc(x)).abs()"), "Fourier"),
+    "complex numbers": (
+        dict(forward="return torch.view_as_complex(self.fc(x)).abs()"),
+        "complex numbers",
+    ),
+    "decomposition": (dict(forward="return torch.linalg.svd(self.fc(x))[1]"), "torch.linalg.svd"),
+    "method for a decomposition": (dict(forward="return self.fc(x).inverse()"), "inverse"),
+    "quantile": (dict(forward="return torch.quantile(self.fc(x), 0.5)"), "torch.quantile"),
+    "write through an index": (
+        dict(forward="y = torch.zeros(4, 2)\ny[x[:, 0] > 0] = self.fc(x)\nreturn y"),
+        "through a tensor index",
+    ),
+    "index_add_": (
+        dict(forward="y = torch.zeros(4, 2)\nreturn y.index_add_(0, self.index, self.fc(x))"),
+        "index_add_",
+    ),
+    "scatter_ of a tensor": (
+        dict(forward="return torch.zeros(4, 2).scatter_(0, self.index, self.fc(x))"),
+        "scatter_",
+    ),
+    "out argument": (
+        dict(forward="torch.mm(x, self.fc.weight.t(), out=self.buffer)\nreturn self.buffer"),
+        "`out=`",
+    ),
+    "type test": (
+        dict(forward="y = self.fc(x)\nassert y.dtype == torch.float32\nreturn y"),
+        "tests the type",
+    ),
+    "NumPy inside": (
+        dict(forward="return self.fc(x) * float(x.detach().cpu().numpy().sum())"),
+        "NumPy has no bfloat16",
+    ),
+    "sparse products": (
+        dict(forward="return torch.sparse.mm(self.adjacency, self.fc(x))"),
+        "sparse",
+    ),
+    "graph library": (
+        dict(setup="import torch_geometric\n" + SETUP),
+        "torch_geometric",
+    ),
+    "vmap": (dict(forward="return torch.func.vmap(self.fc)(x)"), "torch.func"),
+    "float64 network": (
+        dict(setup=SETUP.replace("Net().cuda()", "Net().cuda().double()")),
+        "torch.double",
+    ),
+    "float64 by default": (
+        dict(setup="torch.set_default_dtype(torch.float64)\n" + SETUP),
+        "torch.float64",
+    ),
+    "scripted": (
+        dict(setup=SETUP.replace("Net().cuda()", "torch.jit.script(Net().cuda())")),
+        "torch.jit.script",
+    ),
+    "captured": (
+        dict(setup=SETUP + "graph = torch.cuda.CUDAGraph()\n"),
+        "CUDA graph",
+    ),
+    "half network": (
+        dict(setup=SETUP + "ema = Net().cuda().half()\n"),
+        "`.half()` is in use already",
+    ),
+    "half tensors": (
+        dict(setup=SETUP + "buffer = torch.zeros(8, dtype=torch.bfloat16)\n"),
+        "`torch.bfloat16` is in use already",
+    ),
+    "autocast elsewhere": (
+        dict(
+            step=STEP + 'with torch.autocast("cuda"):\n    print(model(torch.zeros(1, 8).cuda()))\n'
+        ),
+        "`autocast` is in use already",
+    ),
+    "apex": (
+        dict(
+            setup="from apex import amp\n"
+            + SETUP
+            + 'model, optimizer = amp.initialize(model, optimizer, opt_level="O1")\n'
+        ),
+        "Apex",
+    ),
+    "accelerate": (
+        dict(
+            setup="from accelerate import Accelerator\naccelerator = Accelerator()\n" + SETUP,
+            step=STEP.replace("loss.backward()", "accelerator.backward(loss)"),
+        ),
+        "Accelerate",
+    ),
+    "FSDP": (
+        dict(
+            setup="from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+            + SETUP
+            + "model = FSDP(model)\n"
+        ),
+        "FSDP",
+    ),
+    "never on a GPU": (
+        dict(setup=SETUP.replace(".cuda()", ""), step=STEP.replace(".cuda()", "") + "# cuda\n"),
+        "never moved to a GPU",
+    ),
+    "unknown network": (
+        dict(setup="from zoo import make\n" + SETUP.replace("Net()", "make()")),
+        "no network is known to run",
+    ),
+    "result for something unknown": (
+        dict(
+            setup="metrics = find()\nresults = []\n" + SETUP,
+            step=STEP + "    results.append(output)\nplot = metrics\nplot(torch.cat(results))\n",
+        ),
+        "goes to `plot`",
+    ),
+    "NumPy of collected outputs": (
+        dict(
+            step="outputs = []\n"
+            + STEP.lstrip("\n")
+            + "    outputs.append(output.detach())\nprint(torch.cat(outputs).cpu().numpy())\n"
+        ),
+        "goes to NumPy",
+    ),
+    "another network in float32": (
+        dict(
+            step="judge = Net().cuda()\nkept = []\n"
+            + STEP.lstrip("\n")
+            + "    kept.append(output)\nprint(judge(torch.cat(kept)))\n"
+        ),
+        "a network that runs in float32",
+    ),
+    "labels made without gradients inside a function": (
+        dict(
+            step="""
+            @torch.no_grad()
+            def labels(x):
+                return model(x).argmax(1)
+
+            def loss_of(x):
+                target = labels(x)
+                return criterion(model(x), target)
+
+            for x, _ in loader:
+                optimizer.zero_grad()
+                loss = loss_of(x.cuda())
+                loss.backward()
+                optimizer.step()
+            """
+        ),
+        "with and without gradients",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parts", "reason"), REFUSED.values(), ids=REFUSED)
+def test_refused(check_noop: Check, parts: dict[str, str], reason: str) -> None:
+    check_noop(training(**{"step": STEP, **parts}), reason)
+
+
+def test_autograd_function_that_says_its_type(rewrite: Rewrite, name: str) -> None:
+    setup = """
+    class Square(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+        def forward(ctx, x):
+            return x * x
+
+    """
+    source = training(
+        STEP, forward="return Square.apply(self.fc(x))", setup=setup + indent(SETUP, "    ")
+    )
+    messages = [s.message for s in rewrite(source, [name]).files[0].skips]
+    assert not [m for m in messages if "autograd function" in m]
+
+
+def test_script_for_the_cpu(check_noop: Check) -> None:
+    source = training(STEP.replace(".cuda()", ""), setup=SETUP.replace(".cuda()", ""))
+    check_noop(source, "runs on the CPU")
+    check_noop(source, "runs on the CPU", amp=BF16)
+    check_noop(source, "runs on the CPU", target=Target.CPU)
+    check_noop(source, "no gain on a CPU", target=Target.CPU, amp=FP16)
+
+
+def test_data_parallel_cannot_take_bfloat16(check_noop: Check) -> None:
+    setup = SETUP.replace("Net().cuda()", "nn.DataParallel(Net()).cuda()")
+    check_noop(training(STEP, setup=setup), "float16 only", amp=BF16)
+    check_noop(
+        training(STEP, forward="return self.fc(x).masked_fill(x > 0, -1e9)", setup=setup),
+        "overflows in float16",
+    )
+
+
+def test_step_of_another_script(check_noop: Check) -> None:
+    check_noop(
+        {
+            "train.py": "import torch\nfrom other import Net\n\nprint(Net().cuda())\n",
+            "other.py": script(
+                """
+                def train(model, optimizer):
+                    for x, y in loader:
+                        loss = model(x).sum()
+                        loss.backward()
+                        optimizer.step()
+                """
+            ),
+        },
+        "no call from train.py",
+    )
+
+
+def test_nothing_is_trained(check_noop: Check) -> None:
+    check_noop(script("print(Net().cuda()(torch.zeros(1, 8).cuda()))\n"))
+    check_noop("")
+
+
+def test_steps_already_under_autocast_are_left_without_a_word(rewrite: Rewrite, name: str) -> None:
+    source = training(
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = criterion(model(x.cuda()), y.cuda())
+            loss.backward()
+            optimizer.step()
+        """
+    )
+    result = rewrite(source, [name]).files[0]
+    assert not result.changed
+    assert not result.skips
+
+
+TRAINED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs = torch.randn(64, 8)
+labels = (inputs.sum(1) > 0).long()
+losses = []
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)).cuda()
+{body}
+"""
+TRAINED_BODIES = {
+    "clipping": """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for x, y in zip(inputs.split(8), labels.split(8)):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+    losses.append(loss.item())
+""",
+    "accumulation": """
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for i, (x, y) in enumerate(zip(inputs.split(4), labels.split(4))):
+    loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda()) / 2
+    loss.backward()
+    if (i + 1) % 2 == 0:
+        nn.utils.clip_grad_value_(model.parameters(), 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+    losses.append(loss.item())
+""",
+    "two optimizers": """
+judge = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+opt_d = torch.optim.SGD(judge.parameters(), lr=0.1)
+bce = nn.BCEWithLogitsLoss()
+for x, y in zip(inputs.split(8), labels.split(8)):
+    opt_d.zero_grad()
+    fake = model(x.cuda())
+    d_loss = bce(judge(x[:, :2].cuda()), torch.ones(8, 1)) + bce(judge(fake.detach()), torch.zeros(8, 1))
+    d_loss.backward()
+    opt_d.step()
+    optimizer.zero_grad()
+    g_loss = bce(judge(fake), torch.ones(8, 1))
+    g_loss.backward()
+    optimizer.step()
+    losses += [d_loss.item(), g_loss.item()]
+""",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("body", TRAINED_BODIES.values(), ids=TRAINED_BODIES)
+def test_scaled_training_is_training(rewrite: Rewrite, name: str, body: str) -> None:
+    """On the CPU, float16 and its scaler included: a step that is not unscaled, or not taken, would show."""
+    import torch
+
+    before = TRAINED.format(body=body)
+    after = rewrite(before, [name], amp=FP16).files[0].text
+    assert "scaler.step(optimizer)" in after
+    runs: list[list[float]] = []
+    for text in (before, after):
+        names: dict[str, object] = {}
+        exec(text.replace(".cuda()", ".cpu()").replace('"cuda"', '"cpu"'), names)
+        runs.append(names["losses"])  # type: ignore[arg-type]
+    assert len(runs[0]) == len(runs[1]) > 7
+    assert torch.allclose(torch.tensor(runs[0]), torch.tensor(runs[1]), rtol=0.02, atol=0.01)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_bfloat16_training_is_alike(check_verified: Check) -> None:
+    check_verified(
+        """
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+
+        torch.manual_seed(0)
+        inputs = torch.randn(256, 8)
+        data = TensorDataset(inputs, (inputs.sum(1) > 0).long())
+        loader = DataLoader(data, batch_size=16, shuffle=True)
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        torch.save(model.state_dict(), "model.pt")
+        """,
+        target=Target.CPU,
+        amp=BF16,
+    )
