@@ -156,9 +156,16 @@ def _verified(
 
 
 def _write(rewritten: Rewritten, output: Path | None) -> None:
+    from ..rewriting.losslessness import LossError, check_lossless
     from ..source import write_all
 
     changed = rewritten.changed
+    for file in changed:
+        try:
+            check_lossless(file.original.text, file.text)
+        except LossError as error:
+            message = f"internal error: {error}; nothing was written"
+            raise TorchoptError(message, file.path, error.line) from error
     if output is None:
         write_all(file.original.with_text(file.text) for file in changed)
         return
