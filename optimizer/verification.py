@@ -72,6 +72,25 @@ class ScriptFailure:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """How much of the original's training one observed run covers: what lies beyond was not compared.
+
+    ``samples`` were read from the loaders, ``evaluated`` of them or others passed through a model in eval mode;
+    ``checkpoints`` counts calls of ``torch.save``.
+    """
+
+    steps: int
+    samples: int
+    evaluated: int
+    checkpoints: int
+
+    @classmethod
+    def of(cls, run: Observations) -> Seen:
+        samples = sum(one.samples for one in run.loader_passes)
+        return cls(run.rounds, samples, run.eval_samples, len(run.checkpoints))
+
+
+@dataclass(frozen=True)
 class VerificationReport:
     """Everything a verification came to.
 
@@ -84,7 +103,7 @@ class VerificationReport:
     rewritten: ScriptVersion
     settings: VerifySettings
     versions: Versions | None
-    observed_steps: int
+    seen: Seen
     runs: int
     verdict: Verdict | None = None
     same_arithmetic: Verdict | None = None
@@ -183,7 +202,7 @@ class _Verification:
             self._rewritten,
             self._settings,
             first.versions,
-            observed_steps=first.rounds,
+            seen=Seen.of(first),
             runs=self._done,
             original_failure=original_failure,
         )

@@ -23,7 +23,7 @@ class ScriptJson(TypedDict):
 
 
 class RunJson(TypedDict):
-    """What was run. ``steps`` were observed in each of ``runs`` runs but those for timing."""
+    """What was run: ``runs`` in all. An observed one covered ``steps``, and see :class:`.verification.Seen`."""
 
     device: str | None
     torch: str | None
@@ -31,6 +31,9 @@ class RunJson(TypedDict):
     interpreter: str
     cwd: str
     steps: int
+    samples: int
+    evaluated: int
+    checkpoints: int
     seed: int
     runs: int
 
@@ -155,7 +158,10 @@ def to_json(report: VerificationReport) -> ReportJson:
             "python": versions.python if versions else None,
             "interpreter": str(settings.python),
             "cwd": str(settings.cwd),
-            "steps": report.observed_steps,
+            "steps": report.seen.steps,
+            "samples": report.seen.samples,
+            "evaluated": report.seen.evaluated,
+            "checkpoints": report.seen.checkpoints,
             "seed": settings.seed,
             "runs": report.runs,
         },

@@ -216,7 +216,17 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
         device = "CPU (no GPU was used; a GPU's speeds are others)" if on_cpu else versions.device
         _line(console, f"on         {device}, torch {versions.torch}, Python {versions.python}")
     _line(console, f"with       {settings.python}")
+    _line(console, f"           {report.runs} runs, seed {settings.seed}")
+    seen = report.seen
     _line(
         console,
-        f"           {report.runs} runs, {report.observed_steps} steps observed, seed {settings.seed}",
+        f"seen       {seen.steps} steps, {seen.samples} samples read, {seen.evaluated} evaluated, "
+        f"{seen.checkpoints} checkpoints",
     )
+    beyond = [
+        what
+        for what, count in (("evaluation", seen.evaluated), ("checkpoint", seen.checkpoints))
+        if not count
+    ]
+    if beyond and report.verdict is not None:
+        _line(console, f"No {' and no '.join(beyond)} within these steps, so none was compared.")

@@ -79,6 +79,21 @@ def change_deviations(
     }
 
 
+def undetermined(
+    gradient: NDArray[Any], before: NDArray[Any], after: NDArray[Any], error: float
+) -> float:
+    """L2 norm of the movement of those elements whose gradient is not known to be of either sign.
+
+    ``error`` is the L2 norm of the gradient's error, taken to be spread evenly over the elements. Adam's first step
+    is a full learning rate long in the direction of each element's sign, however small the element.
+    """
+    import numpy as np
+
+    movement = _wide(after) - _wide(before)
+    unknown = np.abs(_wide(gradient)) <= error / math.sqrt(gradient.size or 1)
+    return float(np.linalg.norm(movement[unknown]))
+
+
 def together(parts: Iterable[Deviation]) -> Deviation:
     """The deviation of several tensors taken as one vector."""
     parts = tuple(parts)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..execution.observations import EvalCall, Observations, Step
-from .deviation import change_deviations, deviations
+from .deviation import change_deviations, deviations, undetermined
 from .exact import initial_parameter
 from .figures import StepFigures, VectorFigures
 from .findings import Finding, Kind
@@ -115,6 +115,7 @@ def _updates(runs: _Runs) -> Iterator[tuple[list[Finding], list[VectorFigures]]]
     """
     groups = _group_of(runs)
     ignored = _rounding_only(runs)
+    unknown = _undetermined(runs)
     for snapshot in runs.original.snapshots:
         if snapshot.round == 0:
             continue
@@ -124,11 +125,12 @@ def _updates(runs: _Runs) -> Iterator[tuple[list[Finding], list[VectorFigures]]]
             continue
         quantity = Quantity(
             Kind.UPDATE if snapshot.round == 1 else Kind.PARAMETER,
-            f"way of the parameters after round {snapshot.round}",
+            f"movement of the parameters up to step {snapshot.round}",
             lambda name: groups.get(name, "no optimizer"),
             step=snapshot.round,
             round=snapshot.round,
             slack=_slack(runs, snapshot.round),
+            tensor_slack={name: 2 * length * snapshot.round for name, length in unknown.items()},
             ignored=ignored,
         )
         result = judge(quantity, other, near, runs.precision)
@@ -148,6 +150,35 @@ def _way(original: Observations, other: Observations, after_round: int) -> Devia
         return None
     before, after, other_before, other_after = [t for t in tensors if t is not None]
     return change_deviations(before, after, other_before, other_after)
+
+
+def _undetermined(runs: _Runs) -> dict[str, float]:
+    """How far the first step moves the elements of each parameter whose gradient's sign rounding decides.
+
+    In the rewrite they may move the other way, so the difference is twice that; the same again in every later step.
+    """
+    start, end = runs.original.snapshot(0), runs.original.snapshot(1)
+    before = runs.original.tensors(start) if start else None
+    after = runs.original.tensors(end) if end else None
+    if before is None or after is None:
+        return {}
+    gradients = runs.original.gradients()
+    near = [deviations(gradients, run.gradients()) for run in runs.neighbours]
+    own = deviations(gradients, gradients)
+    return {
+        name: undetermined(
+            gradient,
+            before[name],
+            after[name],
+            allowed(
+                (run[name].distance for run in near if name in run),
+                own[name].norm,
+                runs.precision,
+            ),
+        )
+        for name, gradient in gradients.items()
+        if name in before and name in after
+    }
 
 
 def _rounding_only(runs: _Runs) -> frozenset[str]:
@@ -180,7 +211,7 @@ def _buffers(runs: _Runs) -> list[Finding]:
     counters = {name for name, tensor in ours.items() if tensor.dtype.kind != "f"}
     quantity = Quantity(
         Kind.BUFFER,
-        "buffers at the end",
+        "buffers",
         lambda name: name.rpartition(".")[2],
         step=runs.original.rounds,
         round=runs.original.rounds,
@@ -201,8 +232,8 @@ def _evaluation_outputs(runs: _Runs) -> list[Finding]:
     ours = runs.original.eval_outputs()
     quantity = Quantity(
         Kind.EVALUATION_OUTPUT,
-        "output of evaluation",
-        lambda name: f"call {name.partition('.')[0]}",
+        "evaluation output",
+        lambda name: f"call {int(name.partition('.')[0]) + 1}",
         step=runs.original.eval_calls[0].rounds + 1 if runs.original.eval_calls else None,
     )
     near = [deviations(ours, run.eval_outputs()) for run in runs.neighbours]

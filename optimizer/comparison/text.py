@@ -16,7 +16,11 @@ from dataclasses import dataclass, field
 from .findings import Finding, Kind, note
 from .tolerance import Precision, allowed
 
+_OPTIONS = re.compile(r"\bNamespace\((.*)\)")
+"""Options as argparse prints them: what went into the run, not what came out. What they do is compared itself."""
+
 _MASKS = (
+    (_OPTIONS, "Namespace(<options>)"),
     (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
     (re.compile(r",? ?grad_fn=<[^>]*>"), ""),
     (re.compile(r", device='[^']*'"), ""),
@@ -48,6 +52,7 @@ class Line:
     """One line: its 1-based number, its words with ``#`` for numbers, the numbers, and which are times or memory."""
 
     number: int
+    text: str
     skeleton: str
     numbers: tuple[str, ...]
     measured: frozenset[int]
@@ -79,7 +84,8 @@ def _line(number: int, text: str) -> Line:
         for place, match in enumerate(matches)
         if _UNIT_AFTER.match(text, match.end()) or _QUANTITY_BEFORE.search(text[: match.start()])
     )
-    return Line(number, _NUMBER.sub("#", text), tuple(m.group(1) for m in matches), measured)
+    numbers = tuple(match.group(1) for match in matches)
+    return Line(number, text, _NUMBER.sub("#", text), numbers, measured)
 
 
 def unrepeatable(original: Sequence[Line], repeats: Iterable[Sequence[Line]]) -> Unrepeatable:
@@ -141,7 +147,7 @@ def compare_text(
     ours, theirs = read_lines(original), read_lines(rewritten)
     left_out = unrepeatable(ours, [read_lines(text) for text in repeats])
     spreads = _spreads(ours, [read_lines(text) for text in neighbours]) if precision else {}
-    findings: list[Finding] = []
+    findings = _options(original, rewritten)
     skipped = 0
     for a, b in _aligned(ours, theirs):
         if a is None or b is None:
@@ -165,6 +171,16 @@ def compare_text(
             )
         )
     return _first_of_each(findings)
+
+
+def _options(original: str, rewritten: str) -> list[Finding]:
+    """A note when printed options differ, such as a raised default of the number of workers."""
+    ours, theirs = (_OPTIONS.findall(text) for text in (original, rewritten))
+    for before, after in zip(ours, theirs, strict=False):
+        if before != after:
+            changed = [part for part in after.split(", ") if part not in before.split(", ")]
+            return [note(Kind.STDOUT, f"other options are printed: {_cut(', '.join(changed))}")]
+    return []
 
 
 def _spreads(
@@ -192,18 +208,18 @@ def _odd_line(ours: Line | None, theirs: Line | None) -> Finding:
         assert theirs is not None
         return Finding(
             Kind.STDOUT,
-            f"line {theirs.number} of the output is not in the original's: {_cut(theirs.skeleton)}",
-            rewritten=theirs.skeleton,
+            f"line {theirs.number} of the output is not in the original's: {_cut(theirs.text)}",
+            rewritten=theirs.text,
         )
     return Finding(
         Kind.STDOUT,
-        f"line {ours.number} of the original's output is missing or reads otherwise: {_cut(ours.skeleton)}",
-        original=ours.skeleton,
+        f"line {ours.number} of the original's output is missing or reads otherwise: {_cut(ours.text)}",
+        original=ours.text,
     )
 
 
 def _odd_number(line: Line, x: str, y: str, precision: Precision | None) -> Finding:
-    message = f"line {line.number} of the output has {y}, not {x}: {_cut(line.skeleton)}"
+    message = f"line {line.number} of the output has {y}, not {x}: {_cut(line.text)}"
     finite = math.isfinite(float(x)) == math.isfinite(float(y))
     if precision is not None and precision.reduced and finite:
         return note(Kind.STDOUT, message)

@@ -90,7 +90,7 @@ def allowed(spread: Iterable[float], scale: float, precision: Precision) -> floa
     ``spread``: how far the neighbours of the original (repeated or perturbed runs) lie from it; ``scale``: the size of
     the sums the quantity is made of. All in the quantity's unit. Infinite where a neighbour is not finite.
     """
-    furthest = max((d if math.isfinite(d) else math.inf for d in spread), default=0.0)
+    furthest = max(map(_distance, spread), default=0.0)
     return FACTOR * furthest + precision.relative_error * abs(scale)
 
 
@@ -109,16 +109,15 @@ def running_envelope(spreads: Sequence[Sequence[float]], ahead: int = 2) -> list
     """The largest distance of any neighbour from the original up to each step and ``ahead`` steps beyond it.
 
     ``spreads`` has one series per neighbour. Distances grow along a run and jump where a rounding flips an activation;
-    a jump may come a little earlier in the rewrite than in any neighbour.
+    a jump may come a little earlier in the rewrite than in any neighbour. The first step stands alone: no parameter
+    has moved before it.
     """
     length = max((len(s) for s in spreads), default=0)
-    envelope: list[float] = []
-    largest = 0.0
-    for end in range(1, length + ahead + 1):
-        for series in spreads:
-            if end <= len(series):
-                value = series[end - 1]
-                largest = max(largest, value if math.isfinite(value) else math.inf)
-        if end > ahead:
-            envelope.append(largest)
-    return envelope
+    furthest = [max(_distance(s[i]) for s in spreads if i < len(s)) for i in range(length)]
+    return [
+        max(furthest[: step + 1 + (ahead if step else 0)], default=0.0) for step in range(length)
+    ]
+
+
+def _distance(value: float) -> float:
+    return value if math.isfinite(value) else math.inf

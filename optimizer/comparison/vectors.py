@@ -20,7 +20,7 @@ class Quantity:
     """What the tensors are.
 
     ``group`` tells whose sums a tensor belongs with (the optimizer of a parameter). ``slack`` is added to the allowed
-    distance of a group. ``ignored`` tensors hold nothing but rounding in the original and are left out.
+    distance of each tensor of a group, ``tensor_slack`` to that of one. ``ignored`` tensors hold nothing but rounding in the original and are left out.
     """
 
     kind: Kind
@@ -29,7 +29,17 @@ class Quantity:
     step: int | None = None
     round: int = 0
     slack: Mapping[str, float] = field(default_factory=dict[str, float])
+    tensor_slack: Mapping[str, float] = field(default_factory=dict[str, float])
     ignored: frozenset[str] = frozenset()
+
+    def slack_of(self, name: str) -> float:
+        """What is added to the allowed distance of the tensor ``name``."""
+        return self.slack.get(self.group(name), 0.0) + self.tensor_slack.get(name, 0.0)
+
+    def slack_together(self, group: str, names: Sequence[str]) -> float:
+        """What is added to the allowed distance of these tensors of ``group`` as one vector."""
+        own = math.sqrt(math.fsum(self.tensor_slack.get(name, 0.0) ** 2 for name in names))
+        return self.slack.get(group, 0.0) + own
 
 
 def judge(
@@ -55,7 +65,7 @@ def judge(
         near = [{n: run[n] for n in names if n in run} for run in neighbours]
         if not names:
             continue
-        whole = _figures(quantity, group, [other[n] for n in names], near, precision)
+        whole = _figures(quantity, group, names, other, near, precision)
         figures.append(whole)
         finding = _finding(quantity, group, names, other, near, precision, whole)
         if finding:
@@ -66,14 +76,15 @@ def judge(
 def _figures(
     quantity: Quantity,
     group: str,
-    ours: Sequence[Deviation],
+    names: Sequence[str],
+    other: Deviations,
     near: Sequence[Deviations],
     precision: Precision,
 ) -> VectorFigures:
-    whole = together(ours)
+    whole = together(other[name] for name in names)
     spread = [together(run.values()) for run in near]
-    limit = allowed((d.distance for d in spread), whole.norm, precision) + quantity.slack.get(
-        group, 0.0
+    limit = allowed((d.distance for d in spread), whole.norm, precision) + quantity.slack_together(
+        group, names
     )
     length = whole.norm or 1.0
     return VectorFigures(
@@ -98,25 +109,37 @@ def _finding(
     whole: VectorFigures,
 ) -> Finding | None:
     scale = together(other[name] for name in names).norm
-    slack = quantity.slack.get(group, 0.0)
+    slack = quantity.slack_together(group, names)
     excess = {
         name: other[name].distance
-        / max(_limit(name, scale, near, precision) + slack, math.ulp(0.0))
+        / max(_limit(name, scale, near, precision) + quantity.slack_of(name), math.ulp(0.0))
         for name in names
     }
     worst = max(excess, key=lambda name: excess[name])
-    stretches = [abs(together(run.values()).stretch) for run in near]
-    too_long = abs(whole.norm_ratio - 1.0) > allowed(stretches, 1.0, precision) + slack / (
-        scale or 1.0
-    )
-    if whole.distance <= whole.allowed and excess[worst] <= 1.0 and not too_long:
-        return None
+    spread = [abs(together(run.values()).stretch) for run in near]
+    limit = allowed(spread, 1.0, precision) + slack / (scale or 1.0)
     beyond = sum(value > 1.0 for value in excess.values())
+    reasons = [
+        text
+        for text, failed in (
+            (
+                f"{whole.norm_ratio:.4g} times as long (allowed within {limit:.2g} of 1)",
+                abs(whole.norm_ratio - 1.0) > limit,
+            ),
+            (
+                f"cosine {whole.cosine:.4f}, relative distance {whole.distance:.2g} "
+                f"(allowed {whole.allowed:.2g})",
+                whole.distance > whole.allowed,
+            ),
+            (f"{beyond} of {len(names)} tensors further off than their own limit", beyond > 0),
+        )
+        if failed
+    ]
+    if not reasons:
+        return None
     return Finding(
         quantity.kind,
-        f"{quantity.what} of {group}: {whole.norm_ratio:.4g} times as long, cosine {whole.cosine:.4f}; "
-        f"relative distance {whole.distance:.2g}, allowed {whole.allowed:.2g}; "
-        f"{beyond} of {len(names)} tensors beyond their own limit",
+        f"{quantity.what} of {group}: {'; '.join(reasons)}",
         step=quantity.step,
         tensor=worst,
         original=other[worst].norm,

@@ -15,7 +15,12 @@ from torchopt_cli.optimizer.execution.observations import Status, Timing, Versio
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.measurement import TimedRun, compare_speeds
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.verification import ScriptFailure, VerificationReport, VerifySettings
+from torchopt_cli.optimizer.verification import (
+    ScriptFailure,
+    Seen,
+    VerificationReport,
+    VerifySettings,
+)
 from torchopt_cli.optimizer.verification_json import ReportJson
 from torchopt_cli.optimizer.verification_report import render_text, to_json
 
@@ -41,7 +46,7 @@ def report() -> VerificationReport:
         ScriptVersion(Path("/p/train.py"), {Path("/p/train.py"): "..."}, ("--lr", "0.1")),
         VerifySettings(python=Path("/usr/bin/python3"), cwd=Path("/p")),
         Versions("3.11.4", "2.9.0", "cpu"),
-        observed_steps=20,
+        seen=Seen(20, 640, 0, 2),
         runs=13,
         verdict=Verdict(
             Outcome.EQUIVALENT,
@@ -97,10 +102,16 @@ def test_what_was_run_is_told(report: VerificationReport) -> None:
         "/p/train.py --lr 0.1",
         "torch 2.9.0",
         "/usr/bin/python3",
-        "13 runs, 20 steps",
-        "seed 0",
+        "13 runs, seed 0",
+        "20 steps, 640 samples read",
     ):
         assert part in text
+
+
+def test_what_was_not_reached_is_told(report: VerificationReport) -> None:
+    assert "No evaluation within these steps, so none was compared." in text_of(report)
+    full = replace(report, seen=Seen(20, 640, 64, 2))
+    assert "none was compared" not in text_of(full)
 
 
 def test_a_long_run_shows_its_first_and_last_step_and_some_between(

@@ -11,6 +11,7 @@ from torchopt_cli.optimizer.comparison.deviation import (
     change_deviations,
     deviations,
     together,
+    undetermined,
 )
 
 vectors = arrays(np.float32, st.integers(1, 20), elements=st.floats(-1e3, 1e3, width=32))
@@ -66,3 +67,10 @@ def test_changes_are_measured_from_each_runs_own_start() -> None:
     theirs = ({"w": np.array([3.0, 1.0])}, {"w": np.array([3.5, 1.0])})
     found = change_deviations(*ours, *theirs)
     assert found == {"w": Deviation(0.5, 0.5, 0.0)}
+
+
+def test_movement_is_undetermined_where_the_error_reaches_the_gradient() -> None:
+    gradient = np.array([1.0, 1e-3, -1e-3, -2.0])
+    before, after = np.zeros(4), np.array([-0.1, -0.1, 0.1, 0.1])
+    assert undetermined(gradient, before, after, error=2e-2) == pytest.approx(0.1 * 2**0.5)
+    assert undetermined(gradient, before, after, error=1e-4) == 0.0

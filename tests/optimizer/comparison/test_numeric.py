@@ -148,3 +148,28 @@ def test_each_kind_is_told_once_where_it_is_first_seen(run: Run) -> None:
     found = judged(run, Precision.FLOAT32, {}, {"mistakes": ["labels"]}).findings
     assert len({f.kind for f in found}) == len(found)
     assert {f.step for f in found if f.kind in (Kind.LOSS, Kind.GRADIENT)} == {1}
+
+
+def test_adam_may_step_the_other_way_where_rounding_decides_the_sign(run: Run) -> None:
+    """One element of a small gradient flips: a full learning rate the other way, in no neighbour."""
+    original, other = run(adam=True), run(adam=True)
+    gradients = original.gradients()
+    flat = gradients["Net.fc2.bias"]
+    tiny = int(np.abs(flat).argmin())
+    flat[tiny] = 1e-6
+    save_file(gradients, original.folder / "gradients")
+    save_file(gradients, other.folder / "gradients")
+    for snapshot in other.snapshots[1:]:
+        assert snapshot.file is not None
+        tensors = other.tensors(snapshot)
+        assert tensors is not None
+        tensors["Net.fc2.bias"][tiny] += np.float32(0.02)
+        save_file(tensors, other.folder / snapshot.file)
+    near = neighbours(run, Precision.BFLOAT16, adam=True)
+    found = compare_numbers(original, other, near, Precision.BFLOAT16)
+    assert found.findings == ()
+    flat[tiny] = 1.0
+    save_file(gradients, original.folder / "gradients")
+    save_file(gradients, other.folder / "gradients")
+    found = compare_numbers(original, other, near[:0], Precision.BFLOAT16)
+    assert Kind.UPDATE in {f.kind for f in found.findings}

@@ -114,3 +114,17 @@ def test_under_reduced_precision_a_far_number_is_told_and_a_lost_one_fails() -> 
     assert [(f.kind, f.fails) for f in told] == [(Kind.STDOUT, False)]
     lost = compare_text("loss 2.3", "loss nan", precision=Precision.BFLOAT16)
     assert lost[0].fails
+
+
+def test_printed_options_are_told_and_do_not_fail() -> None:
+    ours = "Namespace(lr=0.1, n_cpu=0, amp=False)\nloss 2.3"
+    theirs = "Namespace(lr=0.1, n_cpu=2, amp=True)\nloss 2.3"
+    (finding,) = compare_text(ours, theirs)
+    assert not finding.fails
+    assert "n_cpu=2, amp=True" in finding.message
+    assert any(f.fails for f in compare_text(ours, theirs.replace("2.3", "2.4")))
+
+
+def test_findings_quote_the_line() -> None:
+    (finding,) = compare_text("epoch 1 loss 2.3", "epoch 1 loss 2.4")
+    assert "epoch 1 loss 2.3" in finding.message

@@ -78,5 +78,6 @@ def test_running_envelope_never_shrinks_and_holds_every_neighbour(
         assert all(value <= limit for value, limit in zip(one, envelope, strict=False))
 
 
-def test_running_envelope_looks_ahead() -> None:
+def test_running_envelope_looks_ahead_but_not_from_the_first_step() -> None:
     assert running_envelope([[0.0, 0.0, 5.0, 0.0]], ahead=1) == [0.0, 5.0, 5.0, 5.0]
+    assert running_envelope([[1.0, 5.0, 2.0]], ahead=1) == [1.0, 5.0, 5.0]
