@@ -1,67 +1,131 @@
-"""Where a script changes a dataset after a loader was made for it: workers hold copies and may miss the change."""
+"""Where a script changes a dataset after a loader was made for it: workers hold copies and may miss the change.
+
+What was handed to the dataset counts as a part of it: a list of files, a replay buffer.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from .classes import class_attribute
+from .composition import composed_of
 from .datasets import Dataset
 from .facts import DataLoader, Fact
-from .item_state import stored_changes
+from .item_state import changes_receiver, stored_changes
 from .reach import reached_nodes
 from .resolver import Resolver
-from .syntax import Module
-from .values import Attribute, Function, Made, Value
+from .syntax import FunctionNode, Module
+from .values import Attribute, Display, Element, Made, Value
 
 
 def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset) -> Iterator[Fact]:
-    """The statements and calls outside the dataset's class that change it, set-up above the loader left out."""
+    """What changes ``dataset`` or what it was given, outside its own code; set-up above the loader left out."""
+    parts = _parts(resolver, dataset)
+    read = {r.node.attr for r in dataset.item_code if isinstance(r.node, ast.Attribute)}
     for module in resolver.project.modules:
         for node in module.nodes:
+            changed = _changed(node)
+            if changed is None or _is_set_up(node, module, loader):
+                continue
+            owner = _owner(resolver, changed, module, loader, dataset, parts)
+            if owner is None or _is_made_beside(owner, node, module, loader):
+                continue
             if (
                 isinstance(node, ast.Attribute)
-                and _may_change(resolver, node, module, dataset)
-                and any(
-                    _is_dataset(v, loader, dataset) for v in resolver.values(node.value, module)
-                )
-                and not _is_set_up(node, module, loader)
+                and owner is not dataset.node
+                and node.attr not in read
             ):
+                continue
+            if isinstance(node, ast.Call):
+                if _stores(resolver, node, module):
+                    yield Fact(module, node.func)
+            else:
                 yield Fact(module, node)
 
 
-def _is_dataset(value: Value, loader: DataLoader, dataset: Dataset) -> bool:
+def _parts(resolver: Resolver, dataset: Dataset) -> dict[ast.AST, FunctionNode | None]:
+    """The calls and displays that make the dataset and what it was given, with the functions they stand in."""
+    if not isinstance(dataset.node, ast.expr):
+        return {}
+    found: dict[ast.AST, FunctionNode | None] = {}
+    for value in composed_of(resolver, resolver.values(dataset.node, dataset.module)):
+        if isinstance(value, Made):
+            found[value.call] = value.module.function(value.call)
+        elif isinstance(value, Display):
+            found[value.node] = value.module.function(value.node)
+    return found
+
+
+def _changed(node: ast.AST) -> ast.expr | None:
+    """The object that ``node`` changes, or whose method it calls."""
+    match node:
+        case ast.Attribute(value=value, ctx=ast.Store() | ast.Del()):
+            return value
+        case ast.Subscript(value=value, ctx=ast.Store() | ast.Del()):
+            return value
+        case ast.Call(func=ast.Attribute(value=value)):
+            return value
+        case _:
+            return None
+
+
+def _owner(
+    resolver: Resolver,
+    changed: ast.expr,
+    module: Module,
+    loader: DataLoader,
+    dataset: Dataset,
+    parts: dict[ast.AST, FunctionNode | None],
+) -> ast.AST | None:
+    """The dataset or the part of it that ``changed`` is, or is inside of."""
+    while True:
+        for value in resolver.values(changed, module):
+            made = _made_at(value, loader, dataset)
+            if made in parts:
+                return made
+        if not isinstance(changed, ast.Attribute | ast.Subscript):
+            return None
+        changed = changed.value
+
+
+def _made_at(value: Value, loader: DataLoader, dataset: Dataset) -> ast.AST | None:
     match value:
         case Made(call):
-            return call is dataset.node
+            return call
+        case Display(node):
+            return node
         case Attribute(Made(call), "dataset"):
-            return call is loader.node
+            return dataset.node if call is loader.node else None
+        case Element(inner):
+            return _made_at(inner, loader, dataset)
         case _:
-            return False
+            return None
 
 
-def _may_change(resolver: Resolver, node: ast.Attribute, module: Module, dataset: Dataset) -> bool:
-    """Whether ``x.name`` is assigned, or is a call of a method of the dataset's class that stores something."""
-    if isinstance(node.ctx, ast.Store):
-        return True
-    parent = module.parents[node]
-    if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
-        return True
-    if not (isinstance(parent, ast.Call) and parent.func is node) or dataset.cls is None:
-        return False
-    for method in class_attribute(resolver, dataset.cls, node.attr):
-        if isinstance(method, Function) and isinstance(method.node, ast.FunctionDef):
-            code = tuple(reached_nodes(resolver, method.node.body, method.module))
-            if next(stored_changes(resolver, code), None) is not None:
-                return True
-    return False
+def _stores(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether a method call changes the object: by the method's own code, else by its name."""
+    assert isinstance(call.func, ast.Attribute)
+    callees = resolver.callees(call, module)
+    for callee in callees:
+        body = callee.node.body if isinstance(callee.node.body, list) else [callee.node.body]
+        code = tuple(reached_nodes(resolver, body, callee.module))
+        if next(stored_changes(resolver, code), None) is not None:
+            return True
+    return not callees and changes_receiver(call.func.attr)
 
 
 def _is_set_up(node: ast.AST, module: Module, loader: DataLoader) -> bool:
-    """Whether ``node`` runs once, before the loader is made, as far as the order of the lines tells."""
+    """Whether ``node`` runs before the loader is made and not again, as far as the order of the lines tells."""
     return (
         module is loader.module
         and module.function(node) is loader.function
-        and not module.loops(node)
+        and isinstance(node, ast.expr)
         and module.span(node) < loader.span
+        and not any(loop in module.ancestors(loader.node) for loop in module.loops(node))
     )
+
+
+def _is_made_beside(owner: ast.AST, node: ast.AST, module: Module, loader: DataLoader) -> bool:
+    """Whether ``node`` fills a container in the function that makes it, which is over before the loader is made."""
+    function = module.function(node)
+    return function is not None and function is not loader.function and owner in ast.walk(function)

@@ -15,7 +15,18 @@ from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
-from .values import Attribute, Class, Display, Element, External, Function, Made, Unknown, Value
+from .values import (
+    Attribute,
+    Class,
+    Display,
+    Element,
+    External,
+    Function,
+    Literal,
+    Made,
+    Unknown,
+    Value,
+)
 
 _TORCH_BASES = frozenset(
     {"torch.utils.data.Dataset", "typing.Generic", "builtins.object", "abc.ABC"}
@@ -95,7 +106,10 @@ def _datasets(
     if expression in seen:
         return
     seen.add(expression)
-    for value in resolver.values(expression, module):
+    values = resolver.values(expression, module)
+    # `dataset = "CIFAR10"` turned into the dataset of that name in the branches before: what is left is no dataset.
+    made = [value for value in values if not isinstance(value, Literal)]
+    for value in made or values:
         arrow = arrow_maker(resolver, value)
         if arrow is not None:
             yield _arrow_dataset(resolver, arrow)
@@ -289,6 +303,16 @@ def _indexed(resolver: Resolver, value: Value) -> Iterator[_Root]:
         for argument in value.call.args[:1]:
             for inner in resolver.values(argument, value.module):
                 yield from _indexed(resolver, inner)
+
+
+def makes_items(resolver: Resolver, value: Value) -> bool:
+    """Whether indexing ``value`` runs a library dataset that loads and decodes, perhaps through a subset of it."""
+    if not isinstance(value, Made) or not isinstance(value.maker, External):
+        return False
+    if value.maker.name in _WRAPPING:
+        inner = [v for a in value.call.args[:1] for v in resolver.values(a, value.module)]
+        return any(makes_items(resolver, v) for v in inner)
+    return is_known_library(value.maker.name)
 
 
 def is_iterable(resolver: Resolver, dataset: Dataset) -> bool:

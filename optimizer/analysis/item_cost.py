@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .datasets import Dataset, DatasetKind
+from .datasets import Dataset, DatasetKind, makes_items
 from .reach import Reached
 from .resolver import Resolver
 from .values import Literal
@@ -61,6 +61,9 @@ def _is_cheap(resolver: Resolver, reached: Reached) -> bool:
         return False
     if isinstance(node, ast.Attribute):
         return node.attr not in _SLOW_LOOKUPS
+    if isinstance(node, ast.Subscript):
+        values = resolver.values(node.value, reached.module)
+        return not any(makes_items(resolver, value) for value in values)
     if not isinstance(node, ast.Call):
         return True
     if isinstance(node.func, ast.Attribute) and node.func.attr in _CHEAP_METHODS:

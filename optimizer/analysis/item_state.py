@@ -86,7 +86,7 @@ def _changed_objects(resolver: Resolver, node: ast.AST, module: Module) -> Itera
                 yield from arguments[:1]
             elif (
                 isinstance(function, ast.Attribute)
-                and _changes_receiver(function.attr)
+                and changes_receiver(function.attr)
                 and not names
                 and not resolver.callees(node, module)
             ):
@@ -103,7 +103,8 @@ def _changed_by_assignment(target: ast.expr) -> Iterator[ast.expr]:
             yield from _changed_by_assignment(element)
 
 
-def _changes_receiver(method: str) -> bool:
+def changes_receiver(method: str) -> bool:
+    """Whether a method of a library object changes it, judged by its name: ``append``, ``mul_``."""
     in_place = method.endswith("_") and not method.endswith("__")
     return in_place or method in _CHANGING_METHODS
 

@@ -38,11 +38,7 @@ class Module:
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
         """Every node's parent node."""
-        return {
-            child: parent
-            for parent in self.nodes
-            for child in child_nodes(parent)
-        }
+        return {child: parent for parent in self.nodes for child in child_nodes(parent)}
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:

@@ -108,9 +108,13 @@ def _short(code: str) -> str:
 
 
 def _asks_for_its_share(resolver: Resolver, code: tuple[Reached, ...]) -> bool:
-    return any(
+    asks = any(
         isinstance(reached.node, ast.Call)
         and "torch.utils.data.get_worker_info" in resolver.names(reached.node.func, reached.module)
+        for reached in code
+    )
+    return asks and any(
+        isinstance(reached.node, ast.Attribute) and reached.node.attr in {"id", "num_workers"}
         for reached in code
     )
 

@@ -32,18 +32,67 @@ LOADER = "loader = DataLoader(data)\n"
     [
         (LOADER + "data.level = 2\n", ["data.level"]),
         (LOADER + "loader.dataset.level = 2\n", ["loader.dataset.level"]),
-        (LOADER + "data.rows[0] = 2\n", ["data.rows"]),
+        (LOADER + "data.rows[0] = 2\n", ["data.rows[0]"]),
         (LOADER + "data.harder()\n", ["data.harder"]),
         (LOADER + "def f(d):\n    d.level = 3\nf(data)\n", ["d.level"]),
         (LOADER + "print(data.level, data.describe())\n", []),
         (LOADER + "other.level = 2\n", []),
         (LOADER + "data = 3\n", []),
         ("data.level = 2\n" + LOADER, []),
-        ("for i in range(3):\n    data.level = 2\n" + LOADER, ["data.level"]),
+        ("for i in range(3):\n    data.level = 2\n" + LOADER, []),
+        ("for i in range(3):\n    data.level = 2\n    " + LOADER, ["data.level"]),
+        ("def f():\n    data.level = 2\n" + LOADER + "f()\n", ["data.level"]),
     ],
 )
 def test_changes(script: Script, code: str, changed: list[str]) -> None:
     understood = script(HEAD + code)
+    (loader,) = understood.loaders
+    (dataset,) = understood.datasets[loader]
+    found = changes_of_dataset(understood.resolver, loader, dataset)
+    assert [change.code for change in found] == changed
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        (LOADER + "files.append(1)\n", ["files.append"]),
+        (LOADER + "files[0] = 1\n", ["files[0]"]),
+        (LOADER + "files.index(1)\n", []),
+        ("for i in range(3):\n    files.append(1)\n" + LOADER, []),
+        (LOADER + "buffer.push(1)\n", ["buffer.push"]),
+        (LOADER + "buffer.items.append(1)\n", ["buffer.items.append"]),
+        (LOADER + "buffer.size()\n", []),
+        (LOADER + "args.level = 3\n", ["args.level"]),
+        (LOADER + "args.lr = 3\n", []),
+        ("", []),
+    ],
+)
+def test_what_the_dataset_was_given(script: Script, code: str, changed: list[str]) -> None:
+    head = """\
+import argparse
+from torch.utils.data import DataLoader
+class Buffer:
+    def __init__(self):
+        self.items = []
+    def push(self, x):
+        self.items.append(x)
+    def size(self):
+        return len(self.items)
+class Items:
+    def __init__(self, files, buffer, args, names):
+        self.files, self.buffer, self.args = files, buffer, args
+    def __getitem__(self, i):
+        return open(self.files[i]), self.buffer.items[i], self.args.level
+def read_names():
+    names = []
+    for line in open("names"):
+        names.append(line)
+    return names
+args = argparse.ArgumentParser().parse_args()
+files, buffer = [], Buffer()
+data = Items(files, buffer, args, read_names())
+"""
+    understood = script(head + (code or LOADER))
     (loader,) = understood.loaders
     (dataset,) = understood.datasets[loader]
     found = changes_of_dataset(understood.resolver, loader, dataset)

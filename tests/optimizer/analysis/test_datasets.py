@@ -119,6 +119,20 @@ def test_dataset_of_another_loader(script: Script) -> None:
     ]
 
 
+def test_name_that_becomes_a_dataset(script: Script) -> None:
+    code = """\
+        def make(data="own"):
+            if data == "own":
+                data = Own()
+            elif data == "mnist":
+                data = datasets.MNIST("x")
+            return DataLoader(data)
+        make()
+    """
+    names = [d.name for d in found(script(HEAD + dedent(code)))]
+    assert names == ["`Own`", "`torchvision.datasets.MNIST`"]
+
+
 def test_loader_without_a_dataset(script: Script) -> None:
     (dataset,) = found(script(HEAD + "loader = DataLoader(**things.options)\n"))
     assert dataset.kind is DatasetKind.UNKNOWN

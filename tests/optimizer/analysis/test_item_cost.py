@@ -53,6 +53,31 @@ def test_cost(script: Script, body: str, cheap: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("inner", "cheap"),
+    [
+        ("datasets.MNIST('x')", False),
+        ("Subset(datasets.MNIST('x'), [1])", False),
+        ("TensorDataset([1])", True),
+        ("Subset([1, 2], [1])", True),
+    ],
+)
+def test_cost_of_a_wrapper(script: Script, inner: str, cheap: bool) -> None:
+    code = f"""\
+from torch.utils.data import *
+from torchvision import datasets
+class Proxy(Dataset):
+    def __init__(self, inner):
+        self.inner = inner
+    def __getitem__(self, i):
+        return self.inner[i]
+loader = DataLoader(Proxy({inner}))
+"""
+    understood = script(code)
+    ((found,),) = understood.datasets.values()
+    assert only_indexes(understood.resolver, found) is cheap
+
+
+@pytest.mark.parametrize(
     ("dataset", "cheap"),
     [
         ("TensorDataset(x)", True),

@@ -96,6 +96,7 @@ def test_tensors_given_on_the_gpu(script: Script) -> None:
     ("body", "hazards"),
     [
         ("yield 1", [Hazard.STREAM]),
+        ("info = get_worker_info()\nyield 1", [Hazard.STREAM]),
         ("info = get_worker_info()\nyield info.id", []),
         ("info = torch.utils.data.get_worker_info()\nyield info.id", []),
     ],
