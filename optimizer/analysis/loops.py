@@ -16,7 +16,7 @@ from .models import is_module_value, unwrap
 from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .scopes import Path
-from .syntax import LoopNode, Module
+from .syntax import FunctionNode, LoopNode, Module
 from .values import Class, External, Made
 
 _BACKWARD_METHODS = frozenset({"backward", "manual_backward"})
@@ -111,7 +111,11 @@ def steps_optimizer(resolver: Resolver, call: ast.Call, module: Module) -> bool:
 
 
 def iterated_loaders(
-    resolver: Resolver, loaders: tuple[DataLoader, ...], iterable: ast.expr, module: Module
+    resolver: Resolver,
+    loaders: tuple[DataLoader, ...],
+    iterable: ast.expr,
+    module: Module,
+    generators: frozenset[FunctionNode] = frozenset(),
 ) -> tuple[tuple[DataLoader, ...], Path]:
     """The DataLoaders ``iterable`` goes over, and where in each element the batch is (``(1,)`` for enumerate)."""
     direct = loaders_in(loaders, resolver.values(iterable, module))
@@ -123,42 +127,50 @@ def iterated_loaders(
         maker = value.maker.name if isinstance(value.maker, External) else ""
         if maker == "builtins.zip":
             for position, argument in enumerate(value.call.args):
-                inner, path = iterated_loaders(resolver, loaders, argument, value.module)
+                inner, path = iterated_loaders(
+                    resolver, loaders, argument, value.module, generators
+                )
                 if inner:
                     return inner, (position, *path)
         elif maker in _WRAPPING_ITERATORS:
-            inner, path = iterated_loaders(resolver, loaders, value.call.args[0], value.module)
+            inner, path = iterated_loaders(
+                resolver, loaders, value.call.args[0], value.module, generators
+            )
             if inner:
                 return inner, (1, *path) if maker == "builtins.enumerate" else path
         elif maker.rpartition(".")[2] == "log_every":
-            inner, path = iterated_loaders(resolver, loaders, value.call.args[0], value.module)
+            inner, path = iterated_loaders(
+                resolver, loaders, value.call.args[0], value.module, generators
+            )
             if inner:
                 return inner, path
-    return _loaders_of_generators(resolver, loaders, iterable, module)
+    return _loaders_of_generators(resolver, loaders, iterable, module, generators)
 
 
 def _loaders_of_generators(
-    resolver: Resolver, loaders: tuple[DataLoader, ...], iterable: ast.expr, module: Module
+    resolver: Resolver,
+    loaders: tuple[DataLoader, ...],
+    iterable: ast.expr,
+    module: Module,
+    seen: frozenset[FunctionNode],
 ) -> tuple[tuple[DataLoader, ...], Path]:
     """Looks through a first-party generator that yields from a loader handed to it (``log_every(loader, ..)``)."""
     if not isinstance(iterable, ast.Call):
         return (), ()
     for function in resolver.callees(iterable, module):
-        if isinstance(function.node, ast.Lambda):
+        if isinstance(function.node, ast.Lambda) or function.node in seen:
             continue
         for node in lexical_nodes(function.node.body):
             if isinstance(node, ast.For) and any(
                 isinstance(n, ast.Yield)
                 and n.value is not None
-                and ast.dump(n.value) == ast.dump(_load(node.target))
+                and ast.unparse(n.value) == ast.unparse(node.target)
                 for n in lexical_nodes(node.body)
             ):
-                return iterated_loaders(resolver, loaders, node.iter, function.module)
+                return iterated_loaders(
+                    resolver, loaders, node.iter, function.module, seen | {function.node}
+                )
     return (), ()
-
-
-def _load(target: ast.expr) -> ast.expr:
-    return ast.parse(ast.unparse(target), mode="eval").body
 
 
 def _part_of_target(target: ast.expr, path: Path) -> ast.expr | None:

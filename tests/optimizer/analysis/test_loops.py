@@ -131,3 +131,15 @@ Trainer(model, loader).fit()
     (loop,) = script(source).training_loops
     assert [loader.node.lineno for loader in loop.loaders] == [6]
     assert [ast.unparse(call.node.func) for call in loop.forwards] == ["self.model"]
+
+
+def test_batches_are_found_through_a_generator_of_the_project(script: Script) -> None:
+    source = f"{SETUP}\ndef logged(it):\n    for b in it:\n        yield b\nfor x in logged(loader):\n    {STEP}"
+    (loop,) = script(source).training_loops
+    assert [loader.node.lineno for loader in loop.loaders] == [6]
+
+
+def test_a_generator_that_yields_from_itself_ends(script: Script) -> None:
+    source = f"{SETUP}\ndef parts(w):\n    for p in parts(w):\n        yield p\nfor x in parts(loader):\n    {STEP}"
+    (loop,) = [loop for loop in script(source).training_loops if loop.function is None]
+    assert loop.loaders == ()
