@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
+from .changed_defaults import changed_defaults, changed_defaults_note, without_defaults
 from .comparison.findings import Finding, Kind, by_importance
 from .comparison.process import ENDED_WELL
 from .comparison.stages import judge_in_stages
@@ -158,6 +159,7 @@ class _Verification:
     ) -> None:
         self._original, self._rewritten, self._settings = original, rewritten, settings
         self._folder, self._progress = folder, progress
+        self._changed_defaults = changed_defaults(original, rewritten)
         self._done = 0
         self._timing_runs = 2 * settings.pairs if settings.measure_speed else 0
         self._expected = 3 + self._timing_runs
@@ -177,7 +179,8 @@ class _Verification:
                 precision=self._settings.precision,
                 perturbed_runs=self._settings.perturbed_runs,
             )
-            verdict = found.verdict
+            notes = changed_defaults_note(self._changed_defaults)
+            verdict = replace(found.verdict, findings=(*found.verdict.findings, *notes))
             measurement, speed_note, failure = self._speed(verdict, first, rewritten)
         except _OriginalFailed as failed:
             return self._base(first or failed.run, original_failure=_failure(failed.run))
@@ -242,6 +245,7 @@ class _Verification:
         )
         version = self._original if original else self._rewritten
         observations = self._run(version, settings, description)
+        observations = without_defaults(observations, self._changed_defaults)
         failed = observations.status in (Status.FAILED, Status.KILLED)
         if original and failed and perturb is None:
             raise _OriginalFailed(observations)
