@@ -169,6 +169,7 @@ _SCRIPT_WIDE = (
     ("torch.ao.quantization.", "the script quantizes the network"),
     ("torch.quantization.", "the script quantizes the network"),
     ("torch.cuda.graph", "the step is captured in a CUDA graph"),
+    ("torch.cuda.CUDAGraph", "the step is captured in a CUDA graph"),
     ("torch.cuda.make_graphed_callables", "the step is captured in a CUDA graph"),
     ("torch.nn.parallel.DataParallel", "DataParallel replicas are not compiled"),
     ("torch.nn.parallel.data_parallel", "DataParallel replicas are not compiled"),

@@ -1,0 +1,545 @@
+"""Trained networks are compiled in place, above the training loop, where that works and can pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent, indent
+
+import pytest
+
+from torchopt_cli.optimizer.options import Target
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
+Check = Callable[..., None]
+Rewrite = Callable[..., RewriteResult]
+
+SETUP = """
+model = Net().cuda()
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+LOOP = """
+
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def script(*parts: str, forward: str = "return self.fc(x)", layer: str = "nn.Linear(8, 2)") -> str:
+    body = indent(dedent(forward).strip("\n"), " " * 8)
+    net = f"""
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = {layer}
+
+    def forward(self, x):
+{body}
+
+
+"""
+    return net + "".join(dedent(part).removeprefix("\n") for part in parts)
+
+
+def test_below_the_set_up(check_transformed: Check) -> None:
+    check_transformed(script(SETUP, LOOP), script(SETUP, "model.compile()\n", LOOP))
+
+
+def test_directly_above_the_loop_when_nothing_is_there(check_transformed: Check) -> None:
+    check_transformed(
+        script(SETUP, "\n\ndef helper():\n    pass\n\n", LOOP),
+        script(SETUP, "\n\ndef helper():\n    pass\n\n\nmodel.compile()\n", LOOP.lstrip("\n")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "move", "condition"),
+    [
+        (
+            'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n',
+            ".to(device)",
+            'device.type == "cuda"',
+        ),
+        (
+            'device = "cuda" if torch.cuda.is_available() else "cpu"\n',
+            ".to(device)",
+            'device == "cuda"',
+        ),
+        ("use_cuda = torch.cuda.is_available()\n", ".cuda() if use_cuda else Net()", "use_cuda"),
+    ],
+)
+def test_only_on_a_gpu_where_there_may_be_none(
+    check_transformed: Check, device: str, move: str, condition: str
+) -> None:
+    setup = device + SETUP.replace(".cuda()", move)
+    check_transformed(
+        script(setup, LOOP),
+        script(setup, f"if {condition}:\n    model.compile()\n", LOOP),
+    )
+
+
+def test_for_the_cpu_when_asked(check_transformed: Check) -> None:
+    setup, loop = SETUP.replace(".cuda()", ""), LOOP.replace(".cuda()", "")
+    check_transformed(
+        script(setup, loop),
+        script(setup, "model.compile()\n", loop),
+        target=Target.CPU,
+    )
+
+
+def test_after_checkpoints_and_wrappers(check_transformed: Check) -> None:
+    setup = SETUP + (
+        "if resume:\n"
+        '    model.load_state_dict(torch.load("model.pt"))\n'
+        "model = nn.parallel.DistributedDataParallel(model)\n"
+    )
+    check_transformed(script(setup, LOOP), script(setup, "model.compile()\n", LOOP))
+
+
+def test_both_networks_of_a_gan(check_transformed: Check) -> None:
+    setup = """
+    G, D = Net().cuda(), Net().cuda()
+    opt_g = torch.optim.Adam(G.parameters())
+    opt_d = torch.optim.Adam(D.parameters())
+    cuda = torch.cuda.is_available()
+    """
+    loop = """
+
+    for real in loader:
+        opt_d.zero_grad()
+        fake = G(torch.randn(4, 8, device="cuda"))
+        d_loss = D(fake.detach()).mean() - D(real.cuda()).mean()
+        d_loss.backward()
+        opt_d.step()
+        opt_g.zero_grad()
+        g_loss = -D(fake).mean()
+        g_loss.backward()
+        opt_g.step()
+    """
+    check_transformed(
+        script(setup, loop),
+        script(setup, "G.compile()\nD.compile()\n", loop),
+    )
+
+
+def test_in_main_for_a_loop_in_a_function(check_transformed: Check) -> None:
+    before = """
+    def train(net, loader, optimizer):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = loss_of(net, x.cuda(), y.cuda())
+            loss.backward()
+            optimizer.step()
+
+
+    def loss_of(net, x, y):
+        return nn.functional.cross_entropy(net(x), y)
+
+
+    def main():
+        model = Net().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        print(loss_of(model, *first))
+        for epoch in range(epochs):
+            train(model, loader, optimizer)
+
+
+    main()
+    """
+    check_transformed(
+        script(before),
+        script(
+            before.replace(
+                "        print(loss_of(model, *first))\n",
+                "        print(loss_of(model, *first))\n        model.compile()\n",
+            )
+        ),
+    )
+
+
+def test_above_the_call_of_main_for_a_network_of_the_module(check_transformed: Check) -> None:
+    before = """
+    def main():
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in loader:
+            loss = model(x.cuda()).sum()
+            loss.backward()
+            optimizer.step()
+
+
+    model = Net().cuda()
+    main()
+    """
+    check_transformed(
+        script(before), script(before.replace("    main()\n", "    model.compile()\n    main()\n"))
+    )
+
+
+def test_trainer_object(check_transformed: Check) -> None:
+    before = """
+    class Trainer:
+        def __init__(self, model):
+            self.model = model.cuda()
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+        def fit(self, epochs):
+            for epoch in range(epochs):
+                self.epoch(loader)
+
+        def epoch(self, loader):
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(self.model(x.cuda()), y.cuda())
+                loss.backward()
+                self.optimizer.step()
+
+
+    Trainer(Net()).fit(10)
+    """
+    check_transformed(
+        script(before),
+        script(
+            before.replace(
+                "            for epoch in range(epochs):",
+                "            self.model.compile()\n            for epoch in range(epochs):",
+            )
+        ),
+    )
+
+
+def test_every_fold_has_a_network_of_its_own(check_transformed: Check) -> None:
+    before = """
+    for fold in folds:
+        model = Net().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(epochs):
+            for x, y in fold:
+                loss = model(x.cuda()).sum()
+                loss.backward()
+                optimizer.step()
+    """
+    check_transformed(
+        script(before),
+        script(
+            before.replace("        for epoch in", "        model.compile()\n        for epoch in")
+        ),
+    )
+
+
+def test_padded_batches_are_dynamic(check_transformed: Check) -> None:
+    setup = """
+    from torch.nn.utils.rnn import pad_sequence
+
+    def collate(samples):
+        return pad_sequence(samples, batch_first=True)
+
+    loader = torch.utils.data.DataLoader(data, 16, collate_fn=collate)
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    """
+    loop = """
+
+    for x in loader:
+        loss = model(x.cuda()).sum()
+        loss.backward()
+        optimizer.step()
+    """
+    check_transformed(script(setup, loop), script(setup, "model.compile(dynamic=True)\n", loop))
+
+
+def test_frozen_networks_are_left(check_transformed: Check) -> None:
+    setup = SETUP + "teacher = Net().cuda()\n"
+    loop = LOOP.replace("model(x.cuda())", "model(x.cuda()) + teacher(x.cuda()).detach()")
+    check_transformed(script(setup, loop), script(setup, "model.compile()\n", loop))
+
+
+def test_network_with_an_obstacle_beside_one_without(rewrite: Rewrite, name: str) -> None:
+    source = script(
+        """
+        class Encoder(nn.Module):
+            def forward(self, x):
+                return x + torch.cuda.FloatTensor(x.shape).normal_()
+
+
+        encoder, model = Encoder().cuda(), Net().cuda()
+        optimizer = torch.optim.SGD([*encoder.parameters(), *model.parameters()], lr=0.1)
+        for x in loader:
+            loss = model(encoder(x.cuda())).sum()
+            loss.backward()
+            optimizer.step()
+        """
+    )
+    result = rewrite(source, [name]).files[0]
+    assert "\nmodel.compile()\n" in result.text
+    assert "encoder.compile" not in result.text
+    assert [s for s in result.skips if "legacy tensor constructor" in s.message]
+
+
+def test_statically_many_steps(check_transformed: Check) -> None:
+    loop = """
+
+    for step in range(600):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+    """
+    check_transformed(script(SETUP, loop), script(SETUP, "model.compile()\n", loop))
+
+
+FORWARD = {
+    "branch on values": ("if x.sum() > 0:\n    x = -x\nreturn self.fc(x)", "branch depends"),
+    "assertion on values": ("assert torch.isfinite(x).all()\nreturn self.fc(x)", "branch depends"),
+    "item": ("return self.fc(x) * x.max().item()", "`.item()`"),
+    "NumPy": ("return self.fc(x) * float(x.cpu().numpy()[0])", "`.numpy()`"),
+    "legacy constructor": ("return self.fc(x) + torch.FloatTensor(2)", "legacy"),
+    "new": ("return self.fc(x) + x.new(2)", "legacy"),
+    "NumPy's random numbers": (
+        "import numpy as np\nreturn self.fc(x) * np.random.rand()",
+        "random numbers",
+    ),
+    "print": ("print(x.shape)\nreturn self.fc(x)", "printing"),
+    "loop over time": (
+        "steps = x.size(1)\nfor t in range(steps):\n    x = self.fc(x)\nreturn x",
+        "unrolled",
+    ),
+    "loop over a shape": (
+        "for t in range(x.shape[1]):\n    x = self.fc(x)\nreturn x",
+        "unrolled",
+    ),
+    "counter": ("self.calls += 1\nreturn self.fc(x)", "compiled anew"),
+    "packed sequences": (
+        "x = nn.utils.rnn.pack_padded_sequence(x, self.lengths)\nreturn self.fc(x.data)",
+        "packed sequences",
+    ),
+}
+
+
+@pytest.mark.parametrize(("forward", "reason"), FORWARD.values(), ids=FORWARD)
+def test_forward_code_that_cannot_be_compiled(check_noop: Check, forward: str, reason: str) -> None:
+    check_noop(script(SETUP, LOOP, forward=forward), reason)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "if self.training:\n    x = -x\nreturn self.fc(x)",
+        "if x.size(0) > 1 and x.dim() == 2:\n    x = -x\nreturn self.fc(x)",
+        "if self.extra is not None:\n    x = self.extra(x)\nreturn self.fc(x)",
+        "for layer in self.layers:\n    x = layer(x)\nreturn self.fc(x)",
+        "for i in range(3):\n    x = self.norm(x)\nreturn self.fc(x)",
+    ],
+)
+def test_python_that_can_be_compiled(rewrite: Rewrite, name: str, forward: str) -> None:
+    text = rewrite(script(SETUP, LOOP, forward=forward), [name]).files[0].text
+    assert "\nmodel.compile()\n" in text
+
+
+def test_obstacle_in_a_layer(check_noop: Check) -> None:
+    block = """
+    class Block(nn.Module):
+        def forward(self, x):
+            if x.max() > 1:
+                x = x / x.max()
+            return x
+
+    """
+    check_noop(
+        script(block, SETUP, LOOP, layer="nn.Sequential(Block(), nn.Linear(8, 2))"), "branch"
+    )
+
+
+@pytest.mark.parametrize("layer", ["nn.LSTM(8, 2)", "nn.GRU(8, 2)", "nn.Sequential(nn.RNN(8, 2))"])
+def test_recurrent_networks(check_noop: Check, layer: str) -> None:
+    check_noop(script(SETUP, LOOP, layer=layer), "recurrent layers")
+
+
+def in_step(statement: str) -> str:
+    return LOOP.replace("        loss.backward()", f"        {statement}\n        loss.backward()")
+
+
+REFUSED = {
+    "gradient penalty": (
+        (
+            SETUP,
+            in_step("loss += torch.autograd.grad(loss, [x], create_graph=True)[0].norm()"),
+        ),
+        "differentiates its gradients",
+    ),
+    "compiled with the wrapper": ((SETUP, "model = torch.compile(model)\n", LOOP), "already"),
+    "another function compiled": ((SETUP, "f = torch.compile(print)\n", LOOP), "already"),
+    "scripted": ((SETUP.replace("Net().cuda()", "torch.jit.script(Net().cuda())"), LOOP), "Script"),
+    "exported": ((SETUP, LOOP, 'torch.onnx.export(model, x, "m.onnx")\n'), "ONNX"),
+    "graph for TensorBoard": ((SETUP, "writer.add_graph(model, x)\n", LOOP), "add_graph"),
+    "traced with FX": ((SETUP, LOOP, "torch.fx.symbolic_trace(model)\n"), "FX"),
+    "quantized": ((SETUP, LOOP, "torch.ao.quantization.prepare(model)\n"), "quantizes"),
+    "captured": ((SETUP, "graph = torch.cuda.CUDAGraph()\n", LOOP), "CUDA graph"),
+    "data parallel": (
+        (SETUP.replace("Net()", "nn.DataParallel(Net())"), LOOP),
+        "DataParallel replicas",
+    ),
+    "hooks": ((SETUP, "model.fc.register_forward_hook(print)\n", LOOP), "hooks"),
+    "processes": ((SETUP, "model.share_memory()\n", LOOP), "share_memory"),
+    "sparse": ((SETUP, "adjacency = adjacency.to_sparse()\n", LOOP), "sparse"),
+    "framework": (
+        ("import deepspeed\n", SETUP, "deepspeed.initialize(model=model)\n", LOOP),
+        "DeepSpeed",
+    ),
+    "method instead of the network": (
+        (SETUP, LOOP.replace("model(x.cuda())", "model.forward(x.cuda())")),
+        "does not reach",
+    ),
+    "rebound in the loop": (
+        (SETUP, in_step("model = model.train()")),
+        "no single place",
+    ),
+    "made by a stranger": ((SETUP.replace("Net()", "find_net()"), LOOP), "no network"),
+    "not trained by an optimizer": (
+        (SETUP.replace("model.parameters()", "[torch.zeros(1)]"), LOOP),
+        "no network that an optimizer is seen to train",
+    ),
+    "detection": (
+        (
+            "import torchvision\n",
+            SETUP.replace("Net()", "torchvision.models.detection.fasterrcnn_resnet50_fpn()"),
+            LOOP,
+        ),
+        "detection",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parts", "reason"), REFUSED.values(), ids=REFUSED)
+def test_refused(check_noop: Check, parts: tuple[str, ...], reason: str) -> None:
+    check_noop(script(*parts), reason)
+
+
+def test_few_steps(check_noop: Check) -> None:
+    loop = LOOP.replace("range(epochs)", "range(2)").replace("in loader", "in range(30)")
+    check_noop(script(SETUP, loop), "60 steps do not pay back")
+
+
+def test_own_compile_method(check_noop: Check) -> None:
+    net = """
+    class Own(Net):
+        def compile(self, loss):
+            self.loss = loss
+
+    """
+    check_noop(script(net, SETUP.replace("Net()", "Own()"), LOOP), "of its own")
+
+
+def test_two_places_that_train(check_noop: Check) -> None:
+    check_noop(
+        script(
+            """
+            def train(net):
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                for x in loader:
+                    loss = net(x.cuda()).sum()
+                    loss.backward()
+                    optimizer.step()
+
+            def first():
+                train(Net().cuda())
+
+            def second():
+                net = Net().cuda()
+                train(net)
+
+            first()
+            second()
+            """
+        ),
+        "no single place",
+    )
+
+
+def test_never_on_a_gpu(check_noop: Check) -> None:
+    setup, loop = SETUP.replace(".cuda()", ""), LOOP.replace(".cuda()", "")
+    check_noop(script(setup, loop), "runs on the CPU")
+    check_noop(script(setup, loop, "# cuda\n"), "never moved to a GPU")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (dict(platform="win32"), "no Triton for Windows"),
+        (dict(python_version=(3, 12), torch_version=(2, 3)), "needs PyTorch 2.4"),
+        (dict(python_version=(3, 13), torch_version=(2, 5)), "needs PyTorch 2.6"),
+        (dict(python_version=(3, 14), torch_version=(2, 9)), "needs PyTorch 2.10"),
+    ],
+)
+def test_machines_that_cannot_compile(
+    check_noop: Check, options: dict[str, object], reason: str
+) -> None:
+    check_noop(script(SETUP, LOOP), reason, **options)
+
+
+def test_compiled_already(check_noop: Check) -> None:
+    check_noop(script(SETUP, "model.compile()\n", LOOP), "compiled already")
+
+
+def test_nothing_to_compile(check_noop: Check) -> None:
+    check_noop("print('cuda')\n")
+    check_noop(script("print(Net().cuda()(torch.zeros(1, 8).cuda()))\n"))
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_network_compiled_in_place_stays_what_it_was() -> None:
+    """What the transform promises of ``model.compile()``: keys, children, pickle and copies."""
+    import copy
+    import io
+
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    keys, children = list(model.state_dict()), list(model.children())
+    x = torch.randn(4, 8)
+    expected = model(x)
+    model.compile(backend="eager")
+    assert torch.allclose(model(x), expected)
+    assert list(model.state_dict()) == keys
+    assert list(model.children()) == children
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    assert torch.allclose(torch.load(buffer, weights_only=False)(x), expected)
+    assert torch.allclose(copy.deepcopy(model)(x), expected)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_compiled_training_is_alike(check_verified: Check) -> None:
+    check_verified(
+        """
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+
+        torch.manual_seed(0)
+        inputs = torch.randn(256, 8)
+        data = TensorDataset(inputs, (inputs.sum(1) > 0).long())
+        loader = DataLoader(data, batch_size=16, shuffle=True)
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+        torch.save(model.state_dict(), "model.pt")
+        """,
+        target=Target.CPU,
+    )
