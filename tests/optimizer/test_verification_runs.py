@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import pytest
@@ -213,7 +213,7 @@ Verified = Callable[..., VerificationReport]
     [
         (("num_workers=0", "num_workers=2, persistent_workers=True"),),
         (("def evaluate", "@torch.no_grad()\ndef evaluate"),),
-        (("zero_grad()", "zero_grad(set_to_none=False)"),),
+        pytest.param((("zero_grad()", "zero_grad(set_to_none=False)"),), marks=pytest.mark.slow),
         (SCALER + UNSCALE),
     ],
     ids=["workers", "no_grad evaluation", "zero_grad", "scaler with unscale_"],
@@ -237,7 +237,7 @@ def test_exact_rewrites_are_the_same_bit_for_bit(verified: Verified, edits: Edit
                 "            outputs = model(images)\n        correct",
             ),
         ),
-        AUTOCAST + SCALER + UNSCALE,
+        pytest.param(AUTOCAST + SCALER + UNSCALE, marks=pytest.mark.slow),
     ],
     ids=["training", "training and evaluation", "with a scaler"],
 )
@@ -342,17 +342,17 @@ QUICK = frozenset(
         "detached features",
         "keys of a compiled model",
         "unscale_ forgotten",
-        "a little more dropout",
     }
 )
 """Mistakes of the default suite: one of each way to be noticed. The others are marked slow for their number."""
 
 
-def quick_first(names: Iterable[str]) -> list[ParameterSet]:
-    return [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in names]
+def marked(names: Iterable[str], quick: Collection[str]) -> list[ParameterSet]:
+    """All ``names``, those that are not ``quick`` marked slow."""
+    return [pytest.param(n, marks=() if n in quick else pytest.mark.slow) for n in names]
 
 
-@pytest.mark.parametrize("name", quick_first(WRONG))
+@pytest.mark.parametrize("name", marked(WRONG, QUICK))
 def test_wrong_rewrites_fail_by_name(verified: Verified, name: str) -> None:
     edits, kind = WRONG[name]
     report = verified(edits)
@@ -374,7 +374,7 @@ HIDDEN: dict[str, Edits] = {
 }
 
 
-@pytest.mark.parametrize("name", quick_first(HIDDEN))
+@pytest.mark.parametrize("name", marked(HIDDEN, ["a little more dropout", "unscale_ forgotten"]))
 def test_autocast_hides_no_mistake(verified: Verified, name: str) -> None:
     """The mistake is made in the script with autocast."""
     report = verified(AUTOCAST + HIDDEN[name])
