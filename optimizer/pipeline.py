@@ -6,6 +6,7 @@ the next one looks; each is asked again as long as the script is not the one it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from .suppression import Suppression, edited_span, suppressions
 from .transaction import apply_changes, internal_error
 
 _MOST_ROUNDS = 8
+_LINE_IN_MESSAGE = re.compile(r"\bline (?P<line>\d+)(?: of (?P<name>[\w.-]+\.py))?")
 
 
 def selected_transforms(transforms: Sequence[Transform], options: Options) -> tuple[Transform, ...]:
@@ -181,7 +183,20 @@ class _Rewrite:
     def skipped(self, skip: Skip) -> SkippedChange:
         file = self.file(skip.path)
         line = file.provenance.original_line(skip.span.line)
-        return SkippedChange(skip.transform, file.path, line, skip.message)
+        message = self.in_original_lines(skip.message, file)
+        return SkippedChange(skip.transform, file.path, line, message)
+
+    def in_original_lines(self, message: str, file: RewrittenFile) -> str:
+        """``message`` with the lines it names (``line 7``, ``line 7 of data.py``) as they are numbered in the original."""
+        by_name = {path.name: known for path, known in self.files.items()}
+
+        def original(match: re.Match[str]) -> str:
+            place = by_name.get(match["name"]) if match["name"] else file
+            line = int(match["line"])
+            number = place.provenance.original_line(line) if place else line
+            return match[0].replace(match["line"], str(number), 1)
+
+        return _LINE_IN_MESSAGE.sub(original, message)
 
     def applied(self, change: Change) -> AppliedChange:
         file = self.file(change.path)
@@ -191,8 +206,8 @@ class _Rewrite:
             file.path,
             file.provenance.original_line(change.span.line),
             file.provenance.original_line(change.span.end_line),
-            change.message,
-            change.reason,
+            self.in_original_lines(change.message, file),
+            self.in_original_lines(change.reason, file),
         )
 
     def after(

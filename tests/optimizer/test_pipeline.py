@@ -162,6 +162,28 @@ def test_lines_are_those_of_the_original(tmp_path: Path) -> None:
     assert skips(result) == [("look", 8, "left")]
 
 
+def test_lines_named_in_messages_are_those_of_the_original(tmp_path: Path) -> None:
+    def above(self: Fake, script: TrainingScript) -> Planned:
+        for path, span in calls(script, "a"):
+            if script.entry.source.text.count("\n") < 8:
+                edit = FileEdit(path, InsertBefore(span, "c()\nd()"))
+                yield self.change(path, span, "two lines more", "a test", (edit,))
+
+    def naming(self: Fake, script: TrainingScript) -> Planned:
+        for path, span in calls(script, "b"):
+            line = span.line
+            yield self.skip(path, span, f"see line {line} and line {line} of train.py, not 6 lines")
+
+    result = rewrite(
+        tmp_path, DEFINITIONS + "a()\nb()\n", Fake("above", above), Fake("naming", naming)
+    )
+    (file,) = result.files
+    assert file.text == DEFINITIONS + "c()\nd()\na()\nb()\n"
+    assert [skip.message for skip in file.skips] == [
+        "see line 6 and line 6 of train.py, not 6 lines"
+    ]
+
+
 def test_skips_are_those_of_the_result(tmp_path: Path) -> None:
     def skip(self: Fake, script: TrainingScript) -> Planned:
         for path, span in calls(script, "a"):
