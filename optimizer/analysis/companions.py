@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from .project import Project
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Iterated, Managed, Parameter
 from .signatures import argument_for
@@ -142,6 +144,8 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
     sites = resolver.call_sites(function)
     if not sites or _handed_around(resolver, function, {site.call for site in sites}):
         return False
+    if _used_by_other_scripts(resolver.project, function, module):
+        return False
     for site in sites:
         passed = argument_for(function, binding.name, site.call, site.bound)
         if passed is None or passed.given is None:
@@ -152,6 +156,40 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
             if not _follow(resolver, passed.given, site.module, trace):
                 return False
     return True
+
+
+def _used_by_other_scripts(project: Project, function: FunctionNode, module: Module) -> bool:
+    """Whether a file beside those of the project uses ``function`` of ``module``: its calls are not seen here."""
+    known = {other.path for other in project.modules}
+    for folder in sorted({other.path.parent for other in project.modules}):
+        for path in sorted(folder.glob("*.py")):
+            if path not in known and _uses(path, function, module):
+                return True
+    return False
+
+
+def _uses(path: Path, function: FunctionNode, module: Module) -> bool:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    home = module.path.stem
+    if function.name not in text or home not in text:
+        return False
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return True
+    imported = [alias for n in nodes if isinstance(n, ast.Import) for alias in n.names]
+    taken = {
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] == home
+        for alias in node.names
+    }
+    if taken & {function.name, "*"}:
+        return True
+    knows_home = bool(taken) or any(alias.name.rpartition(".")[2] == home for alias in imported)
+    return knows_home and any(
+        isinstance(node, ast.Attribute) and node.attr == function.name for node in nodes
+    )
 
 
 def _handed_around(resolver: Resolver, function: FunctionNode, calls: set[ast.Call]) -> bool:

@@ -1,0 +1,120 @@
+"""What is made beside an object follows it to where it is used."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from textwrap import dedent
+
+from torchopt_cli.optimizer.analysis.companions import Companion, find_companion
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+Script = Callable[..., TrainingScript]
+
+
+def companion(understood: TrainingScript) -> Companion | None:
+    """The companion of everything ``.step()`` is called on."""
+    uses = [
+        (call.func.value, module)
+        for module in understood.modules
+        for call in module.calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "step"
+    ]
+    return find_companion(understood.resolver, uses)
+
+
+def place(found: Companion | None) -> str | None:
+    return found.module.code(found.statement).split("\n")[0] if found else None
+
+
+def test_same_scope(script: Script) -> None:
+    found = companion(script("a = make()\nb = make()\nc = 1\na.step()\nb.step()\n"))
+    assert place(found) == "b = make()"
+    assert found is not None
+    assert (found.prefix, found.parameters, found.arguments) == ("", (), ())
+
+
+def test_below_both_branches(script: Script) -> None:
+    found = companion(script("if x:\n    a = one()\nelse:\n    a = two()\na.step()\n"))
+    assert place(found) == "if x:"
+
+
+def test_module_name_in_a_function(script: Script) -> None:
+    assert place(companion(script("a = make()\ndef f():\n    a.step()\nf()\n"))) == "a = make()"
+
+
+def test_through_parameters(script: Script) -> None:
+    found = companion(
+        script(
+            dedent(
+                """
+                def inner(b):
+                    b.step()
+
+                def outer(x, a):
+                    inner(a)
+
+                def main():
+                    opt = make()
+                    outer(1, a=opt)
+
+                main()
+                """
+            )
+        )
+    )
+    assert found is not None
+    assert place(found) == "opt = make()"
+    assert [(new.function.name, new.after) for new in found.parameters] == [
+        ("inner", "b"),
+        ("outer", "a"),
+    ]
+    assert [(found.module.code(new.call), new.keyword) for new in found.arguments] == [
+        ("inner(a)", False),
+        ("outer(1, a=opt)", True),
+    ]
+
+
+def test_attribute_of_self(script: Script) -> None:
+    found = companion(
+        script(
+            "class T:\n    def __init__(self):\n        self.a = make()\n"
+            "    def f(self):\n        self.a.step()\n"
+        )
+    )
+    assert place(found) == "self.a = make()"
+    assert found is not None
+    assert found.prefix == "self."
+
+
+def test_elements_of_a_list(script: Script) -> None:
+    code = "opts = [make()]\nfor a in opts:\n    a.step()\nopts[0].step()\n"
+    assert place(companion(script(code))) == "opts = [make()]"
+
+
+def test_where_it_cannot_follow(script: Script) -> None:
+    for code in (
+        "state.a.step()",
+        "def f(a):\n    a.step()",
+        "def f(a):\n    a.step()\nf(*args)",
+        "def f(a):\n    a.step()\nf(x)\nregister(f)\nx = 1",
+        "@decorated\ndef f(a):\n    a.step()\nx = 1\nf(x)",
+        "def f(a=None):\n    a.step()\nf()",
+        "a = make()\na.step()\nclass T:\n    def f(self):\n        self.b = make()\n        self.b.step()",
+        "class T:\n    def f(self):\n        self.a = make()\n    def g(self):\n        self.a = make()\n"
+        "    def h(self):\n        self.a.step()",
+    ):
+        assert companion(script(code + "\n")) is None, code
+
+
+def test_where_another_script_calls_the_function(script: Script) -> None:
+    found = companion(
+        script(
+            {
+                "train.py": "from engine import f\na = make()\nf(a)\n",
+                "engine.py": "def f(a):\n    a.step()\n",
+                "other.py": "from engine import f\nf(make())\n",
+            }
+        )
+    )
+    assert found is None

@@ -1,0 +1,92 @@
+"""Where networks are put, and how code elsewhere can ask for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from textwrap import dedent
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.facts import DeviceKind
+from torchopt_cli.optimizer.analysis.network_device import network_device, uses_cuda
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+Script = Callable[..., TrainingScript]
+
+
+def kind(understood: TrainingScript) -> DeviceKind:
+    return network_device(understood.resolver, understood.models).kind
+
+
+def condition(understood: TrainingScript) -> str | None:
+    """What ``uses_cuda`` says at the call of ``HERE``."""
+    where = network_device(understood.resolver, understood.models)
+    for module in understood.modules:
+        for call in module.calls:
+            if isinstance(call.func, ast.Name) and call.func.id == "HERE":
+                return uses_cuda(understood.resolver, where, module.statement(call), module)
+    raise AssertionError("no HERE")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("model = nn.Linear(2, 2)", DeviceKind.CPU),
+        ("model = nn.Linear(2, 2).cpu()", DeviceKind.CPU),
+        ("model = nn.Linear(2, 2).to(torch.float32)", DeviceKind.CPU),
+        ("model = nn.Linear(2, 2).cuda()", DeviceKind.CUDA),
+        ("model = nn.Linear(2, 2)\nmodel.to('cuda:1')", DeviceKind.CUDA),
+        ("model = nn.Linear(2, 2)\nif flag_for_cuda:\n    model.cuda()", DeviceKind.CHOSEN),
+        ("torch.set_default_device('cuda')\nmodel = nn.Linear(2, 2)", DeviceKind.CHOSEN),
+        ("other = torch.zeros(2).cuda()\nmodel = nn.Linear(2, 2)", DeviceKind.CPU),
+    ],
+)
+def test_kind(script: Script, code: str, expected: DeviceKind) -> None:
+    assert kind(script(f"import torch\nfrom torch import nn\n{code}\n")) is expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("model = nn.Linear(2, 2).cuda()\nHERE()", None),
+        (
+            "use = torch.cuda.is_available()\nmodel = nn.Linear(2, 2)\nif use:\n    model.cuda()\nHERE()",
+            "torch.cuda.is_available()",
+        ),
+        (
+            "gpu = torch.cuda.is_available()\nmodel = nn.Linear(2, 2)\nif gpu:\n    model.cuda()\nHERE()",
+            "gpu",
+        ),
+        (
+            "device = torch.device('cuda' if ok else 'cpu')\nmodel = nn.Linear(2, 2).to(device)\n"
+            "def f():\n    HERE()\nf()",
+            "device.type == 'cuda'",
+        ),
+        (
+            "def f(net, where):\n    HERE()\n"
+            "device = torch.device('cuda' if ok else 'cpu')\nmodel = nn.Linear(2, 2).to(device)\n"
+            "def main():\n    f(model, device)\nmain()",
+            "device.type == 'cuda'",
+        ),
+        (
+            "def f(net, where):\n    HERE()\n"
+            "def main():\n    device = torch.device('cuda' if ok else 'cpu')\n"
+            "    model = nn.Linear(2, 2).to(device)\n    f(model, device)\nmain()",
+            "where.type == 'cuda'",
+        ),
+        (
+            "def f(net):\n    HERE()\n"
+            "def main():\n    device = torch.device('cuda' if ok else 'cpu')\n"
+            "    model = nn.Linear(2, 2).to(device)\n    f(model)\nmain()",
+            "torch.cuda.is_available()",
+        ),
+        (
+            "def HERE_early():\n    pass\nmodel = nn.Linear(2, 2)\nHERE()\n"
+            "device = torch.device('cuda' if ok else 'cpu')\nmodel.to(device)",
+            "torch.cuda.is_available()",
+        ),
+    ],
+)
+def test_condition(script: Script, body: str, expected: str | None) -> None:
+    assert condition(script(f"import torch\nfrom torch import nn\n{dedent(body)}\n")) == expected
