@@ -177,7 +177,13 @@ def _uses(path: Path, function: FunctionNode, module: Module) -> bool:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError):
         return True
-    imported = [alias for n in nodes if isinstance(n, ast.Import) for alias in n.names]
+    modules = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if alias.name.rpartition(".")[2] == home
+    }
     taken = {
         alias.name
         for node in nodes
@@ -186,9 +192,14 @@ def _uses(path: Path, function: FunctionNode, module: Module) -> bool:
     }
     if taken & {function.name, "*"}:
         return True
-    knows_home = bool(taken) or any(alias.name.rpartition(".")[2] == home for alias in imported)
-    return knows_home and any(
-        isinstance(node, ast.Attribute) and node.attr == function.name for node in nodes
+    is_method = isinstance(module.parents[function], ast.ClassDef)
+    if is_method and not (taken or modules):
+        return False
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == function.name
+        and (is_method or ast.unparse(node.value) in modules)
+        for node in nodes
     )
 
 
