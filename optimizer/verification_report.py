@@ -175,7 +175,7 @@ def _speed_cells(version: VersionSpeed) -> dict[str, str]:
         "waiting for data": f"{version.data_wait_share:.0%}",
         "start-up": _duration(version.startup_seconds),
         "first step": _duration(version.first_round_seconds),
-        "first step, warm compile cache": _duration(version.warm_first_round_seconds),
+        "first step, later runs": _duration(version.warm_first_round_seconds),
         "warm-up steps left out": str(version.warm_up_rounds),
         "peak device memory": _memory(version.device_memory),
         "peak host memory": _memory(version.host_memory),
