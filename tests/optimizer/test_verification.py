@@ -85,7 +85,10 @@ class FakeRuns:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> VerifySettings:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VerifySettings:
+    monkeypatch.chdir(tmp_path)
+    for version in (ORIGINAL, REWRITTEN):
+        version.entry.write_text("", encoding="utf-8")
     return VerifySettings(python=Path("python"), cwd=tmp_path, steps=3, measure_speed=False)
 
 
