@@ -98,7 +98,8 @@ def to_text(reports: Sequence[FileReport], written: bool, paint: Paint) -> str:
     """
     lines: list[str] = []
     for report in reports:
-        lines += [_change_line(change, paint) for change in report.changes]
+        # The same change twice on one line, such as two copies, is told once.
+        lines += dict.fromkeys(_change_line(change, paint) for change in report.changes)
     skips = [skip for report in reports for skip in report.skips]
     if skips:
         lines += ["", paint("Left alone:", "bold")][not lines :]
