@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Iterator
 
 from .classes import class_attribute
@@ -12,7 +13,7 @@ from .models import is_module_class, model_of, unwrap
 from .reach import Reached, lexical_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
-from .values import Class, External, Function, Instance, Made
+from .values import Class, External, Function, Instance, Made, Value
 
 
 def networks_run(resolver: Resolver, nodes: Iterable[Reached]) -> tuple[Model, ...]:
@@ -132,5 +133,12 @@ def method_name(resolver: Resolver, reached: Reached) -> str | None:
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return None
     values = resolver.values(node.func, reached.module)
-    is_known = any(isinstance(v, External | Function | Class | Made | Instance) for v in values)
-    return None if is_known else node.func.attr
+    return None if any(_is_known(value) for value in values) else node.func.attr
+
+
+def _is_known(value: Value) -> bool:
+    if isinstance(value, External):
+        package, _, name = value.name.partition(".")
+        # What no import and no assignment explains passes for a builtin.
+        return package != "builtins" or hasattr(builtins, name.partition(".")[0])
+    return isinstance(value, Function | Class | Made | Instance)

@@ -1670,3 +1670,27 @@ def test_bfloat16_training_is_alike(check_verified: Check) -> None:
         target=Target.CPU,
         amp=BF16,
     )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("version", [(2, 2), (2, 10)])
+def test_without_a_gpu_nothing_changes(
+    rewrite: Rewrite, name: str, version: tuple[int, int]
+) -> None:
+    """The form that picks its type at run time switches itself off on a machine without CUDA."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    before = TRAINED.format(body=TRAINED_BODIES["clipping"]).replace(
+        "model = nn.Seq", 'device = "cuda" if torch.cuda.is_available() else "cpu"\nmodel = nn.Seq'
+    )
+    before = before.replace(".cuda()", ".to(device)")
+    after = rewrite(before, [name], torch_version=version).files[0].text
+    assert "amp_dtype" in after
+    runs: list[object] = []
+    for text in (before, after):
+        names: dict[str, object] = {}
+        exec(text, names)
+        runs.append(names["losses"])
+    assert runs[0] == runs[1]

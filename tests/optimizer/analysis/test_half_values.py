@@ -1,0 +1,92 @@
+"""Where results of autocast forward passes leave PyTorch or autocast."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from textwrap import dedent
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.half_values import HalfUse, half_uses
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+Script = Callable[..., TrainingScript]
+
+HEAD = """
+import numpy as np
+import sklearn.metrics
+import torch
+from torch import nn
+
+model, judge = nn.Linear(2, 2), nn.Linear(2, 2)
+"""
+
+
+@pytest.fixture
+def uses(script: Script) -> Callable[[str], list[HalfUse]]:
+    """``uses(body)``: where the results of ``model(..)`` calls in ``body`` leave."""
+
+    def ask(body: str) -> list[HalfUse]:
+        understood = script(HEAD + dedent(body))
+        module = understood.entry
+        producers = frozenset(
+            call for call in module.calls if getattr(call.func, "id", None) == "model"
+        )
+        return list(half_uses(understood.resolver, producers))
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("body", "is_float"),
+    [
+        ("model(x).numpy()", True),
+        ("out = model(x)\nout.detach().cpu().numpy()", True),
+        ("out = model(x)\nout.data[:, 0].numpy()", True),
+        ("out = model(x)\ntorch.softmax(out, 1).numpy()", True),
+        ("out = model(x)\nnp.mean(out)", True),
+        ("out = model(x)\nsklearn.metrics.f1_score(y, out)", True),
+        ("out = model(x)\ntorch.save(out, 'f')", True),
+        ("out = model(x)\njudge(out)", True),
+        ("out, state = model(x)\nout.numpy()", False),
+        ("outs = []\nfor x in data:\n    outs.append(model(x))\ntorch.cat(outs).numpy()", False),
+        ("total = 0\nfor x in data:\n    total += model(x)\ntotal.numpy()", False),
+        ("def f(z):\n    return z + 1\nf(model(x)).numpy()", False),
+        ("def f(z):\n    z.numpy()\nf(model(x))", False),
+        ("def f():\n    return 1, model(x)\na, b = f()\nb.numpy()", False),
+        ("[model(x) for x in data][0].numpy()", False),
+    ],
+)
+def test_leaves(uses: Callable[[str], list[HalfUse]], body: str, is_float: bool) -> None:
+    (use,) = uses(body)
+    assert use.is_float is is_float
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "model(x).argmax(1).numpy()",
+        "_, best = torch.max(model(x), 1)\nbest.numpy()",
+        "model(x).topk(1)[1].numpy()",
+        "print(model(x).item(), model(x).tolist())",
+        "import math\nmath.exp(model(x).mean())",
+        "model(x).float().cpu().numpy()",
+        "y = x.numpy()\nout = model(x)",
+        "out = model(x)\nout = judge(x)\nout.numpy()",
+        "def f():\n    return 1, model(x)\na, b = f()\na.numpy()",
+        "def f(z):\n    return z\nf(model(x))\nf(x).numpy()",
+        "np.zeros(model(x).shape)",
+        "(model(x) > 0).numpy()",
+        "torch.save(model.state_dict(), 'f')",
+    ],
+)
+def test_stays(uses: Callable[[str], list[HalfUse]], body: str) -> None:
+    assert uses(body) == []
+
+
+def test_taker_is_named(uses: Callable[[str], list[HalfUse]]) -> None:
+    assert uses("model(x).numpy()")[0].taker == "NumPy"
+    assert "f1_score" in uses("sklearn.metrics.f1_score(y, model(x))")[0].taker
+    value = uses("model(x).cpu().numpy()")[0].value
+    assert ast.unparse(value) == "model(x).cpu()"

@@ -1,0 +1,47 @@
+"""Which networks an optimizer is made for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.trained import trained_networks
+
+HEAD = """
+import itertools
+import torch
+from torch import nn
+
+a, b = nn.Linear(2, 3), nn.Linear(3, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("torch.optim.SGD(a.parameters(), lr=0.1)", 1),
+        ("torch.optim.SGD([*a.parameters(), *b.parameters()], lr=0.1)", 2),
+        ("torch.optim.SGD(itertools.chain(a.parameters(), b.parameters()), lr=0.1)", 2),
+        (
+            "params = list(a.parameters()) + list(b.parameters())\ntorch.optim.SGD(params, lr=0.1)",
+            2,
+        ),
+        ("torch.optim.SGD([{'params': a.parameters()}, {'params': [b.weight]}], lr=0.1)", 1),
+        ("torch.optim.SGD(filter(lambda p: p.requires_grad, a.parameters()), lr=0.1)", 1),
+        (
+            "def groups(net):\n    return [p for p in net.parameters()]\ntorch.optim.SGD(groups(a), lr=0.1)",
+            1,
+        ),
+        ("def make(net):\n    return torch.optim.SGD(net.parameters(), lr=0.1)\nmake(a)", 1),
+        ("torch.optim.SGD([torch.zeros(1)], lr=0.1)", 0),
+        ("print(a.parameters())", 0),
+    ],
+)
+def test_trained(script: Callable[..., TrainingScript], code: str, count: int) -> None:
+    understood = script(f"{HEAD}\n{code}\n")
+    networks = trained_networks(understood.resolver, understood.optimizers)
+    assert len(networks) == count
+    assert all(isinstance(network.node, ast.Call) for network in networks)
