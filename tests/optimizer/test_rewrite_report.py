@@ -28,10 +28,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_text_tells_what_was_done_and_what_was_left() -> None:
+def test_text_tells_what_was_done_once_and_what_was_left() -> None:
     text = to_text([FileReport(PATH, True, (CHANGE, CHANGE), (SKIP,))], True, plain)
     assert text.splitlines() == [
-        "train.py:7 pin-memory [exact] pin_memory=True; it is copied",
         "train.py:7 pin-memory [exact] pin_memory=True; it is copied",
         "",
         "Left alone:",
