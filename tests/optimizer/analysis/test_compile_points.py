@@ -1,0 +1,79 @@
+"""Where a network is final."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.compile_points import compile_point
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+Script = Callable[..., TrainingScript]
+
+
+def point(understood: TrainingScript) -> tuple[str, str] | None:
+    """Where the network called in ``net(x)`` can be compiled: the statement below it, and the network's name there."""
+    for module in understood.modules:
+        for call in module.calls:
+            if module.code(call).endswith("net(x)"):
+                found = compile_point(
+                    understood.resolver, call.func, module, understood.functions_run
+                )
+                if found is None:
+                    return None
+                return found.module.code(found.statement).split("\n")[0], found.code
+    raise AssertionError("no net(x)")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (
+            "net = make()\nfor e in epochs:\n    for x in data:\n        net(x).backward()",
+            ("for e in epochs:", "net"),
+        ),
+        (
+            "for fold in folds:\n    net = make()\n    for x in fold:\n        net(x).backward()",
+            ("for x in fold:", "net"),
+        ),
+        (
+            "def f(net):\n    for x in data:\n        net(x).backward()\nm = make()\nf(m)",
+            ("f(m)", "m"),
+        ),
+        (
+            "def f(net):\n    for x in data:\n        net(x).backward()\n"
+            "def g(other):\n    for e in epochs:\n        f(other)\nm = make()\ng(m)",
+            ("g(m)", "m"),
+        ),
+        (
+            "def f():\n    for x in data:\n        net(x).backward()\nnet = make()\nfor e in epochs:\n    f()",
+            ("for e in epochs:", "net"),
+        ),
+        (
+            "import torch.multiprocessing as mp\n"
+            "def main():\n    net = make()\n    for x in data:\n        net(x).backward()\nmp.spawn(main)",
+            ("for x in data:", "net"),
+        ),
+        (
+            "net = make()\nfor x in data:\n    net = net.train()\n    net(x).backward()",
+            None,
+        ),
+        (
+            "def f(net):\n    for x in data:\n        net(x).backward()\nf(make())\nf(make())",
+            None,
+        ),
+        (
+            "def f(net):\n    for x in data:\n        net(x).backward()\n"
+            "def one():\n    a = make()\n    f(a)\ndef two():\n    a = make()\n    f(a)\none()\ntwo()",
+            None,
+        ),
+        (
+            "nets = [make()]\nfor net in nets:\n    for x in data:\n        net(x).backward()",
+            ("for x in data:", "net"),
+        ),
+    ],
+)
+def test_point(script: Script, code: str, expected: tuple[str, str] | None) -> None:
+    assert point(script(f"{dedent(code)}\n")) == expected
