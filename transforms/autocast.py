@@ -161,7 +161,8 @@ class Autocast(Transform):
         yield self.change(
             first.path,
             _span(first),
-            f"forward and loss of the training {where} under autocast in {precision.value}{doubt}",
+            f"forward and loss of the training {where} under autocast in {precision.value}{doubt}"
+            f"{_left_out(codes)}",
             "every loss, backward and update of the step is known, and no operation in it needs float32",
             plan.edits(),
         )
@@ -195,6 +196,13 @@ class Autocast(Transform):
 
     def _skip(self, code: StepCode | EvaluationCode, reason: Fact | str, before: str = "") -> Skip:
         return self.skip(code.path, _span(code), before + _said(reason, code))
+
+
+def _left_out(codes: Sequence[HalfCode]) -> str:
+    """The forward passes of the steps that no region covers."""
+    covered = {call for half in codes for call in half.forwards}
+    calls = [call for half in codes for call in half.code.loop.forwards if call.node not in covered]
+    return f"; `{calls[0].excerpt}` stays in float32" if calls else ""
 
 
 def _span(code: StepCode | EvaluationCode) -> Span:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from .companions import Companion, find_companion
-from .dataflow import dotted
 from .facts import Fact
 from .resolver import Resolver
 from .statements import common_block
@@ -124,7 +123,7 @@ def _updated_below(step: StepCode) -> Iterable[ScalerUpdate]:
     found: list[ScalerUpdate] = []
     for group in groups.values():
         for one, other in combinations(group, 2):
-            same = dotted(one.optimizer) == dotted(other.optimizer)
+            same = ast.dump(one.optimizer) == ast.dump(other.optimizer)
             if same and not _exclude_each_other(step.module, one.statement, other.statement):
                 why = "an optimizer steps more than once in one pass"
                 raise _NotScalableError(step.module, other.node, why)

@@ -228,9 +228,26 @@ def _same_object(
         ]:
             if resolver.name_values(argument.arg, at, at_module) == wanted:
                 return argument.arg
+        attribute = _own_attribute(resolver, wanted, function, at_module)
+        if attribute is not None:
+            return attribute
     found = scope.lookup(name.id)
     if found and resolver.name_values(name.id, at, at_module) == wanted:
         return name.id if _is_set(found[0].node, found[1][0].node, at, at_module) else None
+    return None
+
+
+def _own_attribute(
+    resolver: Resolver, wanted: Values, function: FunctionNode, module: Module
+) -> str | None:
+    """The attribute of ``self`` that holds ``wanted`` in the methods of a class."""
+    cls = module.parents.get(function)
+    receiver = _first_parameter(function)
+    for (owner, name), assigned in module.self_assignments.items():
+        if owner is cls and all(
+            not path and resolver.values(value, module) == wanted for value, path in assigned
+        ):
+            return f"{receiver}.{name}" if receiver is not None else None
     return None
 
 

@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from .models import is_module_class
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
 from .trees import child_nodes
-from .values import Function
+from .values import Class, Function
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
@@ -49,12 +50,23 @@ def reached_nodes(
             if not isinstance(node, ast.Call):
                 continue
             for function, owner in _called(resolver, node, current):
-                is_forward = getattr(function, "name", "") == "forward"
-                if function in seen or (is_forward and not into_forward):
+                if function in seen or (
+                    not into_forward and _is_forward(resolver, function, owner)
+                ):
                     continue
                 seen.add(function)
                 body = function.body if isinstance(function.body, list) else [function.body]
                 pending.append((list(body), owner, False))
+
+
+def _is_forward(resolver: Resolver, function: FunctionNode | ast.Lambda, module: Module) -> bool:
+    """Whether ``function`` is the ``forward`` of a network, not of some other object."""
+    cls = module.parents.get(function)
+    return (
+        getattr(function, "name", "") == "forward"
+        and isinstance(cls, ast.ClassDef)
+        and is_module_class(resolver, Class(cls, module))
+    )
 
 
 def _called(
