@@ -118,8 +118,8 @@ class Compile(Transform):
                 )
             for call, network, point in found:
                 if network.node in compiled:
-                    yield self._skip(step, "the network is compiled already")
-                elif isinstance(point, CompileObstacle):
+                    continue
+                if isinstance(point, CompileObstacle):
                     yield self.skip(call.path, call.span, _said(point, call))
                 else:
                     final.setdefault((point.statement, point.code), _Final(step, network, point))

@@ -61,7 +61,7 @@ def compile_candidates(
     networks = {network.node: network for network in trained}
     nodes = list(reached_nodes(resolver, step.body, step.module))
     called: set[ast.Call] = set()
-    for call in forward_calls(resolver, nodes):
+    for call in (*forward_calls(resolver, nodes), *step.loop.forwards):
         for model in models_in(resolver, resolver.values(call.node.func, call.module)):
             if model.node in networks and model.node not in called:
                 called.add(model.node)

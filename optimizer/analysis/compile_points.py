@@ -98,16 +98,39 @@ class _Search:
             return None
         if getattr(network.value, "id", None) != function.args.args[0].arg:
             return None
-        sites = [s for s in self._sites(function) if s.module.enclosing_class(s.call) is cls]
-        if sites:
+        sites = self._sites(function)
+        inside = [site for site in sites if site.module.enclosing_class(site.call) is cls]
+        outside = [site for site in sites if site not in inside]
+        if inside:
             return self._each_site(
-                function, lambda site: self._of_attribute(network, module, site.call), sites
+                function, lambda site: self._of_attribute(network, module, site.call), inside
+            )
+        if any(site.module.loops(site.call) for site in outside):
+            # Called for every epoch or step: only its caller can do something once.
+            return self._each_site(
+                function, lambda site: self._of_object(network.attr, site), outside
             )
         assigned = [v for v, _ in module.self_assignments.get((cls, network.attr), [])]
         here = [value for value in assigned if module.function(value) is function]
         statement = _above(module, at, here)
         code = module.code(network)
         return [CompilePoint(module, statement, code)] if statement is not None else None
+
+    def _of_object(self, attribute: str, site: CallSite) -> list[CompilePoint] | None:
+        """``trainer.model``, where ``trainer`` is made in the function that calls its methods."""
+        function = site.call.func
+        base = function.value if isinstance(function, ast.Attribute) else None
+        if not isinstance(base, ast.Name):
+            return None
+        found = site.module.scope(base).lookup(base.id)
+        owner = site.module.function(site.call)
+        if found is None or found[0].node is not (owner or site.module.tree):
+            return None
+        if any(isinstance(binding.source, Parameter) for binding in found[1]):
+            return None
+        statement = _above(site.module, site.call, [binding.node for binding in found[1]])
+        code = f"{base.id}.{attribute}"
+        return [CompilePoint(site.module, statement, code)] if statement is not None else None
 
     def _each_site(
         self,

@@ -483,8 +483,10 @@ def test_machines_that_cannot_compile(
     check_noop(script(SETUP, LOOP), reason, **options)
 
 
-def test_compiled_already(check_noop: Check) -> None:
-    check_noop(script(SETUP, "model.compile()\n", LOOP), "compiled already")
+def test_compiled_already(rewrite: Rewrite, name: str) -> None:
+    result = rewrite(script(SETUP, "model.compile()\n", LOOP), [name]).files[0]
+    assert not result.changed
+    assert not result.skips
 
 
 def test_nothing_to_compile(check_noop: Check) -> None:
@@ -542,4 +544,61 @@ def test_compiled_training_is_alike(check_verified: Check) -> None:
         torch.save(model.state_dict(), "model.pt")
         """,
         target=Target.CPU,
+    )
+
+
+def test_trainer_whose_methods_are_called_in_a_loop(check_transformed: Check) -> None:
+    before = """
+    class Trainer:
+        def __init__(self, model):
+            self.model = model.cuda()
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+        def step(self, x):
+            self.optimizer.zero_grad()
+            self.loss(x).backward()
+            self.optimizer.step()
+
+        def loss(self, x):
+            return self.model(x.cuda()).sum()
+
+
+    trainer = Trainer(Net())
+    for x in loader:
+        trainer.step(x)
+    """
+    check_transformed(
+        script(before),
+        script(
+            before.replace(
+                "    for x in loader:", "    trainer.model.compile()\n    for x in loader:"
+            )
+        ),
+    )
+
+
+def test_object_made_out_of_sight(check_noop: Check) -> None:
+    check_noop(
+        script(
+            """
+            class Trainer:
+                def __init__(self):
+                    self.model = Net().cuda()
+                    self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+                def step(self, x):
+                    loss = self.model(x.cuda()).sum()
+                    loss.backward()
+                    self.optimizer.step()
+
+
+            def run(trainer):
+                for x in loader:
+                    trainer.step(x)
+
+
+            run(Trainer())
+            """
+        ),
+        "no single place",
     )
