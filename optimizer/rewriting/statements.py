@@ -199,7 +199,8 @@ class StatementEdits:
     def _blank_lines_behind(self, first: int, last: int) -> Rewrite:
         """Leaves of the blank lines above and below what is removed only the larger number."""
         source = self.source
-        surplus = min(source.blank_lines_above(first), source.blank_lines_below(last))
+        below = source.blank_lines_below(last)
+        surplus = below if first == 1 else min(source.blank_lines_above(first), below)
         return Rewrite(*self._lines(last + 1, last + surplus), lambda _: "", None, Rank.STATEMENT)
 
     def _replacement(self, edit: ReplaceStatement) -> Rewrite:

@@ -17,6 +17,7 @@ from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.verification import (
     ScriptFailure,
+    Seen,
     VerificationReport,
     VerifySettings,
 )
@@ -42,7 +43,7 @@ class Engine:
     ) -> VerificationReport:
         self.asked.append((original, rewritten, settings))
         return VerificationReport(
-            original, rewritten, settings, None, 3, 3, original_failure=FAILED
+            original, rewritten, settings, None, Seen(3, 3, 0, 0), 3, original_failure=FAILED
         )
 
 
