@@ -1,4 +1,4 @@
-"""Where attributes and module-level names are read, by name, in every file of a project."""
+"""Where attributes are read, by name, in every file of a project."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from .grad_modes import GradModes
 from .networks import Networks
 from .reach import lexical_nodes
 from .resolver import Resolver
-from .scopes import Imported
 from .syntax import Module
-from .values import Class, FirstPartyModule, Made
+from .values import Class, Made
 
 _ANY = "*"
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -33,27 +32,6 @@ class AttributeReads:
                 yield read, module
         yield from self._dynamic_loads.get(attribute, ())
         yield from self._dynamic_loads.get(_ANY, ())
-
-    def of_module_name(self, module: Module, name: str) -> Iterator[tuple[ast.expr, Module]]:
-        """The reads of the module-level variable ``name`` of ``module`` from other files."""
-        for read, owner in self._loads.get(name, ()):
-            values = self._resolver.values(read.value, owner)
-            if any(isinstance(v, FirstPartyModule) and v.module is module for v in values):
-                yield read, owner
-        for other in self._resolver.project.modules:
-            for scope in other.scopes.by_node.values():
-                for local, bindings in scope.bindings.items():
-                    for binding in bindings:
-                        source = binding.source
-                        if (
-                            isinstance(source, Imported)
-                            and source.attribute == name
-                            and self._resolver.project.find(other, source) is module
-                        ):
-                            reads = (
-                                n for n in other.names_of(local) if isinstance(n.ctx, ast.Load)
-                            )
-                            yield from ((read, other) for read in reads)
 
     @cached_property
     def _loads(self) -> dict[str, list[tuple[ast.Attribute, Module]]]:

@@ -17,6 +17,7 @@ from .callbacks import is_property
 from .facts import Fact
 from .gradients import Gradients
 from .graph_names import BACKWARD_METHODS, GRAPH_QUESTIONS, MUTATING_METHODS, TENSOR_METHODS
+from .module_names import reads_elsewhere
 from .reaching import reaching_bindings
 from .resolver import Resolver
 from .scopes import Binding, Untraceable, unpacked_names
@@ -254,7 +255,7 @@ class GradientFlow:
                 if use is not name:
                     self._read(place, use)
             if found[0].parent is None:
-                for use, user in self._known.reads.of_module_name(module, name.id):
+                for use, user in reads_elsewhere(self._known.resolver, module, name.id):
                     self._go_elsewhere(place, use, user)
 
     def _read(self, place: _Place, use: ast.Name) -> None:

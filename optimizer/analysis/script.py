@@ -9,6 +9,7 @@ from functools import cached_property
 from ..options import Options, Target
 from .batches import BatchCopy, find_batch_copies
 from .cache_release import CacheRelease, find_cache_releases
+from .construction import Construction, find_constructions
 from .datasets import Dataset, find_datasets
 from .devices import device_kind, find_devices, mentions_cuda
 from .evaluation import Inference, Unproven, find_inference
@@ -21,6 +22,7 @@ from .facts import (
     Model,
     Optimizer,
 )
+from .host_moves import HostMove, find_host_moves
 from .iterations import Iteration, find_iterations
 from .loaders import find_loaders
 from .loops import find_loops
@@ -30,6 +32,7 @@ from .reach import functions_run
 from .resolver import Resolver, Values
 from .steps import EvaluationCode, StepCode, find_evaluation_code, find_step_code
 from .syntax import FunctionNode, Module
+from .tensor_aliases import TensorAlias, find_tensor_aliases
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +73,18 @@ class TrainingScript:
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
         return find_loops(self.resolver, self.loaders)
+
+    @cached_property
+    def constructions(self) -> tuple[Construction, ...]:
+        return find_constructions(self.resolver)
+
+    @cached_property
+    def host_moves(self) -> tuple[HostMove, ...]:
+        return find_host_moves(self.resolver)
+
+    @cached_property
+    def tensor_aliases(self) -> tuple[TensorAlias, ...]:
+        return find_tensor_aliases(self.resolver)
 
     @cached_property
     def cache_releases(self) -> tuple[CacheRelease, ...]:

@@ -1,0 +1,452 @@
+"""Tensors made on the device they are used on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+Check = Callable[..., None]
+
+HEAD = """\
+import numpy as np
+import torch
+from torch.autograd import Variable
+
+use_cuda = torch.cuda.is_available()
+device = torch.device("cuda" if use_cuda else "cpu")
+n = 8
+"""
+
+
+def script(body: str) -> str:
+    return HEAD + dedent(body).lstrip("\n")
+
+
+IN_ONE_EXPRESSION = {
+    "x = torch.randn(n, 3).to(device)": "x = torch.randn(n, 3, device=device)",
+    "x = torch.zeros(n, dtype=torch.long).to(device)": (
+        "x = torch.zeros(n, dtype=torch.long, device=device)"
+    ),
+    'x = torch.ones(n).to("cuda:0")': 'x = torch.ones(n, device="cuda:0")',
+    "x = torch.ones(n).to(device=device, non_blocking=True)": "x = torch.ones(n, device=device)",
+    "x = torch.ones(n).cuda(1)": "x = torch.ones(n, device=1)",
+    "x = torch.ones(n).cuda(non_blocking=True)": "x = torch.ones(n, device=device)",
+    "x = torch.zeros(n).cuda().to(device)": "x = torch.zeros(n, device=device)",
+    "x = torch.tensor([1.0, 2.0]).to(device)": "x = torch.tensor([1.0, 2.0], device=device)",
+    "x = torch.tensor(np.arange(n)).to(device)": "x = torch.tensor(np.arange(n), device=device)",
+    "x = torch.arange(n).unsqueeze(1).to(device)": "x = torch.arange(n, device=device).unsqueeze(1)",
+    "x = torch.full((n,), 0.5).to(device)": "x = torch.full((n,), 0.5, device=device)",
+    "x = torch.eye(n).to(device, torch.float16)": (
+        "x = torch.eye(n, device=device).to(torch.float16)"
+    ),
+    "x = torch.zeros(n).to(device, torch.float16)": (
+        "x = torch.zeros(n, dtype=torch.float16, device=device)"
+    ),
+    "x = torch.randn(n).to(device, dtype=torch.float16)": (
+        "x = torch.randn(n, device=device).to(torch.float16)"
+    ),
+    "x = torch.triu(torch.ones(n, n), diagonal=1).bool().to(device)": (
+        "x = torch.triu(torch.ones(n, n, device=device), diagonal=1).bool()"
+    ),
+    "x = torch.zeros(n, pin_memory=True).to(device, non_blocking=True)": (
+        "x = torch.zeros(n, device=device)"
+    ),
+    "x = torch.randn(n).to(device).requires_grad_()": (
+        "x = torch.randn(n, device=device).requires_grad_()"
+    ),
+    "x = Variable(torch.zeros(n)).to(device)": "x = Variable(torch.zeros(n, device=device))",
+    "y = torch.rand(n, device=device)\nx = torch.zeros(n).to(y.device)": (
+        "y = torch.rand(n, device=device)\nx = torch.zeros(n, device=y.device)"
+    ),
+    "y = torch.rand(n, device=device)\nx = torch.zeros(n).type_as(y)": (
+        "y = torch.rand(n, device=device)\nx = torch.zeros(n, dtype=y.dtype, device=y.device)"
+    ),
+    "x = torch.FloatTensor(n, 3).to(device)": "x = torch.empty(n, 3, device=device)",
+    "x = torch.LongTensor([1, 2]).to(device)": (
+        "x = torch.tensor([1, 2], dtype=torch.long, device=device)"
+    ),
+    "x = torch.LongTensor(n).random_(5).to(device)": (
+        "x = torch.empty(n, dtype=torch.long, device=device).random_(5)"
+    ),
+    "x = torch.zeros_like(y).to(device)": "x = torch.zeros_like(y, device=device)",
+}
+
+
+@pytest.mark.parametrize(("before", "after"), IN_ONE_EXPRESSION.items())
+def test_made_and_moved_in_one_expression(
+    check_transformed: Check, before: str, after: str
+) -> None:
+    imports = "from elsewhere import y\n" if "_like(y)" in before else ""
+    end = "\nprint(x.mean())\n"
+    check_transformed(script(imports + before + end), script(imports + after + end))
+
+
+def test_layout_of_the_call_survives(check_transformed: Check) -> None:
+    before = """
+        mask = torch.ones(
+            n,
+            n,  # square
+            dtype=torch.bool,
+        ).to(
+            device
+        )
+    """
+    after = """
+        mask = torch.ones(
+            n,
+            n,  # square
+            dtype=torch.bool,
+            device=device,
+        )
+    """
+    check_transformed(script(before), script(after))
+
+
+def test_without_a_device_name_cuda_is_written_out(check_transformed: Check) -> None:
+    check_transformed(
+        "import torch\n\nnoise = torch.randn(4, 100).cuda()\n",
+        'import torch\n\nnoise = torch.randn(4, 100, device="cuda")\n',
+    )
+
+
+def test_name_of_another_device_is_not_taken_for_cuda(check_transformed: Check) -> None:
+    head = """\
+import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument('--gpu', action='store_true')
+args = parser.parse_args()
+device = torch.device('cuda' if args.gpu and torch.cuda.is_available() else 'cpu')
+"""
+    check_transformed(
+        head + "noise = torch.randn(4, 100).cuda()\n",
+        head + "noise = torch.randn(4, 100, device='cuda')\n",
+    )
+
+
+def test_attribute_and_argument_name_the_device(check_transformed: Check) -> None:
+    def text(first: str, second: str) -> str:
+        return f"""\
+import torch as th
+
+
+class Trainer:
+    def __init__(self):
+        self.device = th.device("cuda" if th.cuda.is_available() else "cpu")
+
+    def noise(self, n):
+        return {first}
+
+
+def labels(n, device):
+    return {second}
+
+
+trainer = Trainer()
+print(trainer.noise(3).sum(), labels(3, trainer.device).sum())
+"""
+
+    check_transformed(
+        text("th.randn(n, 8).to(self.device)", "th.ones(n).to(device)"),
+        text("th.randn(n, 8, device=self.device)", "th.ones(n, device=device)"),
+    )
+
+
+def test_moved_in_a_later_statement(check_transformed: Check) -> None:
+    before = """
+        h = torch.zeros(2, n)
+        c = torch.zeros(2, n)
+        mask = torch.ones(n, dtype=torch.bool)
+        noise = torch.randn(n)
+        print("made")
+        h, c = h.to(device), c.to(device)
+        if use_cuda:
+            mask = mask.cuda()
+        noise = noise.cuda() if use_cuda else noise
+        print(h, c, mask, noise)
+    """
+    after = """
+        h = torch.zeros(2, n, device=device)
+        c = torch.zeros(2, n, device=device)
+        mask = torch.ones(n, dtype=torch.bool, device=device)
+        noise = torch.randn(n, device=device)
+        print("made")
+        print(h, c, mask, noise)
+    """
+    check_transformed(script(before), script(after))
+
+
+def test_condition_that_also_moves_the_model_stays(check_transformed: Check) -> None:
+    before = """
+        model = torch.nn.Linear(n, 2)
+        fixed = torch.randn(4, n)
+        if use_cuda:
+            model.cuda()
+            fixed = fixed.cuda()
+    """
+    after = """
+        model = torch.nn.Linear(n, 2)
+        fixed = torch.randn(4, n, device=device)
+        if use_cuda:
+            model.cuda()
+    """
+    check_transformed(script(before), script(after))
+
+
+# The Tensor alias
+
+ALIAS_HEAD = """\
+import numpy as np
+import torch
+from torch.autograd import Variable
+from data import loader
+
+cuda = True if torch.cuda.is_available() else False
+"""
+
+
+def test_alias_is_replaced_in_all_its_uses(check_transformed: Check) -> None:
+    before = """
+        Tensor = torch.cuda.FloatTensor if cuda else torch.FloatTensor
+        LongTensor = torch.cuda.LongTensor if cuda else torch.LongTensor
+
+
+        def noise(count):
+            return Variable(Tensor(np.random.rand(count, 9)))
+
+
+        for imgs, labels in loader:
+            valid = Variable(Tensor(imgs.size(0), 1).fill_(1.0), requires_grad=False)
+            fake = Variable(Tensor(imgs.shape[0], 1).fill_(0.0), requires_grad=False)
+            smooth = Tensor(imgs.size(0), 1).fill_(0.9)
+            ones = Tensor(np.ones((imgs.size(0), 4)))
+            real = Variable(imgs.type(Tensor))
+            labels = Variable(labels.type(LongTensor))
+            style = Variable(torch.randn(imgs.size(0), 8).type(Tensor))
+            target = LongTensor(imgs.size(0)).fill_(10)
+            picked = LongTensor(np.arange(4))
+            print(noise(4), valid, fake, smooth, ones, real, labels, style, target, picked)
+    """
+    after = """
+        device = torch.device("cuda" if cuda else "cpu")
+
+
+        def noise(count):
+            return torch.tensor(np.random.rand(count, 9), dtype=torch.float32, device=device)
+
+
+        for imgs, labels in loader:
+            valid = torch.ones(imgs.size(0), 1, device=device)
+            fake = torch.zeros(imgs.shape[0], 1, device=device)
+            smooth = torch.full((imgs.size(0), 1), 0.9, device=device)
+            ones = torch.ones((imgs.size(0), 4), device=device)
+            real = imgs.to(device, dtype=torch.float32)
+            labels = labels.to(device, dtype=torch.long)
+            style = torch.randn(imgs.size(0), 8, device=device)
+            target = torch.full((imgs.size(0),), 10, dtype=torch.long, device=device)
+            picked = torch.tensor(np.arange(4), dtype=torch.long, device=device)
+            print(noise(4), valid, fake, smooth, ones, real, labels, style, target, picked)
+    """
+    new_head = ALIAS_HEAD.replace("from torch.autograd import Variable\n", "")
+    check_transformed(ALIAS_HEAD + dedent(before), new_head + dedent(after))
+
+
+def test_alias_beside_a_device_uses_that(check_transformed: Check) -> None:
+    before = """
+        device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        Tensor = torch.cuda.FloatTensor if cuda else torch.Tensor
+        for imgs, labels in loader:
+            real = Variable(imgs.type(Tensor))
+            noise = Tensor(np.random.rand(3))
+            print(Variable(labels), real, noise)
+    """
+    after = """
+        device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        for imgs, labels in loader:
+            real = imgs.to(device, dtype=torch.float32)
+            noise = torch.tensor(np.random.rand(3), dtype=torch.float32, device=device)
+            print(Variable(labels), real, noise)
+    """
+    check_transformed(ALIAS_HEAD + dedent(before), ALIAS_HEAD + dedent(after))
+
+
+def test_local_alias_follows_its_tensor(check_transformed: Check) -> None:
+    before = """
+        def sample(mu):
+            Tensor = torch.cuda.FloatTensor if mu.is_cuda else torch.FloatTensor
+            z = Variable(Tensor(np.random.rand(3)))
+            return z + mu
+
+        print(sample(torch.zeros(3)), Variable(torch.ones(1)))
+    """
+    after = """
+        def sample(mu):
+            z = torch.tensor(np.random.rand(3), dtype=torch.float32, device=mu.device)
+            return z + mu
+
+        print(sample(torch.zeros(3)), Variable(torch.ones(1)))
+    """
+    check_transformed(ALIAS_HEAD + dedent(before), ALIAS_HEAD + dedent(after))
+
+
+def test_alias_assigned_in_branches(check_transformed: Check) -> None:
+    before = """
+        if cuda:
+            FloatTensor = torch.cuda.FloatTensor
+        else:
+            FloatTensor = torch.FloatTensor
+        print(FloatTensor(3, 4).zero_(), Variable(torch.ones(1)), np.pi)
+    """
+    after = """
+        if cuda:
+            device = torch.device("cuda")
+        else:
+            device = torch.device("cpu")
+        print(torch.zeros(3, 4, device=device), Variable(torch.ones(1)), np.pi)
+    """
+    check_transformed(ALIAS_HEAD + dedent(before), ALIAS_HEAD + dedent(after))
+
+
+def test_gradient_asked_for_keeps_variable(check_transformed: Check) -> None:
+    before = """
+        Tensor = torch.cuda.FloatTensor if cuda else torch.FloatTensor
+        for imgs, labels in loader:
+            real = Variable(imgs.type(Tensor), requires_grad=True)
+            print(real, np.pi)
+    """
+    after = """
+        device = torch.device("cuda" if cuda else "cpu")
+        for imgs, labels in loader:
+            real = Variable(imgs.to(device, dtype=torch.float32), requires_grad=True)
+            print(real, np.pi)
+    """
+    check_transformed(ALIAS_HEAD + dedent(before), ALIAS_HEAD + dedent(after))
+
+
+ALIAS_KEPT = {
+    "print(isinstance(loader, Tensor))": "passed on",
+    "kind = Tensor": "used as a value",
+    "from elsewhere import size\nprint(Tensor(size))": "may be a size or data",
+    "device = 3\nprint(Tensor(3, 4))": "already names something else",
+    'torch.set_default_tensor_type("torch.FloatTensor")\nprint(Tensor(3, 4))': "default device",
+}
+
+
+@pytest.mark.parametrize(("use", "reason"), ALIAS_KEPT.items())
+def test_alias_is_kept(check_noop: Check, use: str, reason: str) -> None:
+    alias = "Tensor = torch.cuda.FloatTensor if cuda else torch.FloatTensor\nprint(Tensor(2, 3))\n"
+    check_noop(ALIAS_HEAD + alias + use + "\n", reason)
+
+
+def test_alias_used_by_another_file_is_kept(check_noop: Check) -> None:
+    common = """
+        import torch
+
+        Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
+    """
+    check_noop(
+        {"train.py": "from common import Tensor\n\nprint(Tensor(3, 4))\n", "common.py": common},
+        "also used at line 3 of train.py",
+    )
+
+
+# Left alone
+
+LEFT = {
+    "x = torch.randn(n, requires_grad=True).to(device)": "no leaf",
+    "x = torch.randn(n).requires_grad_().to(device)": "no leaf",
+    "x = Variable(torch.randn(n), requires_grad=True).cuda()": "no leaf",
+    "x = torch.zeros(n, out=y).to(device)": "`out=`",
+    "x = torch.randn(n, generator=y).to(device)": "belongs to the CPU",
+    "x = torch.randperm(n).to(device)": "order or a split",
+    "x = torch.tensor(y).to(device)": "may be a tensor already",
+    "x = torch.linspace(0, 1, n).to(device)": "rounds differently",
+    "x = torch.arange(0, 1, 0.1).to(device)": "rounds differently",
+    "x = torch.randn(n).exp().to(device)": "`.exp` would run on the GPU",
+    "x = torch.normal(y, 1.0).to(device)": "takes no device",
+    "x = torch.randn(n).to(y)": "could not be traced to a device",
+    "x = torch.randn(n).cuda(y)": "may be None",
+    "x = torch.nn.Parameter(torch.randn(n).to(device))": "initial weights",
+    "x = torch.randint(0, n, (4,)).to(device)\nprint(y[x])": "the draw decides",
+    "x = torch.rand(1).to(device)\nif x < 0.5:\n    print(n)": "the draw decides",
+    "x = torch.randint(0, n, (1,)).to(device).item()": "the draw decides",
+    "x = torch.randn(n).to(device)\ntorch.set_rng_state(y)": "saves or restores",
+    "torch.set_default_device('cuda')\nx = torch.zeros(n).to(device)": "sets a default device",
+    "x = torch.zeros(n)\nx[0] = 1\nx = x.to(device)": "used on the host at line",
+    "x = torch.zeros(n)\nprint(x)\nif use_cuda:\n    x = x.cuda()": "used on the host at line",
+    "x = torch.zeros(n)\nif n > 3:\n    x = x.cuda()": "no variable names that device",
+    "if use_cuda:\n    x = torch.zeros(n)\nx = x.to(device)": "in another block",
+}
+
+
+@pytest.mark.parametrize(("body", "reason"), LEFT.items())
+def test_left_on_the_host(check_noop: Check, body: str, reason: str) -> None:
+    check_noop(script("from elsewhere import y\n" + body + "\n"), reason)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x = torch.zeros(n, device=device)",
+        "x = torch.zeros(n).to(torch.float16)",
+        'x = torch.zeros(n).to("cpu")',
+        "x = torch.from_numpy(np.ones(3)).to(device)",
+        "x = torch.load('x.pt').to(device)",
+        "x = torch.zeros(n)\ny = x.to(device)\nprint(x, y)",
+        "x = torch.nn.Linear(n, n).to(device)",
+        "x = torch.zeros(n)",
+    ],
+)
+def test_not_concerned(check_noop: Check, body: str) -> None:
+    check_noop(script(body + "\n"))
+
+
+PROGRAM = """
+import numpy as np
+import torch
+from torch import nn
+from torch.autograd import Variable
+
+torch.manual_seed(0)
+np.random.seed(0)
+cuda = torch.cuda.is_available()
+device = torch.device("cuda" if cuda else "cpu")
+generator, critic = nn.Linear(6, 4), nn.Linear(4, 1)
+if cuda:
+    generator.cuda()
+    critic.cuda()
+optimizer = torch.optim.SGD([*generator.parameters(), *critic.parameters()], lr=0.1)
+Tensor = torch.cuda.FloatTensor if cuda else torch.FloatTensor
+LOG = []
+for step in range(4):
+    imgs = torch.arange(8.0).reshape(2, 4)
+    valid = Variable(Tensor(imgs.size(0), 1).fill_(1.0), requires_grad=False)
+    z = Variable(Tensor(np.random.normal(0, 1, (2, 6))))
+    extra = torch.randn(2, 4).to(device)
+    mask = torch.ones(2, 4)
+    mask = mask.to(device)
+    real = Variable(imgs.type(Tensor))
+    out = critic(generator(z) * mask + extra + real)
+    loss = nn.functional.mse_loss(out, valid)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    LOG.append(loss.item())
+"""
+
+
+@pytest.mark.torch
+def test_numbers_stay_bitwise_the_same_on_the_cpu(rewrite: Callable[..., Any]) -> None:
+    (file,) = rewrite(PROGRAM, ["device-construction"]).files
+    assert ".to(device)" not in file.text
+    assert "Tensor(" not in file.text.replace("FloatTensor", "")
+    logs: list[Any] = []
+    for text in (PROGRAM, file.text):
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(text, "train.py", "exec"), namespace)
+        logs.append(namespace["LOG"])
+    assert logs[0] == logs[1]
