@@ -1,0 +1,108 @@
+"""What a script already says about precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.precision import (
+    find_frameworks,
+    find_precision_uses,
+    imported_packages,
+    runs_in_double,
+    under_autocast,
+)
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+Script = Callable[..., TrainingScript]
+HEAD = "import torch\nfrom torch import nn\nmodel = nn.Linear(2, 2)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("scaler = torch.cuda.amp.GradScaler()", "`GradScaler`"),
+        ("from torch import autocast\nwith autocast('cuda'):\n    pass", "`autocast`"),
+        ("x = torch.zeros(2, dtype=torch.half)", "`torch.half`"),
+        ("x.to(torch.bfloat16)", "`torch.bfloat16`"),
+        ("model.half()", "`.half()`"),
+        ("model.bfloat16()", "`.bfloat16()`"),
+    ],
+)
+def test_in_use(script: Script, code: str, what: str) -> None:
+    uses = find_precision_uses(script(f"{HEAD}{code}\n").resolver)
+    assert [use.what for use in uses] == [what]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from torch.cuda.amp import autocast",
+        "half = len(x) // 2\nprint(half)",
+        "name = 'torch.float16'",
+        "class autocast:\n    pass\nautocast()",
+        "args.half",
+        "split(half=1)",
+    ],
+)
+def test_not_in_use(script: Script, code: str) -> None:
+    assert find_precision_uses(script(f"{HEAD}{code}\n").resolver) == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "framework"),
+    [
+        ("from apex import amp\namp.initialize(model, o)", "NVIDIA Apex"),
+        ("from accelerate import Accelerator\nAccelerator()", "Accelerate"),
+        ("import pytorch_lightning as pl\nclass M(pl.LightningModule):\n    pass", "Lightning"),
+        ("from transformers import Trainer\nTrainer(model)", "the Hugging Face Trainer"),
+        ("from torch.distributed.fsdp import fully_shard\nfully_shard(model)", "FSDP"),
+    ],
+)
+def test_frameworks(script: Script, code: str, framework: str) -> None:
+    found = find_frameworks(script(f"{HEAD}{code}\n").resolver)
+    assert {use.framework for use in found} == {framework}
+
+
+def test_libraries_that_leave_the_step_alone(script: Script) -> None:
+    code = (
+        "import torch.distributed as dist\nfrom transformers import AutoModel\n"
+        "from apex.parallel import convert_syncbn_model\n"
+        "dist.init_process_group('nccl')\nAutoModel.from_pretrained('x')\nconvert_syncbn_model(model)\n"
+    )
+    assert find_frameworks(script(HEAD + code).resolver) == ()
+
+
+def test_float64(script: Script) -> None:
+    assert runs_in_double(script(f"{HEAD}model.double()\n").resolver) is not None
+    default = "torch.set_default_dtype(torch.float64)\n"
+    assert runs_in_double(script(HEAD + default).resolver) is not None
+    assert runs_in_double(script(f"{HEAD}x = y.double()\nz = torch.float64\n").resolver) is None
+
+
+def test_packages(script: Script) -> None:
+    understood = script("import a.b as c\nfrom d.e import f\nfrom . import g\n")
+    assert imported_packages(understood.project) == {"a", "d"}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            "    with torch.autocast('cuda'):\n        loss = model(x).sum()\n    loss.backward()\n",
+            True,
+        ),
+        ("    with context:\n        loss = model(x).sum()\n    loss.backward()\n", True),
+        ("    loss = model(x).sum()\n    loss.backward()\n", False),
+        ("    loss = loss_of(x)\n    loss.backward()\n", True),
+    ],
+)
+def test_under_autocast(script: Script, body: str, expected: bool) -> None:
+    understood = script(
+        f"{HEAD}context = torch.autocast('cuda') if ok else None\n"
+        "def loss_of(x):\n    with torch.autocast('cuda'):\n        return model(x).sum()\n"
+        f"for x in data:\n{body}"
+    )
+    (step,) = understood.step_code
+    assert under_autocast(understood.resolver, step) is expected
