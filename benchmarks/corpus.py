@@ -39,7 +39,16 @@ def verify(script: str, expert: bool, device: str, repeats: int, data: Path) -> 
         if expert:
             versions += [str(folder / "expert.py"), "--tier", manifest["tier"]]
         command = [sys.executable, "-m", "torchopt_cli.optimizer.cli", "verify", *versions]
-        command += ["--repeats", str(repeats), "--format", "json", "--", *arguments]
+        command += [
+            "--python",
+            sys.executable,
+            "--repeats",
+            str(repeats),
+            "--format",
+            "json",
+            "--",
+            *arguments,
+        ]
         result = subprocess.run(
             command, cwd=scratch, check=False, stdout=subprocess.PIPE, text=True
         )

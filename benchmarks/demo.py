@@ -39,7 +39,9 @@ def main() -> int:
     rewritten = str(FOLDER / "train.py")
     torchopt("rewrite", str(SCRIPT), "--dry-run")
     torchopt("rewrite", str(SCRIPT), "-o", rewritten)
-    status = torchopt("verify", str(SCRIPT), rewritten, "--", *ARGUMENTS)
+    status = torchopt(
+        "verify", str(SCRIPT), rewritten, "--python", sys.executable, "--", *ARGUMENTS
+    )
     print(f"\nThe rewritten script is {rewritten}.")
     return status
 

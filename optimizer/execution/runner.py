@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -76,24 +75,6 @@ class RunSettings:
     cache: Path | None = None
     snapshot_bytes: int = 1 << 30
     full_precision: bool = False
-
-
-def find_python(explicit: str | None) -> Path:
-    """The interpreter to run scripts with: ``explicit``, else the active virtual environment's, else our own.
-
-    Raises TorchoptError when ``explicit`` is no program. Whether it has torch shows in the run.
-    """
-    if explicit is not None:
-        found = shutil.which(explicit)
-        if found is None:
-            raise TorchoptError(f"no such interpreter: {explicit}")
-        return Path(os.path.abspath(found))
-    environment = os.environ.get("VIRTUAL_ENV")
-    if environment:
-        found = shutil.which("python", path=os.path.join(environment, "bin"))
-        if found is not None:
-            return Path(found)
-    return Path(sys.executable)
 
 
 def run(version: ScriptVersion, settings: RunSettings, folder: Path) -> Observations:

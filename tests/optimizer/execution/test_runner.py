@@ -13,7 +13,6 @@ from torchopt_cli.optimizer.execution.runner import (
     Mode,
     RunSettings,
     ScriptVersion,
-    find_python,
     run,
 )
 
@@ -277,22 +276,6 @@ def test_a_compiled_model_is_observed_without_breaking_its_graph(project, observ
         assert run_.losses == pytest.approx(eager.losses, rel=1e-5)
         assert [(c.module, c.samples) for c in run_.eval_calls] == [("Net", 2)]
         assert run_.timing.first_round_seconds > 5 * max(run_.timing.round_seconds)
-
-
-def test_the_interpreter_is_the_asked_for_one_then_the_active_one(monkeypatch, tmp_path):
-    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    assert find_python(None) == Path(sys.executable)
-    environment = tmp_path / "venv" / "bin"
-    environment.mkdir(parents=True)
-    (environment / "python").symlink_to(sys.executable)
-    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
-    assert find_python(None) == environment / "python"
-    assert find_python(sys.executable) == Path(sys.executable)
-    monkeypatch.chdir(tmp_path)
-    assert find_python("venv/bin/python") == environment / "python"
-    with pytest.raises(TorchoptError, match="no such interpreter: no/python") as caught:
-        find_python("no/python")
-    assert caught.value.exit_code is ExitCode.USAGE
 
 
 def test_an_interpreter_without_torch_is_told_in_one_line(project, tmp_path):
