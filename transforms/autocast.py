@@ -28,11 +28,11 @@ from typing import ClassVar
 
 from ..optimizer.analysis.autocast_edits import AutocastPlan, Precision
 from ..optimizer.analysis.facts import DeviceKind, Fact, seen_at
-from ..optimizer.analysis.half_precision import Obstacle
 from ..optimizer.analysis.half_steps import HalfCode, data_parallel, half_code, script_obstacle
 from ..optimizer.analysis.half_values import HalfUse, half_uses
 from ..optimizer.analysis.loss_scaling import LossScaling, NotScalable, loss_scaling
 from ..optimizer.analysis.network_device import network_device
+from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.precision import (
     FrameworkUse,
     PrecisionUse,

@@ -7,25 +7,17 @@ https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeGuard
 
 from .constants import constant
-from .dataflow import dotted
-from .facts import Fact
 from .forward_code import called_names, method_name
+from .obstacles import Obstacle
 from .reach import Reached
 from .resolver import Resolver
-from .scopes import Assigned, Iterated
+from .scopes import Iterated
 from .signatures import call_argument
 from .syntax import Module
 from .values import Attribute, Class, Display, External, Made
-
-FLOAT16_MAX = 65504.0
-FLOAT16_TINY = 2.0**-25
-"""What is no larger rounds to zero: half of the smallest subnormal number."""
 
 _PROBABILITY_LOSSES = frozenset(
     {"torch.nn.BCELoss", "torch.nn.functional.binary_cross_entropy", "torch.binary_cross_entropy"}
@@ -58,15 +50,6 @@ _GRADIENT_HOOKS = frozenset(
     "register_hook register_full_backward_hook register_full_backward_pre_hook register_backward_hook "
     "register_post_accumulate_grad_hook register_comm_hook".split()
 )
-_MATRIX_PRODUCTS = frozenset({"torch.mm", "torch.bmm", "torch.matmul"})
-
-
-@dataclass(frozen=True, eq=False)
-class Obstacle(Fact):
-    """Code that half precision breaks; only float16 when ``float16_only``. ``message`` says how."""
-
-    message: str
-    float16_only: bool = False
 
 
 _Finding = tuple[str, bool] | None
@@ -79,8 +62,6 @@ def half_precision_obstacles(resolver: Resolver, nodes: Iterable[Reached]) -> It
         finding: _Finding = None
         if isinstance(node, ast.Call):
             finding = _first(resolver, reached, _CALL_CHECKS)
-        elif isinstance(node, ast.BinOp):
-            finding = _operator(resolver, node, reached.module)
         elif isinstance(node, ast.Assign):
             finding = _indexed_write(resolver, node, reached.module)
         elif isinstance(node, ast.Compare) and any(
@@ -135,7 +116,7 @@ def _write_in_place(resolver: Resolver, reached: Reached) -> _Finding:
     if method in _SAME_TYPE_WRITES | _SAME_TYPE_METHODS:
         return f"`.{method}()` wants both tensors in the same type", False
     source = call_argument(node, "src", 2) or call_argument(node, "value")
-    if method in {"scatter_", "scatter"} and not _is_number(source):
+    if method in {"scatter_", "scatter"} and (source is None or constant(source) is None):
         return f"`.{method}()` wants both tensors in the same type", False
     if any(n.startswith("torch.") for n in names):
         if any(k.arg == "out" for k in node.keywords):
@@ -143,10 +124,6 @@ def _write_in_place(resolver: Resolver, reached: Reached) -> _Finding:
         if any(n.rpartition(".")[2] in _SAME_TYPE_METHODS for n in names):
             return f"`{min(names)}` wants both tensors in the same type", False
     return None
-
-
-def _is_number(node: ast.expr | None) -> bool:
-    return node is not None and constant(node) is not None
 
 
 def _custom_function(resolver: Resolver, reached: Reached) -> _Finding:
@@ -195,126 +172,21 @@ def _captured(resolver: Resolver, reached: Reached) -> _Finding:
     return None
 
 
-def _large_constant(resolver: Resolver, reached: Reached) -> _Finding:
-    node = reached.node
-    assert isinstance(node, ast.Call)
-    method = method_name(resolver, reached)
-    values: list[ast.expr | None] = []
-    if method in {"masked_fill", "masked_fill_"}:
-        values = [call_argument(node, "value", 1)]
-    elif called_names(resolver, reached) & {"torch.masked_fill", "torch.where"}:
-        values = list(node.args[1:])
-    for value in values:
-        number = constant(value) if value is not None else None
-        if number is not None and FLOAT16_MAX < abs(number) < math.inf:
-            return f"the constant {number:g} overflows in float16", True
-    return None
-
-
-def _clamp(resolver: Resolver, reached: Reached) -> _Finding:
-    node = reached.node
-    assert isinstance(node, ast.Call)
-    method = method_name(resolver, reached)
-    if method not in {"clamp", "clamp_", "clamp_min", "clip"}:
-        if not called_names(resolver, reached) & {"torch.clamp", "torch.clip"}:
-            return None
-        bound = call_argument(node, "min", 1)
-    else:
-        bound = call_argument(node, "min", 0)
-    return _vanishing(bound)
-
-
-def _vanishing(node: ast.expr | None) -> _Finding:
-    number = constant(node) if node is not None else None
-    if number is not None and 0 < abs(number) <= FLOAT16_TINY:
-        return f"the constant {number:g} is zero in float16", True
-    return None
-
-
 def _gradient_hook(resolver: Resolver, reached: Reached) -> _Finding:
     if method_name(resolver, reached) in _GRADIENT_HOOKS:
         return "a hook sees the gradients before they are unscaled", True
     return None
 
 
-def _gram_product(resolver: Resolver, reached: Reached) -> _Finding:
-    node = reached.node
-    assert isinstance(node, ast.Call)
-    operands: list[ast.expr] = []
-    if called_names(resolver, reached) & _MATRIX_PRODUCTS and len(node.args) == 2:
-        operands = node.args
-    elif method_name(resolver, reached) in {"mm", "bmm", "matmul"} and len(node.args) == 1:
-        assert isinstance(node.func, ast.Attribute)
-        operands = [node.func.value, node.args[0]]
-    return _gram(operands, reached.module) if operands else None
-
-
-def _operator(resolver: Resolver, node: ast.BinOp, module: Module) -> _Finding:
-    if isinstance(node.op, ast.MatMult):
-        return _gram([node.left, node.right], module)
-    if isinstance(node.op, ast.Add):
-        for side, other in ((node.left, node.right), (node.right, node.left)):
-            if _vanishing(side) and not _is_number(other):
-                return _vanishing(side)
-    return None
-
-
-def _gram(operands: list[ast.expr], module: Module) -> _Finding:
-    """A matrix times its own transpose: sums of squares, which float16 cannot hold for long rows."""
-    roots = [_untransposed(operand, module) for operand in operands]
-    if roots[0] is not None and roots[0] == roots[1]:
-        return (
-            "the product of a matrix with its own transpose (a Gram matrix) can overflow in float16",
-            True,
-        )
-    return None
-
-
-def _untransposed(node: ast.expr, module: Module) -> str | None:
-    if _is_transposition(node):
-        assert isinstance(node.func, ast.Attribute)
-        return _untransposed(node.func.value, module)
-    if isinstance(node, ast.Attribute) and node.attr in {"T", "mT"}:
-        return _untransposed(node.value, module)
-    if isinstance(node, ast.Name):
-        found = module.scope(node).lookup(node.id)
-        source = found[1][0].source if found is not None and len(found[1]) == 1 else None
-        value = source.value if isinstance(source, Assigned) else None
-        if value is not None and _is_transposition(value):
-            return _untransposed(value, module)
-        if value is not None and _is_normalized(value):
-            return None
-    return dotted(node)
-
-
-def _is_normalized(node: ast.expr) -> bool:
-    """Whether ``node`` reads like rows of bounded length: something divided, or a call of ``normalize``."""
-    if isinstance(node, ast.Call):
-        function = node.func
-        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        return "norm" in last
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
-
-
-def _is_transposition(node: ast.expr) -> TypeGuard[ast.Call]:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in {"t", "transpose", "permute", "swapaxes"}
-    )
-
-
 def _indexed_write(resolver: Resolver, node: ast.Assign, module: Module) -> _Finding:
     """``x[mask] = y``: with a tensor for an index, both sides must be of one type."""
-    number = constant(node.value)
+    if constant(node.value) is not None:
+        return None
     for target in node.targets:
-        if not isinstance(target, ast.Subscript):
-            continue
-        if number is not None:
-            if FLOAT16_MAX < abs(number) < math.inf:
-                return f"the constant {number:g} overflows in float16", True
-        elif _may_be_tensor_index(target.slice, module) and not _is_collection(
-            resolver, target.value, module
+        if (
+            isinstance(target, ast.Subscript)
+            and _may_be_tensor_index(target.slice, module)
+            and not _is_collection(resolver, target.value, module)
         ):
             return "a write through a tensor index wants both sides in the same type", False
     return None
@@ -360,8 +232,5 @@ _CALL_CHECKS: tuple[Callable[[Resolver, Reached], _Finding], ...] = (
     _sparse,
     _numpy,
     _captured,
-    _large_constant,
-    _clamp,
     _gradient_hook,
-    _gram_product,
 )

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 from .facts import Fact, Model
 from .forward_code import called_names, forward_code, networks_run
-from .half_precision import Obstacle, half_precision_obstacles
+from .half_precision import half_precision_obstacles
+from .half_range import range_obstacles
+from .half_values import HalfTrace
 from .loops import forward_calls
+from .obstacles import Obstacle
 from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .signatures import call_argument
@@ -56,10 +59,12 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
         )
     networks = networks_run(resolver, nodes)
     seen = [*nodes, *forward_code(resolver, networks)]
+    inner = frozenset(call.node for call in forward_calls(resolver, seen))
     obstacles = [
         *_unknown_networks(resolver, forwards),
         *_without_gradients(resolver, code),
         *half_precision_obstacles(resolver, seen),
+        *range_obstacles(resolver, seen, HalfTrace(resolver, inner).may_be_half),
         *_sparse_gradients(resolver),
         *_overflow_raises(resolver),
     ]

@@ -57,7 +57,7 @@ class HalfUse(Fact):
 
 def half_uses(resolver: Resolver, producers: frozenset[ast.Call]) -> tuple[HalfUse, ...]:
     """Where results of the forward passes ``producers``, run under autocast, leave PyTorch."""
-    trace = _Trace(resolver, producers)
+    trace = HalfTrace(resolver, producers)
     return tuple(
         HalfUse(module, call, value, trace.is_float(value, module), taker)
         for module in resolver.project.modules
@@ -126,7 +126,7 @@ class _Frame:
 _DEEPEST = 8
 
 
-class _Trace:
+class HalfTrace:
     """Follows values back to the calls that produced them."""
 
     def __init__(self, resolver: Resolver, producers: frozenset[ast.Call]) -> None:

@@ -1065,6 +1065,13 @@ ONLY_BFLOAT16 = {
         dict(forward="x = self.fc(x)\nx[x > 3] = -1e30\nreturn x"),
         "-1e+30 overflows in float16",
     ),
+    "mask constant by name": (
+        dict(
+            setup="NEGATIVE = -1e9\n" + SETUP,
+            forward="return self.fc(x).masked_fill(x[:, :2] > 0, NEGATIVE)",
+        ),
+        "-1e+09 overflows in float16",
+    ),
     "small constant": (
         dict(forward="return self.fc(x) / (x.norm() + 1e-8)"),
         "1e-08 is zero in float16",
@@ -1387,6 +1394,23 @@ REFUSED = {
         dict(setup="import torch_geometric\n" + SETUP),
         "torch_geometric",
     ),
+    "logarithm of what is left of a probability": (
+        dict(
+            step=STEP.replace(
+                "loss = criterion(output, y.cuda())",
+                "p = torch.sigmoid(output)\n    loss = -(y * p.log() + (1 - y) * torch.log(1 - p)).mean()",
+            )
+        ),
+        "rounds to 1",
+    ),
+    "logarithm in the network": (
+        dict(forward="p = torch.sigmoid(self.fc(x))\nreturn torch.log1p(-p)"),
+        "rounds to 1",
+    ),
+    "arc cosine": (
+        dict(forward="return torch.acos(self.fc(x).clamp(-0.999, 0.999))"),
+        "rounds to 1",
+    ),
     "vmap": (dict(forward="return torch.func.vmap(self.fc)(x)"), "torch.func"),
     "float64 network": (
         dict(setup=SETUP.replace("Net().cuda()", "Net().cuda().double()")),
@@ -1514,6 +1538,26 @@ def test_autograd_function_that_says_its_type(rewrite: Rewrite, name: str) -> No
     )
     messages = [s.message for s in rewrite(source, [name]).files[0].skips]
     assert not [m for m in messages if "autograd function" in m]
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "p = torch.softmax(self.fc(x), 1)\nreturn torch.log(1 - p)",
+        "return self.fc(x) * torch.sqrt(1 - self.alpha)",
+        "return torch.log(1 - x) + self.fc(x)",
+        "return self.fc(x) + torch.log1p(torch.exp(x))",
+        "y = nn.functional.normalize(self.fc(x))\nreturn torch.mm(y, y.t())",
+        "return self.fc(x).masked_fill(x > 0, float('-inf'))",
+        "return self.fc(x) + x[0].masked_fill(x[0] > 0, -1e4) + 1e-6",
+        "self.table[3] = 1\nreturn self.fc(x)",
+        "for i in range(2):\n    x[i] = x[i] * 2\nreturn self.fc(x)",
+        "return self.fc(x).scatter_(1, self.index, 1.0)",
+    ],
+)
+def test_forward_code_that_is_safe(rewrite: Rewrite, name: str, forward: str) -> None:
+    result = rewrite(training(STEP, forward=forward), [name]).files[0]
+    assert "scaler.scale(loss).backward()" in result.text, result.skips
 
 
 def test_script_for_the_cpu(check_noop: Check) -> None:

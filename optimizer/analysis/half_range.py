@@ -1,0 +1,249 @@
+"""What the range and the resolution of half-precision types do to constants and steep functions.
+
+float16 ends at 65504 and has nothing between zero and 6e-8; bfloat16 has the range of float32. Both are coarse near 1:
+bfloat16 knows nothing between 0.996 and 1.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias, TypeGuard
+
+from .constants import constant
+from .dataflow import dotted
+from .forward_code import called_names, method_name
+from .obstacles import Obstacle
+from .reach import Reached
+from .resolver import Resolver
+from .scopes import Assigned
+from .signatures import call_argument
+from .syntax import Module
+from .values import Display, Literal
+
+Rounded: TypeAlias = Callable[[ast.expr, Module], bool]
+"""Whether an expression may hold what a network computed in half precision."""
+
+FLOAT16_MAX = 65504.0
+FLOAT16_TINY = 2.0**-25
+"""What is no larger rounds to zero: half of the smallest subnormal number."""
+
+_MATRIX_PRODUCTS = frozenset({"torch.mm", "torch.bmm", "torch.matmul"})
+_STEEP_AT_ONE = frozenset(
+    {"acos", "arccos", "asin", "arcsin", "atanh", "arctanh", "erfinv", "logit"}
+)
+_STEEP_AT_ZERO = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt"})
+_STEEP = _STEEP_AT_ONE | _STEEP_AT_ZERO
+_RUN_IN_FLOAT32 = frozenset(
+    "softmax log_softmax exp expm1 cross_entropy nll_loss cosine_similarity norm sum cumsum cumprod prod float double "
+    "logsigmoid softplus normalize dist cdist rand randn zeros ones tensor rand_like".split()
+)
+
+
+def range_obstacles(
+    resolver: Resolver, nodes: Iterable[Reached], rounded: Rounded
+) -> Iterator[Obstacle]:
+    """What in ``nodes`` runs out of the range of float16, or into the resolution of both types."""
+    for reached in nodes:
+        message = _out_of_range(resolver, reached)
+        if message is not None:
+            yield Obstacle(reached.module, reached.node, message, float16_only=True)
+        elif isinstance(reached.node, ast.Call):
+            message = _near_one(resolver, reached, rounded)
+            if message is not None:
+                yield Obstacle(reached.module, reached.node, message)
+
+
+def _out_of_range(resolver: Resolver, reached: Reached) -> str | None:
+    match reached.node:
+        case ast.Call():
+            return (
+                _large_constant(resolver, reached)
+                or _clamp(resolver, reached)
+                or _gram_product(resolver, reached)
+            )
+        case ast.BinOp():
+            return _operator(resolver, reached.node, reached.module)
+        case ast.Assign(targets=targets, value=value):
+            if any(isinstance(target, ast.Subscript) for target in targets):
+                return _overflow(resolver, value, reached.module)
+            return None
+        case _:
+            return None
+
+
+def _number(resolver: Resolver, node: ast.expr, module: Module) -> float | None:
+    """The number ``node`` is, written out or by a name or attribute that is only ever that."""
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return constant(node)
+    numbers = {
+        constant(value.node) if isinstance(value, Literal | Display) else None
+        for value in resolver.values(node, module)
+    }
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def _overflow(resolver: Resolver, node: ast.expr | None, module: Module) -> str | None:
+    number = _number(resolver, node, module) if node is not None else None
+    if number is not None and FLOAT16_MAX < abs(number) < math.inf:
+        return f"the constant {number:g} overflows in float16"
+    return None
+
+
+def _vanishing(resolver: Resolver, node: ast.expr | None, module: Module) -> str | None:
+    number = _number(resolver, node, module) if node is not None else None
+    if number is not None and 0 < abs(number) <= FLOAT16_TINY:
+        return f"the constant {number:g} is zero in float16"
+    return None
+
+
+def _large_constant(resolver: Resolver, reached: Reached) -> str | None:
+    node = reached.node
+    assert isinstance(node, ast.Call)
+    values: list[ast.expr | None] = []
+    if method_name(resolver, reached) in {"masked_fill", "masked_fill_"}:
+        values = [call_argument(node, "value", 1)]
+    elif called_names(resolver, reached) & {"torch.masked_fill", "torch.where"}:
+        values = list(node.args[1:])
+    found = (_overflow(resolver, value, reached.module) for value in values)
+    return next((message for message in found if message is not None), None)
+
+
+def _clamp(resolver: Resolver, reached: Reached) -> str | None:
+    node = reached.node
+    assert isinstance(node, ast.Call)
+    position = 0
+    if method_name(resolver, reached) not in {"clamp", "clamp_", "clamp_min", "clip"}:
+        if not called_names(resolver, reached) & {"torch.clamp", "torch.clip"}:
+            return None
+        position = 1
+    return _vanishing(resolver, call_argument(node, "min", position), reached.module)
+
+
+def _near_one(resolver: Resolver, reached: Reached, rounded: Rounded) -> str | None:
+    """Functions that run to infinity, or whose slope does, at a one that half precision rounds to."""
+    node = reached.node
+    assert isinstance(node, ast.Call)
+    names = {
+        n.rpartition(".")[2] for n in called_names(resolver, reached) if n.startswith("torch.")
+    }
+    method = method_name(resolver, reached)
+    function = next(iter(names & _STEEP), method if method in _STEEP else None)
+    if function is None:
+        return None
+    if names and node.args:
+        argument = node.args[0]
+    elif isinstance(node.func, ast.Attribute):
+        argument = node.func.value
+    else:
+        return None
+    if function in _STEEP_AT_ONE:
+        values = [argument]
+    else:
+        values = list(_subtracted_from_one(argument, function == "log1p"))
+    for value in values:
+        if rounded(value, reached.module) and not _is_float32(value, reached.module):
+            shown = f"{function}({ast.unparse(argument)})"
+            return f"`{shown}` is not finite where half precision rounds to 1"
+    return None
+
+
+def _subtracted_from_one(argument: ast.expr, negated: bool) -> Iterator[ast.expr]:
+    """``p`` in ``1 - p`` anywhere in ``argument``, or in ``-p`` when it is ``negated``."""
+    if negated and isinstance(argument, ast.UnaryOp) and isinstance(argument.op, ast.USub):
+        yield argument.operand
+    for part in ast.walk(argument):
+        if (
+            isinstance(part, ast.BinOp)
+            and isinstance(part.op, ast.Sub)
+            and constant(part.left) == 1
+        ):
+            yield part.right
+
+
+def _is_float32(node: ast.expr, module: Module) -> bool:
+    """Whether autocast computes ``node`` in float32, as far as its last operation or assignment says."""
+    if isinstance(node, ast.Name):
+        found = module.scope(node).lookup(node.id)
+        sources = [binding.source for binding in found[1]] if found else []
+        return bool(sources) and all(
+            isinstance(s, Assigned)
+            and not isinstance(s.value, ast.Name)
+            and _is_float32(s.value, module)
+            for s in sources
+        )
+    if isinstance(node, ast.Call):
+        function = node.func
+        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        return last in _RUN_IN_FLOAT32
+    if isinstance(node, ast.BinOp):
+        return any(_is_float32(side, module) for side in (node.left, node.right))
+    return constant(node) is not None
+
+
+def _gram_product(resolver: Resolver, reached: Reached) -> str | None:
+    node = reached.node
+    assert isinstance(node, ast.Call)
+    operands: list[ast.expr] = []
+    if called_names(resolver, reached) & _MATRIX_PRODUCTS and len(node.args) == 2:
+        operands = node.args
+    elif method_name(resolver, reached) in {"mm", "bmm", "matmul"} and len(node.args) == 1:
+        assert isinstance(node.func, ast.Attribute)
+        operands = [node.func.value, node.args[0]]
+    return _gram(operands, reached.module) if operands else None
+
+
+def _operator(resolver: Resolver, node: ast.BinOp, module: Module) -> str | None:
+    if isinstance(node.op, ast.MatMult):
+        return _gram([node.left, node.right], module)
+    if isinstance(node.op, ast.Add):
+        for side, other in ((node.left, node.right), (node.right, node.left)):
+            message = _vanishing(resolver, side, module)
+            if message is not None and constant(other) is None:
+                return message
+    return None
+
+
+def _gram(operands: list[ast.expr], module: Module) -> str | None:
+    """A matrix times its own transpose: sums of squares, which float16 cannot hold for long rows."""
+    roots = [_untransposed(operand, module) for operand in operands]
+    if roots[0] is not None and roots[0] == roots[1]:
+        return (
+            "the product of a matrix with its own transpose (a Gram matrix) can overflow in float16"
+        )
+    return None
+
+
+def _untransposed(node: ast.expr, module: Module) -> str | None:
+    if _is_transposition(node):
+        assert isinstance(node.func, ast.Attribute)
+        return _untransposed(node.func.value, module)
+    if isinstance(node, ast.Attribute) and node.attr in {"T", "mT"}:
+        return _untransposed(node.value, module)
+    if isinstance(node, ast.Name):
+        found = module.scope(node).lookup(node.id)
+        source = found[1][0].source if found is not None and len(found[1]) == 1 else None
+        value = source.value if isinstance(source, Assigned) else None
+        if value is not None and _is_transposition(value):
+            return _untransposed(value, module)
+        if value is not None and _is_normalized(value):
+            return None
+    return dotted(node)
+
+
+def _is_normalized(node: ast.expr) -> bool:
+    """Whether ``node`` reads like rows of bounded length: something divided, or a call of ``normalize``."""
+    if isinstance(node, ast.Call):
+        function = node.func
+        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        return "norm" in last
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+
+
+def _is_transposition(node: ast.expr) -> TypeGuard[ast.Call]:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"t", "transpose", "permute", "swapaxes"}
+    )
