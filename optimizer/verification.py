@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 
 from .changed_defaults import changed_defaults, changed_defaults_note, without_defaults
-from .comparison.findings import Finding, Kind, by_importance
+from .comparison.findings import Finding, Kind, by_importance, note
 from .comparison.process import ENDED_WELL
 from .comparison.stages import judge_in_stages
 from .comparison.tolerance import Precision
@@ -169,7 +169,6 @@ class _Verification:
         first: Observations | None = None
         try:
             first = self._observe("original", original=True)
-            self._check(first)
             rewritten = self._observe("rewritten", original=False)
             found = judge_in_stages(
                 first,
@@ -181,6 +180,7 @@ class _Verification:
             )
             notes = changed_defaults_note(self._changed_defaults)
             verdict = replace(found.verdict, findings=(*found.verdict.findings, *notes))
+            verdict = _unless_blind(verdict, first, rewritten)
             measurement, speed_note, failure = self._speed(verdict, first, rewritten)
         except _OriginalFailed as failed:
             return self._base(first or failed.run, original_failure=_failure(failed.run))
@@ -247,8 +247,10 @@ class _Verification:
         observations = self._run(version, settings, description)
         observations = without_defaults(observations, self._changed_defaults)
         failed = observations.status in (Status.FAILED, Status.KILLED)
-        if original and failed and perturb is None:
-            raise _OriginalFailed(observations)
+        if original and perturb is None:
+            if failed:
+                raise _OriginalFailed(observations)
+            self._check(observations)
         return observations
 
     def _check(self, first: Observations) -> None:
@@ -328,6 +330,20 @@ class _RewrittenFailed(Exception):
     def __init__(self, failure: ScriptFailure) -> None:
         super().__init__(failure.details)
         self.failure = failure
+
+
+def _unless_blind(verdict: Verdict, original: Observations, rewritten: Observations) -> Verdict:
+    """Equivalence is not shown while something of a run could not be recorded."""
+    unobserved = sorted({*original.unobserved, *rewritten.unobserved})
+    if not unobserved or verdict.outcome is not Outcome.EQUIVALENT:
+        return verdict
+    told = (note(Kind.MISSING_OBSERVATION, f"could not be recorded: {what}") for what in unobserved)
+    return replace(
+        verdict,
+        outcome=Outcome.INCONCLUSIVE,
+        reason=f"part of the runs could not be recorded: {unobserved[0]}",
+        findings=(*verdict.findings, *told),
+    )
 
 
 def _failure(run: Observations) -> ScriptFailure:

@@ -199,4 +199,5 @@ def _report(
             sys.stdout.buffer.write(to_diff(file, painter(sys.stdout)))
         sys.stdout.flush()
     stream = sys.stderr if settings.dry_run else sys.stdout
-    stream.write(to_text(reports, written, painter(stream)))
+    if reports or not errors:
+        stream.write(to_text(reports, written, painter(stream)))

@@ -116,6 +116,26 @@ def test_equal_runs_are_equivalent_and_need_no_more_than_three(
     assert len(runs.asked) == report.runs == 3
 
 
+def test_what_could_not_be_recorded_is_not_taken_for_equal(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    fake(lambda original, how: observed(unobserved=("step hook: TypeError: no",)))
+    report = verify(ORIGINAL, REWRITTEN, settings)
+    assert report.verdict is not None
+    assert report.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "step hook: TypeError: no" in report.verdict.reason
+    assert exit_code(report) is ExitCode.FINDINGS
+
+
+def test_a_second_run_that_hits_the_limit_is_no_repetition(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    runs = iter([observed(), observed(), observed((), status=Status.TIMED_OUT)])
+    fake(lambda original, how: next(runs))
+    with pytest.raises(TorchoptError, match="ask for fewer steps or more time"):
+        verify(ORIGINAL, REWRITTEN, settings)
+
+
 def test_timing_runs_are_interleaved_and_follow_the_verdict(
     fake: Fake, settings: VerifySettings
 ) -> None:
