@@ -24,6 +24,16 @@ from .syntax import FunctionNode, Module
 from .values import Attribute, Class, External, Function, Instance, Made, Value
 
 _LOGGERS = ("logging.", "wandb.", "tensorboardX.", "torch.utils.tensorboard.", "tqdm.")
+_CONTAINERS = frozenset(
+    f"torch.nn.{name}"
+    for name in (
+        "Sequential",
+        "ModuleList",
+        "ModuleDict",
+        "TransformerEncoder",
+        "TransformerDecoder",
+    )
+)
 _PRINTS = frozenset({"builtins.print", "builtins.str", "builtins.repr"})
 
 
@@ -32,13 +42,14 @@ class Effect:
     """What one callee does with an argument.
 
     ``in_result``: the result holds it. ``kept_in``: so does this object. ``enters``: it becomes these parameters.
-    ``escape`` says why it cannot be followed; ``prints`` that it is turned into text, ``formats`` that it is as by
+    ``any_forward``: a layer that is not known may get it. ``escape`` says why it cannot be followed; ``prints`` that it is turned into text, ``formats`` that it is as by
     ``str.format``.
     """
 
     in_result: bool = False
     kept_in: ast.expr | None = None
     enters: tuple[tuple[Function, ast.arg], ...] = ()
+    any_forward: bool = False
     escape: str | None = None
     prints: bool = False
     formats: bool = False
@@ -79,7 +90,7 @@ class CallEffects:
             ):
                 return _GOES_ON
             case _ if self._networks.is_call(call, module):
-                return _GOES_ON
+                return Effect(in_result=True, any_forward=not _is_leaf(callee))
             case Made(_, _, External(name)) if is_loss_name(name):
                 return _GOES_ON
             case Made(_, _, External(name)) if passes_graph_on(name):
@@ -153,6 +164,16 @@ class CallEffects:
 
 def _lost(call: ast.Call) -> Effect:
     return Effect(escape=f"is passed to `{ast.unparse(call.func)}`, which could not be followed,")
+
+
+def _is_leaf(callee: Value) -> bool:
+    """Whether a network is a single layer of torch, which runs no other network."""
+    return (
+        isinstance(callee, Made)
+        and isinstance(callee.maker, External)
+        and callee.maker.name.startswith("torch.nn.")
+        and callee.maker.name not in _CONTAINERS
+    )
 
 
 def _is_loss(callee: Value) -> bool:

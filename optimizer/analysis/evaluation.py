@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from .callbacks import is_handed_around
 from .evaluation_proof import EvaluationProof, Region
 from .facts import Fact, Loop, LoopKind
 from .gradient_flow import Escape
@@ -61,6 +62,8 @@ class _Finder:
         self.found: list[Inference] = []
 
     def run(self) -> None:
+        if not _is_worthwhile(self._resolver, self._loops):
+            return
         for module in self._resolver.project.modules:
             for node in module.nodes:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
@@ -84,7 +87,7 @@ class _Finder:
         if not calls:
             return
         if not isinstance(owner, ast.Module):
-            if self._proof.networks.is_part_of_network(owner, module):
+            if self._proof.networks.is_part_of_network(owner, module) or self._is_dead(owner):
                 return
             if self._can_decorate(owner, module):
                 region = Region(module, tuple(owner.body))
@@ -230,6 +233,7 @@ class _Finder:
             if isinstance(node, ast.Call)
             and self._proof.runs_network(node, module)
             and not self._proof.modes.decided(node, module)
+            and not self._never_runs(node, module)
         ]
 
     def _calls_within(self, statement: ast.stmt) -> list[ast.Call]:
@@ -247,7 +251,8 @@ class _Finder:
             by_owner: dict[tuple[ast.AST, Module], list[ast.Call]] = {}
             for site in self._resolver.call_sites(function):
                 owner = site.module.function(site.call) or site.module.tree
-                if not self._proof.modes.decided(site.call, site.module):
+                decided = self._proof.modes.decided(site.call, site.module)
+                if not decided and not self._never_runs(site.call, site.module):
                     by_owner.setdefault((owner, site.module), []).append(site.call)
             for (owner, owner_module), calls in by_owner.items():
                 assert isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
@@ -266,6 +271,19 @@ class _Finder:
         ]
 
     # Which functions may be decorated
+
+    def _is_dead(self, function: FunctionNode) -> bool:
+        """Whether nothing that runs calls ``function``, such as the self-test of a file of networks."""
+        sites = self._resolver.call_sites(function)
+        return all(self._never_runs(site.call, site.module) for site in sites) and not (
+            is_handed_around(self._resolver, function)
+        )
+
+    def _never_runs(self, node: ast.AST, module: Module) -> bool:
+        """Whether ``node`` stands under the main guard of a file that is only imported."""
+        if module is self._resolver.project.entry or not module.main_guards:
+            return False
+        return any(ancestor in module.main_guards for ancestor in module.ancestors(node))
 
     def _can_decorate(self, function: FunctionNode, module: Module) -> bool:
         if isinstance(function, ast.AsyncFunctionDef) or function.name.startswith("__"):
@@ -287,6 +305,18 @@ class _Finder:
         ):
             return True
         return any(self._sets_eval(statement, module) for statement in function.body)
+
+
+def _is_worthwhile(resolver: Resolver, loops: tuple[Loop, ...]) -> bool:
+    """Whether the script trains, evaluates or loads a network: a demonstration of a layer gains nothing."""
+    if any(loop.kind is not LoopKind.OTHER for loop in loops):
+        return True
+    return any(
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr in {"load_state_dict", "eval", "step"}
+        for module in resolver.project.modules
+        for call in module.calls
+    )
 
 
 def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:

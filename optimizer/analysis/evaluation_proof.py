@@ -16,6 +16,7 @@ from .gradients import Gradients
 from .graph_hazards import GraphHazards
 from .graph_names import mutates, package, passes_graph_on
 from .guards import TrainingGuard
+from .name_uses import NameUses
 from .networks import Networks
 from .reach import lexical_nodes
 from .resolver import Resolver
@@ -48,12 +49,15 @@ class EvaluationProof:
         self._hazards = GraphHazards(resolver, self.networks)
         self._knowledge = Knowledge(
             resolver,
+            self.networks,
             self._gradients,
             AttributeReads(resolver, self.networks, self.modes),
             Additions(resolver),
             CallEffects(resolver, self._gradients, self.networks),
+            NameUses(),
         )
         self._runs: dict[ast.Call, bool] = {}
+        self._computed_by: dict[ast.AST, tuple[Source, ...]] = {}
 
     def objection(self, region: Region, guard: TrainingGuard | None = None) -> Escape | None:
         """The first thing that speaks against running ``region`` without gradients (unless ``guard`` holds)."""
@@ -61,10 +65,18 @@ class EvaluationProof:
         for node in lexical_nodes(statements):
             if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
                 return Escape(module, node, "hands control to its caller")
+        flow = self._flow(region, guard)
+        # What is said in the region itself, and what it computes itself, decides most often and is the least to read.
         return (
-            self._hazards.find(statements, module)
+            self._hazards.find_directly(statements, module)
+            or flow.escape(self._computed(statements, module, called=False))
+            or self._hazards.find(statements, module)
             or self._around(region)
-            or self._escape(region, guard)
+            or flow.escape(
+                source
+                for function in self._hazards.functions_run(statements, module)
+                for source in self._computed_in(function)
+            )
         )
 
     def runs_network(self, call: ast.Call, module: Module) -> bool:
@@ -90,34 +102,29 @@ class EvaluationProof:
 
     # Where tensors go
 
-    def _escape(self, region: Region, guard: TrainingGuard | None) -> Escape | None:
-        """Where a tensor escapes that the region, or a function it runs, computes."""
-
-        def ignores(node: ast.AST) -> bool:
-            return node in guarded
-
+    def _flow(self, region: Region, guard: TrainingGuard | None) -> GradientFlow:
         guarded: set[ast.AST] = set()
         for statement in guard.statements if guard is not None else ():
             guarded.update(ast.walk(statement))
-        flow = GradientFlow(
+        return GradientFlow(
             self._knowledge,
-            ignores,
+            lambda node: node in guarded,
             self._may_return,
             region.in_training and guard is None,
             frozenset(lexical_nodes(region.statements)),
         )
-        return flow.escape(self._sources(region))
 
-    def _sources(self, region: Region) -> Iterator[Source]:
-        """The expressions that compute something which may have a graph."""
-        yield from self._computed(region.statements, region.module, called=False)
-        for function in self._hazards.functions_run(region.statements, region.module):
-            body = function.node.body if isinstance(function.node.body, list) else []
-            yield from self._computed(body, function.module, called=True)
+    def _computed_in(self, function: Function) -> tuple[Source, ...]:
+        node = function.node
+        if node not in self._computed_by:
+            body = node.body if isinstance(node.body, list) else []
+            self._computed_by[node] = tuple(self._computed(body, function.module, called=True))
+        return self._computed_by[node]
 
     def _computed(
         self, roots: Sequence[ast.stmt], module: Module, *, called: bool
     ) -> Iterator[Source]:
+        """The expressions that compute something which may have a graph."""
         for node in lexical_nodes(roots):
             changed = _changed_in_place(node)
             if changed is not None and not self._gradients.free(changed, module):

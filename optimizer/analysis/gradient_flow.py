@@ -18,9 +18,10 @@ from .facts import Fact
 from .gradients import Gradients
 from .graph_names import BACKWARD_METHODS, GRAPH_QUESTIONS, MUTATING_METHODS, TENSOR_METHODS
 from .module_names import reads_elsewhere
-from .reaching import reaching_bindings
+from .name_uses import NameUses
+from .networks import Networks
 from .resolver import Resolver
-from .scopes import Binding, Untraceable, unpacked_names
+from .scopes import Untraceable, unpacked_names
 from .syntax import FunctionNode, Module
 from .values import Function
 
@@ -49,10 +50,12 @@ class Knowledge:
     """What the trace asks."""
 
     resolver: Resolver
+    networks: Networks
     gradients: Gradients
     reads: AttributeReads
     additions: Additions
     effects: CallEffects
+    uses: NameUses
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class GradientFlow:
         self._may_return = may_return
         self._losses_train = losses_train
         self._region = region
+        self._in_any_forward = False
         self._seen: set[tuple[ast.AST, _Context]] = set()
         self._kept: set[tuple[ast.AST, _Context]] = set()
         self._pending: list[_Place] = []
@@ -251,7 +255,7 @@ class GradientFlow:
             return
         adds = isinstance(binding.source, Untraceable)  # `x += y` keeps what was in x
         if adds or not self._known.gradients.binding_is_free(binding, module):
-            for use in _uses(binding, module):
+            for use in self._known.uses.of(binding, module):
                 if use is not name:
                     self._read(place, use)
             if found[0].parent is None:
@@ -307,17 +311,30 @@ class GradientFlow:
                 self._go(place, call)
             for function, argument in effect.enters:
                 self._enter(place, call, function, argument)
+            if effect.any_forward:
+                self._enter_any_forward(place)
             if effect.kept_in is not None and (escape := self._keep(effect.kept_in, place)):
                 return escape
         return None
 
+    def _enter_any_forward(self, place: _Place) -> None:
+        """The tensor may reach the ``forward`` of any network of the project; its result is followed at the call."""
+        if self._in_any_forward:
+            return
+        self._in_any_forward = True
+        for function in self._known.networks.forwards:
+            if isinstance(function.node, ast.FunctionDef):
+                for argument in function.node.args.args[1:]:
+                    self._enter(place, _CALLED_BY_REGION, function, argument)
+
     def _enter(self, place: _Place, call: ast.Call, function: Function, argument: ast.arg) -> None:
         module = function.module
-        self._entered_from.setdefault(call, (place.module, set()))[1].add(place.context)
+        if call is not _CALLED_BY_REGION:
+            self._entered_from.setdefault(call, (place.module, set()))[1].add(place.context)
         found = module.scopes.by_node[function.node].bindings.get(argument.arg, [])
         for binding in found:
             if binding.node is argument:
-                for use in _uses(binding, module):
+                for use in self._known.uses.of(binding, module):
                     inside = module.function(use) is function.node
                     if isinstance(use.ctx, ast.Load):
                         context = call if inside else None
@@ -339,17 +356,6 @@ class GradientFlow:
             for read, owner in self._known.reads.of(function.name, self._region):
                 self._go_elsewhere(place, read, owner)
         return None
-
-
-def _uses(binding: Binding, module: Module) -> Iterator[ast.Name]:
-    """Where the name that ``binding`` binds may be read, or added to, while it has that value."""
-    for use in module.names_of(binding.name):
-        scope = module.scope(use)
-        found = scope.lookup(binding.name)
-        if found is not None and binding in found[1]:
-            owner, bindings = found
-            if binding in reaching_bindings(module, owner, bindings, scope, use):
-                yield use
 
 
 def _parts(target: ast.expr) -> Iterator[ast.expr]:

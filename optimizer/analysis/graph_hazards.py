@@ -45,13 +45,14 @@ class GraphHazards:
         self._resolver = resolver
         self._networks = networks
         self._own: dict[ast.AST, Escape | None] = {}
-        self._called: dict[ast.Call, tuple[Function, ...]] = {}
+        self._called: dict[ast.AST, list[Function]] = {}
+
+    def find_directly(self, roots: Iterable[ast.AST], module: Module) -> Escape | None:
+        """The first place that needs autograd in ``roots`` themselves."""
+        return self._lexical(roots, module)
 
     def find(self, roots: Iterable[ast.AST], module: Module) -> Escape | None:
-        """The first place that needs autograd when ``roots`` run, None when there is none."""
-        found = self._lexical(roots, module)
-        if found is not None:
-            return found
+        """The first place that needs autograd in code that ``roots`` run, None when there is none."""
         for function in self.functions_run(roots, module):
             node = function.node
             if node not in self._own:
@@ -63,21 +64,24 @@ class GraphHazards:
     def functions_run(self, roots: Iterable[ast.AST], module: Module) -> Iterator[Function]:
         """Every first-party function that may run when ``roots`` do, ``forward`` methods included."""
         seen: set[ast.AST] = set()
-        pending: list[tuple[list[ast.AST], Module]] = [(list(roots), module)]
+        pending = self._called_in(roots, module)
         while pending:
-            nodes, owner = pending.pop()
-            for node in lexical_nodes(nodes):
-                if isinstance(node, ast.Call):
-                    for function in self._functions_of(node, owner):
-                        if function.node not in seen:
-                            seen.add(function.node)
-                            yield function
-                            pending.append((_body(function.node), function.module))
+            function = pending.pop()
+            node = function.node
+            if node not in seen:
+                seen.add(node)
+                yield function
+                if node not in self._called:
+                    self._called[node] = self._called_in(_body(node), function.module)
+                pending += self._called[node]
 
-    def _functions_of(self, call: ast.Call, module: Module) -> tuple[Function, ...]:
-        if call not in self._called:
-            self._called[call] = tuple(self._find_functions_of(call, module))
-        return self._called[call]
+    def _called_in(self, roots: Iterable[ast.AST], module: Module) -> list[Function]:
+        return [
+            function
+            for node in lexical_nodes(roots)
+            if isinstance(node, ast.Call)
+            for function in self._find_functions_of(node, module)
+        ]
 
     def _find_functions_of(self, call: ast.Call, module: Module) -> Iterator[Function]:
         yield from self._networks.functions_called(call, module)

@@ -11,7 +11,7 @@ from .graph_names import GRAPH_FREE_ATTRIBUTES
 from .models import is_module_class, is_module_value, unwrap
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
-from .values import Attribute, Class, Element, Function, Made, Value
+from .values import Attribute, Class, Element, External, Function, Instance, Made, Value
 
 _REGISTERS_HOOK = frozenset(
     {
@@ -29,6 +29,7 @@ _MODULE_METHODS = frozenset(
     "no_sync append extend insert items keys values".split()
 )
 """Methods of ``torch.nn.Module`` and its containers that run no layer."""
+_LOOKUPS = frozenset({"__getattr__", "get_submodule"})
 _NO_LAYERS = GRAPH_FREE_ATTRIBUTES | {"weight", "bias"}
 _RUNNING_METHODS = frozenset(
     "forward generate predict encode decode sample translate transcribe inference forward_features "
@@ -52,7 +53,18 @@ class Networks:
             return False
         if isinstance(value, Element | Attribute):
             return self.is_network_value(value.of)
-        return is_module_value(self._resolver, value)
+        return is_module_value(self._resolver, value) or self._looked_up_in(value) is not None
+
+    def _looked_up_in(self, value: Value) -> ast.expr | None:
+        """The network in which ``getattr(network, name)`` looks up a layer by its name."""
+        if not isinstance(value, Made) or not isinstance(value.maker, External):
+            return None
+        call, owner = value.call, None
+        if value.maker.name == "builtins.getattr" and call.args:
+            owner = call.args[0]
+        elif isinstance(call.func, ast.Attribute) and call.func.attr in _LOOKUPS:
+            owner = call.func.value
+        return owner if owner is not None and self.is_network(owner, value.module) else None
 
     def is_call(self, call: ast.Call, module: Module) -> bool:
         """Whether ``call`` runs a network or a layer: ``model(x)``, ``model.fc(x)``, ``library_model.generate(x)``."""
@@ -94,7 +106,20 @@ class Networks:
             if isinstance(value, Made) and isinstance(value.maker, Class):
                 yield from self.forwards_of(value.maker)
             else:
-                yield from self._forwards
+                yield from self.forwards
+                yield from self._methods_looked_up(value)
+
+    def _methods_looked_up(self, value: Value) -> Iterator[Function]:
+        """The methods that ``getattr(self, name)`` may mean instead of a layer."""
+        owner = self._looked_up_in(value)
+        if owner is None or not isinstance(value, Made):
+            return
+        for found in self.unwrapped(owner, value.module):
+            cls = found.cls if isinstance(found, Instance) else getattr(found, "maker", None)
+            if isinstance(cls, Class):
+                for method in cls.node.body:
+                    if isinstance(method, ast.FunctionDef) and not method.name.startswith("__"):
+                        yield Function(method, cls.module, bound=True)
 
     def forwards_of(self, cls: Class) -> list[Function]:
         """The ``forward`` that an instance of ``cls`` runs, its own or an inherited one."""
@@ -109,7 +134,8 @@ class Networks:
         )
 
     @cached_property
-    def _forwards(self) -> tuple[Function, ...]:
+    def forwards(self) -> tuple[Function, ...]:
+        """The ``forward`` of every first-party network."""
         return tuple(
             Function(node, module, bound=True)
             for module in self._resolver.project.modules
