@@ -46,6 +46,7 @@ from ..optimizer.options import Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
 from .base import Change, Example, Skip, Stage, Transform
 
+_DOUBLE_BACKWARD = "the step differentiates its gradients, which compiled code cannot"
 _FIRST_PYTORCH = {(3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
 """The first PyTorch release whose compiler runs on a Python version, from the release notes; earlier ones always do."""
 
@@ -106,6 +107,7 @@ class Compile(Transform):
         compiled = {network.node for network in compiled_networks(script.resolver)}
         trained = trained_networks(script.resolver, script.optimizers)
         final: dict[tuple[ast.stmt, str], _Final] = {}
+        unfit = _differentiated_twice(script, steps, trained)
         for step in steps:
             reason = refusal or _step_refusal(script, step)
             if reason is not None:
@@ -119,7 +121,13 @@ class Compile(Transform):
             for call, network, point in found:
                 if network.node in compiled:
                     continue
-                if isinstance(point, CompileObstacle):
+                if network.node in unfit:
+                    yield self.skip(
+                        call.path,
+                        call.span,
+                        f"{_DOUBLE_BACKWARD}{seen_at(unfit[network.node], call)}",
+                    )
+                elif isinstance(point, CompileObstacle):
                     yield self.skip(call.path, call.span, _said(point, call))
                 else:
                     final.setdefault((point.statement, point.code), _Final(step, network, point))
@@ -195,7 +203,7 @@ def _said(reason: Fact | str, place: Fact) -> str:
         case FrameworkUse():
             text = f"{reason.framework} runs the step in its own way"
         case _:
-            text = "the step differentiates its gradients, which compiled code cannot"
+            text = _DOUBLE_BACKWARD
     return f"{text}{seen_at(reason, place)}"
 
 
@@ -211,6 +219,21 @@ def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
         return "the script runs on the CPU, where compiling takes a C++ compiler and gains little (`--target cpu`)"
     frameworks = find_frameworks(script.resolver)
     return frameworks[0] if frameworks else script_compile_obstacle(script.resolver)
+
+
+def _differentiated_twice(
+    script: TrainingScript, steps: Sequence[StepCode], trained: Sequence[Model]
+) -> dict[ast.Call, Fact]:
+    """The networks that some step differentiates twice, and where: compiled, they would fail there."""
+    found: dict[ast.Call, Fact] = {}
+    for step in steps:
+        place = double_backward(script.resolver, step)
+        if place is not None:
+            for _, network, _ in compile_candidates(
+                script.resolver, step, trained, script.functions_run
+            ):
+                found.setdefault(network.node, place)
+    return found
 
 
 def _step_refusal(script: TrainingScript, step: StepCode) -> Fact | str | None:

@@ -30,9 +30,9 @@ from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import Edit, FileEdit, RemoveStatement, ReplaceExpression
 from .base import Change, Example, Skip, Stage, Transform
 
-_REASON = "it is only used on that device; no copy from the host, which no longer waits for it"
+_REASON = "it is only used on that device; made there, it needs no tensor on the host to be moved"
 _DRAW = "; the random numbers come from the device's generator: the same distribution, another stream for the same seed"
-_ALIAS_REASON = "every use of the alias is replaced, each with its dtype; nothing is copied from the host on the way"
+_ALIAS_REASON = "every use of the alias is replaced, each with its dtype; made on the device, they need no tensors on the host to be moved"
 _COMMENTS = "comments stand where the device would be written; left on the host"
 
 

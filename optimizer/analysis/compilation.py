@@ -9,12 +9,12 @@ from .classes import class_attribute
 from .compile_points import CompilePoint, compile_point
 from .facts import CallFact, DataLoader, Fact, Model
 from .forward_code import called_names
+from .gradient_graphs import may_build_gradient_graph
 from .graph_breaks import CompileObstacle, compile_obstacles
 from .loops import forward_calls
 from .models import models_in
 from .reach import Reached, reached_nodes
 from .resolver import Resolver
-from .signatures import call_argument
 from .steps import StepCode
 from .syntax import FunctionNode, Module
 
@@ -44,10 +44,9 @@ def compiled_networks(resolver: Resolver) -> tuple[Model, ...]:
 def double_backward(resolver: Resolver, step: StepCode) -> Fact | None:
     """A call in the step that keeps the graph of gradients, to differentiate them again."""
     for reached in reached_nodes(resolver, step.body, step.module, into_forward=True):
-        if isinstance(reached.node, ast.Call):
-            graph = call_argument(reached.node, "create_graph")
-            if isinstance(graph, ast.Constant) and graph.value is True:
-                return Fact(reached.module, reached.node)
+        node = reached.node
+        if isinstance(node, ast.Call) and may_build_gradient_graph(resolver, node, reached.module):
+            return Fact(reached.module, node)
     return None
 
 

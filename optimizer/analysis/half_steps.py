@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .facts import Fact, Model
 from .forward_code import called_names, forward_code, networks_run
+from .gradient_graphs import may_build_gradient_graph
 from .half_precision import half_precision_obstacles
 from .half_range import range_obstacles
 from .half_values import HalfTrace
@@ -94,8 +95,7 @@ def _in_the_whole_step(resolver: Resolver, step: StepCode) -> Obstacle | None:
         node = reached.node
         if not isinstance(node, ast.Call):
             continue
-        graph = call_argument(node, "create_graph")
-        if isinstance(graph, ast.Constant) and graph.value is True:
+        if may_build_gradient_graph(resolver, node, reached.module):
             why = "the step differentiates its gradients (a gradient penalty), which autocast does not cover"
             return Obstacle(reached.module, node, why)
         if "torch.autograd.grad" in called_names(resolver, reached):

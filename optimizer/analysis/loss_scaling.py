@@ -7,6 +7,7 @@ gradients are looked at, step each optimizer through the scaler, update the scal
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -103,15 +104,21 @@ def _unscalings(step: StepCode) -> Iterable[Unscaling]:
 
 def _applying(step: StepCode, reader: ast.stmt) -> list[Update]:
     """The updates that come next after ``reader``, all up to the next backward."""
-    later = [update for update in step.updates if update.statement.lineno > reader.lineno]
+    here = _position(reader)
+    later = [update for update in step.updates if _position(update.statement) > here]
     if not later:
         return []  # after the step, gradients are unscaled
-    backwards = [b.statement.lineno for b in step.backwards if b.statement.lineno > reader.lineno]
-    if backwards and min(backwards) <= min(update.statement.lineno for update in later):
+    backwards = [at for b in step.backwards if (at := _position(b.statement)) > here]
+    if backwards and min(backwards) <= min(_position(update.statement) for update in later):
         why = "gradients are looked at before the last backward pass of the step"
         raise _NotScalableError(step.module, reader, why)
-    end = min(backwards, default=later[-1].statement.lineno + 1)
-    return [update for update in later if update.statement.lineno < end]
+    end = min(backwards, default=(sys.maxsize, 0))
+    return [update for update in later if _position(update.statement) < end]
+
+
+def _position(node: ast.stmt | ast.expr) -> tuple[int, int]:
+    """Where ``node`` begins: several statements may share a line."""
+    return node.lineno, node.col_offset
 
 
 def _updated_below(step: StepCode) -> Iterable[ScalerUpdate]:
@@ -156,10 +163,13 @@ def _has_gradients(step: StepCode, update: Update) -> None:
 
 def _nothing_pending(step: StepCode, updated: Iterable[ScalerUpdate]) -> None:
     """The scale must not change between a backward pass and the step that applies its gradients."""
-    events = [(backward.statement.lineno, 0) for backward in step.backwards]
-    events += [(update.statement.lineno, 1) for update in step.updates]
-    events += [(update.node.end_lineno or update.node.lineno, 2) for update in updated]
-    kinds = [kind for _, kind in sorted(events)]
+    events = [(*_position(backward.statement), 0) for backward in step.backwards]
+    events += [(*_position(update.statement), 1) for update in step.updates]
+    events += [
+        (update.node.end_lineno or update.node.lineno, update.node.end_col_offset or 0, 2)
+        for update in updated
+    ]
+    kinds = [kind for *_, kind in sorted(events)]
     if (2, 1) in pairwise(kinds):
         why = "an optimizer steps on gradients of a backward pass before another update"
         raise _NotScalableError(step.module, step.updates[-1].node, why)

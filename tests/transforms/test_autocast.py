@@ -1738,3 +1738,40 @@ def test_without_a_gpu_nothing_changes(
         exec(text, names)
         runs.append(names["losses"])
     assert runs[0] == runs[1]
+
+
+def test_gradients_clipped_on_the_line_of_the_step_are_unscaled_first(
+    check_transformed: Callable[..., None],
+) -> None:
+    check_transformed(
+        """
+        import torch
+        from torch import nn
+
+        net = nn.Linear(2, 1).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for i in range(1000):
+            x = torch.randn(4, 2, device="cuda")
+            optimizer.zero_grad()
+            loss = net(x).mean()
+            loss.backward(); nn.utils.clip_grad_norm_(net.parameters(), 1.0); optimizer.step()
+        """,
+        """
+        import torch
+        from torch import nn
+
+        net = nn.Linear(2, 1).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for i in range(1000):
+            x = torch.randn(4, 2, device="cuda")
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = net(x).mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0); scaler.step(optimizer)
+            scaler.update()
+        """,
+        amp=AmpDtype.FP16,
+    )

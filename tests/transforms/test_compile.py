@@ -602,3 +602,35 @@ def test_object_made_out_of_sight(check_noop: Check) -> None:
         ),
         "no single place",
     )
+
+
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        "torch.autograd.grad(net(x).sum(), x, None, True, True)[0]",
+        "torch.autograd.grad(net(x).sum(), x, create_graph=penalty > 0)[0]",
+        "torch.autograd.grad(net(x).sum(), x, **options)[0]",
+    ],
+)
+def test_a_network_that_one_step_differentiates_twice_is_not_compiled_for_another(
+    check_noop: Callable[..., None], gradient: str
+) -> None:
+    source = f"""
+import torch
+from torch import nn
+from settings import options, penalty
+
+net = nn.Linear(2, 1).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+for i in range(100000):
+    x = torch.randn(4, 2, device="cuda", requires_grad=True)
+    optimizer.zero_grad()
+    {gradient}.norm().backward()
+    optimizer.step()
+for i in range(100000):
+    x = torch.randn(4, 2, device="cuda")
+    optimizer.zero_grad()
+    net(x).mean().backward()
+    optimizer.step()
+"""
+    check_noop(source, "differentiates its gradients")
