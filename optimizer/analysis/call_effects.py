@@ -43,7 +43,7 @@ class Effect:
 
     ``in_result``: the result holds it. ``kept_in``: so does this object. ``enters``: it becomes these parameters.
     ``any_forward``: a layer that is not known may get it. ``escape`` says why it cannot be followed; ``prints`` that it is turned into text, ``formats`` that it is as by
-    ``str.format``.
+    ``str.format``. Not ``certain`` when what comes out may be no tensor with a graph.
     """
 
     in_result: bool = False
@@ -53,6 +53,7 @@ class Effect:
     escape: str | None = None
     prints: bool = False
     formats: bool = False
+    certain: bool = True
 
 
 _ENDS = Effect()
@@ -94,7 +95,7 @@ class CallEffects:
             case Made(_, _, External(name)) if is_loss_name(name):
                 return _GOES_ON
             case Made(_, _, External(name)) if passes_graph_on(name):
-                return Effect(in_result=True, kept_in=func)  # a torchmetrics metric
+                return Effect(in_result=True, kept_in=func, certain=False)  # a torchmetrics metric
             case _ if isinstance(func, ast.Attribute):
                 return self._to_method(call, func, module)
             case _:
@@ -156,7 +157,8 @@ class CallEffects:
         if method in REPORTING_METHODS or steps_schedule:
             return _ENDS
         if mutates(method):
-            return Effect(in_result=True, kept_in=receiver)
+            is_object = bool(makers) and not any(m.startswith("torch.") for m in makers)
+            return Effect(in_result=True, kept_in=receiver, certain=not is_object)
         if method in TENSOR_METHODS or self._networks.is_network(receiver, module):
             return _GOES_ON
         return _ENDS if reports or method in GRAPH_FREE_METHODS else _lost(call)

@@ -66,6 +66,9 @@ class _Finder:
             return
         for module in self._resolver.project.modules:
             for node in module.nodes:
+                is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                if is_function and self._proof.networks.is_part_of_network(node, module):
+                    continue
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
                     self._plan(node, module, self._network_calls(node, module))
         self._plan_callers()
@@ -87,7 +90,7 @@ class _Finder:
         if not calls:
             return
         if not isinstance(owner, ast.Module):
-            if self._proof.networks.is_part_of_network(owner, module) or self._is_dead(owner):
+            if self._is_dead(owner):
                 return
             if self._can_decorate(owner, module):
                 region = Region(module, tuple(owner.body))
@@ -256,6 +259,10 @@ class _Finder:
                     by_owner.setdefault((owner, site.module), []).append(site.call)
             for (owner, owner_module), calls in by_owner.items():
                 assert isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
+                if not isinstance(owner, ast.Module) and (
+                    self._proof.networks.is_part_of_network(owner, owner_module)
+                ):
+                    continue
                 self._plan(owner, owner_module, calls)
                 if isinstance(owner, ast.FunctionDef) and not set(calls) <= self._handled:
                     pending.append(owner)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .additions import Additions
 from .attribute_reads import AttributeReads
@@ -302,6 +302,7 @@ class GradientFlow:
         if self._losses_train and self._known.effects.feeds_loss(call, module):
             return Escape(module, call, "feeds a loss")
         for effect in self._known.effects.of(call, place.node, module):
+            place = replace(place, certain=place.certain and effect.certain)
             if effect.escape is not None:
                 return Escape(module, call, effect.escape)
             is_text = effect.prints and not (effect.formats and _is_scalar(place.node))
