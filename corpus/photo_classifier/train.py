@@ -1,4 +1,4 @@
-"""Tell sunsets, seas and meadows apart: a small CNN on photos of a few megapixels, read straight from JPEG."""
+"""Tell sunsets, seas and meadows apart: a small CNN on photos of a megapixel, read straight from JPEG."""
 import argparse
 import csv
 from pathlib import Path
