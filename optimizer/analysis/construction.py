@@ -229,7 +229,7 @@ class ConstructionFinder:
         if any(k.arg == "generator" for k in step.keywords):
             return "the generator it draws from belongs to the CPU"
         if method not in _EXACT_METHODS:
-            return f"`.{method}` would run on the GPU, where it may round differently"
+            return f"`.{method}` would run on the device instead, with other operands or other rounding"
         return None
 
     def draw_refusal(self, move: ast.expr, module: Module) -> str | None:

@@ -138,7 +138,8 @@ class DeviceCode:
         shape = self._filled_shape(data, module)
         if shape is None or not isinstance(data, ast.Call):
             code = module.code(data)
-            return self._call("tensor", code, dtype, device, module, says_dtype=True)
+            says_dtype = _inferred_dtype(data) != dtype
+            return self._call("tensor", code, dtype, device, module, says_dtype=says_dtype)
         name = next(iter(self._resolver.names(data.func, module))).rpartition(".")[2]
         new = self._call(
             name, module.code(shape), dtype, device, module, says_dtype=dtype != DEFAULT_DTYPE
@@ -170,3 +171,17 @@ class DeviceCode:
         said = f", dtype={kind.code}" if says_dtype else ""
         edits = (*function.edits, *(kind.edits if says_dtype else ()))
         return NewCode(f"{function.code}({arguments}{said}, device={device})", edits)
+
+
+def _inferred_dtype(data: ast.expr) -> str | None:
+    """The dtype ``torch.tensor`` gives a list of numbers, None when they are not written out."""
+    numbers = [node.value for node in ast.walk(data) if isinstance(node, ast.Constant)]
+    written_out = all(
+        isinstance(node, ast.List | ast.Tuple | ast.UnaryOp | ast.USub | ast.Constant | ast.Load)
+        for node in ast.walk(data)
+    )
+    if not numbers or not written_out:
+        return None
+    if all(type(number) is int for number in numbers):
+        return "long"
+    return "float32" if all(type(n) in {int, float} for n in numbers) else None

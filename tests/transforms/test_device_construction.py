@@ -65,9 +65,7 @@ IN_ONE_EXPRESSION = {
         "y = torch.rand(n, device=device)\nx = torch.zeros(n, dtype=y.dtype, device=y.device)"
     ),
     "x = torch.FloatTensor(n, 3).to(device)": "x = torch.empty(n, 3, device=device)",
-    "x = torch.LongTensor([1, 2]).to(device)": (
-        "x = torch.tensor([1, 2], dtype=torch.long, device=device)"
-    ),
+    "x = torch.LongTensor([1, 2]).to(device)": ("x = torch.tensor([1, 2], device=device)"),
     "x = torch.LongTensor(n).random_(5).to(device)": (
         "x = torch.empty(n, dtype=torch.long, device=device).random_(5)"
     ),
@@ -366,7 +364,7 @@ LEFT = {
     "x = torch.tensor(y).to(device)": "may be a tensor already",
     "x = torch.linspace(0, 1, n).to(device)": "rounds differently",
     "x = torch.arange(0, 1, 0.1).to(device)": "rounds differently",
-    "x = torch.randn(n).exp().to(device)": "`.exp` would run on the GPU",
+    "x = torch.randn(n).exp().to(device)": "`.exp` would run on the device",
     "x = torch.normal(y, 1.0).to(device)": "takes no device",
     "x = torch.randn(n).to(y)": "could not be traced to a device",
     "x = torch.randn(n).cuda(y)": "may be None",
