@@ -45,6 +45,10 @@ _SAME_TYPE_WRITES = frozenset(
     "addmm_ addbmm_ baddbmm_ addmv_ addr_ lerp_".split()
 )
 _SAME_TYPE_METHODS = frozenset({"lerp", "index_add", "index_copy", "masked_scatter"})
+_OTHER_TYPES = frozenset(
+    f"torch.{name}"
+    for name in "bool uint8 int8 int16 int32 int64 short int long complex64 complex128".split()
+)
 _SPARSE_METHODS = frozenset({"to_sparse", "to_sparse_csr", "to_sparse_coo", "sparse_mask"})
 _GRADIENT_HOOKS = frozenset(
     "register_hook register_full_backward_hook register_full_backward_pre_hook register_backward_hook "
@@ -64,9 +68,7 @@ def half_precision_obstacles(resolver: Resolver, nodes: Iterable[Reached]) -> It
             finding = _first(resolver, reached, _CALL_CHECKS)
         elif isinstance(node, ast.Assign):
             finding = _indexed_write(resolver, node, reached.module)
-        elif isinstance(node, ast.Compare) and any(
-            isinstance(n, ast.Attribute) and n.attr == "dtype" for n in ast.walk(node)
-        ):
+        elif isinstance(node, ast.Compare) and _tests_float_type(resolver, node, reached.module):
             finding = ("tests the type of a tensor", False)
         if finding is not None:
             yield Obstacle(reached.module, node, *finding)
@@ -78,6 +80,15 @@ def _first(
     checks: Iterable[Callable[[Resolver, Reached], _Finding]],
 ) -> _Finding:
     return next((found for check in checks if (found := check(resolver, reached))), None)
+
+
+def _tests_float_type(resolver: Resolver, node: ast.Compare, module: Module) -> bool:
+    """Whether ``node`` compares a ``.dtype`` with anything but types that autocast leaves alone."""
+    sides = [node.left, *node.comparators]
+    if not any(isinstance(side, ast.Attribute) and side.attr == "dtype" for side in sides):
+        return False
+    named = {name for side in sides for name in resolver.names(side, module)}
+    return not named or not named <= _OTHER_TYPES
 
 
 def _loss_of_probabilities(resolver: Resolver, reached: Reached) -> _Finding:

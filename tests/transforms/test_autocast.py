@@ -1551,6 +1551,7 @@ def test_autograd_function_that_says_its_type(rewrite: Rewrite, name: str) -> No
         "return self.fc(x).masked_fill(x > 0, float('-inf'))",
         "return self.fc(x) + x[0].masked_fill(x[0] > 0, -1e4) + 1e-6",
         "self.table[3] = 1\nreturn self.fc(x)",
+        "if x.dtype == torch.long:\n    x = x.float()\nreturn self.fc(x)",
         "for i in range(2):\n    x[i] = x[i] * 2\nreturn self.fc(x)",
         "return self.fc(x).scatter_(1, self.index, 1.0)",
     ],
