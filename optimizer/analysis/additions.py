@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from .attribute_reads import literal_name
@@ -14,6 +15,16 @@ from .signatures import parameter_of
 from .syntax import FunctionNode, Module
 
 _MOST_ALIASES = 6
+_Stored = tuple[ast.expr, Module]
+
+
+@dataclass
+class _Found:
+    """What is put into names (by binding) and attributes (by name), and what attributes are assigned."""
+
+    bindings: dict[Binding, list[_Stored]] = field(default_factory=dict[Binding, list[_Stored]])
+    attributes: dict[str, list[_Stored]] = field(default_factory=dict[str, list[_Stored]])
+    assigned: dict[str, list[_Stored]] = field(default_factory=dict[str, list[_Stored]])
 
 
 class Additions:
@@ -25,13 +36,17 @@ class Additions:
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
 
-    def to_binding(self, binding: Binding) -> list[tuple[ast.expr, Module]]:
+    def to_binding(self, binding: Binding) -> list[_Stored]:
         """What is put into the object that ``binding`` gives its name."""
-        return self._by_binding.get(binding, [])
+        return self._found.bindings.get(binding, [])
 
-    def to_attribute(self, name: str) -> list[tuple[ast.expr, Module]] | None:
-        """What is assigned to, or put into, attributes called ``name``; None when nobody does."""
-        return self._by_attribute.get(name)
+    def to_attribute(self, name: str) -> list[_Stored]:
+        """What is put into the objects that attributes called ``name`` hold."""
+        return self._found.attributes.get(name, [])
+
+    def assigned_to_attribute(self, name: str) -> list[_Stored]:
+        """What attributes called ``name`` are assigned."""
+        return self._found.assigned.get(name, [])
 
     def is_stored_on_self(self, name: str) -> bool:
         """Whether a method assigns ``self.<name>``, so that the name need not mean what it does on a tensor."""
@@ -44,37 +59,20 @@ class Additions:
         )
 
     @cached_property
-    def _by_binding(self) -> dict[Binding, list[tuple[ast.expr, Module]]]:
-        return self._found[0]
-
-    @cached_property
-    def _by_attribute(self) -> dict[str, list[tuple[ast.expr, Module]]]:
-        return self._found[1]
-
-    @cached_property
-    def _found(
-        self,
-    ) -> tuple[
-        dict[Binding, list[tuple[ast.expr, Module]]], dict[str, list[tuple[ast.expr, Module]]]
-    ]:
-        bindings: dict[Binding, list[tuple[ast.expr, Module]]] = {}
-        attributes: dict[str, list[tuple[ast.expr, Module]]] = {}
+    def _found(self) -> _Found:
+        found = _Found()
         for module in self._resolver.project.modules:
             for target, value in _assigned(module):
                 if isinstance(target, ast.Attribute):
-                    attributes.setdefault(target.attr, []).append((value, module))
-            for call in module.calls:
-                name = literal_name(call) if getattr(call.func, "id", "") == "setattr" else None
-                if name is not None and len(call.args) == 3:
-                    attributes.setdefault(name, []).append((call.args[2], module))
+                    found.assigned.setdefault(target.attr, []).append((value, module))
             for target, value in _added(module):
                 for holder, owner in self.holders(target, module):
                     if isinstance(holder, ast.Attribute):
-                        attributes.setdefault(holder.attr, []).append((value, module))
+                        found.attributes.setdefault(holder.attr, []).append((value, module))
                     else:
                         for binding in _bindings(holder, owner):
-                            bindings.setdefault(binding, []).append((value, module))
-        return bindings, attributes
+                            found.bindings.setdefault(binding, []).append((value, module))
+        return found
 
     def holders(
         self, expression: ast.expr, module: Module
@@ -147,8 +145,13 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]
     return [pair for element in target.elts for pair in _pairs(element, value)]
 
 
-def _assigned(module: Module) -> Iterable[tuple[ast.expr, ast.expr]]:
-    return (pair for node in module.nodes for pair in assignments(node))
+def _assigned(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
+    for node in module.nodes:
+        yield from assignments(node)
+    for call in module.calls:
+        name = literal_name(call) if getattr(call.func, "id", "") == "setattr" else None
+        if name is not None and len(call.args) == 3:
+            yield ast.Attribute(call.args[0], name, ast.Store()), call.args[2]
 
 
 def added(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

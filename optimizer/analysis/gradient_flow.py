@@ -290,6 +290,9 @@ class GradientFlow:
                     lookup = module.scope(use).lookup(holder.id)
                     if lookup and lookup[0] is found[0] and isinstance(use.ctx, ast.Load):
                         self._go_from(place, use, module)
+                if found[0].parent is None:
+                    for use, user in reads_elsewhere(self._known.resolver, module, holder.id):
+                        self._go_elsewhere(place, use, user)
             elif not self._known.gradients.is_plain_attribute(holder.attr):
                 for read, owner in self._known.reads.of(holder.attr, self._region):
                     self._go_elsewhere(place, read, owner)

@@ -19,8 +19,9 @@ from .graph_names import (
     INDEX_OF_PAIR,
     gives_no_graph,
     makes_no_tensor,
+    passes_graph_on,
 )
-from .models import is_loss_name
+from .models import is_loss_name, is_module_value
 from .networks import Networks
 from .reach import lexical_nodes
 from .reaching import reaching_bindings
@@ -194,7 +195,7 @@ class Gradients:
             case Literal() | Option() | Made(_, _, Class()):
                 return True
             case Made(_, _, External(name)):
-                is_object = self._networks.is_network_value(value) or is_loss_name(name)
+                is_object = is_module_value(self._resolver, value) or is_loss_name(name)
                 return is_object or makes_no_tensor(name)
             case _:
                 return False
@@ -212,9 +213,13 @@ class Gradients:
             return all(self._global(owner, node.attr) for owner in owners)
         if any(self._is_library_network(value) for value in base):
             return False  # a parameter of a layer
-        stored = self._additions.to_attribute(node.attr)
-        if stored is not None:
-            return all(self.free(value, owner) for value, owner in stored)
+        if not all(
+            self.free(value, owner) for value, owner in self._additions.to_attribute(node.attr)
+        ):
+            return False
+        assigned = self._additions.assigned_to_attribute(node.attr)
+        if assigned:
+            return all(self.free(value, owner) for value, owner in assigned)
         if node.attr == "__dict__":
             return False
         if node.attr in self._properties:
@@ -262,7 +267,8 @@ class Gradients:
             case External("builtins.getattr"):
                 return self._getattr(node, module)
             case External(name):
-                return gives_no_graph(name) or self._arguments(node, module)
+                known = passes_graph_on(name) and self._arguments(node, module)
+                return gives_no_graph(name) or known
             case Class():
                 return True
             case Function(function, owner):
@@ -283,7 +289,10 @@ class Gradients:
         name = literal_name(node)
         if name is None or self._networks.is_network(node.args[0], module):
             return False
-        stored = self._additions.to_attribute(name) or []
+        stored = [
+            *self._additions.to_attribute(name),
+            *self._additions.assigned_to_attribute(name),
+        ]
         return self._arguments(node, module) and all(self.free(v, owner) for v, owner in stored)
 
     def _arguments(self, node: ast.Call, module: Module) -> bool:

@@ -1,0 +1,71 @@
+"""What is surely a size, and what is surely data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.host_data import HostData
+from torchopt_cli.optimizer.analysis.legacy_tensors import legacy_dtype, takes_sizes
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+Script = Callable[..., TrainingScript]
+HEAD = """
+import argparse
+import numpy as np
+import torch
+from elsewhere import x, unknown
+p = argparse.ArgumentParser()
+p.add_argument("--n", type=int, default=3)
+p.add_argument("--text", default=3)
+args = p.parse_args()
+batch = x.size(0)
+values = [1, 2]
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sizes"),
+    [
+        ("3", True),
+        ("2, unknown", True),
+        ("*x.shape", True),
+        ("x.size()", True),
+        ("x.shape[0] * 2", True),
+        ("batch", True),
+        ("len(values)", True),
+        ("args.n", True),
+        ("", True),
+        ("values", False),
+        ("[[1, 2]]", False),
+        ("(2, 3)", False),
+        ("np.ones((2, 3))", False),
+        ("0.5 * np.random.normal(0, 1, (3,))", False),
+        ("np.random.randint(0, 5, batch)", False),
+        ("np.random.randint(0, 5)", None),
+        ("np.prod([2, 3])", None),
+        ("unknown", None),
+        ("*unknown", None),
+        ("args.text", None),
+    ],
+)
+def test_arguments_of_a_typed_constructor(
+    script: Script, arguments: str, sizes: bool | None
+) -> None:
+    found = script(f"{HEAD}\nMAKE({arguments})\n")
+    (call,) = [c for c in found.entry.calls if getattr(c.func, "id", "") == "MAKE"]
+    assert takes_sizes(HostData(found.resolver), call, found.entry) is sizes
+
+
+@pytest.mark.parametrize(
+    ("names", "dtype"),
+    [
+        ({"torch.cuda.FloatTensor", "torch.Tensor"}, "float32"),
+        ({"torch.LongTensor"}, "long"),
+        ({"torch.cuda.HalfTensor", "torch.FloatTensor"}, None),
+        ({"torch.tensor"}, None),
+    ],
+)
+def test_dtype_of_tensor_types(names: set[str], dtype: str | None) -> None:
+    assert legacy_dtype(frozenset(names)) == dtype
