@@ -25,6 +25,7 @@ from .scopes import (
     Iterated,
     Managed,
     Parameter,
+    Path,
     StarImport,
     Untraceable,
 )
@@ -238,7 +239,7 @@ class Resolver:
             case Assigned(value, path):
                 return select(self, self.values(value, module), path)
             case Iterated(iterable, path):
-                return select(self, self._elements(self.values(iterable, module)), path)
+                return self._parts_of_elements(self.values(iterable, module), path)
             case Managed(context, path):
                 return select(self, self.values(context, module), path)
             case Imported() as source:
@@ -299,6 +300,25 @@ class Resolver:
             or spawned_argument(self, function, name)
             or frozenset([Unknown(f"parameter {name} of {function.name}")])
         )
+
+    def _parts_of_elements(self, iterables: Values, path: Path) -> Values:
+        """What ``path`` leads to in each element, looked for behind ``zip`` and ``reversed``."""
+        found: set[Value] = set()
+        for value in iterables:
+            source, rest = value, path
+            match value:
+                case Made(call, _, External("builtins.zip")) if path and isinstance(path[0], int):
+                    rest = path[1:]
+                    source = call.args[path[0]] if path[0] < len(call.args) else value
+                case Made(call, _, External("builtins.reversed")) if call.args:
+                    source = call.args[0]
+                case _:
+                    pass
+            if isinstance(source, ast.expr) and isinstance(value, Made):
+                found |= self._parts_of_elements(self.values(source, value.module), rest)
+            else:
+                found |= select(self, self._elements(frozenset([value])), path)
+        return frozenset(found)
 
     def _elements(self, iterables: Values) -> Values:
         found: set[Value] = set()

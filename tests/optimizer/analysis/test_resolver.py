@@ -241,3 +241,8 @@ def test_settings_that_exec_may_override_are_not_taken_at_their_word(ask: Ask) -
 
 def test_reading_globals_overrides_nothing(ask: Ask) -> None:
     assert ask("workers = 0\nname = globals()['__name__']\nASK(workers)") == {0}
+
+
+def test_elements_behind_zip_and_reversed(ask: Ask) -> None:
+    assert ask("for a, (b, c) in zip([1], reversed([(2, 3)])):\n    ASK(c)") == {3}
+    assert ask("for a, b in zip(first, [4]):\n    ASK(b)") == {4}
