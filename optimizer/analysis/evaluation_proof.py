@@ -126,9 +126,11 @@ class EvaluationProof:
     ) -> Iterator[Source]:
         """The expressions that compute something which may have a graph."""
         for node in lexical_nodes(roots):
-            changed = _changed_in_place(node)
-            if changed is not None and not self._gradients.free(changed, module):
-                yield Source(changed, module, False, called, in_place=True)
+            for changed, added in _changed_in_place(node):
+                if not (
+                    self._gradients.free(changed, module) and self._gradients.free(added, module)
+                ):
+                    yield Source(changed, module, False, called, in_place=True)
             if not isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript):
                 continue
             is_store = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
@@ -198,11 +200,11 @@ class EvaluationProof:
                 return
 
 
-def _changed_in_place(node: ast.AST) -> ast.expr | None:
-    """The tensor that ``x += y`` or ``x.mul_(y)`` changes."""
+def _changed_in_place(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The tensor that ``x += y`` or ``x.mul_(y)`` changes, and what it is changed by."""
     if isinstance(node, ast.AugAssign):
-        return node.target
+        yield node.target, node.value
     func = node.func if isinstance(node, ast.Call) else None
     if isinstance(func, ast.Attribute) and mutates(func.attr) and func.attr.endswith("_"):
-        return func.value
-    return None
+        assert isinstance(node, ast.Call)
+        yield func.value, node

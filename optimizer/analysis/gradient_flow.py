@@ -137,8 +137,8 @@ class GradientFlow:
     def _go(self, place: _Place, node: ast.expr) -> None:
         self._pending.append(_Place(node, place.module, place.context, place.certain))
 
-    def _go_from(self, place: _Place, use: ast.Name, module: Module) -> None:
-        """On to a use of a variable, in this run of the function or, for a closure, in any."""
+    def _go_from(self, place: _Place, use: ast.expr, module: Module) -> None:
+        """On to a use of a variable or attribute, in this run of the function or, elsewhere, in any."""
         if module is place.module and module.function(use) is module.function(place.node):
             self._go(place, use)
         else:
@@ -281,21 +281,40 @@ class GradientFlow:
             if key in self._kept:
                 continue
             self._kept.add(key)
-            if isinstance(holder, ast.Name):
-                found = module.scope(holder).lookup(holder.id)
-                if found is None:
-                    why = f"is kept in `{holder.id}`, which could not be followed,"
-                    return Escape(module, target, why)
-                for use in module.names_of(holder.id):
-                    lookup = module.scope(use).lookup(holder.id)
-                    if lookup and lookup[0] is found[0] and isinstance(use.ctx, ast.Load):
-                        self._go_from(place, use, module)
-                if found[0].parent is None:
-                    for use, user in reads_elsewhere(self._known.resolver, module, holder.id):
-                        self._go_elsewhere(place, use, user)
-            elif not self._known.gradients.is_plain_attribute(holder.attr):
-                for read, owner in self._known.reads.of(holder.attr, self._region):
-                    self._go_elsewhere(place, read, owner)
+            if isinstance(holder, ast.Attribute):
+                self._keep_in_attribute(holder.attr, place)
+            elif (escape := self._keep_in_name(holder, module, place)) is not None:
+                return escape
+        return None
+
+    def _keep_in_attribute(self, name: str, place: _Place) -> None:
+        if self._known.gradients.is_plain_attribute(name):
+            return
+        later = list(self._known.reads.of(name, self._region))
+        for read, owner in later:
+            self._go_elsewhere(place, read, owner)
+        # What is assigned anew in every run of its function is still read in this very run.
+        own = place.module.statement(place.node)
+        for read, owner in self._known.reads.of(name, self._region | {own}):
+            if (read, owner) not in later:
+                self._go_from(place, read, owner)
+
+    def _keep_in_name(self, holder: ast.Name, module: Module, place: _Place) -> Escape | None:
+        found = module.scope(holder).lookup(holder.id)
+        if found is None:
+            why = f"is kept in `{holder.id}`, which could not be followed,"
+            return Escape(module, holder, why)
+        for use in module.names_of(holder.id):
+            lookup = module.scope(use).lookup(holder.id)
+            if lookup is None or lookup[0] is not found[0] or not isinstance(use.ctx, ast.Load):
+                continue
+            if found[0].node is module.function(use):
+                self._go_from(place, use, module)
+            else:
+                self._go_elsewhere(place, use, module)  # it outlives this run
+        if found[0].parent is None:
+            for use, user in reads_elsewhere(self._known.resolver, module, holder.id):
+                self._go_elsewhere(place, use, user)
         return None
 
     # Calls and returns
