@@ -15,9 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from .environment import Environment, Version
+from .environment import Environment, Version, find_python, inspect_environment
 from .errors import TorchoptError
 from .options import NEWEST_TORCH, OLDEST_TORCH, AmpDtype, Options, Target, Tier
+from .requirements import TorchRequirement, required_torch
 
 _E = TypeVar("_E", bound=Enum)
 
@@ -70,19 +71,37 @@ class Settings:
         said = {key: value for key, value in vars(self).items() if value is not None}
         return replace(base, **said)
 
-    def options(self, environment: Environment) -> Options:
-        """The options of a rewrite for ``environment``.
+    def options_in(self, folder: Path) -> Options:
+        """The options of a rewrite of the scripts in ``folder``.
+
+        They are for the interpreter that runs them and the torch it has; where it has none, for the
+        torch that the project requires, else the newest. Raises :class:`TorchoptError` as
+        :meth:`options` does.
+        """
+        environment = inspect_environment(find_python(self.python))
+        unknown = self.torch is None and environment.torch_version is None
+        return self.options(environment, required_torch(folder) if unknown else None)
+
+    def options(
+        self, environment: Environment, required: TorchRequirement | None = None
+    ) -> Options:
+        """The options of a rewrite for ``environment``, and for the torch ``required`` if that has none.
 
         Raises :class:`TorchoptError` when the script would run under a torch older than
         :data:`OLDEST_TORCH`.
         """
-        torch_version = self.torch or environment.torch_version or NEWEST_TORCH
+        torch_version = self.torch or environment.torch_version
+        if torch_version is None:
+            torch_version = required.version if required else NEWEST_TORCH
         if torch_version < OLDEST_TORCH:
             version, oldest = (".".join(map(str, v)) for v in (torch_version, OLDEST_TORCH))
-            where = "" if self.torch else f" in {environment.python}"
+            where = "" if self.torch or required else f" in {environment.python}"
+            advice = f" (`--torch {oldest}` or newer writes for that all the same)"
             raise TorchoptError(
-                f"--torch: torch {version}{where} is older than {oldest}, the oldest that torchopt "
-                "writes for"
+                f"{'' if required else '--torch: '}torch {version}{where} is older than {oldest}, "
+                f"the oldest that torchopt writes for{advice if required else ''}",
+                required.path if required else None,
+                required.line if required else None,
             )
         defaults = Options()
         return Options(

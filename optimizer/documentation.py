@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..transforms.base import Transform
-from ..transforms.registry import all_transforms
+from ..transforms.registry import all_transforms, broken_transforms
 from .commands.catalogue import example_diff, stage_label, summary
 
 _INDEX = "README.md"
@@ -65,4 +65,6 @@ def _index(transforms: Sequence[Transform]) -> str:
 
 
 if __name__ == "__main__":
+    for broken in broken_transforms():
+        raise broken.error
     write(Path(sys.argv[1]), all_transforms())

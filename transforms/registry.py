@@ -3,30 +3,64 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from types import ModuleType
 
 from .base import Transform
 
 _NOT_TRANSFORMS = frozenset({"base", "registry"})
 
 
+@dataclass(frozen=True)
+class BrokenTransform:
+    """A module of this package that cannot be imported; its transforms are missing, the others are not."""
+
+    name: str
+    path: Path | None
+    error: Exception
+
+
 @cache
 def all_transforms() -> tuple[Transform, ...]:
     """One instance of every transform, in the order they are applied."""
-    package = __package__ or ""
-    classes: dict[str, type[Transform]] = {}
-    for module_info in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        if module_info.name in _NOT_TRANSFORMS:
-            continue
-        module = importlib.import_module(f"{package}.{module_info.name}")
-        for value in vars(module).values():
-            if (
-                isinstance(value, type)
-                and issubclass(value, Transform)
-                and value.__module__ == module.__name__
-            ):
-                classes[value.name] = value
+    classes = {
+        value.name: value
+        for module in _modules()
+        if not isinstance(module, BrokenTransform)
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Transform)
+        and value.__module__ == module.__name__
+    }
     return tuple(
         sorted((cls() for cls in classes.values()), key=lambda t: (t.stage, t.rank, t.name))
     )
+
+
+def broken_transforms() -> tuple[BrokenTransform, ...]:
+    """The modules that cannot be imported."""
+    return tuple(module for module in _modules() if isinstance(module, BrokenTransform))
+
+
+@cache
+def _modules() -> tuple[ModuleType | BrokenTransform, ...]:
+    package = importlib.import_module(__package__ or "")
+    return tuple(
+        _imported(f"{package.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(package.__path__)
+        if found.name not in _NOT_TRANSFORMS
+    )
+
+
+def _imported(name: str) -> ModuleType | BrokenTransform:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        transform = name.rpartition(".")[2].replace("_", "-")
+        spec = importlib.util.find_spec(name)
+        path = Path(spec.origin) if spec is not None and spec.origin else None
+        return BrokenTransform(transform, path, error)

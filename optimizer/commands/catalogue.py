@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ExitCode, TorchoptError
-from ..terminal import painter
+from ..terminal import painter, print_error
 from .flags import Action
 
 if TYPE_CHECKING:
@@ -49,9 +49,20 @@ def stage_label(transform: Transform) -> str:
     return transform.stage.name.lower().replace("_", " ")
 
 
+def report_broken_transforms() -> None:
+    """Tell about the transforms that are missing because their modules cannot be imported."""
+    from ...transforms.registry import broken_transforms
+    from ..transaction import internal_error
+
+    for broken in broken_transforms():
+        message = f"{broken.name} is left out: {internal_error(broken.error)}"
+        print_error(TorchoptError(message, broken.path))
+
+
 def _rules(_: tuple[str, ...]) -> int:
     from ...transforms.registry import all_transforms
 
+    report_broken_transforms()
     transforms = all_transforms()
     width = max((len(transform.name) for transform in transforms), default=0)
     for transform in transforms:
@@ -68,6 +79,7 @@ def _explain(name: str) -> int:
     from ..config import suggestion
 
     known = {transform.name: transform for transform in all_transforms()}
+    report_broken_transforms()
     if name not in known:
         raise TorchoptError(f"explain: no transform is called {name!r}{suggestion(name, known)}")
     transform = known[name]

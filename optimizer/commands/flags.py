@@ -38,7 +38,9 @@ Gpus: TypeAlias = Annotated[
 Torch: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--torch", metavar="VERSION", help="Write for this torch (default: the interpreter's)."
+        "--torch",
+        metavar="VERSION",
+        help="Write for this torch (default: the interpreter's, else the project's requirement).",
     ),
 ]
 Amp: TypeAlias = Annotated[

@@ -14,7 +14,6 @@ import typer
 
 from ..config import Format, Settings, load_settings
 from ..discovery import discover
-from ..environment import find_python, inspect_environment
 from ..errors import ExitCode, TorchoptError
 from ..options import Options
 from ..terminal import display_path, painter, print_error, print_note, with_progress
@@ -86,11 +85,13 @@ def rewrite(
 def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str, ...]) -> int:
     from ...transforms.registry import all_transforms
     from ..pipeline import rewrite_all
+    from .catalogue import report_broken_transforms
 
     folder = paths[0] if paths[0].is_dir() else paths[0].parent
     settings = flags.over(load_settings(folder))
     options_in = _options_in_folder(flags)
     transforms = all_transforms()
+    report_broken_transforms()
     _note_what_cannot_run(transforms, options_in(folder))
     discovery = discover(paths)
     scripts = with_progress(discovery.scripts, "Rewriting")
@@ -115,8 +116,7 @@ def _options_in_folder(flags: Settings) -> Callable[[Path], Options]:
 
     @cache
     def options_in(folder: Path) -> Options:
-        settings = flags.over(load_settings(folder))
-        return settings.options(inspect_environment(find_python(settings.python)))
+        return flags.over(load_settings(folder)).options_in(folder)
 
     return options_in
 

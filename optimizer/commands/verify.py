@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from ..config import Format, Settings, load_settings
-from ..environment import find_python, inspect_environment
+from ..environment import find_python
 from ..errors import ExitCode
 from ..options import Tier
 from ..terminal import display_path, print_error, progress_bar
@@ -146,8 +146,10 @@ def _verify_rewrite(
     """Rewrite ``script`` in memory and verify that; None when there is nothing to rewrite."""
     from ...transforms.registry import all_transforms
     from ..pipeline import rewrite_all
+    from .catalogue import report_broken_transforms
 
-    options = settings.options(inspect_environment(find_python(settings.python)))
+    report_broken_transforms()
+    options = settings.options_in(script.parent)
     done = rewrite_all([script], all_transforms(), lambda _: options)
     if not done.results:
         raise done.errors[0]

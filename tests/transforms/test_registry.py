@@ -1,0 +1,53 @@
+"""How transforms are found."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from torchopt_cli.optimizer.cli import main
+from torchopt_cli.transforms import registry
+
+
+@pytest.fixture
+def _anew() -> Iterator[None]:
+    """The registry as at the start of a process, before and after."""
+    for turn in range(2):
+        registry.all_transforms.cache_clear()
+        registry._modules.cache_clear()  # pyright: ignore[reportPrivateUsage]
+        if turn == 0:
+            yield
+
+
+def test_every_module_can_be_imported() -> None:
+    assert registry.broken_transforms() == ()
+
+
+@pytest.mark.usefixtures("_anew")
+def test_a_module_that_cannot_be_imported_is_reported_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import_module = importlib.import_module
+
+    def importing(name: str) -> ModuleType:
+        if name.endswith(".pin_memory"):
+            raise SyntaxError("invalid syntax")
+        return import_module(name)
+
+    monkeypatch.setattr(importlib, "import_module", importing)
+    names = {transform.name for transform in registry.all_transforms()}
+    assert "pin-memory" not in names
+    assert "no-grad" in names
+    [broken] = registry.broken_transforms()
+    assert broken.path is not None
+    assert (broken.name, broken.path.name) == ("pin-memory", "pin_memory.py")
+    assert main(["rules"]) == 0
+    out, err = capsys.readouterr()
+    assert "no-grad" in out
+    assert "pin-memory is left out: internal error: SyntaxError" in err
+    assert len(err.splitlines()) == 1
+    assert main(["explain", "no-grad"]) == 0
+    assert main(["explain", "pin-memory"]) == 2
