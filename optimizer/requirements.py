@@ -28,6 +28,7 @@ _LINE = re.compile(
 _WHEEL = re.compile(r"/torch-(\d+)\.(\d+)")
 _CLAUSE = re.compile(r"(===?|~=|>=|<=|!=|<|>|=|\^)\s*v?(\d+)((?:\.\d+)*)(\.\*)?")
 _LAST_OF_MAJOR = {0: (0, 4), 1: (1, 13)}
+_NO_BOUND: Version = (0, 0)
 _REPOSITORY = ".git"
 
 
@@ -59,7 +60,7 @@ def version_meant(specification: str) -> Version | None:
     wheel = _WHEEL.search(specification)
     if wheel is not None:
         return int(wheel[1]), int(wheel[2])
-    lowest: Version = (0, 0)
+    lowest = _NO_BOUND
     highest = NEWEST_TORCH
     for operator, major, rest, wildcard in _CLAUSE.findall(specification):
         numbers = (int(major), *(int(number) for number in rest.split(".")[1:]))
@@ -117,13 +118,15 @@ def _project_table(text: str) -> Iterator[tuple[int, str]]:
         return
     toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        document: dict[str, Any] = toml.loads(text)
+        document: Any = toml.loads(text)
     except ValueError:
         return
     found: list[str] = [*document.get("project", {}).get("dependencies", [])]
     poetry = document.get("tool", {}).get("poetry", {}).get("dependencies", {})
     for name, value in cast("dict[str, Any]", poetry).items():
-        version = value.get("version", "") if isinstance(value, dict) else value
+        version: object = (
+            cast("dict[str, object]", value).get("version") if isinstance(value, dict) else value
+        )
         if isinstance(version, str):
             bare = re.match(r"v?\d", version)
             found.append(f"{name} {'==' if bare else ''}{version}")
@@ -146,9 +149,15 @@ def _setup_call(text: str) -> Iterator[tuple[int, str]]:
     except (SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
-        asked = isinstance(node, ast.keyword) and node.arg == "install_requires"
-        named = isinstance(node, ast.Assign) and "require" in ast.unparse(node.targets[0]).lower()
-        value = node.value if asked or named else None
+        match node:
+            case ast.keyword(arg="install_requires", value=value):
+                pass
+            case ast.Assign(targets=[target], value=value) if (
+                "require" in ast.unparse(target).lower()
+            ):
+                pass
+            case _:
+                continue
         for part in value.elts if isinstance(value, ast.List | ast.Tuple) else ():
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 yield part.lineno, part.value
