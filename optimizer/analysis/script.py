@@ -22,6 +22,7 @@ from .facts import (
     Model,
     Optimizer,
 )
+from .functional_dropout import FunctionalDropout, find_functional_dropouts
 from .host_moves import HostMove, find_host_moves
 from .iterations import Iteration, find_iterations
 from .loaders import find_loaders
@@ -85,6 +86,10 @@ class TrainingScript:
     @cached_property
     def tensor_aliases(self) -> tuple[TensorAlias, ...]:
         return find_tensor_aliases(self.resolver)
+
+    @cached_property
+    def functional_dropouts(self) -> tuple[FunctionalDropout, ...]:
+        return find_functional_dropouts(self.resolver)
 
     @cached_property
     def cache_releases(self) -> tuple[CacheRelease, ...]:
