@@ -68,7 +68,7 @@ class FunctionalDropout(Transform):
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
         for dropout in script.functional_dropouts:
             if dropout.obstacle is not None:
-                message = f"drops out in evaluation too: {dropout.obstacle}"
+                message = f"`training=` not added: {dropout.obstacle}"
                 yield self.skip(dropout.path, dropout.span, message)
                 continue
             value = f"{dropout.instance}.training"

@@ -226,7 +226,7 @@ def test_one_of_two_functions(check_noop: Check) -> None:
     ],
 )
 def test_mode_was_asked(check_noop: Check, body: str) -> None:
-    check_noop(network(body), reason="drops out in evaluation too")
+    check_noop(network(body), reason="`training=` not added")
 
 
 def test_helper_that_is_only_called_in_training(check_noop: Check) -> None:
