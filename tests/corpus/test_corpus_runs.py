@@ -18,15 +18,24 @@ import pytest
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 CORPUS = Path(__file__).parents[2] / "corpus"
-SCRIPTS = ("gan_flat", "multi_file", "photo_classifier", "resnet_cifar", "transformer_translation")
+SCRIPTS = (
+    "gan_flat",
+    "multi_file",
+    "photo_classifier",
+    "resnet_cifar",
+    "rnn_lm",
+    "transformer_translation",
+)
 ENTRIES = ("train.py", "expert.py")
 
-# What each script prints its training loss as; the GAN's discriminator, once per batch, the others once per epoch.
+# What each script prints its training loss as; the GAN's discriminator, once per batch, the language model every other
+# batch, the others once per epoch.
 TRAINING_LOSS = {
     "gan_flat": r"D loss: (\S+)\]",
     "multi_file": r"train_loss (\S+)",
     "photo_classifier": r"\] loss: (\S+)",
     "resnet_cifar": r"train loss = ([^\s,]+)",
+    "rnn_lm": r"ms/batch \| loss +(\S+)",
     "transformer_translation": r"train loss (\S+)",
 }
 OUTPUTS = {
@@ -34,6 +43,7 @@ OUTPUTS = {
     "multi_file": ("checkpoint.pt",),
     "photo_classifier": ("photo_classifier.pt",),
     "resnet_cifar": ("resnet18_cifar.pth",),
+    "rnn_lm": ("rnn_lm.pt",),
     "transformer_translation": ("best_model.pt",),
 }
 TRANSFORM_NAMES = frozenset(
