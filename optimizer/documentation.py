@@ -26,11 +26,16 @@ def pages(transforms: Sequence[Transform]) -> Mapping[str, str]:
 def page(transform: Transform) -> str:
     """The page of one transform, in Markdown."""
     runs = "only when selected by name" if transform.opt_in else "by default"
-    if transform.tier.label == "semantic":
+    if transform.kind == "semantic":
         runs = "only with `--tier semantic`"
+        if transform.advises:
+            runs = "by default to advise, with `--tier semantic` to change"
+    told = "".join(
+        f"\n{message[0].upper()}{message[1:]}.\n" for message in transform.example.advice
+    )
     return f"""# {transform.name}
 
-Tier: **{transform.tier.label}** · stage: {stage_label(transform)} · runs {runs}
+Tier: **{transform.kind}** · stage: {stage_label(transform)} · runs {runs}
 
 {transform.documentation().replace("``", "`")}
 
@@ -38,7 +43,7 @@ Tier: **{transform.tier.label}** · stage: {stage_label(transform)} · runs {run
 
 ```diff
 {example_diff(transform)}```
-
+{told}
 <!-- Written by `make docs` from transforms/{transform.name.replace("-", "_")}.py. -->
 """
 
@@ -56,7 +61,7 @@ def write(folder: Path, transforms: Sequence[Transform]) -> None:
 
 def _index(transforms: Sequence[Transform]) -> str:
     rows = [
-        f"| [{transform.name}]({transform.name}.md) | {transform.tier.label} "
+        f"| [{transform.name}]({transform.name}.md) | {transform.kind} "
         f"| {stage_label(transform)} | {summary(transform)} |"
         for transform in transforms
     ]

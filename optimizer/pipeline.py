@@ -7,11 +7,11 @@ the next one looks; each is asked again as long as the script is not the one it 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..transforms.base import Change, Skip, Transform
+from ..transforms.base import Advice, Change, Skip, Transform
 from .analysis import understand
 from .analysis.script import TrainingScript
 from .config import suggestion
@@ -19,6 +19,7 @@ from .errors import TorchoptError
 from .options import Options
 from .rewrite_result import (
     AppliedChange,
+    GivenAdvice,
     RewriteResult,
     RewrittenFile,
     SkippedChange,
@@ -47,7 +48,7 @@ def selected_transforms(transforms: Sequence[Transform], options: Options) -> tu
         transform
         for transform in transforms
         if transform.name not in options.ignore
-        and transform.tier <= options.tier
+        and (transform.advises or transform.tier <= options.tier)
         and (transform.name in options.select if options.select else not transform.opt_in)
     )
 
@@ -163,6 +164,7 @@ class _Outcome:
     """
 
     skips: tuple[SkippedChange, ...] = ()
+    advice: tuple[GivenAdvice, ...] = ()
     errors: tuple[TransformError, ...] = ()
     suppressed: frozenset[tuple[Path, int, str]] = frozenset()
 
@@ -185,6 +187,12 @@ class _Rewrite:
         line = file.provenance.original_line(skip.span.line)
         message = self.in_original_lines(skip.message, file)
         return SkippedChange(skip.transform, file.path, line, message)
+
+    def given(self, advice: Advice) -> GivenAdvice:
+        file = self.file(advice.path)
+        line = file.provenance.original_line(advice.span.line)
+        message = self.in_original_lines(advice.message, file)
+        return GivenAdvice(advice.transform, file.path, line, message)
 
     def in_original_lines(self, message: str, file: RewrittenFile) -> str:
         """``message`` with the lines it names (``line 7``, ``line 7 of data.py``) as they are numbered in the original."""
@@ -243,6 +251,7 @@ class _Rewrite:
         # Asked about its own result, a transform may say that there is nothing left to do.
         changed = {(change.transform, change.line) for change in file.changes}
         skips = [skip for skip in file.skips if (skip.transform, skip.line) not in changed]
+        advice = list(file.advice)
         errors = list(file.errors)
         suppressed = set(file.suppressed)
         for outcome in outcomes:
@@ -251,6 +260,7 @@ class _Rewrite:
                 for skip in outcome.skips
                 if skip.path == file.path and (skip.transform, skip.line) not in changed
             ]
+            advice += [given for given in outcome.advice if given.path == file.path]
             errors += [error for error in outcome.errors if error.path == file.path]
             suppressed |= {
                 (line, name) for path, line, name in outcome.suppressed if path == file.path
@@ -258,6 +268,7 @@ class _Rewrite:
         return replace(
             file,
             skips=tuple(dict.fromkeys(skips)),
+            advice=tuple(dict.fromkeys(advice)),
             errors=tuple(dict.fromkeys(errors)),
             suppressed=frozenset(suppressed),
         )
@@ -299,6 +310,7 @@ def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Re
         skips = [rewrite.skipped(item) for item in planned if isinstance(item, Skip)]
         changes = [item for item in planned if isinstance(item, Change)]
         permitted, refused, suppressed = _permitted(rewrite, changes, options)
+        advice, unwanted = _wanted(rewrite, (a for a in planned if isinstance(a, Advice)))
     except Exception as error:
         fault = TransformError(transform.name, entry, internal_error(error))
         return rewrite, _Outcome(errors=(fault,))
@@ -310,7 +322,7 @@ def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Re
             rewrite = rewrite.after(transform, transaction.changes, transaction.texts)
         except Exception as error:
             errors += (TransformError(transform.name, entry, internal_error(error)),)
-    return rewrite, _Outcome(tuple(skips), errors, suppressed)
+    return rewrite, _Outcome(tuple(skips), advice, errors, suppressed | unwanted)
 
 
 def _permitted(
@@ -321,7 +333,7 @@ def _permitted(
     refused: list[Skip] = []
     used: set[tuple[Path, int, str]] = set()
     for change in changes:
-        comments = list(_comments_against(rewrite, change))
+        comments = list(_comments_against(rewrite, change, _touched(change)))
         if change.tier > options.tier:
             label = change.tier.label
             message = f"{change.message}: only with --tier {label}"
@@ -332,18 +344,44 @@ def _permitted(
             permitted.append(change)
             continue
         refused.append(Skip(change.transform, change.path, change.span, message))
-        for path, comment in comments:
-            line = rewrite.file(path).provenance.original_line(comment.line)
-            used.add((rewrite.file(path).path, line, change.transform))
+        used.update(_used(rewrite, change, comments))
     return permitted, refused, frozenset(used)
 
 
-def _comments_against(rewrite: _Rewrite, change: Change) -> Iterable[tuple[Path, Suppression]]:
+def _wanted(
+    rewrite: _Rewrite, advice: Iterable[Advice]
+) -> tuple[tuple[GivenAdvice, ...], frozenset[tuple[Path, int, str]]]:
+    """The advice that none of the user's comments forbids, and the comments that forbid some."""
+    wanted: list[GivenAdvice] = []
+    used: set[tuple[Path, int, str]] = set()
+    for item in advice:
+        comments = list(_comments_against(rewrite, item, {item.path: [item.span]}))
+        used.update(_used(rewrite, item, comments))
+        wanted += [] if comments else [rewrite.given(item)]
+    return tuple(wanted), frozenset(used)
+
+
+def _used(
+    rewrite: _Rewrite, item: Change | Advice, comments: Iterable[tuple[Path, Suppression]]
+) -> Iterator[tuple[Path, int, str]]:
+    """How ``_Outcome.suppressed`` names the ``comments`` that keep ``item`` off."""
+    for path, comment in comments:
+        file = rewrite.file(path)
+        yield file.path, file.provenance.original_line(comment.line), item.transform
+
+
+def _touched(change: Change) -> dict[Path, list[Span]]:
     spans: dict[Path, list[Span]] = {change.path: [change.span]}
     for file_edit in change.edits:
         span = edited_span(file_edit.edit)
         spans.setdefault(file_edit.path, []).extend([span] if span else [])
+    return spans
+
+
+def _comments_against(
+    rewrite: _Rewrite, item: Change | Advice, spans: Mapping[Path, list[Span]]
+) -> Iterator[tuple[Path, Suppression]]:
     for path, touched in spans.items():
         for comment in suppressions(rewrite.sources.read(path).text):
-            if comment.keeps_off(change.transform, touched):
+            if comment.keeps_off(item.transform, touched):
                 yield path, comment

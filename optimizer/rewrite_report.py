@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .errors import TorchoptError
 from .options import Tier
-from .rewrite_result import AppliedChange, RewrittenFile, SkippedChange
+from .rewrite_result import AppliedChange, GivenAdvice, RewrittenFile, SkippedChange
 from .terminal import Paint, display_path
 
 JSON_VERSION = 1
@@ -25,6 +25,7 @@ class FileReport:
     changed: bool = False
     changes: tuple[AppliedChange, ...] = ()
     skips: tuple[SkippedChange, ...] = ()
+    advice: tuple[GivenAdvice, ...] = ()
     error: str | None = None
 
     @classmethod
@@ -36,6 +37,7 @@ class FileReport:
             file.changed,
             tuple(sorted(file.changes, key=lambda change: (change.line, change.transform))),
             tuple(sorted(file.skips, key=lambda skip: (skip.line, skip.transform))),
+            tuple(sorted(file.advice, key=lambda given: (given.line, given.transform))),
             "; ".join(errors) or None,
         )
 
@@ -65,6 +67,10 @@ def to_json(reports: Sequence[FileReport]) -> str:
                 {"transform": skip.transform, "line": skip.line, "message": skip.message}
                 for skip in report.skips
             ],
+            "advice": [
+                {"transform": given.transform, "line": given.line, "message": given.message}
+                for given in report.advice
+            ],
             "error": report.error,
         }
         for report in reports
@@ -92,7 +98,7 @@ def _diff_colour(line: str) -> str:
 
 
 def to_text(reports: Sequence[FileReport], written: bool, paint: Paint) -> str:
-    """The reports as lines for a reader: what was done, what was left and why, a summary.
+    """The reports as lines for a reader: what was done, what was left and why, advice, a summary.
 
     ``written`` tells whether the files were written or only would be.
     """
@@ -100,10 +106,13 @@ def to_text(reports: Sequence[FileReport], written: bool, paint: Paint) -> str:
     for report in reports:
         # The same change twice on one line, such as two copies, is told once.
         lines += dict.fromkeys(_change_line(change, paint) for change in report.changes)
-    skips = [skip for report in reports for skip in report.skips]
-    if skips:
-        lines += ["", paint("Left alone:", "bold")][not lines :]
-        lines += [_skip_line(skip, paint) for skip in skips]
+    for title, remarks in (
+        ("Left alone:", [skip for report in reports for skip in report.skips]),
+        ("Advice:", [given for report in reports for given in report.advice]),
+    ):
+        if remarks:
+            lines += ["", paint(title, "bold")][not lines :]
+            lines += [_remark_line(remark, paint) for remark in remarks]
     return "\n".join([*lines, *([""] if lines else []), _summary(reports, written), ""])
 
 
@@ -113,9 +122,9 @@ def _change_line(change: AppliedChange, paint: Paint) -> str:
     return f"{place} {change.transform} {tier} {change.message}; {change.reason}"
 
 
-def _skip_line(skip: SkippedChange, paint: Paint) -> str:
-    place = paint(f"{display_path(skip.path)}:{skip.line}", "bold")
-    return f"{place} {skip.transform}: {skip.message}"
+def _remark_line(remark: SkippedChange | GivenAdvice, paint: Paint) -> str:
+    place = paint(f"{display_path(remark.path)}:{remark.line}", "bold")
+    return f"{place} {remark.transform}: {remark.message}"
 
 
 def _summary(reports: Sequence[FileReport], written: bool) -> str:

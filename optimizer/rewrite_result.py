@@ -1,4 +1,4 @@
-"""What a rewrite gives back: files, changes, what was left alone, and faults."""
+"""What a rewrite gives back: files, changes, what was left alone, advice, and faults."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ class SkippedChange:
 
 
 @dataclass(frozen=True)
+class GivenAdvice:
+    """Something the user may want to know; the line is that of the original file, 1-based."""
+
+    transform: str
+    path: Path
+    line: int
+    message: str
+
+
+@dataclass(frozen=True)
 class TransformError:
     """A fault of a transform; what it wanted to change was dropped."""
 
@@ -55,6 +65,7 @@ class RewrittenFile:
     provenance: Provenance
     changes: tuple[AppliedChange, ...] = ()
     skips: tuple[SkippedChange, ...] = ()
+    advice: tuple[GivenAdvice, ...] = ()
     errors: tuple[TransformError, ...] = ()
     suppressed: frozenset[tuple[int, str]] = frozenset()
 

@@ -1,4 +1,4 @@
-"""What every transform is: a class that reads facts and answers with changes and skips.
+"""What every transform is: a class that reads facts and answers with changes, skips and advice.
 
 To add a transform, add a module to this package with one :class:`Transform` subclass. Nothing else has to be told.
 """
@@ -28,6 +28,7 @@ class Stage(IntEnum):
     MEMORY_FORMAT = 50
     COMPILE = 60
     DISTRIBUTED = 70
+    ADVICE = 80
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,25 @@ class Skip:
 
 
 @dataclass(frozen=True)
+class Advice:
+    """Something the user may want to know or do; ``message`` says it in one sentence. Nothing is changed."""
+
+    transform: str
+    path: Path
+    span: Span
+    message: str
+
+
+@dataclass(frozen=True)
 class Example:
-    """A script before and after the transform; shown by ``torchopt explain`` and run as a test."""
+    """A script before and after the transform; shown by ``torchopt explain`` and run as a test.
+
+    Where nothing is changed ``after`` is None and ``advice`` holds what is said about the script.
+    """
 
     before: str
-    after: str
+    after: str | None = None
+    advice: tuple[str, ...] = ()
 
 
 class Transform(ABC):
@@ -70,6 +85,7 @@ class Transform(ABC):
 
     ``name`` is the contract with the user (``--select``, suppressions, JSON, docs); the module is the same name with
     underscores and its docstring is the user's documentation. ``opt_in`` transforms run only when selected by name.
+    One that ``advises`` is also asked where the user's tier forbids its changes.
     """
 
     name: ClassVar[str]
@@ -77,11 +93,12 @@ class Transform(ABC):
     stage: ClassVar[Stage]
     rank: ClassVar[int] = 0
     opt_in: ClassVar[bool] = False
+    advises: ClassVar[bool] = False
     example: ClassVar[Example]
 
     @abstractmethod
-    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
-        """Yield what to change in ``script`` and what was left alone, with the reason.
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip | Advice]:
+        """Yield what to change in ``script``, what was left alone, with the reason, and what to tell the user.
 
         Must be idempotent: planned again on its own result it yields no Change.
         """
@@ -96,8 +113,29 @@ class Transform(ABC):
         """A Skip of this transform."""
         return Skip(self.name, path, span, message)
 
+    def advice(self, path: Path, span: Span, message: str) -> Advice:
+        """Advice of this transform."""
+        return Advice(self.name, path, span, message)
+
+    @property
+    def kind(self) -> str:
+        """What it may do to a script, in one word: its tier."""
+        return self.tier.label
+
     @classmethod
     def documentation(cls) -> str:
         """The docstring of the transform's module, dedented."""
         module = inspect.getmodule(cls)
         return inspect.cleandoc(module.__doc__ or "") if module else ""
+
+
+class Advisor(Transform):
+    """A transform that changes nothing: it looks at the script as the others leave it, and gives advice."""
+
+    tier = Tier.EXACT
+    stage = Stage.ADVICE
+    advises = True
+
+    @property
+    def kind(self) -> str:
+        return "advice"

@@ -32,9 +32,10 @@ def explain(
 def example_diff(transform: Transform) -> str:
     """The transform's example as the body of a unified diff: all of it, no file names."""
     example = transform.example
-    before, after = (
-        dedent(text).lstrip("\n").splitlines() for text in (example.before, example.after)
-    )
+    before = dedent(example.before).lstrip("\n").splitlines()
+    if example.after is None:
+        return "".join(f" {line}".rstrip() + "\n" for line in before)
+    after = dedent(example.after).lstrip("\n").splitlines()
     lines = list(difflib.unified_diff(before, after, n=len(before) + len(after), lineterm=""))
     return "".join(f"{line}\n" for line in lines[3:])
 
@@ -68,7 +69,7 @@ def _rules(_: tuple[str, ...]) -> int:
     for transform in transforms:
         opt_in = " (only with --select)" if transform.opt_in else ""
         print(
-            f"{transform.name:{width}}  {transform.tier.label:8}  {stage_label(transform):13}  "
+            f"{transform.name:{width}}  {transform.kind:8}  {stage_label(transform):13}  "
             f"{summary(transform)}{opt_in}"
         )
     return ExitCode.OK
@@ -84,8 +85,10 @@ def _explain(name: str) -> int:
         raise TorchoptError(f"explain: no transform is called {name!r}{suggestion(name, known)}")
     transform = known[name]
     paint = painter(sys.stdout)
-    print(f"{paint(name, 'bold')} [{transform.tier.label}], stage: {stage_label(transform)}\n")
+    print(f"{paint(name, 'bold')} [{transform.kind}], stage: {stage_label(transform)}\n")
     print(transform.documentation().replace("``", "`") + "\n")
     for line in example_diff(transform).splitlines():
         print(paint(line, {"+": "green", "-": "red"}.get(line[:1], "")))
+    for message in transform.example.advice:
+        print(f"\n{paint('Advice:', 'bold')} {message}")
     return ExitCode.OK

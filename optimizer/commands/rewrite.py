@@ -128,7 +128,11 @@ def _note_what_cannot_run(transforms: Sequence[Transform], options: Options) -> 
 
     selected_transforms(transforms, options)
     for transform in transforms:
-        if transform.name in options.select and transform.tier > options.tier:
+        if (
+            transform.name in options.select
+            and transform.tier > options.tier
+            and not transform.advises
+        ):
             tier = transform.tier.label
             print_note(f"{transform.name} is {tier}: it only runs with --tier {tier}")
     for_several = any(transform.stage is Stage.DISTRIBUTED for transform in transforms)

@@ -20,9 +20,9 @@ from torchopt_cli.optimizer.rewriting.edits import (
     Span,
 )
 from torchopt_cli.optimizer.source import Sources
-from torchopt_cli.transforms.base import Change, Skip, Stage, Transform
+from torchopt_cli.transforms.base import Advice, Advisor, Change, Skip, Stage, Transform
 
-Planned = Iterator[Change | Skip]
+Planned = Iterator[Change | Skip | Advice]
 DEFINITIONS = "def a(*x): ...\ndef b(*x): ...\ndef c(*x): ...\ndef d(*x): ...\n"
 
 
@@ -372,6 +372,60 @@ def rewritten_skips(
     entry = write(folder, source)
     rewritten = rewrite_all([entry], transforms, lambda _: Options(**options))
     return [(s.transform, s.line, s.message) for file in rewritten.files for s in file.skips]
+
+
+class FakeAdvisor(Advisor):
+    """Says something about every call of ``b``."""
+
+    name = "look"
+
+    def plan(self, script: TrainingScript, options: Options) -> Planned:
+        for path, span in calls(script, "b"):
+            yield self.advice(path, span, f"look at line {span.line}")
+
+
+def advice(result: RewriteResult) -> list[tuple[str, int, str]]:
+    return [(a.transform, a.line, a.message) for file in result.files for a in file.advice]
+
+
+def test_advice_is_about_the_result_in_lines_of_the_original(tmp_path: Path) -> None:
+    def plan(self: Fake, script: TrainingScript) -> Planned:
+        for path, span in calls(script, "a"):
+            edits = (InsertBefore(span, "d()"), ReplaceExpression(span, "b()"))
+            yield self.change(path, span, "x", "x", tuple(FileEdit(path, edit) for edit in edits))
+
+    result = rewrite(tmp_path, DEFINITIONS + "a()\nc()\n", FakeAdvisor(), Fake("grow", plan))
+    assert texts(result)["train.py"] == DEFINITIONS + "d()\nb()\nc()\n"
+    assert advice(result) == [("look", 5, "look at line 5")]
+    assert skips(result) == []
+
+
+def test_advice_alone_changes_nothing(tmp_path: Path) -> None:
+    result = rewrite(tmp_path, DEFINITIONS + "b()\n", FakeAdvisor())
+    assert not result.files[0].changed
+    assert advice(result) == [("look", 5, "look at line 5")]
+    assert advice(rewrite(tmp_path, "b()\n", FakeAdvisor(), ignore=frozenset({"look"}))) == []
+
+
+@pytest.mark.parametrize("comment", ["ignore", "ignore[look] known", "ignore-file"])
+def test_a_comment_silences_advice_and_is_not_unused(tmp_path: Path, comment: str) -> None:
+    entry = write(tmp_path, f"{DEFINITIONS}b()  # torchopt: {comment}\n")
+    (file,) = rewrite_all([entry], (FakeAdvisor(),), lambda _: Options()).files
+    assert (file.advice, file.skips) == ((), ())
+
+
+def test_advice_about_a_shared_module_is_given_once(tmp_path: Path) -> None:
+    files = {"one.py": "import model\n", "two.py": "import model\n", "model.py": "b()\n"}
+    write(tmp_path, files)
+    scripts = [tmp_path / name for name in files]
+    rewritten = rewrite_all(scripts, (FakeAdvisor(),), lambda _: Options())
+    assert [len(file.advice) for file in rewritten.files if file.path.name == "model.py"] == [1]
+
+
+def test_one_that_advises_is_asked_below_its_tier() -> None:
+    bold = replacing("a", "b()", name="bold", tier=Tier.SEMANTIC)
+    bold.advises = True  # pyright: ignore
+    assert selected_transforms((bold,), Options(tier=Tier.EXACT)) == (bold,)
 
 
 def test_unused_suppressions_are_reported(tmp_path: Path) -> None:

@@ -10,13 +10,15 @@ import pytest
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.rewrite_report import FileReport, to_json, to_text
-from torchopt_cli.optimizer.rewrite_result import AppliedChange, SkippedChange
+from torchopt_cli.optimizer.rewrite_result import AppliedChange, GivenAdvice, SkippedChange
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "rewrite.schema.json").read_text())
 EXAMPLE = Path(__file__).parents[2] / "docs" / "json.md"
 PATH = Path("train.py")
 CHANGE = AppliedChange("pin-memory", Tier.EXACT, PATH, 7, 9, "pin_memory=True", "it is copied")
 SKIP = SkippedChange("no-grad", PATH, 12, "it calls backward")
+
+ADVICE = GivenAdvice("worker-memory", PATH, 20, "8 workers hold 2.0 GiB")
 
 
 def plain(text: str, _: str) -> str:
@@ -47,6 +49,19 @@ def test_text_without_changes() -> None:
     )
 
 
+def test_text_tells_advice_under_its_own_title() -> None:
+    report = FileReport(PATH, skips=(SKIP,), advice=(ADVICE,))
+    assert to_text([report], False, plain).splitlines() == [
+        "Left alone:",
+        "train.py:12 no-grad: it calls backward",
+        "",
+        "Advice:",
+        "train.py:20 worker-memory: 8 workers hold 2.0 GiB",
+        "",
+        "Nothing to rewrite; 1 place left alone.",
+    ]
+
+
 def test_text_counts_every_file_a_change_edits() -> None:
     reports = [FileReport(PATH, True, (CHANGE,)), FileReport(Path("model.py"), True)]
     assert to_text(reports, False, plain).endswith("\n2 files would be rewritten: 1 change.\n")
@@ -63,7 +78,7 @@ def test_colours_name_the_tier() -> None:
 
 def test_json_holds_everything_and_fits_its_schema() -> None:
     error = TorchoptError("syntax error", Path("bad.py"), 3, 1)
-    reports = [FileReport(PATH, True, (CHANGE,), (SKIP,)), FileReport.unreadable(error)]
+    reports = [FileReport(PATH, True, (CHANGE,), (SKIP,), (ADVICE,)), FileReport.unreadable(error)]
     document = json.loads(to_json(reports))
     jsonschema.validate(document, SCHEMA)
     assert document["files"][0]["changes"][0] == {
@@ -74,10 +89,14 @@ def test_json_holds_everything_and_fits_its_schema() -> None:
         "message": "pin_memory=True",
         "reason": "it is copied",
     }
+    assert document["files"][0]["advice"] == [
+        {"transform": "worker-memory", "line": 20, "message": "8 workers hold 2.0 GiB"}
+    ]
     assert document["files"][1] == {
         "path": "bad.py",
         "changes": [],
         "skips": [],
+        "advice": [],
         "error": "3:1: syntax error",
     }
 

@@ -127,3 +127,19 @@ def check_verified(
         assert report.verdict.outcome is Outcome.EQUIVALENT, report.verdict.findings
 
     return check
+
+
+@pytest.fixture
+def check_advised(name: str, rewrite: Callable[..., RewriteResult]) -> Callable[..., None]:
+    """``check_advised(source, *messages)``: this advice is given, in this order, and nothing is changed."""
+
+    def check(
+        source: Files, *messages: str, names: list[str] | None = None, **options: Any
+    ) -> None:
+        result = rewrite(source, names or [name], **options)
+        assert not [error for file in result.files for error in file.errors]
+        assert not any(file.changed for file in result.files)
+        given = [item for file in result.files for item in file.advice]
+        assert [item.message for item in given] == list(messages)
+
+    return check

@@ -11,8 +11,13 @@ from torchopt_cli.transforms.registry import all_transforms
 
 
 @pytest.mark.parametrize("transform", all_transforms(), ids=lambda t: t.name)
-def test_example_is_true(transform: Transform, check_with: Callable[..., None]) -> None:
+def test_example_is_true(
+    transform: Transform, check_with: Callable[..., None], check_advised: Callable[..., None]
+) -> None:
     example = transform.example
+    if example.after is None:
+        check_advised(example.before, *example.advice, names=[transform.name])
+        return
     assert example.before != example.after
     check_with([transform.name], example.before, example.after)
 

@@ -1,10 +1,31 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.cli import main
+from torchopt_cli.optimizer.options import Options
+from torchopt_cli.transforms import registry
+from torchopt_cli.transforms.base import Advice, Advisor, Example
 
 Capture = pytest.CaptureFixture[str]
+
+
+class Look(Advisor):
+    """Looks at slow calls."""
+
+    name = "look"
+    example = Example("import torch\nslow()\n", advice=("this is slow",))
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Advice]:
+        for call in script.entry.calls:
+            yield self.advice(script.entry.path, script.entry.span(call), "this is slow")
+
+    @classmethod
+    def documentation(cls) -> str:
+        return "Looks at slow calls."
 
 
 def test_rules_lists_every_transform(capsys: Capture) -> None:
@@ -38,3 +59,20 @@ def test_explain_what_is_not_there(capsys: Capture) -> None:
     assert err == (
         "torchopt: explain: no transform is called 'slow-to-fats' (did you mean 'slow-to-fast'?)\n"
     )
+
+
+def test_one_that_only_advises(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "all_transforms", lambda: (Look(),))
+    assert main(["rules"]) == 0
+    assert capsys.readouterr().out.split(maxsplit=3)[:3] == ["look", "advice", "advice"]
+    assert main(["explain", "look"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "look [advice], stage: advice",
+        "",
+        "Looks at slow calls.",
+        "",
+        " import torch",
+        " slow()",
+        "",
+        "Advice: this is slow",
+    ]

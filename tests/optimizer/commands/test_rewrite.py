@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.cli import main
+from torchopt_cli.optimizer.options import Options
+from torchopt_cli.transforms.base import Advice
 
 Project = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
@@ -201,10 +204,29 @@ def test_json(project: Project, capsys: Capture) -> None:
                         "message": "`ignore[slow-to-fast]` suppresses nothing",
                     },
                 ],
+                "advice": [],
                 "error": None,
             }
         ],
     }
+
+
+def test_check_does_not_mind_advice(
+    project: Project, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchopt_cli.transforms import registry
+
+    slow, _ = registry.all_transforms()
+
+    def advise(script: TrainingScript, options: Options) -> Iterator[Advice]:
+        for call in script.entry.calls:
+            yield slow.advice(script.entry.path, script.entry.span(call), "look here")
+
+    monkeypatch.setattr(slow, "plan", advise)
+    monkeypatch.setattr(registry, "all_transforms", lambda: (slow,))
+    project({"train.py": "slow()\n"})
+    assert main(["rewrite", "train.py", "--check"]) == 0
+    assert "Advice:\ntrain.py:10 slow-to-fast: look here\n" in capsys.readouterr().out
 
 
 def test_json_of_errors_and_of_a_dry_run(project: Project, capsys: Capture) -> None:
