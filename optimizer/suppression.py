@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .rewriting.edits import (
+    AddContext,
     AddImport,
     AddParameter,
     Decorate,
@@ -80,7 +81,7 @@ def edited_span(edit: Edit) -> Span | None:
             return None
         case SetArgument(call=span) | InsertArgument(call=span) | RemoveArgument(call=span):
             return span
-        case Decorate(function=span):
+        case Decorate(function=span) | AddContext(statement=span):
             return span
         case AddParameter(function=span):
             return Span(span.line, span.column, span.line, span.column)

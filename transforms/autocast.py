@@ -48,6 +48,8 @@ from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import Span
 from .base import Change, Example, Skip, Stage, Transform
 
+_UNCALLED = "nothing in this file calls this step: on which device it runs, its callers know"
+
 
 class Autocast(Transform):
     name: ClassVar[str] = "autocast"
@@ -105,7 +107,9 @@ class Autocast(Transform):
             return
         refusal = _cpu_refusal(script, options) or _framework(script)
         if refusal is not None:
-            yield from (self._skip(step, refusal) for step in steps)
+            for step in steps:
+                told = isinstance(refusal, str) and not script.is_called(step)
+                yield self._skip(step, _UNCALLED if told else refusal)
             return
         codes: list[HalfCode] = []
         done: list[HalfCode] = []

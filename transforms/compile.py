@@ -46,6 +46,7 @@ from ..optimizer.options import Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
 from .base import Change, Example, Skip, Stage, Transform
 
+_UNCALLED = "nothing in this file calls this step: where its network is final, its callers know"
 _DOUBLE_BACKWARD = "the step differentiates its gradients, which compiled code cannot"
 _FIRST_PYTORCH = {(3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
 """The first PyTorch release whose compiler runs on a Python version, from the release notes; earlier ones always do."""
@@ -111,7 +112,8 @@ class Compile(Transform):
         for step in steps:
             reason = refusal or _step_refusal(script, step)
             if reason is not None:
-                yield self._skip(step, reason)
+                told = reason is refusal and isinstance(reason, str) and not script.is_called(step)
+                yield self._skip(step, _UNCALLED if told else reason)
                 continue
             found = list(compile_candidates(script.resolver, step, trained, script.functions_run))
             if not found:
@@ -146,7 +148,9 @@ class Compile(Transform):
         if script.targets_cuda(options):
             if device.kind is DeviceKind.CPU:
                 return self._skip(step, "the network is never moved to a GPU")
-            condition = uses_cuda(script.resolver, device, point.statement, point.module)
+            condition = uses_cuda(
+                script.resolver, device, point.statement, point.module, is_test=True
+            )
         names = [each.point.code for each in together]
         code = _code(names, condition, pads_batches(script.resolver, step.loop.loaders))
         return self.change(

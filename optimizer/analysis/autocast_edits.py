@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cached_property
 
 from ..rewriting.edits import (
+    AddContext,
     AddParameter,
     FileEdit,
     InsertAfter,
@@ -30,6 +31,8 @@ from .syntax import FunctionNode, Module
 _NATIVE_CHECK_SINCE = (2, 5)
 """From here on ``is_bf16_supported`` can leave out emulation and answers on machines without CUDA
 (https://github.com/pytorch/pytorch/issues/132303)."""
+
+_WIDEST_HEADER = 100
 
 
 class Precision(Enum):
@@ -82,6 +85,10 @@ class AutocastPlan:
         before, header = self._header(module, region.first)
         yield from before
         first, last = module.span(region.first), module.span(region.last)
+        context = header.removeprefix("with ").removesuffix(":")
+        if region.first is region.last and _has_room(module, region.first, context):
+            yield FileEdit(module.path, AddContext(first, context))
+            return
         yield FileEdit(module.path, Wrap(first, last, header))
 
     def _header(self, module: Module, at: ast.stmt) -> tuple[list[FileEdit], str]:
@@ -164,7 +171,7 @@ class AutocastPlan:
             return self.scaling.companion.prefix + name, []
         function = module.function(at)
         around = module.loops(at)
-        anchor = around[-1] if around else None
+        anchor = _outside_contexts(module, around[-1]) if around else None
         if anchor is None:
             body = function.body if function is not None else module.tree.body
             anchor = next((s for s in body if not _is_docstring(s)), at)
@@ -323,6 +330,23 @@ def _operand(condition: str) -> str:
         isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or)
     )
     return f"({condition})" if loose else condition
+
+
+def _outside_contexts(module: Module, statement: ast.stmt) -> ast.stmt:
+    """``statement``, or the outermost ``with`` directly around it."""
+    while isinstance(parent := module.parents[statement], ast.With):
+        statement = parent
+    return statement
+
+
+def _has_room(module: Module, statement: ast.stmt, context: str) -> bool:
+    """Whether ``statement`` is a ``with`` that can hold one more context manager on its line."""
+    if not isinstance(statement, ast.With):
+        return False
+    items = [statement.items[0].context_expr, statement.items[-1].context_expr]
+    one_line = items[0].lineno == items[1].end_lineno == statement.lineno
+    columns = module.span(items[1]).end_column + len(f", {context}:")
+    return one_line and statement.body[0].lineno > statement.lineno and columns <= _WIDEST_HEADER
 
 
 def _backward(module: Module, backward: Backward, loss: str) -> ReplaceExpression:

@@ -55,16 +55,20 @@ class Companion:
 
 @dataclass(eq=False)
 class _Trace:
-    """The owners found so far, and what must be passed on the way."""
+    """The owners found so far, what must be passed on the way, and where the companion is used."""
 
-    owners: list[tuple[Module, ast.stmt, str, object]] = field(default_factory=list)
+    owners: list[tuple[Module, list[ast.stmt], str, object]] = field(default_factory=list)
     parameters: dict[FunctionNode, NewParameter] = field(default_factory=dict)
     arguments: dict[ast.Call, NewArgument] = field(default_factory=dict)
+
+    def uses(self, uses: Iterable[tuple[ast.expr, Module]]) -> list[tuple[ast.AST, Module]]:
+        return [*uses, *((new.call, new.module) for new in self.arguments.values())]
 
 
 def find_companion(resolver: Resolver, uses: Iterable[tuple[ast.expr, Module]]) -> Companion | None:
     """How one companion reaches all ``uses`` of the objects it belongs to; None when it provably cannot."""
     trace = _Trace()
+    uses = list(uses)
     for expression, module in uses:
         if not _follow(resolver, expression, module, trace):
             return None
@@ -72,7 +76,12 @@ def find_companion(resolver: Resolver, uses: Iterable[tuple[ast.expr, Module]]) 
     if len(scopes) != 1:
         return None
     module, _, prefix, _ = trace.owners[0]
-    statement = _below_all(module, [statement for _, statement, _, _ in trace.owners])
+    made = [statement for _, owned, _, _ in trace.owners for statement in owned]
+    block, held = common_block(module, made)
+    places = sorted({held[0], *held}, key=block.index, reverse=True) if held else []
+    used = trace.uses(uses)
+    # Beside the last of the owners where that is early enough, else beside the first.
+    statement = next((at for at in places if _comes_first(resolver, at, module, used)), None)
     if statement is None:
         return None
     return Companion(
@@ -106,10 +115,9 @@ def _follow(resolver: Resolver, expression: ast.expr, module: Module, trace: _Tr
             iterable = iterable.func if isinstance(iterable, ast.Call) else iterable.value
         return _follow(resolver, iterable, module, trace)
     statements = [module.statement(b.node) for b in bindings]
-    statement = _below_all(module, statements)
-    if statement is None or scope.is_class:
+    if not common_block(module, statements)[1] or scope.is_class:
         return False
-    trace.owners.append((module, statement, "", scope))
+    trace.owners.append((module, statements, "", scope))
     return True
 
 
@@ -126,10 +134,9 @@ def _follow_attribute(expression: ast.Attribute, module: Module, trace: _Trace) 
     functions = {module.function(statement) for statement in statements}
     if len(functions) != 1:
         return False
-    statement = _below_all(module, statements)
-    if statement is None:
+    if not common_block(module, statements)[1]:
         return False
-    trace.owners.append((module, statement, f"{owner}.", cls))
+    trace.owners.append((module, statements, f"{owner}.", cls))
     return True
 
 
@@ -221,7 +228,20 @@ def _handed_around(resolver: Resolver, function: FunctionNode, calls: set[ast.Ca
     return False
 
 
-def _below_all(module: Module, statements: list[ast.stmt]) -> ast.stmt | None:
-    """The statement behind which all of ``statements`` have run: the last of them, or what holds them in one block."""
-    block, held = common_block(module, statements)
-    return max(held, key=block.index) if held else None
+def _comes_first(
+    resolver: Resolver, place: ast.stmt, module: Module, uses: Iterable[tuple[ast.AST, Module]]
+) -> bool:
+    """Whether ``place`` has run whenever one of ``uses`` does, as far as calls are seen."""
+    owner = module.function(place)
+    seen: set[FunctionNode] = set()
+    pending = list(uses)
+    while pending:
+        node, current = pending.pop()
+        function = current.function(node)
+        if current is module and function is owner:
+            if node in set(ast.walk(place)) or current.span(node) < module.span(place):
+                return False
+        elif function is not None and function not in seen:
+            seen.add(function)
+            pending += [(site.call, site.module) for site in resolver.call_sites(function)]
+    return True

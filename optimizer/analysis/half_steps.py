@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from .dataflow import Flow, own_nodes
 from .facts import Fact, Model
 from .forward_code import called_names, forward_code, networks_run
 from .gradient_graphs import may_build_gradient_graph
@@ -17,7 +18,7 @@ from .obstacles import Obstacle
 from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .signatures import call_argument
-from .steps import EvaluationCode, StepCode, suspends_gradients
+from .steps import EvaluationCode, Region, StepCode, runs_forward, suspends_gradients
 from .values import External, Made
 
 _SPARSE_PACKAGES = frozenset(
@@ -98,7 +99,9 @@ def _in_the_whole_step(resolver: Resolver, step: StepCode) -> Obstacle | None:
         if may_build_gradient_graph(resolver, node, reached.module):
             why = "the step differentiates its gradients (a gradient penalty), which autocast does not cover"
             return Obstacle(reached.module, node, why)
-        if "torch.autograd.grad" in called_names(resolver, reached):
+        if "torch.autograd.grad" in called_names(resolver, reached) and not _apart_from(
+            resolver, step, reached
+        ):
             why = "the step takes gradients by hand (`torch.autograd.grad`)"
             return Obstacle(reached.module, node, why)
     for call in step.loop.optimizer_steps:
@@ -108,6 +111,22 @@ def _in_the_whole_step(resolver: Resolver, step: StepCode) -> Obstacle | None:
                 why = "LBFGS estimates curvature from differences of gradients, which half precision drowns"
                 return Obstacle(call.module, call.node, why)
     return None
+
+
+def _apart_from(resolver: Resolver, step: StepCode, call: Reached) -> bool:
+    """Whether ``call`` differentiates what its own function computes, outside of what the step's loss is made of."""
+    assert isinstance(call.node, ast.Call)
+    function = call.module.function(call.node)
+    if call.direct or function is None:
+        return False
+    under_autocast = {reached.node for reached in _nodes(resolver, step, into_forward=True)}
+    if call.node in under_autocast:
+        return False
+    outputs = call_argument(call.node, "outputs", 0)
+    flow = Flow(call.module, tuple(function.body))
+    statement = call.module.statement(call.node)
+    behind = flow.statements_behind(outputs, statement) if outputs is not None else ()
+    return any(runs_forward(resolver, own_nodes(s), call.module) for s in behind)
 
 
 def _unknown_networks(resolver: Resolver, forwards: Iterable[Fact]) -> Iterator[Obstacle]:
@@ -121,7 +140,7 @@ def _unknown_networks(resolver: Resolver, forwards: Iterable[Fact]) -> Iterator[
 
 
 def _without_gradients(resolver: Resolver, code: StepCode | EvaluationCode) -> Iterator[Obstacle]:
-    """Networks that one region runs both with and without gradients, deeper inside than regions can be divided."""
+    """Networks that one region runs without gradients and then with, deeper inside than regions can be divided."""
     if isinstance(code, EvaluationCode):
         return
     for region in code.regions:
@@ -134,10 +153,24 @@ def _without_gradients(resolver: Resolver, code: StepCode | EvaluationCode) -> I
                 continue
             inside = {r.node for r in reached_nodes(resolver, _body(node), suspended.module)}
             without = networks_run(resolver, [r for r in reached if r.node in inside])
-            others = networks_run(resolver, [r for r in reached if r.node not in inside])
+            outside = [r for r in reached if r.node not in inside]
+            others = networks_run(
+                resolver, [r for r in outside if not _earlier(region, r, suspended)]
+            )
             if {m.node for m in without} & {m.node for m in others}:
-                why = "a network runs with and without gradients here, and autocast keeps the weights cast without"
+                why = "a network runs without gradients before it runs with them, and autocast keeps the weights cast without"
                 yield Obstacle(suspended.module, node, why)
+
+
+def _earlier(region: Region, one: Reached, other: Reached) -> bool:
+    """Whether ``one`` only runs before ``other``: above it in the region itself, in no loop of the region with it."""
+    if not (one.direct and other.direct and isinstance(one.node, ast.expr)):
+        return False
+    module = region.module
+    shared = set(module.loops(one.node)) & set(module.loops(other.node))
+    return module.span(one.node) < module.span(other.node) and shared == set(
+        module.loops(region.first)
+    )
 
 
 def _body(node: ast.AST) -> list[ast.AST]:

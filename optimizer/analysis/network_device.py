@@ -102,17 +102,24 @@ def _tests(module: Module, node: ast.AST) -> Iterator[ast.expr | None]:
         child = ancestor
 
 
-def uses_cuda(resolver: Resolver, where: NetworkDevice, at: ast.stmt, module: Module) -> str | None:
+def uses_cuda(
+    resolver: Resolver,
+    where: NetworkDevice,
+    at: ast.stmt,
+    module: Module,
+    *,
+    is_test: bool = False,
+) -> str | None:
     """An expression that is true at ``at`` when the networks are on a GPU; None when they always are.
 
-    Where nothing more precise can be said it asks whether there is a GPU at all.
+    It gives True or False, unless it ``is_test``: then anything that an ``if`` understands will do. Where nothing more precise can be said it asks whether there is a GPU at all.
     """
     if where.kind is DeviceKind.CUDA:
         return None
     code = None
     if where.module is not None and where.test is not None:
         code = code_at(resolver, where.test, where.module, at, module)
-        if code is not None and not _is_bool(resolver, where.test, where.module):
+        if code is not None and not is_test and not _is_bool(resolver, where.test, where.module):
             code = f"bool({code})"
     elif where.module is not None and where.device is not None:
         device = code_at(resolver, where.device, where.module, at, module)

@@ -145,9 +145,13 @@ class TrainingScript:
 
     def runs(self, code: StepCode | EvaluationCode) -> bool:
         """Whether ``code`` is seen to run with the script; in the script's own file it is taken to."""
+        return code.module is self.entry or self.is_called(code)
+
+    def is_called(self, code: StepCode | EvaluationCode) -> bool:
+        """Whether something in the script leads to ``code``: without, only who imports it knows its devices."""
         is_function = isinstance(code.node, ast.FunctionDef | ast.AsyncFunctionDef)
         function = code.node if is_function else code.function
-        return code.module is self.entry or function is None or function in self.functions_run
+        return function is None or function in self.functions_run
 
     def values(self, expression: ast.expr, module: Module) -> Values:
         """What ``expression`` may evaluate to."""

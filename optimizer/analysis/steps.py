@@ -263,10 +263,13 @@ def _regions(
     for statement in sorted(lifted, key=lambda s: (s.lineno, s.col_offset)):
         block = module.block(statement)
         last = runs[-1][-1] if runs else None
-        if last is not None and last in block and not _apart(resolver, module, runs[-1], statement):
-            between = block[block.index(last) + 1 : block.index(statement)]
-            if barriers.isdisjoint(between):
-                runs[-1].append(statement)
+        if last is not None and last in block:
+            following = block[block.index(last) + 1 : block.index(statement) + 1]
+            if barriers.isdisjoint(following):
+                for each in following:
+                    if _apart(resolver, module, runs[-1], each):
+                        runs.append([])
+                    runs[-1].append(each)
                 continue
         runs.append([statement])
     for run in runs:
@@ -274,13 +277,13 @@ def _regions(
 
 
 def _apart(resolver: Resolver, module: Module, run: list[ast.stmt], statement: ast.stmt) -> bool:
-    """Whether a network runs without gradients in ``run`` and with them in ``statement``, or the other way round.
+    """Whether a network runs without gradients in ``run`` and then with them in ``statement``.
 
-    In one autocast region the second pass would get the weights the first one cast
-    (https://github.com/pytorch/pytorch/issues/112583, up to PyTorch 2.10).
+    In one autocast region the second pass would get the weights the first one cast, which have no history
+    (https://github.com/pytorch/pytorch/issues/112583, up to PyTorch 2.10). The other way round costs nothing.
     """
     suspended = [suspends_gradients(resolver, s, module) for s in (*run, statement)]
-    if len(set(suspended)) == 1:
+    if suspended[-1] or not any(suspended):
         return False
     networks = [
         {model.node for model in networks_run(resolver, reached_nodes(resolver, [s], module))}
@@ -289,7 +292,7 @@ def _apart(resolver: Resolver, module: Module, run: list[ast.stmt], statement: a
     return any(
         earlier & networks[-1]
         for earlier, is_suspended in zip(networks, suspended[:-1], strict=False)
-        if is_suspended is not suspended[-1]
+        if is_suspended
     )
 
 

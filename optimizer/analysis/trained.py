@@ -21,9 +21,18 @@ def trained_networks(resolver: Resolver, optimizers: tuple[Optimizer, ...]) -> t
         given = [*optimizer.node.args, *(keyword.value for keyword in optimizer.node.keywords)]
         for argument in given:
             for receiver, module in _receivers(resolver, argument, optimizer.module, set()):
-                for model in models_in(resolver, resolver.values(receiver, module)):
+                for model in _owners(resolver, receiver, module):
                     found.setdefault(model.node, model)
     return tuple(found.values())
+
+
+def _owners(resolver: Resolver, node: ast.expr, module: Module) -> tuple[Model, ...]:
+    """The network ``node`` is, or the one it is a layer of: ``model.fc``, ``model[1]``."""
+    while True:
+        models = models_in(resolver, resolver.values(node, module))
+        if models or not isinstance(node, ast.Attribute | ast.Subscript):
+            return models
+        node = node.value
 
 
 def _receivers(

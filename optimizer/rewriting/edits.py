@@ -134,6 +134,14 @@ class Wrap:
 
 
 @dataclass(frozen=True)
+class AddContext:
+    """Give the ``with`` statement at ``statement`` the context manager ``code``, behind those it has."""
+
+    statement: Span
+    code: str
+
+
+@dataclass(frozen=True)
 class Decorate:
     """Put the decorator ``code`` (without ``@``) on the function at ``function``, nearest to its ``def``."""
 
@@ -185,6 +193,7 @@ Edit: TypeAlias = (
     | ReplaceStatement
     | RemoveStatement
     | Wrap
+    | AddContext
     | Decorate
     | AddParameter
     | AddImport

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from .edits import (
+    AddContext,
     AddParameter,
     Decorate,
     Edit,
@@ -38,6 +39,8 @@ def edit_span(edit: Edit) -> Span | None:
         case SetArgument() | InsertArgument() | RemoveArgument():
             return edit.call
         case InsertBefore() | InsertAfter() | ReplaceStatement() | RemoveStatement():
+            return edit.statement
+        case AddContext():
             return edit.statement
         case Wrap():
             return edit.first

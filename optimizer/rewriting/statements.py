@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .edits import (
+    AddContext,
     Decorate,
     Edit,
     InsertAfter,
@@ -48,6 +49,8 @@ class StatementEdits:
                     yield self._decoration(edit)
                 case Wrap():
                     yield self._wrapping(edit)
+                case AddContext():
+                    yield self._added_context(edit)
                 case _:
                     pass
 
@@ -220,6 +223,14 @@ class StatementEdits:
         start, _ = self.source.range(target)
         line = f"@{edit.code}{self.style.newline}{self.source.prefix(target)}"
         return Rewrite(start, start, lambda text: text + line, edit, Rank.STATEMENT)
+
+    def _added_context(self, edit: AddContext) -> Rewrite:
+        target = self.source.find((ast.With, ast.AsyncWith), edit.statement)
+        if not isinstance(target, ast.With | ast.AsyncWith):
+            raise EditError(edit, "no with statement there")
+        item = target.items[-1]
+        _, end = self.source.range(item.optional_vars or item.context_expr)
+        return Rewrite(end, end, lambda text: f"{text}, {edit.code}", edit, Rank.STATEMENT)
 
     def _wrapped_statements(self, edit: Wrap) -> list[ast.stmt]:
         first = statement(self.source, edit, edit.first)

@@ -593,9 +593,8 @@ FLOAT16_STEPS = {
         """
         for x, weak in loader:
             optimizer.zero_grad()
-            with torch.autocast("cuda", dtype=torch.float16):
-                with torch.no_grad():
-                    target = model(weak.cuda()).argmax(1)
+            with torch.no_grad(), torch.autocast("cuda", dtype=torch.float16):
+                target = model(weak.cuda()).argmax(1)
             with torch.autocast("cuda", dtype=torch.float16):
                 loss = criterion(model(x.cuda()), target)
             scaler.scale(loss).backward()
@@ -1514,7 +1513,7 @@ REFUSED = {
                 optimizer.step()
             """
         ),
-        "with and without gradients",
+        "without gradients before it runs with them",
     ),
 }
 
@@ -1775,4 +1774,274 @@ def test_gradients_clipped_on_the_line_of_the_step_are_unscaled_first(
             scaler.update()
         """,
         amp=AmpDtype.FP16,
+    )
+
+
+def test_scaler_is_made_before_the_first_of_two_trainings(
+    check_transformed: Callable[..., None],
+) -> None:
+    check_transformed(
+        """
+        import torch
+        from torch import nn
+
+        body, head = nn.Linear(4, 4).cuda(), nn.Linear(4, 2).cuda()
+        optimizer = torch.optim.SGD(body.parameters(), lr=0.1)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(body(x.cuda()), y.cuda())
+            loss.backward()
+            optimizer.step()
+
+        second = torch.optim.SGD(head.parameters(), lr=0.1)
+        for x, y in loader:
+            second.zero_grad()
+            loss = nn.functional.cross_entropy(head(x.cuda()), y.cuda())
+            loss.backward()
+            second.step()
+        """,
+        """
+        import torch
+        from torch import nn
+
+        body, head = nn.Linear(4, 4).cuda(), nn.Linear(4, 2).cuda()
+        optimizer = torch.optim.SGD(body.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = nn.functional.mse_loss(body(x.cuda()), y.cuda())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+        second = torch.optim.SGD(head.parameters(), lr=0.1)
+        for x, y in loader:
+            second.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = nn.functional.cross_entropy(head(x.cuda()), y.cuda())
+            scaler.scale(loss).backward()
+            scaler.step(second)
+            scaler.update()
+        """,
+        amp=AmpDtype.FP16,
+    )
+
+
+def test_scaler_is_made_before_the_first_use_of_a_name_that_is_set_again(
+    check_transformed: Callable[..., None],
+) -> None:
+    check_transformed(
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Linear(4, 2).cuda()
+
+
+        def run(model, loader, optimizer):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+                loss.backward()
+                optimizer.step()
+
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run(model, loader, optimizer)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        run(model, loader, optimizer)
+        """,
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Linear(4, 2).cuda()
+
+
+        def run(model, loader, optimizer, scaler):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        run(model, loader, optimizer, scaler)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        run(model, loader, optimizer, scaler)
+        """,
+        amp=AmpDtype.FP16,
+    )
+
+
+def test_no_grad_of_ours_does_not_stand_in_the_way(check_with: Callable[..., None]) -> None:
+    """The critic runs without gradients first: both passes in one region would share weights without history."""
+    check_with(
+        ["no-grad", "autocast"],
+        """
+        import torch
+        from torch import nn
+
+        generator, critic = nn.Linear(4, 4).cuda(), nn.Linear(4, 1).cuda()
+        criterion = nn.BCEWithLogitsLoss()
+        optimizer = torch.optim.Adam(generator.parameters())
+
+        for real, y in loader:
+            optimizer.zero_grad()
+            images = generator(real.cuda())
+
+            real_score = critic(real.cuda()).detach()
+            fake_score = critic(images)
+            loss = criterion(fake_score - real_score.mean(), y.cuda())
+            loss = criterion(critic(images), y.cuda())
+            loss.backward()
+            optimizer.step()
+        """,
+        """
+        import torch
+        from torch import nn
+
+        generator, critic = nn.Linear(4, 4).cuda(), nn.Linear(4, 1).cuda()
+        criterion = nn.BCEWithLogitsLoss()
+        optimizer = torch.optim.Adam(generator.parameters())
+
+        for real, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                images = generator(real.cuda())
+
+                with torch.no_grad():
+                    real_score = critic(real.cuda()).detach()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                fake_score = critic(images)
+                loss = criterion(fake_score - real_score.mean(), y.cuda())
+                loss = criterion(critic(images), y.cuda())
+            loss.backward()
+            optimizer.step()
+        """,
+        amp=AmpDtype.BF16,
+    )
+
+
+def test_network_that_runs_without_gradients_last_needs_one_region(
+    check_transformed: Callable[..., None],
+) -> None:
+    check_transformed(
+        """
+        import torch
+        from torch import nn
+
+        features, model = nn.Linear(4, 4).cuda(), nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+
+        for x, y in loader:
+            optimizer.zero_grad()
+            found = features(model(x.cuda()))
+            with torch.no_grad():
+                wanted = features(y.cuda())
+            loss = nn.functional.l1_loss(found, wanted)
+            loss.backward()
+            optimizer.step()
+        """,
+        """
+        import torch
+        from torch import nn
+
+        features, model = nn.Linear(4, 4).cuda(), nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                found = features(model(x.cuda()))
+                with torch.no_grad():
+                    wanted = features(y.cuda())
+                loss = nn.functional.l1_loss(found, wanted)
+            loss.backward()
+            optimizer.step()
+        """,
+        amp=AmpDtype.BF16,
+    )
+
+
+LIBRARY = """
+    import torch
+    from torch import nn
+
+
+    def train_one_epoch(model, loader, optimizer, device):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def test_module_whose_callers_are_not_seen(check_noop: Callable[..., None]) -> None:
+    check_noop(LIBRARY, reason="nothing in this file calls this step")
+
+
+def test_gradients_taken_by_hand_beside_the_step(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """What a function differentiates that it computed itself, outside of every region, stays in float32."""
+    source = """
+    import torch
+    from torch import nn
+
+    model = nn.Linear(4, 2).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+    def sensitivity(x):
+        x = x.detach().requires_grad_(True)
+        out = model(x).sum()
+        (grad,) = torch.autograd.grad(out, x)
+        return grad.abs().mean().item()
+
+
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+        if i % 10 == 0:
+            print(sensitivity(x.cuda()))
+    """
+    [file] = rewrite(source, ["autocast"], amp=AmpDtype.FP16).files
+    assert "scaler.scale(loss).backward()" in file.text
+    assert "    out = model(x).sum()" in file.text
+
+
+def test_adversarial_samples_that_go_into_the_loss(check_noop: Callable[..., None]) -> None:
+    check_noop(
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Linear(4, 2).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+        def attack(x, y):
+            x = x.detach().requires_grad_(True)
+            loss = nn.functional.cross_entropy(model(x), y)
+            (grad,) = torch.autograd.grad(loss, x)
+            return x + 0.1 * grad.sign()
+
+
+        for x, y in loader:
+            optimizer.zero_grad()
+            adversarial = attack(x.cuda(), y.cuda())
+            loss = nn.functional.cross_entropy(model(adversarial), y.cuda())
+            loss.backward()
+            optimizer.step()
+        """,
+        reason="takes gradients by hand",
     )

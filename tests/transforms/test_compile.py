@@ -634,3 +634,48 @@ for i in range(100000):
     optimizer.step()
 """
     check_noop(source, "differentiates its gradients")
+
+
+def test_module_whose_callers_are_not_seen(check_noop: Check) -> None:
+    check_noop(
+        """
+        from torch import nn
+
+
+        def train_one_epoch(model, loader, optimizer, device):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+                loss.backward()
+                optimizer.step()
+        """,
+        reason="nothing in this file calls this step",
+    )
+
+
+def test_layer_that_is_trained_belongs_to_its_network(check_transformed: Check) -> None:
+    check_transformed(
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).cuda()
+        optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+        """,
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).cuda()
+        optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+        model.compile()
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+        """,
+    )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from torchopt_cli.optimizer.rewriting.edits import (
+    AddContext,
     Decorate,
     InsertAfter,
     InsertBefore,
@@ -556,6 +557,21 @@ def test_wraps_that_overlap_are_errors(span: Find, rewritten: Rewrite) -> None:
     )
 
 
+# Context managers
+
+
+def test_context_managers_are_added_behind_those_there_are(span: Find, rewritten: Rewrite) -> None:
+    text = "with a(), b(c) as d:  # why\n    e()\n"
+    whole, call = span(text, text.rstrip()), span(text, "b(c)")
+    assert rewritten(text, AddContext(whole, "f()")) == (
+        "with a(), b(c) as d, f():  # why\n    e()\n"
+    )
+    text = "with (b(c)):\n    e()\n"
+    whole, call = span(text, text.rstrip()), span(text, "b(c)")
+    edits = AddContext(whole, "f()"), SetArgument(call, "k", "1")
+    assert rewritten(text, *edits) == "with (b(c, k=1), f()):\n    e()\n"
+
+
 # Decorators
 
 
@@ -600,6 +616,7 @@ def test_statement_targets_that_are_not_there_are_errors(span: Find, rewritten: 
         RemoveStatement(where),
         Wrap(where, where, "with x:"),
         Decorate(where, "x"),
+        AddContext(where, "x"),
         Decorate(span(text, "a(b)"), "x"),
     ):
         with pytest.raises(EditError, match=f"{type(edit).__name__} at line 2: no .* there"):
