@@ -28,6 +28,7 @@ from .iterations import Iteration, find_iterations
 from .loaders import find_loaders
 from .loops import find_loops
 from .models import find_models, find_optimizers, models_in
+from .profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
 from .project import Project
 from .reach import functions_run
 from .resolver import Resolver, Values
@@ -94,6 +95,14 @@ class TrainingScript:
     @cached_property
     def cache_releases(self) -> tuple[CacheRelease, ...]:
         return find_cache_releases(self.resolver, self.loops)
+
+    @cached_property
+    def step_profiles(self) -> tuple[StepProfile, ...]:
+        return find_step_profiles(self.resolver, self.loops)
+
+    @cached_property
+    def debugging_aids(self) -> tuple[DebuggingAid, ...]:
+        return find_debugging_aids(self.resolver)
 
     @cached_property
     def iterations(self) -> tuple[Iteration, ...]:

@@ -31,6 +31,12 @@ _MASKS = (
 )
 """What names no number and differs between runs that do the same; all replaced before lines are compared."""
 
+_PROFILER_TABLE = re.compile(
+    r"^-{3,}(?: +-{3,})+ *\n.*\bSelf CPU\b.*\n(?:.*\n)*?Self CPU time total:.*(?:\nSelf \w+ time total:.*)?",
+    re.MULTILINE,
+)
+"""A table of PyTorch's profiler: what it measured, how often and in which order is another in every run."""
+
 _NUMBER = re.compile(
     r"(?<![A-Za-z_0-9.])([-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b))(?![0-9_])",
     re.IGNORECASE,
@@ -69,6 +75,7 @@ class Unrepeatable:
 def read_lines(text: str) -> list[Line]:
     """The non-empty lines of a program's output; a carriage return starts a line too (progress bars)."""
     lines: list[Line] = []
+    text = _PROFILER_TABLE.sub(lambda table: "\n" * table[0].count("\n"), text)
     for number, raw in enumerate(text.splitlines(), start=1):
         for mask, stand_in in _MASKS:
             raw = mask.sub(stand_in, raw)
@@ -147,7 +154,7 @@ def compare_text(
     ours, theirs = read_lines(original), read_lines(rewritten)
     left_out = unrepeatable(ours, [read_lines(text) for text in repeats])
     spreads = _spreads(ours, [read_lines(text) for text in neighbours]) if precision else {}
-    findings = _options(original, rewritten)
+    findings = _options(original, rewritten) + _profiler_tables(original, rewritten)
     skipped = 0
     for a, b in _aligned(ours, theirs):
         if a is None or b is None:
@@ -181,6 +188,14 @@ def _options(original: str, rewritten: str) -> list[Finding]:
             changed = [part for part in after.split(", ") if part not in before.split(", ")]
             return [note(Kind.STDOUT, f"other options are printed: {_cut(', '.join(changed))}")]
     return []
+
+
+def _profiler_tables(original: str, rewritten: str) -> list[Finding]:
+    """A note when a profiler's tables are printed more or less often."""
+    before, after = (len(_PROFILER_TABLE.findall(text)) for text in (original, rewritten))
+    if before == after:
+        return []
+    return [note(Kind.STDOUT, f"{after} tables of a profiler are printed instead of {before}")]
 
 
 def _spreads(

@@ -128,3 +128,17 @@ def test_printed_options_are_told_and_do_not_fail() -> None:
 def test_findings_quote_the_line() -> None:
     (finding,) = compare_text("epoch 1 loss 2.3", "epoch 1 loss 2.4")
     assert "epoch 1 loss 2.3" in finding.message
+
+
+def test_tables_of_a_profiler_are_counted_and_not_compared() -> None:
+    def table(name: str) -> str:
+        ruler = "-------  ------------  \n"
+        rows = f"   Name    Self CPU %  \n{ruler}{name}  12.00%  \n{ruler}Self CPU time total: 3.000us\n"
+        return f"{ruler}{rows}\n"
+
+    original = table("conv") + "loss 1.5\n" + table("linear") + "loss 1.25\n"
+    assert compare_text(original, original.replace("conv", "addmm")) == []
+    (finding,) = compare_text(original, "loss 1.5\n" + table("addmm") + "loss 1.25\n")
+    assert finding.message == "1 tables of a profiler are printed instead of 2"
+    assert not finding.fails
+    assert compare_text(original, original.replace("1.25", "1.5"))[0].fails
