@@ -73,7 +73,7 @@ class HotLoopProfiler(Transform):
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
-                print(prof.key_averages().table(sort_by="cpu_time_total"))
+                print(prof.key_averages().table(row_limit=10))
         """,
         after="""\
             import torch
@@ -83,7 +83,7 @@ class HotLoopProfiler(Transform):
             prof = profile(
                 activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
                 schedule=schedule(wait=1, warmup=1, active=3, repeat=1),
-                on_trace_ready=lambda prof: print(prof.key_averages().table(sort_by="cpu_time_total")),
+                on_trace_ready=lambda prof: print(prof.key_averages().table(row_limit=10)),
             )
             prof.start()
             for images, labels in loader:
