@@ -226,7 +226,7 @@ class _Rewrite:
         Raises whatever the analysis raises when it does not understand the result.
         """
         sources = self.sources.with_texts(texts)
-        script = understand(self.script.entry.path, sources)
+        script = understand(self.script.entry.path, sources, self.script)
         files = dict(self.files)
         for change in changes:
             applied = self.applied(change)

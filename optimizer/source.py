@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .errors import TorchoptError
+from .syntax_tree import syntax_tree
 
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows only
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -104,7 +105,7 @@ def parse(source: SourceFile) -> ast.Module:
             warnings.simplefilter(
                 "ignore", DeprecationWarning
             )  # invalid escapes, before Python 3.12
-            return ast.parse(source.text, str(source.path))
+            return syntax_tree(source.text, str(source.path))
     except SyntaxError as error:
         row = _row(source.text, error.lineno or 1)
         column = max(error.offset or 1, 1)
@@ -141,10 +142,11 @@ class Sources:
 
     _disk: dict[str, SourceFile] = field(default_factory=dict[str, SourceFile], repr=False)
     _rewritten: Mapping[str, SourceFile] = field(default_factory=dict[str, SourceFile], repr=False)
+    _real_paths: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def read(self, path: Path) -> SourceFile:
         """The file at ``path`` with its current text. Raises TorchoptError if it cannot be read."""
-        key = os.path.realpath(path)
+        key = self._key(path)
         if key in self._rewritten:
             return self._rewritten[key]
         if key not in self._disk:
@@ -153,18 +155,24 @@ class Sources:
 
     def exists(self, path: Path) -> bool:
         """Whether there is a file at ``path``, on disk or made here."""
-        key = os.path.realpath(path)
+        key = self._key(path)
         return key in self._rewritten or key in self._disk or os.path.isfile(key)
 
     def with_texts(self, texts: Mapping[Path, str]) -> Sources:
         """These sources with other text in some files; a path without a file becomes a new one."""
         new = {
-            os.path.realpath(path): self.read(path).with_text(text)
+            self._key(path): self.read(path).with_text(text)
             if self.exists(path)
             else SourceFile(path, text)
             for path, text in texts.items()
         }
         return replace(self, _rewritten={**self._rewritten, **new})
+
+    def _key(self, path: Path) -> str:
+        spelt = str(path)
+        if spelt not in self._real_paths:
+            self._real_paths[spelt] = os.path.realpath(path)
+        return self._real_paths[spelt]
 
     def changed(self) -> tuple[SourceFile, ...]:
         """The files whose text is not the one on disk, in the order they were first rewritten."""

@@ -23,6 +23,7 @@ from ..optimizer.analysis.cache_release import CacheRelease, Pace, memory_querie
 from ..optimizer.analysis.imports import orphaned_imports
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syntax import Module
+from ..optimizer.analysis.trees import walk
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, RemoveStatement
 from .base import Change, Example, Skip, Stage, Transform
@@ -159,7 +160,7 @@ def _with_emptied_blocks(module: Module, statements: list[ast.Expr]) -> list[ast
 
 def _is_pure(test: ast.expr) -> bool:
     """Whether evaluating ``test`` only looks: names, arithmetic, comparisons and torch's own questions."""
-    for node in ast.walk(test):
+    for node in walk(test):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             if not (name in {"len", "hasattr", "isinstance"} or name.endswith("is_available")):

@@ -26,6 +26,7 @@ from ..optimizer.analysis.facts import Fact
 from ..optimizer.analysis.fused_inference import fused_layers, zeroed_padding
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.trees import walk
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import Decorate, Edit, FileEdit, Wrap
 from .base import Change, Example, Skip, Stage, Transform
@@ -156,5 +157,5 @@ def _uses_volatile(inference: Inference) -> bool:
     return any(
         isinstance(node, ast.keyword) and node.arg == "volatile"
         for root in (inference.statements or (inference.node,))
-        for node in ast.walk(root)
+        for node in walk(root)
     )

@@ -10,10 +10,13 @@ from .resolver import Resolver
 from .script import TrainingScript
 
 
-def understand(entry: Path, sources: Sources) -> TrainingScript:
+def understand(
+    entry: Path, sources: Sources, earlier: TrainingScript | None = None
+) -> TrainingScript:
     """Understand the script at ``entry`` and the first-party modules it imports.
 
+    ``earlier`` is what was understood of it before some of its files changed; the others are not parsed again.
     Raises :class:`TorchoptError` when ``entry`` cannot be read or parsed.
     """
-    project = load_project(entry, sources)
+    project = load_project(entry, sources, earlier.modules if earlier else ())
     return TrainingScript(project, Resolver(project))

@@ -21,6 +21,7 @@ from .signatures import call_argument
 from .splice import Piece, spliced, without_method
 from .syntax import Module
 from .tensor_aliases import AliasUse, TensorAlias, UseKind
+from .trees import walk
 
 _DROPPED_IMPORTS = frozenset({"torch.autograd.Variable", "numpy"})
 _NEW_NAME = "device"
@@ -204,7 +205,7 @@ class _Writer:
             *code.edits,
             FileEdit(use.path, ReplaceExpression(module.span(root), code.code)),
         ]
-        new.replaced.update(ast.walk(root))
+        new.replaced.update(walk(root))
         return True
 
     def _constructed(

@@ -27,6 +27,7 @@ from .references import quoted, reference
 from .resolver import Resolver
 from .steps import Backward, Region, StepCode
 from .syntax import FunctionNode, Module
+from .trees import walk
 
 _NATIVE_CHECK_SINCE = (2, 5)
 """From here on ``is_bf16_supported`` can leave out emulation and answers on machines without CUDA
@@ -175,7 +176,7 @@ class AutocastPlan:
         if anchor is None:
             body = function.body if function is not None else module.tree.body
             anchor = next((s for s in body if not _is_docstring(s)), at)
-            if anchor is at or at in set(ast.walk(anchor)):
+            if anchor is at or at in set(walk(anchor)):
                 return f"({value})" if " if " in value else value, []
         return name, [FileEdit(module.path, InsertBefore(module.span(anchor), f"{name} = {value}"))]
 

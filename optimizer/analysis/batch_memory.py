@@ -14,6 +14,7 @@ from .resolver import Resolver
 from .script import TrainingScript
 from .signatures import call_argument
 from .syntax import Module
+from .trees import walk
 from .values import Class, Function, Literal, Made, union
 from .worker_state import Hazard
 from .workers import place, worker_code
@@ -77,9 +78,7 @@ def _unpinnable_batch(resolver: Resolver, loader: DataLoader) -> str | None:
         return None
     for value in resolver.values(argument.value, argument.module):
         if isinstance(value, Function) and not isinstance(value.node, ast.Lambda):
-            returns = [
-                n.value for n in ast.walk(value.node) if isinstance(n, ast.Return) and n.value
-            ]
+            returns = [n.value for n in walk(value.node) if isinstance(n, ast.Return) and n.value]
             for batch in union(resolver.values(returned, value.module) for returned in returns):
                 cls = batch.maker if isinstance(batch, Made) else None
                 if isinstance(cls, Class) and not _is_pinnable(resolver, cls):

@@ -15,6 +15,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Binding, BindingSource, Iterated, Parameter, Path
 from .signatures import argument_for
 from .syntax import Module
+from .trees import walk
 from .values import Instance
 
 _VIEW_METHODS = frozenset(
@@ -255,7 +256,7 @@ class BatchTrace:
         found: set[BatchPart | None] = set()
         for callee in self._resolver.callees(node, module):
             if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "__init__":
-                for inner in ast.walk(callee.node):
+                for inner in walk(callee.node):
                     if isinstance(inner, ast.Return) and inner.value is not None:
                         found |= self.parts(inner.value, callee.module)
         return frozenset(found) or _OTHER

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .containers import select
 from .scopes import unpacked_names
+from .trees import walk
 from .values import Class, Function, Value, union
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _property_values(
 ) -> frozenset[Value]:
     values = [
         resolver.values(node.value, cls.module)
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Return) and node.value is not None
     ]
     return union(values)

@@ -16,6 +16,7 @@ from .scopes import Assigned, Binding, Iterated, Managed, Parameter
 from .signatures import argument_for
 from .statements import common_block
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Function
 
 
@@ -181,7 +182,7 @@ def _uses(path: Path, function: FunctionNode, module: Module) -> bool:
     if function.name not in text or home not in text:
         return False
     try:
-        nodes = list(ast.walk(ast.parse(text)))
+        nodes = list(walk(ast.parse(text)))
     except (SyntaxError, ValueError):
         return True
     modules = {

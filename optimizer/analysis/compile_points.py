@@ -12,6 +12,7 @@ from .resolver import CallSite, Resolver
 from .scopes import Binding, Parameter, Scope
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
+from .trees import walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +172,7 @@ def _above(module: Module, at: ast.AST, bindings: Sequence[ast.AST]) -> ast.stmt
     statement = module.statement(at)
     loops = module.loops(at)
     for loop in loops:
-        if any(binding in set(ast.walk(loop)) for binding in bindings):
+        if any(binding in set(walk(loop)) for binding in bindings):
             break
         statement = loop
     if loops and statement not in loops:

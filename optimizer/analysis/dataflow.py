@@ -13,6 +13,7 @@ from functools import cached_property
 
 from .reach import lexical_nodes
 from .syntax import Module
+from .trees import walk
 
 _MUTATING_METHODS = frozenset("append extend add add_ update insert copy_ mul_ div_ sub_".split())
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -99,16 +100,16 @@ def dotted(node: ast.AST) -> str | None:
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes of an expression or statement; of a compound statement only those of its header."""
     if isinstance(node, ast.If | ast.While):
-        yield from ast.walk(node.test)
+        yield from walk(node.test)
     elif isinstance(node, ast.For | ast.AsyncFor):
-        yield from ast.walk(node.iter)
+        yield from walk(node.iter)
     elif isinstance(node, ast.With | ast.AsyncWith):
         for item in node.items:
-            yield from ast.walk(item)
+            yield from walk(item)
     elif isinstance(node, ast.Try):
         return
     else:
-        yield from ast.walk(node)
+        yield from walk(node)
 
 
 def read_names(nodes: Iterable[ast.AST]) -> set[str]:
@@ -121,7 +122,7 @@ def read_names(nodes: Iterable[ast.AST]) -> set[str]:
         name = dotted(node)
         if name is not None and isinstance(node.ctx, ast.Load):
             found.add(name)
-            inner.update(ast.walk(node))
+            inner.update(walk(node))
     return found
 
 

@@ -15,6 +15,7 @@ from .item_state import changes_receiver, stored_changes
 from .reach import reached_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Attribute, Display, Element, Made, Value
 
 
@@ -128,4 +129,4 @@ def _is_set_up(node: ast.AST, module: Module, loader: DataLoader) -> bool:
 def _is_made_beside(owner: ast.AST, node: ast.AST, module: Module, loader: DataLoader) -> bool:
     """Whether ``node`` fills a container in the function that makes it, which is over before the loader is made."""
     function = module.function(node)
-    return function is not None and function is not loader.function and owner in ast.walk(function)
+    return function is not None and function is not loader.function and owner in walk(function)

@@ -13,6 +13,7 @@ from .resolver import Resolver
 from .signatures import call_argument
 from .splice import Piece, added_argument, bounds, spliced, without_keyword, without_method
 from .syntax import Module
+from .trees import walk
 
 _TAKES_DTYPE = frozenset(
     f"torch.{n}" for n in "zeros ones empty zeros_like ones_like empty_like".split()
@@ -175,10 +176,10 @@ class DeviceCode:
 
 def _inferred_dtype(data: ast.expr) -> str | None:
     """The dtype ``torch.tensor`` gives a list of numbers, None when they are not written out."""
-    numbers = [node.value for node in ast.walk(data) if isinstance(node, ast.Constant)]
+    numbers = [node.value for node in walk(data) if isinstance(node, ast.Constant)]
     written_out = all(
         isinstance(node, ast.List | ast.Tuple | ast.UnaryOp | ast.USub | ast.Constant | ast.Load)
-        for node in ast.walk(data)
+        for node in walk(data)
     )
     if not numbers or not written_out:
         return None

@@ -21,6 +21,7 @@ from .networks import Networks
 from .reach import lexical_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import External, Function, Made
 
 _AUTOCAST = frozenset({"torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast"})
@@ -105,7 +106,7 @@ class EvaluationProof:
     def _flow(self, region: Region, guard: TrainingGuard | None) -> GradientFlow:
         guarded: set[ast.AST] = set()
         for statement in guard.statements if guard is not None else ():
-            guarded.update(ast.walk(statement))
+            guarded.update(walk(statement))
         return GradientFlow(
             self._knowledge,
             lambda node: node in guarded,

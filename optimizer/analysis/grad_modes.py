@@ -8,6 +8,7 @@ from .graph_names import SETS_GRAD_MODE
 from .reach import lexical_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Class
 
 _LIGHTNING = ("pytorch_lightning.", "lightning.")
@@ -56,7 +57,7 @@ class GradModes:
 
     def _sets_mode(self, expression: ast.expr, module: Module) -> bool:
         """Whether a context manager or decorator switches recording on or off, also from inside a helper."""
-        for node in ast.walk(expression):
+        for node in walk(expression):
             if isinstance(node, ast.Name | ast.Attribute):
                 if self._resolver.names(node, module) & SETS_GRAD_MODE:
                     return True

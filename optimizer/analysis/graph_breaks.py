@@ -15,6 +15,7 @@ from .forward_code import called_names, forward_code, layer_classes, method_name
 from .reach import Reached, lexical_nodes
 from .resolver import Resolver
 from .scopes import Assigned
+from .trees import walk
 from .values import Class
 
 _RECURRENT = frozenset({"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"})
@@ -94,7 +95,7 @@ def _call(resolver: Resolver, reached: Reached) -> str | None:
 
 def _data_dependent(resolver: Resolver, test: ast.expr, reached: Reached) -> str | None:
     """A branch on the value of a tensor."""
-    for node in ast.walk(test):
+    for node in walk(test):
         if not isinstance(node, ast.Call):
             continue
         inner = Reached(node, reached.module, False)
@@ -124,13 +125,13 @@ def _loop_over_shape(resolver: Resolver, iterable: ast.expr, reached: Reached) -
 
 def _with_values(node: ast.expr, reached: Reached) -> Iterator[ast.AST]:
     """The nodes of ``node`` and of what is assigned to the local names in it."""
-    for inner in ast.walk(node):
+    for inner in walk(node):
         yield inner
         if isinstance(inner, ast.Name):
             found = reached.module.scope(inner).lookup(inner.id)
             for binding in found[1] if found else ():
                 if isinstance(binding.source, Assigned):
-                    yield from ast.walk(binding.source.value)
+                    yield from walk(binding.source.value)
 
 
 def script_compile_obstacle(resolver: Resolver) -> CompileObstacle | None:

@@ -15,6 +15,7 @@ from .script import TrainingScript
 from .signatures import call_argument
 from .spawning import top_level_statement
 from .syntax import Module
+from .trees import walk
 from .values import Attribute, Class, External, Function, Made, Value
 from .workers import worker_code
 
@@ -84,7 +85,7 @@ def weight(resolver: Resolver, statement: ast.stmt, module: Module) -> Weight:
     ):
         return Weight.DEFINITION
     if isinstance(statement, ast.Try | ast.If):
-        inner = [s for s in ast.walk(statement) if isinstance(s, ast.stmt)]
+        inner = [s for s in walk(statement) if isinstance(s, ast.stmt)]
         if all(
             isinstance(s, ast.Import | ast.ImportFrom | ast.Pass | ast.Try | ast.If) for s in inner
         ):

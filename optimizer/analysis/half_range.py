@@ -20,6 +20,7 @@ from .resolver import Resolver
 from .scopes import Assigned
 from .signatures import call_argument
 from .syntax import Module
+from .trees import walk
 from .values import Display, Literal
 
 Rounded: TypeAlias = Callable[[ast.expr, Module], bool]
@@ -153,7 +154,7 @@ def _subtracted_from_one(argument: ast.expr, negated: bool) -> Iterator[ast.expr
     """``p`` in ``1 - p`` anywhere in ``argument``, or in ``-p`` when it is ``negated``."""
     if negated and isinstance(argument, ast.UnaryOp) and isinstance(argument.op, ast.USub):
         yield argument.operand
-    for part in ast.walk(argument):
+    for part in walk(argument):
         if (
             isinstance(part, ast.BinOp)
             and isinstance(part.op, ast.Sub)

@@ -20,6 +20,7 @@ from .scopes import Assigned, Binding, Iterated, Parameter
 from .scopes import Path as Part
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Class, External, Function, Made, Unknown, Value
 
 _EXACT_RESULTS = frozenset(
@@ -240,7 +241,7 @@ class HalfTrace:
         if isinstance(node, ast.Lambda):
             returned = [node.body]
         else:
-            returned = [n.value for n in ast.walk(node) if isinstance(n, ast.Return | ast.Yield)]
+            returned = [n.value for n in walk(node) if isinstance(n, ast.Return | ast.Yield)]
         found = any(self._half(_part_of(value, path), function.module) for value in returned)
         self._frames = outer
         return found
@@ -339,16 +340,21 @@ def _added_to(name: ast.Name, module: Module) -> Iterator[ast.expr]:
     """What is appended to the list ``name`` stands for, or added in place to its value."""
     scope = module.scope(name)
     found = scope.lookup(name.id)
-    for node in module.nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-            base, added = node.func.value, node.args[0]
-            if node.func.attr not in {"append", "extend", "add"}:
-                continue
-        elif isinstance(node, ast.AugAssign):
-            base, added = node.target, node.value
+    for base in module.names_of(name.id):
+        user = module.parents[base]
+        call = module.parents[user]
+        if isinstance(user, ast.AugAssign) and user.target is base:
+            added = user.value
+        elif (
+            isinstance(user, ast.Attribute)
+            and user.attr in {"append", "extend", "add"}
+            and isinstance(call, ast.Call)
+            and call.func is user
+            and call.args
+        ):
+            added = call.args[0]
         else:
             continue
-        if isinstance(base, ast.Name) and base.id == name.id:
-            there = module.scope(base).lookup(base.id)
-            if found is not None and there is not None and there[0] is found[0]:
-                yield added
+        there = module.scope(base).lookup(base.id)
+        if found is not None and there is not None and there[0] is found[0]:
+            yield added

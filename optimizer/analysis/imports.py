@@ -9,6 +9,7 @@ from ..rewriting.edits import FileEdit, RemoveImportedName, RemoveStatement, Rep
 from .project import Project
 from .scopes import Binding, Imported
 from .syntax import Module
+from .trees import walk
 
 
 def orphaned_imports(
@@ -19,7 +20,7 @@ def orphaned_imports(
     Only imports of the library ``names`` (``gc``, ``torch.autograd.Variable``) are dropped: the caller knows that importing them
     does nothing else. An import that other first-party modules may reach through this one stays.
     """
-    gone = {node for root in removed for node in ast.walk(root)}
+    gone = {node for root in removed for node in walk(root)}
     used = {n.id for n in gone if isinstance(n, ast.Name)}
     if not used or _is_star_imported(project, module):
         return ()

@@ -18,6 +18,7 @@ from .resolver import Resolver
 from .statements import common_block
 from .steps import StepCode, Update
 from .syntax import Module
+from .trees import walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,9 +180,9 @@ def _exclude_each_other(module: Module, one: ast.stmt, other: ast.stmt) -> bool:
     """Whether the two are in different branches of an ``if``."""
     child: ast.AST = one
     for ancestor in module.ancestors(one):
-        if isinstance(ancestor, ast.If) and other in set(ast.walk(ancestor)):
+        if isinstance(ancestor, ast.If) and other in set(walk(ancestor)):
             mine = ancestor.body if child in ancestor.body else ancestor.orelse
-            return not any(other in set(ast.walk(statement)) for statement in mine)
+            return not any(other in set(walk(statement)) for statement in mine)
         child = ancestor
     return False
 
@@ -191,7 +192,7 @@ def _outside_loops(step: StepCode, update: Update) -> ast.stmt:
     backwards = {backward.node for backward in step.backwards}
     outermost = update.statement
     for loop in step.module.loops(update.statement):
-        if not backwards.isdisjoint(ast.walk(loop)):
+        if not backwards.isdisjoint(walk(loop)):
             break
         outermost = loop
     return outermost
@@ -210,7 +211,7 @@ def _pass_of(step: StepCode, statement: ast.stmt) -> int:
         if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
             return id(ancestor)
         is_loop = isinstance(ancestor, ast.For | ast.AsyncFor | ast.While)
-        if is_loop and not backwards.isdisjoint(ast.walk(ancestor)):
+        if is_loop and not backwards.isdisjoint(walk(ancestor)):
             return id(ancestor)
     return id(module.tree)
 

@@ -16,6 +16,7 @@ from .resolver import Resolver, Values
 from .scopes import Parameter
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Display, External, Literal, Made, Option, Unknown, Value
 
 _ABOUT_CUDA = re.compile(r"cuda|gpu|device", re.IGNORECASE)
@@ -183,7 +184,7 @@ def code_at(
     resolver: Resolver, expression: ast.expr, module: Module, at: ast.stmt, at_module: Module
 ) -> str | None:
     """Code that stands for ``expression`` of ``module`` where ``at`` stands, None when there is none."""
-    names = [n for n in ast.walk(expression) if isinstance(n, ast.Name)]
+    names = [n for n in walk(expression) if isinstance(n, ast.Name)]
     renamed: dict[str, str] = {}
     for name in names:
         if all(isinstance(v, External) for v in resolver.values(name, module)) and (
@@ -264,7 +265,7 @@ def _is_set(scope: ast.AST, binding: ast.AST, at: ast.stmt, module: Module) -> b
     if scope is (function or module.tree):
         return getattr(binding, "lineno", 0) < at.lineno
     if isinstance(scope, ast.Module) and module.name != "__main__" and module.main_guard:
-        return binding not in set(ast.walk(module.main_guard))
+        return binding not in set(walk(module.main_guard))
     return True
 
 

@@ -11,6 +11,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Parameter
 from .signatures import argument_for, call_argument
 from .syntax import Module
+from .trees import walk
 
 _ON_GPU = frozenset({DeviceKind.CUDA, DeviceKind.CHOSEN})
 _DEFAULT_DEVICE = frozenset({"torch.set_default_device", "torch.set_default_tensor_type"})
@@ -120,7 +121,7 @@ class _GpuTrace:
             return self.find(node.func.value, module)
         for callee in self._resolver.callees(node, module):
             if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "__init__":
-                for inner in ast.walk(callee.node):
+                for inner in walk(callee.node):
                     if isinstance(inner, ast.Return) and inner.value is not None:
                         found = self.find(inner.value, callee.module)
                         if found is not None:

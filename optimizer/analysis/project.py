@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,15 +49,17 @@ def absolute_name(importer: Module, module: str, level: int) -> str:
     return ".".join([*base, *([module] if module else [])])
 
 
-def load_project(entry: Path, sources: Sources) -> Project:
+def load_project(entry: Path, sources: Sources, known: Iterable[Module] = ()) -> Project:
     """Read ``entry`` and the first-party modules it imports, directly or not.
+
+    Those of the modules ``known`` whose source is still the same are taken over, with what they remember of themselves.
 
     First-party modules are looked for where Python would: the entry's folder, then the entries of ``PYTHONPATH``
     inside the working directory. Raises :class:`TorchoptError` when the entry itself cannot be read.
     """
     roots = _search_roots(entry)
-    source = sources.read(entry)
-    entry_module = Module(entry, "__main__", "", source, parse(source))
+    parsed = {(module.path, module.name): module for module in known}
+    entry_module = _module(entry, "__main__", "", sources, parsed)
     modules, by_name = [entry_module], dict[str, Module]()
     unreadable: list[TorchoptError] = []
     pending = [entry_module]
@@ -71,18 +73,30 @@ def load_project(entry: Path, sources: Sources) -> Project:
             found = _locate(name, roots, sources)
             if found is None or found == entry:
                 continue
+            package = name if found.name == "__init__.py" else name.rpartition(".")[0]
             try:
-                module_source = sources.read(found)
-                tree = parse(module_source)
+                module = _module(found, name, package, sources, parsed)
             except TorchoptError as error:
                 unreadable.append(error)
                 continue
-            package = name if found.name == "__init__.py" else name.rpartition(".")[0]
-            module = Module(found, name, package, module_source, tree)
             by_name[name] = module
             modules.append(module)
             pending.append(module)
     return Project(tuple(modules), by_name, tuple(unreadable))
+
+
+def _module(
+    path: Path,
+    name: str,
+    package: str,
+    sources: Sources,
+    parsed: Mapping[tuple[Path, str], Module],
+) -> Module:
+    source = sources.read(path)
+    known = parsed.get((path, name))
+    if known is not None and known.source is source:
+        return known
+    return Module(path, name, package, source, parse(source))
 
 
 def _search_roots(entry: Path) -> list[Path]:

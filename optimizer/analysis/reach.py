@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from .models import is_module_class
 from .resolver import Resolver
@@ -12,6 +13,7 @@ from .syntax import FunctionNode, Module
 from .trees import child_nodes
 from .values import Class, Function
 
+_LEXICAL = "_torchopt_lexical"
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -26,12 +28,24 @@ class Reached:
 
 def lexical_nodes(roots: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """The nodes of ``roots`` that run with them: bodies of functions and classes defined inside do not."""
-    pending = list(roots)[::-1]
+    for root in roots:
+        yield from _lexical_nodes(root)
+
+
+def _lexical_nodes(root: ast.AST) -> Sequence[ast.AST]:
+    """Remembered on ``root`` itself, as the children of nodes are."""
+    known = root.__dict__.get(_LEXICAL)
+    if known is not None:
+        return cast(Sequence[ast.AST], known)
+    found: list[ast.AST] = []
+    pending = [root]
     while pending:
         node = pending.pop()
-        yield node
+        found.append(node)
         if not isinstance(node, _DEFINITIONS):
             pending += child_nodes(node)[::-1]
+    root.__dict__[_LEXICAL] = found
+    return found
 
 
 def reached_nodes(

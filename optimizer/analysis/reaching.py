@@ -7,6 +7,7 @@ from typing import cast
 
 from .scopes import Binding, Defined, Imported, Parameter, Scope
 from .syntax import Module
+from .trees import walk
 
 _Position = tuple[int, int]
 _RUN_IN_PLACE = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -91,7 +92,7 @@ def _block(module: Module, binding: Binding) -> int:
     if isinstance(binding.source, Parameter):
         return id(binding.source.function.body)
     statement = module.statement(binding.node)
-    if isinstance(statement, ast.For | ast.AsyncFor) and binding.node in ast.walk(statement.target):
+    if isinstance(statement, ast.For | ast.AsyncFor) and binding.node in walk(statement.target):
         return id(statement.body)
     if isinstance(statement, ast.With | ast.AsyncWith):
         return id(statement.body)

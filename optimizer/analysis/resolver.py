@@ -33,6 +33,7 @@ from .signatures import argument_for
 from .spawned import spawned_argument
 from .syntax import FunctionNode, Module
 from .torch_names import canonical, star_exports
+from .trees import child_nodes
 from .values import (
     Attribute,
     Class,
@@ -436,7 +437,7 @@ def _returns(function: FunctionNode) -> list[ast.Return]:
         elif not isinstance(
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
         ):
-            pending.extend(ast.iter_child_nodes(node))
+            pending.extend(child_nodes(node))
     return found
 
 

@@ -11,6 +11,8 @@ import ast
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from .trees import walk
+
 Path: TypeAlias = tuple[int | str, ...]
 """Which part of an unpacked value a name gets: indices from the outside in, ``"*"`` for a starred rest."""
 
@@ -216,7 +218,7 @@ class _ScopeBuilder(ast.NodeVisitor):
         self.scope = outer
 
     def _declare_outer_names(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for node in ast.walk(function):
+        for node in walk(function):
             if isinstance(node, ast.Global | ast.Nonlocal):
                 kind = "global" if isinstance(node, ast.Global) else "nonlocal"
                 self.scope.outer_names.update(dict.fromkeys(node.names, kind))

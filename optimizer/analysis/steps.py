@@ -15,6 +15,7 @@ from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .statements import common_block
 from .syntax import FunctionNode, LoopNode, Module
+from .trees import walk
 
 _LOSS_NAME = re.compile(r"loss|criterion|cross_entropy|nll|bce|mse|objective", re.IGNORECASE)
 _CLIPPING = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "get_total_norm"})
@@ -199,7 +200,7 @@ def _loss(resolver: Resolver, call: ast.Call, module: Module) -> ast.expr | None
 
 def _computes(resolver: Resolver, flow: Flow, loss: ast.expr, statement: ast.stmt) -> bool:
     """Whether the loss expression calls something with what a network returned (methods of tensors do not count)."""
-    calls = [n for n in ast.walk(loss) if isinstance(n, ast.Call)]
+    calls = [n for n in walk(loss) if isinstance(n, ast.Call)]
     return any(
         is_forward(resolver, call, flow.module)
         or (

@@ -10,6 +10,7 @@ from .models import models_in
 from .resolver import Resolver
 from .scopes import Assigned
 from .syntax import Module
+from .trees import walk
 
 _PARAMETERS = frozenset({"parameters", "named_parameters"})
 
@@ -42,7 +43,7 @@ def _receivers(
     if node in seen:
         return
     seen.add(node)
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.Attribute) and inner.attr in _PARAMETERS:
             yield inner.value, module
         elif isinstance(inner, ast.Name):
@@ -53,6 +54,6 @@ def _receivers(
         elif isinstance(inner, ast.Call):
             for callee in resolver.callees(inner, module):
                 if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "forward":
-                    for returned in ast.walk(callee.node):
+                    for returned in walk(callee.node):
                         if isinstance(returned, ast.Return) and returned.value is not None:
                             yield from _receivers(resolver, returned.value, callee.module, seen)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
+_CHILDREN = "_torchopt_children"
 
-def child_nodes(node: ast.AST) -> list[ast.AST]:
-    """The nodes directly below ``node``, in source order; the ``Load`` and ``Store`` marks are left out."""
+
+def child_nodes(node: ast.AST) -> Sequence[ast.AST]:
+    """The nodes directly below ``node``, in source order; the ``Load`` and ``Store`` marks are left out.
+
+    Remembered on the node itself: trees are not changed once they are parsed, and are walked many times.
+    """
+    fields = node.__dict__
+    known = fields.get(_CHILDREN)
+    if known is not None:
+        return cast(Sequence[ast.AST], known)
     found: list[ast.AST] = []
-    for value in node.__dict__.values():
+    for name in node._fields:
+        value = fields.get(name)
         if isinstance(value, list):
             found += [item for item in cast(list[object], value) if isinstance(item, ast.AST)]
         elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
             found.append(value)
+    fields[_CHILDREN] = found
     return found
 
 

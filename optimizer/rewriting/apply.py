@@ -6,12 +6,12 @@ stands on (:mod:`.rewrites`); nothing is printed from a tree, so what is not edi
 
 from __future__ import annotations
 
-import ast
 import tokenize
 import warnings
 from collections.abc import Iterable, Sequence
 
 from ..source import SourceFile
+from ..syntax_tree import syntax_tree
 from .edits import (
     AddImport,
     AddParameter,
@@ -49,14 +49,14 @@ def apply_edits(source: SourceFile, edits: Sequence[Edit], style: Style | None =
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the user's string escapes
             text = _apply(source, edits, style)
-            ast.parse(text)
+            syntax_tree(text, str(source.path))
     except (SyntaxError, tokenize.TokenError) as error:
         raise EditError(edits[0], f"the result does not parse: {error}") from error
     return text
 
 
 def _apply(source: SourceFile, edits: Sequence[Edit], style: Style | None) -> str:
-    tree = SourceTree.parse(source.text)
+    tree = SourceTree.parse(source.text, str(source.path))
     style = style or Style.of(source.path, tree)
     in_place = _distinct(edit for edit in edits if not isinstance(edit, AddImport))
     tree, in_place = give_own_lines(tree, whole_removals(tree, in_place), style)

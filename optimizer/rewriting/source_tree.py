@@ -7,9 +7,10 @@ import re
 import tokenize
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias, TypeVar
 
+from ..syntax_tree import syntax_tree
 from .edits import Span
 from .lines import (
     NOT_CODE,
@@ -36,9 +37,10 @@ class SourceTree:
     tree: ast.Module
 
     @classmethod
-    def parse(cls, text: str) -> SourceTree:
+    @lru_cache(maxsize=8)
+    def parse(cls, text: str, path: str = "<text>") -> SourceTree:
         """Raises SyntaxError where ``text`` is no Python."""
-        return cls(text, ast.parse(text))
+        return cls(text, syntax_tree(text, path))
 
     @cached_property
     def lines(self) -> list[str]:
