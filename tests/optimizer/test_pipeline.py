@@ -94,9 +94,11 @@ def understood(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     seen: list[Path] = []
     real = pipeline.understand
 
-    def counting(entry: Path, sources: Sources) -> TrainingScript:
+    def counting(
+        entry: Path, sources: Sources, earlier: TrainingScript | None = None
+    ) -> TrainingScript:
         seen.append(entry)
-        return real(entry, sources)
+        return real(entry, sources, earlier)
 
     monkeypatch.setattr(pipeline, "understand", counting)
     return seen
@@ -223,10 +225,12 @@ def test_a_result_that_is_not_understood_is_dropped(
 ) -> None:
     real = pipeline.understand
 
-    def picky(entry: Path, sources: Sources) -> TrainingScript:
+    def picky(
+        entry: Path, sources: Sources, earlier: TrainingScript | None = None
+    ) -> TrainingScript:
         if "b()" in sources.read(entry).text:
             raise RecursionError("b")
-        return real(entry, sources)
+        return real(entry, sources, earlier)
 
     monkeypatch.setattr(pipeline, "understand", picky)
     chain = (replacing("a", "b()"), replacing("d", "c()"))
@@ -238,7 +242,9 @@ def test_a_result_that_is_not_understood_is_dropped(
 def test_what_cannot_be_understood_at_all_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(entry: Path, sources: Sources) -> TrainingScript:
+    def broken(
+        entry: Path, sources: Sources, earlier: TrainingScript | None = None
+    ) -> TrainingScript:
         raise RuntimeError("oh\nno")
 
     monkeypatch.setattr(pipeline, "understand", broken)
