@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..options import Options, Target
+from .backend_settings import BackendSetting, find_backend_settings
 from .batches import BatchCopy, find_batch_copies
 from .cache_release import CacheRelease, find_cache_releases
 from .construction import Construction, find_constructions
@@ -71,6 +72,10 @@ class TrainingScript:
     @cached_property
     def devices(self) -> tuple[DeviceName, ...]:
         return find_devices(self.resolver)
+
+    @cached_property
+    def backend_settings(self) -> tuple[BackendSetting, ...]:
+        return find_backend_settings(self.resolver)
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:

@@ -1,0 +1,67 @@
+"""Code whose results depend on the last bits of float32: coarser matrix products would change more than rounding."""
+
+from __future__ import annotations
+
+import ast
+
+from .facts import Fact
+from .gradient_graphs import may_build_gradient_graph
+from .obstacles import Obstacle
+from .resolver import Resolver
+
+_NORMS = frozenset("norm vector_norm matrix_norm cross vecdot diagonal multi_dot".split())
+_DECOMPOSITIONS = frozenset(
+    "inverse svd det logdet slogdet cholesky cholesky_solve qr eig eigh symeig pinverse lstsq lu "
+    "lu_solve matrix_exp matrix_power triangular_solve".split()
+)
+_DERIVATIVES = ("torch.autograd.functional.", "torch.func.", "functorch.")
+_CHECKS = frozenset(
+    {
+        "torch.autograd.gradcheck",
+        "torch.autograd.gradgradcheck",
+        "torch.testing.assert_close",
+        "torch.testing.assert_allclose",
+    }
+)
+
+
+def needs_float32_products(resolver: Resolver) -> Fact | None:
+    """The first place of the project that wants matrix products in full float32; None when nothing is seen to."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            why = _why(resolver.names(call.func, module))
+            if why is None and may_build_gradient_graph(resolver, call, module):
+                why = "gradients are differentiated, which magnifies rounding"
+            if why is None and isinstance(call.func, ast.Attribute) and not call.args:
+                is_double = call.func.attr == "double" and not resolver.names(call.func, module)
+                why = "float64 is used for precision" if is_double else None
+            if why is not None:
+                return Obstacle(module, call, why)
+        for node in module.nodes:
+            if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
+                last = node.attr if isinstance(node, ast.Attribute) else node.id
+                if last in {"float64", "double", "complex64", "complex128"} and any(
+                    name.startswith("torch.") for name in resolver.names(node, module)
+                ):
+                    return Obstacle(module, node, f"`torch.{last}` is used for precision")
+    return None
+
+
+def _why(names: frozenset[str]) -> str | None:
+    for name in sorted(names):
+        package, _, last = name.rpartition(".")
+        if package == "torch.linalg" and last not in _NORMS:
+            return f"`{name}` depends on the last bits of its input"
+        if package == "torch" and last in _DECOMPOSITIONS:
+            return f"`{name}` depends on the last bits of its input"
+        if name == "torch.cdist":
+            return (
+                "`torch.cdist` takes distances from matrix products, where rounding cancels badly"
+            )
+        if name in _CHECKS:
+            return f"`{name}` compares numbers closely"
+        if name.startswith(_DERIVATIVES):
+            return f"`{name}` takes derivatives that magnify rounding"
+        if name.startswith(("torch.fft.", "torch.optim.LBFGS")):
+            return f"`{name}` works with small differences"
+    return None

@@ -1,0 +1,205 @@
+"""Where a script sets up the process: beside its seeds, below its device, or ahead of what it makes first."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore
+from .facts import DeviceKind
+from .loops import backward_calls
+from .reach import reached_nodes
+from .resolver import Resolver
+from .script import TrainingScript
+from .syntax import FunctionNode, Module
+
+_SEEDS = frozenset(
+    {
+        "torch.manual_seed",
+        "torch.seed",
+        "torch.cuda.manual_seed",
+        "torch.cuda.manual_seed_all",
+        "torch.random.manual_seed",
+        "random.seed",
+        "numpy.random.seed",
+    }
+)
+_TORCH_SEEDS = frozenset(name for name in _SEEDS if name.startswith("torch."))
+
+
+@dataclass(frozen=True, eq=False)
+class SetupPlace:
+    """A place that every run of the training passes once, ahead of it: below ``statement``, or above it."""
+
+    module: Module
+    statement: ast.stmt
+    below: bool
+
+    def insertion(self, code: str) -> FileEdit:
+        """The edit that puts ``code`` there."""
+        span = self.module.span(self.statement)
+        edit = InsertAfter(span, code) if self.below else InsertBefore(span, code)
+        return FileEdit(self.module.path, edit)
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """The statements of one block that run before the one that trains."""
+
+    module: Module
+    before: list[ast.stmt]
+    trains: ast.stmt
+
+
+def setup_place(script: TrainingScript) -> SetupPlace | None:
+    """Where a setting of the whole process belongs; None when no statement of the script is seen to train."""
+    blocks = list(_blocks(script))
+    if not blocks:
+        return None
+    for block in blocks:
+        seeded = _seeded(script.resolver, block)
+        if seeded is not None:
+            return SetupPlace(block.module, seeded, True)
+    for block in blocks[::-1]:
+        device = _device(script, block)
+        if device is not None:
+            return SetupPlace(block.module, _last_setting(script.resolver, block, device), True)
+    for block in blocks:
+        made = _first_made(script, block)
+        if made is not None:
+            return SetupPlace(block.module, made, False)
+    return SetupPlace(blocks[-1].module, blocks[-1].trains, False)
+
+
+def _blocks(script: TrainingScript) -> Iterator[_Block]:
+    """The blocks that lead from the script's beginning to its training, outside in."""
+    resolver, module = script.resolver, script.entry
+    body: Sequence[ast.stmt] = module.tree.body
+    seen: set[FunctionNode] = set()
+    while True:
+        trains = next((s for s in body if _trains(resolver, s, module)), None)
+        if trains is None:
+            return
+        yield _Block(module, list(body[: body.index(trains)]), trains)
+        branch = _branch(resolver, trains, module)
+        if branch is not None:
+            body = branch
+            continue
+        called = _called(resolver, trains, module)
+        if called is None or called[0] in seen:
+            return
+        function, module = called
+        seen.add(function)
+        body = function.body
+
+
+def _trains(resolver: Resolver, statement: ast.stmt, module: Module) -> bool:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    return bool(backward_calls(reached_nodes(resolver, [statement], module)))
+
+
+def _branch(resolver: Resolver, statement: ast.stmt, module: Module) -> list[ast.stmt] | None:
+    """The one block of an ``if``, ``try`` or ``with`` that trains."""
+    if not isinstance(statement, ast.If | ast.Try | ast.With):
+        return None
+    blocks = [statement.body, getattr(statement, "orelse", [])]
+    training = [b for b in blocks if any(_trains(resolver, inner, module) for inner in b)]
+    return training[0] if len(training) == 1 else None
+
+
+def _called(
+    resolver: Resolver, statement: ast.stmt, module: Module
+) -> tuple[FunctionNode, Module] | None:
+    """The function that a statement ``main(args)`` runs, when nothing else calls it."""
+    if not isinstance(statement, ast.Expr | ast.Assign):
+        return None
+    call = statement.value
+    if not isinstance(call, ast.Call):
+        return None
+    callees = resolver.callees(call, module)
+    if len(callees) != 1 or not isinstance(callees[0].node, ast.FunctionDef):
+        return None
+    function = callees[0].node
+    if callees[0].bound or len(resolver.call_sites(function)) != 1:
+        return None
+    return function, callees[0].module
+
+
+def _seeded(resolver: Resolver, block: _Block) -> ast.stmt | None:
+    """The last of the statements that seed PyTorch, and of those next to them that seed others."""
+    for statement in block.before:
+        if _seeds(resolver, statement, block.module, _TORCH_SEEDS):
+            return _last_setting(resolver, block, statement)
+    return None
+
+
+def _last_setting(resolver: Resolver, block: _Block, statement: ast.stmt) -> ast.stmt:
+    """``statement``, or the last of the seeds and settings right below it."""
+    for following in block.before[block.before.index(statement) + 1 :]:
+        if not (
+            _seeds(resolver, following, block.module, _SEEDS)
+            or _sets(resolver, following, block.module)
+        ):
+            break
+        statement = following
+    return statement
+
+
+def _seeds(resolver: Resolver, statement: ast.stmt, module: Module, wanted: frozenset[str]) -> bool:
+    """Whether ``statement`` seeds, by itself, under a condition, or by calling the script's ``set_seed``."""
+    if isinstance(statement, ast.If):
+        return any(_seeds(resolver, inner, module, wanted) for inner in statement.body)
+    if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)):
+        return False
+    call = statement.value
+    if resolver.names(call.func, module) & wanted:
+        return True
+    callees = resolver.callees(call, module)
+    return any(
+        "seed" in getattr(callee.node, "name", "").lower()
+        and any(
+            isinstance(inner, ast.Call) and resolver.names(inner.func, callee.module) & wanted
+            for inner in ast.walk(callee.node)
+        )
+        for callee in callees
+    )
+
+
+def _sets(resolver: Resolver, statement: ast.stmt, module: Module) -> bool:
+    """Whether ``statement`` is itself a setting of PyTorch's."""
+    match statement:
+        case ast.Assign(targets=[ast.Attribute() as target]):
+            names = resolver.names(target.value, module)
+        case ast.Expr(value=ast.Call(func=function)):
+            names = frozenset(
+                name for name in resolver.names(function, module) if name.startswith("torch.set_")
+            )
+        case _:
+            return False
+    return any(name.startswith(("torch.backends", "torch.set_")) for name in names)
+
+
+def _device(script: TrainingScript, block: _Block) -> ast.stmt | None:
+    """The statement of ``block`` that chooses the device; flags count when there is no device."""
+    found: list[tuple[bool, ast.stmt]] = []
+    for name in script.devices:
+        if name.module is not block.module or name.kind is DeviceKind.CPU:
+            continue
+        chain = {name.module.statement(name.node), *name.module.ancestors(name.node)}
+        statement = next((s for s in block.before if s in chain), None)
+        if statement is not None and isinstance(statement, ast.Assign | ast.AnnAssign | ast.If):
+            found.append((name.is_flag, statement))
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _first_made(script: TrainingScript, block: _Block) -> ast.stmt | None:
+    """The first statement that makes a network, a loader or an optimizer."""
+    made = {fact.node for fact in [*script.models, *script.loaders, *script.optimizers]}
+    for statement in block.before:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if any(r.node in made for r in reached_nodes(script.resolver, [statement], block.module)):
+            return statement
+    return None

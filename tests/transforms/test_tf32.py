@@ -1,0 +1,360 @@
+"""`tf32`: where float32 matrix products stay, and where nobody may touch them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
+Check = Callable[..., None]
+
+MLP = "nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1), nn.Sigmoid())"
+SCRIPT = """\
+import torch
+from torch import nn
+
+{setup}
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = {model}.to(device)
+optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x.to(device)), y.to(device))
+    {more}
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def script(
+    setup: str = "torch.manual_seed(0)",
+    model: str = MLP,
+    optimizer: str = "SGD",
+    more: str = "pass",
+) -> str:
+    return SCRIPT.format(setup=setup, model=model, optimizer=optimizer, more=more)
+
+
+def test_below_the_seed(check_transformed: Check) -> None:
+    after = 'torch.manual_seed(0)\ntorch.set_float32_matmul_precision("high")'
+    check_transformed(script(), script(after))
+
+
+def test_below_the_last_of_several_seeds(check_transformed: Check) -> None:
+    seeds = "import random\nrandom.seed(0)\ntorch.manual_seed(0)\ntorch.cuda.manual_seed_all(0)"
+    after = seeds + '\ntorch.set_float32_matmul_precision("high")'
+    check_transformed(script(seeds), script(after))
+
+
+def test_below_a_condition_around_the_seed(check_transformed: Check) -> None:
+    seeds = "if args.seed is not None:\n    torch.manual_seed(args.seed)"
+    after = seeds + '\ntorch.set_float32_matmul_precision("high")'
+    check_transformed(script(seeds), script(after))
+
+
+def test_below_a_function_that_seeds(check_transformed: Check) -> None:
+    seeds = "def seed_all(n):\n    torch.manual_seed(n)\n\n\nseed_all(3)"
+    after = seeds + '\ntorch.set_float32_matmul_precision("high")'
+    check_transformed(script(seeds), script(after))
+
+
+def test_below_the_device_without_a_seed(check_transformed: Check) -> None:
+    before = script("")
+    line = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+    after = before.replace(line, line + 'torch.set_float32_matmul_precision("high")\n')
+    check_transformed(before, after)
+
+
+def test_alias_of_torch_and_quotes(check_transformed: Check) -> None:
+    before = """\
+        import torch as th
+        from torch import nn
+
+        def main():
+            th.manual_seed(0)
+            net = nn.TransformerEncoderLayer(8, 2).cuda()
+            opt = th.optim.AdamW(net.parameters(), lr=float('1e-3'))
+            for x in batches:
+                opt.zero_grad()
+                net(x.cuda()).mean().backward()
+                opt.step()
+
+        if __name__ == '__main__':
+            main()
+    """
+    seed = "            th.manual_seed(0)\n"
+    check_transformed(
+        before, before.replace(seed, seed + "            th.set_float32_matmul_precision('high')\n")
+    )
+
+
+def test_in_main_when_networks_and_loop_are_in_other_files(check_transformed: Check) -> None:
+    train = """\
+        import torch
+        from engine import fit
+        from model import Net
+
+
+        def main():
+            model = Net().cuda()
+            fit(model)
+
+
+        if __name__ == "__main__":
+            main()
+    """
+    files = {
+        "train.py": train,
+        "model.py": """\
+            import torch
+            from torch import nn
+
+
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.weight = nn.Parameter(torch.zeros(8, 8))
+
+                def forward(self, x):
+                    return x @ self.weight
+        """,
+        "engine.py": """\
+            import torch
+
+
+            def fit(model):
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for x in batches:
+                    optimizer.zero_grad()
+                    model(x.cuda()).sum().backward()
+                    optimizer.step()
+        """,
+    }
+    made = "            model = Net().cuda()\n"
+    setting = '            torch.set_float32_matmul_precision("high")\n'
+    check_transformed(files, {**files, "train.py": train.replace(made, setting + made)})
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        "torch.backends.cuda.matmul.allow_tf32 = False",
+        "torch.backends.cudnn.allow_tf32 = False",
+        "torch.backends.fp32_precision = 'tf32'",
+        "torch.set_float32_matmul_precision('highest')",
+        "setattr(torch.backends.cuda.matmul, 'allow_tf32', False)",
+        "import os\nos.environ['NVIDIA_TF32_OVERRIDE'] = '0'",
+        "from torch import set_float32_matmul_precision as precise\n"
+        "def unused():\n    torch.backends.cuda.matmul.fp32_precision = 'ieee'",
+    ],
+)
+def test_the_script_decides_by_itself(check_noop: Check, setup: str) -> None:
+    check_noop(script(setup))
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "torch.backends.cudnn.deterministic = True",
+        "torch.backends.cudnn.benchmark = False",
+        "import torch.backends.cudnn as cudnn\ncudnn.deterministic = args.deterministic",
+        "torch.use_deterministic_algorithms(True)",
+        "torch.set_deterministic_debug_mode('error')",
+        "import os\nos.environ['CUBLAS_WORKSPACE_CONFIG'] = ':4096:8'",
+        "from seeds import seed_everything\nseed_everything(1, deterministic=True)",
+    ],
+)
+def test_determinism_is_asked_for(check_noop: Check, setup: str) -> None:
+    check_noop(script(setup), reason="determinism")
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("loss = loss + torch.linalg.inv(model(x)).sum()", "torch.linalg.inv"),
+        ("print(torch.cdist(x, y))", "rounding cancels"),
+        ("loss = loss.double()", "float64"),
+        ("loss = loss.to(torch.float64)", "torch.float64"),
+        ("g = torch.autograd.grad(loss, x, create_graph=True)[0]", "differentiated"),
+        ("torch.autograd.gradcheck(model, x)", "gradcheck"),
+        ("h = torch.autograd.functional.hessian(f, x)", "hessian"),
+        ("s = torch.fft.rfft(x)", "torch.fft.rfft"),
+    ],
+)
+def test_precision_matters(check_noop: Check, more: str, reason: str) -> None:
+    check_noop(script(more=more), reason=reason)
+
+
+def test_lbfgs(check_noop: Check) -> None:
+    check_noop(script(optimizer="LBFGS"), reason="LBFGS")
+
+
+def test_convolutions_use_tf32_already(check_noop: Check) -> None:
+    model = "nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))"
+    check_noop(script(model=model), reason="convolutions")
+
+
+def test_a_torchvision_resnet(check_noop: Check) -> None:
+    model = "torchvision.models.resnet18()"
+    check_noop(script("import torchvision", model), reason="convolutions")
+
+
+def test_a_vision_transformer(check_transformed: Check) -> None:
+    setup = "import torchvision\ntorch.manual_seed(0)"
+    model = "torchvision.models.VisionTransformer(8, 4, 1, 1, 8, 8)"
+    before = script(setup, model)
+    with_products = before.replace(
+        f"model = {model}", f"model = nn.Sequential({model}, nn.Linear(8, 1))"
+    )
+    after = with_products.replace(
+        "torch.manual_seed(0)", 'torch.manual_seed(0)\ntorch.set_float32_matmul_precision("high")'
+    )
+    check_transformed(with_products, after)
+
+
+def test_under_autocast(check_noop: Check) -> None:
+    source = script().replace(
+        "    loss = nn", '    with torch.autocast("cuda"):\n        loss = nn'
+    )
+    check_noop(source, reason="autocast")
+
+
+def test_lives_with_autocast(rewrite: Callable[..., RewriteResult]) -> None:
+    """A step that autocast takes to half precision has no float32 products left."""
+    source = script(model="nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))")
+    result = rewrite(source, ["autocast", "tf32"])
+    assert {c.transform for file in result.files for c in file.changes} == {"autocast"}
+
+
+def test_a_script_for_the_cpu(check_noop: Check) -> None:
+    source = script().replace("cuda", "cpu").replace("torch.cpu.is_available()", "True")
+    check_noop(source, reason="does not use a GPU")
+
+
+def test_a_network_that_stays_on_the_cpu(check_noop: Check) -> None:
+    source = script().replace(f"{MLP}.to(device)", MLP)
+    check_noop(source, reason="never moved to a GPU")
+
+
+def test_a_framework_owns_the_step(check_noop: Check) -> None:
+    setup = "from accelerate import Accelerator\naccelerator = Accelerator()"
+    check_noop(script(setup), reason="Accelerate")
+
+
+def test_training_in_other_processes(check_noop: Check) -> None:
+    source = """\
+        import torch
+        import torch.multiprocessing as mp
+        from torch import nn
+
+        def worker(rank):
+            model = nn.Linear(8, 8).cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x in batches:
+                optimizer.zero_grad()
+                model(x.cuda()).sum().backward()
+                optimizer.step()
+
+        if __name__ == "__main__":
+            mp.spawn(worker, nprocs=2)
+    """
+    check_noop(source, reason="no place is found")
+
+
+def test_in_the_branch_that_trains(check_transformed: Check) -> None:
+    before = """\
+        import torch
+        from torch import nn
+
+        def train(args):
+            torch.manual_seed(args.seed)
+            model = nn.Linear(8, 8).cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x in batches:
+                optimizer.zero_grad()
+                model(x.cuda()).sum().backward()
+                optimizer.step()
+
+        def main():
+            args = parse()
+            if args.command == "train":
+                train(args)
+            else:
+                convert(args)
+
+        try:
+            main()
+        except KeyboardInterrupt:
+            pass
+    """
+    seed = "            torch.manual_seed(args.seed)\n"
+    setting = '            torch.set_float32_matmul_precision("high")\n'
+    check_transformed(before, before.replace(seed, seed + setting))
+
+
+def test_above_what_is_made_first(check_transformed: Check) -> None:
+    before = """\
+        import torch
+        from torch import nn
+
+        def network():
+            return nn.Linear(8, 8)
+
+        print("training")
+        model = network().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in batches:
+            optimizer.zero_grad()
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+    """
+    made = "        model = network()"
+    setting = '        torch.set_float32_matmul_precision("high")\n'
+    check_transformed(before, before.replace(made, setting + made))
+
+
+def test_a_name_that_lies(check_noop: Check) -> None:
+    """`Linear` of the script's own multiplies nothing that is known."""
+    source = script("class Linear(nn.Module):\n    def forward(self, x):\n        return x\n")
+    check_noop(source.replace("nn.Linear(8, 8)", "Linear()").replace("nn.Linear(8, 1), ", ""))
+
+
+def test_an_attribute_of_the_options_is_no_setting(check_transformed: Check) -> None:
+    setup = (
+        "import argparse\nargs = argparse.ArgumentParser().parse_args()\nargs.deterministic = True"
+    )
+    check_transformed(
+        script(setup + "\ntorch.manual_seed(0)"),
+        script(setup + '\ntorch.manual_seed(0)\ntorch.set_float32_matmul_precision("high")'),
+    )
+
+
+def test_a_seed_inside_the_training_loop_is_no_place(check_transformed: Check) -> None:
+    before = script("", more="torch.manual_seed(1)")
+    line = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+    after = before.replace(line, line + 'torch.set_float32_matmul_precision("high")\n')
+    check_transformed(before, after)
+
+
+@pytest.mark.torch
+def test_verified(check_verified: Check) -> None:
+    check_verified(
+        """\
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(6):
+            x = torch.randn(16, 8).to(device)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), torch.randint(2, (16,)).to(device))
+            loss.backward()
+            optimizer.step()
+        """
+    )
