@@ -14,6 +14,7 @@ from itertools import combinations, pairwise
 
 from .companions import Companion, find_companion
 from .facts import Fact
+from .fused_updates import fused_momentum
 from .resolver import Resolver
 from .statements import common_block
 from .steps import StepCode, Update
@@ -61,6 +62,9 @@ class _NotScalableError(Exception):
 
 def loss_scaling(resolver: Resolver, steps: Sequence[StepCode]) -> LossScaling | NotScalable:
     """How one scaler serves all of ``steps``."""
+    momentum = fused_momentum(resolver)
+    if momentum is not None:
+        return NotScalable(momentum.module, momentum.node, momentum.message)
     try:
         _all_in_sight(steps)
         unscalings = [found for step in steps for found in _unscalings(step)]

@@ -13,6 +13,8 @@ from .tolerance import Precision
 
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
 _SHOWN = 3
+_KERNEL = re.compile(r"(?:^|/)param_groups/\d+/(?:fused|foreach)$")
+"""Which kernel an optimizer uses, kept beside its settings; what it does to the numbers is seen in the numbers."""
 
 
 def compare_checkpoints(original: Observations, other: Observations) -> list[Finding]:
@@ -85,7 +87,7 @@ def _entries(ours: Checkpoint, theirs: Checkpoint) -> Iterator[Finding]:
             rewritten=", ".join(added[:_SHOWN]) or None,
         )
     for key, entry in ours.entries.items():
-        if key in theirs.entries:
+        if key in theirs.entries and not _KERNEL.search(key):
             yield from _one_entry(ours, key, entry, theirs.entries[key])
 
 
@@ -114,6 +116,7 @@ def _values(
             or other is None
             or other.value is None
             or entry.value == other.value
+            or _KERNEL.search(key)
         ):
             continue
         spread = [e.value for save in near if (e := save.entries.get(key)) and e.value is not None]

@@ -90,6 +90,23 @@ def with_value(original: Observations, key: str, value: str) -> Observations:
     return saving(original, replace(save, entries=entries))
 
 
+@pytest.mark.parametrize(
+    ("name", "passes"), [("fused", True), ("foreach", True), ("amsgrad", False)]
+)
+def test_the_kernel_an_optimizer_uses_may_change(
+    original: Observations, save: Checkpoint, name: str, passes: bool
+) -> None:
+    key = f"optimizer/param_groups/0/{name}"
+
+    def said(value: str, kind: str) -> Observations:
+        entry = CheckpointEntry(kind=kind, shape=None, dtype=None, value=value)
+        return saving(original, replace(save, entries={**save.entries, key: entry}))
+
+    before, after = said("None", "NoneType"), said("False", "bool")
+    found = compare_checkpoints(before, after) + compare_checkpoint_values(before, after, (), None)
+    assert (not found) is passes
+
+
 def test_saved_numbers_have_the_tolerance_of_printed_ones(original: Observations) -> None:
     ours = with_value(original, "best", "0.50000000")
     near = with_value(original, "best", "0.50000001")

@@ -1,0 +1,295 @@
+"""fused-optimizer: `fused=True` where the fused kernel can take everything the script gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.options import Target
+
+Check = Callable[..., None]
+
+START = """\
+import torch
+from torch import nn
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).to(device)
+"""
+STEPS = """
+for step in range(4):
+    x, y = torch.randn(4, 8).to(device), torch.randint(2, (4,)).to(device)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+def script(optimizer: str, steps: str = STEPS, start: str = START) -> str:
+    return f"{start}{optimizer}\n{steps}"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "torch.optim.Adam(model.parameters())",
+        "torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)",
+        "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)",
+        "torch.optim.Adam([{'params': model.parameters()}], 1e-3, (0.9, 0.99))",
+        "torch.optim.Adam([p for p in model.parameters() if p.requires_grad])",
+        "torch.optim.Adam(filter(lambda p: p.requires_grad, model.parameters()), lr=0.1)",
+    ],
+)
+def test_asks_the_device_of_the_script(rewrite: Check, made: str) -> None:
+    text = rewrite(script(f"optimizer = {made}"), ["fused-optimizer"]).files[0].text  # type: ignore[attr-defined]
+    after = made[:-1] + ", fused=device.type == 'cuda')"
+    assert "".join(after.split()) in "".join(text.replace('"', "'").replace(",\n)", ")").split())
+
+
+@pytest.mark.parametrize("start", ["import torch as th\nfrom torch import nn, optim\n"])
+def test_a_script_that_always_uses_a_gpu(check_transformed: Check, start: str) -> None:
+    start += "model = nn.Linear(8, 2).cuda()\n"
+    steps = STEPS.replace(".to(device)", ".cuda()").replace("torch.", "th.")
+    check_transformed(
+        script("optimizer = optim.Adam(model.parameters())", steps, start),
+        script("optimizer = optim.Adam(model.parameters(), fused=True)", steps, start),
+    )
+
+
+def test_star_imports_and_flags(check_transformed: Check) -> None:
+    start = """\
+import torch
+from torch import nn
+from torch.optim import *
+
+use_cuda = torch.cuda.is_available()
+model = nn.Linear(8, 2)
+if use_cuda:
+    model.cuda()
+"""
+    steps = STEPS.replace(".to(device)", "")
+    check_transformed(
+        script("optimizer = SGD(model.parameters(), lr=0.1)", steps, start),
+        script("optimizer = SGD(model.parameters(), lr=0.1, fused=use_cuda)", steps, start),
+    )
+
+
+def test_a_factory_in_another_file(check_transformed: Check) -> None:
+    train = START + "from factory import make\n\noptimizer = make(model)\n" + STEPS
+    factory = """\
+from torch import cuda, optim
+
+
+def make(network):
+    return optim.AdamW(network.parameters(){})
+"""
+    check_transformed(
+        {"train.py": train, "factory.py": factory.format("")},
+        {"factory.py": factory.format(", fused=cuda.is_available()")},
+    )
+
+
+def test_known_keyword_dicts(check_transformed: Check) -> None:
+    settings = "settings = {'lr': 0.1, 'weight_decay': 0.1}\n"
+    check_transformed(
+        script(settings + "optimizer = torch.optim.Adam(model.parameters(), **settings)"),
+        script(
+            settings
+            + "optimizer = torch.optim.Adam(\n"
+            + '    model.parameters(), fused=device.type == "cuda", **settings\n)'
+        ),
+    )
+
+
+def test_a_scheduler_and_a_wrapper_that_only_steps(check_transformed: Check) -> None:
+    more = """
+class Scheduled:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self):
+        self.optimizer.param_groups[0]["lr"] *= 0.5
+        self.optimizer.step()
+
+
+class Warmup(torch.optim.lr_scheduler.LRScheduler):
+    def __init__(self, optimizer, steps):
+        super().__init__(optimizer, steps)
+
+
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+warmup = Warmup(optimizer, 3)
+scheduled = Scheduled(optimizer)
+"""
+    steps = more + STEPS.replace("optimizer.step()", "scheduled.step()")
+    before = "optimizer = torch.optim.Adam(model.parameters())"
+    after = 'optimizer = torch.optim.Adam(model.parameters(), fused=device.type == "cuda")'
+    check_transformed(script(before, steps), script(after, steps))
+
+
+def test_the_note_about_older_checkpoints(rewrite: Check) -> None:
+    steps = 'optimizer.load_state_dict(torch.load("c.pt"))\n' + STEPS
+    result = rewrite(
+        script("optimizer = torch.optim.Adam(model.parameters())", steps), ["fused-optimizer"]
+    )
+    (change,) = result.files[0].changes  # type: ignore[attr-defined]
+    assert "checkpoint from before the change turns it off" in change.reason
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ("torch.optim.RMSprop(model.parameters())", "`RMSprop` has no fused kernel"),
+        ("torch.optim.Adadelta(model.parameters())", "`Adadelta` has no fused kernel"),
+        ("torch.optim.Adagrad(model.parameters())", "`Adagrad` has no fused kernel"),
+        ("torch.optim.SparseAdam(model.parameters())", "`SparseAdam` has no fused kernel"),
+        ("torch.optim.LBFGS(model.parameters())", "`LBFGS` has no fused kernel"),
+        ("torch.optim.Adam(model.parameters(), foreach=True)", "`foreach=`"),
+        ("torch.optim.Adam(model.parameters(), capturable=True)", "`capturable=`"),
+        ("torch.optim.Adam(model.parameters(), differentiable=True)", "`differentiable=`"),
+        ("torch.optim.Adam(model.parameters(), **{'foreach': True})", "`foreach=`"),
+        ("torch.optim.Adam(model.parameters(), **vars(args))", "`**vars(args)`"),
+        ("torch.optim.Adam(*arguments)", "hidden behind `*`"),
+        ("torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))", "rate is a tensor"),
+        ("torch.optim.Adam([torch.zeros(1, requires_grad=True)])", "cannot be resolved"),
+        ("torch.optim.Adam(parameters)", "cannot be resolved"),
+    ],
+)
+def test_what_is_made(check_noop: Check, made: str, reason: str) -> None:
+    check_noop(script(f"optimizer = {made}"), reason=reason)
+
+
+def test_already_said(check_noop: Check) -> None:
+    check_noop(script("optimizer = torch.optim.Adam(model.parameters(), fused=False)"))
+
+
+def test_a_name_that_may_be_several_optimizers(check_noop: Check) -> None:
+    kinds = "kinds = {'adam': torch.optim.Adam, 'rms': torch.optim.RMSprop}\n"
+    check_noop(
+        script(kinds + "optimizer = kinds[name](model.parameters())"),
+        reason="`RMSprop` has no fused kernel",
+    )
+    check_noop(script("optimizer = getattr(torch.optim, name)(model.parameters())"))
+
+
+def test_a_class_of_the_script(check_noop: Check) -> None:
+    start = START + "class Adam(torch.optim.Adam):\n    pass\n\n"
+    check_noop(script("optimizer = Adam(model.parameters())", start=start), reason="script's own")
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        (STEPS.replace("step()", "step(lambda: 0.0)"), "closure"),
+        ("print(optimizer)\n" + STEPS, "prints its settings"),
+        ("print(f'using {optimizer}')\n" + STEPS, "prints its settings"),
+        (STEPS + "    print(optimizer.state[model[0].weight]['step'])\n", "looks into its state"),
+        (
+            STEPS.replace(
+                "    optimizer.step", "    model[0].weight.grad = fix()\n    optimizer.step"
+            ),
+            "sets gradients itself",
+        ),
+        ("import hvd\noptimizer = hvd.DistributedOptimizer(optimizer)\n" + STEPS, "is not known"),
+        ("from apex import amp\nm, o = amp.initialize(model, optimizer)\n" + STEPS, "Apex"),
+        ("import accelerate\na = accelerate.Accelerator()\n" + STEPS, "Accelerate"),
+        ("model.add_module('e', nn.Embedding(9, 2, sparse=True))\n" + STEPS, "may be sparse"),
+        ("weights = nn.Parameter(torch.zeros(2, dtype=torch.cfloat))\n" + STEPS, "complex"),
+    ],
+)
+def test_what_is_done_with_it(check_noop: Check, steps: str, reason: str) -> None:
+    check_noop(script("optimizer = torch.optim.Adam(model.parameters())", steps), reason=reason)
+
+
+def test_scripts_for_the_cpu(check_noop: Check) -> None:
+    start = "import torch\nfrom torch import nn\nmodel = nn.Linear(8, 2)\n"
+    steps = STEPS.replace(".to(device)", "")
+    made = "optimizer = torch.optim.Adam(model.parameters())"
+    check_noop(script(made, steps, start), reason="does not use a GPU")
+    check_noop(script(made, steps, start), reason="never moved to a GPU", target=Target.CUDA)
+
+
+SCALED = """
+scaler = torch.amp.GradScaler("cuda"{})
+for step in range(4):
+    loss = model(torch.randn(4, 8).to(device)).sum()
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+def test_momentum_under_a_scaler(check_noop: Check, check_transformed: Check) -> None:
+    def made(more: str) -> str:
+        return f"optimizer = torch.optim.SGD(model.parameters(), lr=0.1{more})"
+
+    scaled, fused = SCALED.format(""), ', fused=device.type == "cuda"'
+    check_noop(script(made(", momentum=0.9"), scaled), reason="loses its momentum")
+    check_noop(script(made(", momentum=args.momentum"), scaled), reason="loses its momentum")
+    check_transformed(script(made(""), scaled), script(made(fused), scaled))
+    off = SCALED.format(", enabled=False")
+    check_transformed(
+        script("optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)", off),
+        script(f"optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9{fused})", off),
+    )
+
+
+def test_loaded_state_under_a_scaler(check_noop: Check) -> None:
+    steps = 'optimizer.load_state_dict(torch.load("c.pt"))\n' + SCALED.format("")
+    check_noop(
+        script("optimizer = torch.optim.Adam(model.parameters())", steps), reason="older checkpoint"
+    )
+
+
+def test_loading_a_network_is_not_loading_an_optimizer(check_transformed: Check) -> None:
+    steps = 'model.load_state_dict(torch.load("c.pt"))\n' + SCALED.format("")
+    before = "optimizer = torch.optim.Adam(model.parameters())"
+    after = 'optimizer = torch.optim.Adam(model.parameters(), fused=device.type == "cuda")'
+    check_transformed(script(before, steps), script(after, steps))
+
+
+def test_never_beside_a_scaler_that_autocast_adds(rewrite: Check) -> None:
+    before = script("optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)")
+    text = rewrite(before, ["fused-optimizer", "autocast"]).files[0].text  # type: ignore[attr-defined]
+    assert not ("fused=" in text and "GradScaler" in text)
+    fused = before.replace("momentum=0.9", "momentum=0.9, fused=True")
+    text = rewrite(fused, ["autocast"]).files[0].text  # type: ignore[attr-defined]
+    assert "GradScaler" not in text
+
+
+class TestOlderTorch:
+    def test_sgd_before_2_3(self, check_noop: Check) -> None:
+        made = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+        check_noop(script(made), reason="since PyTorch 2.3", torch_version=(2, 2))
+
+    def test_adam_on_a_network_that_is_there(self, check_transformed: Check) -> None:
+        before = "optimizer = torch.optim.Adam(model.parameters())"
+        after = 'optimizer = torch.optim.Adam(model.parameters(), fused=device.type == "cuda")'
+        check_transformed(script(before), script(after), torch_version=(2, 2))
+
+    def test_adam_before_the_network_moves(
+        self, check_noop: Check, check_transformed: Check
+    ) -> None:
+        start = START.replace(".to(device)", "")
+        steps = "model.to(device)\n" + STEPS
+        before = "optimizer = torch.optim.Adam(model.parameters())"
+        after = 'optimizer = torch.optim.Adam(model.parameters(), fused=device.type == "cuda")'
+        reason = "must be on the GPU already"
+        check_noop(script(before, steps, start), reason=reason, torch_version=(2, 3))
+        check_transformed(
+            script(before, steps, start), script(after, steps, start), torch_version=(2, 4)
+        )
+
+    def test_loading_a_state(self, check_noop: Check) -> None:
+        steps = 'optimizer.load_state_dict(torch.load("c.pt"))\n' + STEPS
+        made = "optimizer = torch.optim.Adam(model.parameters())"
+        check_noop(script(made, steps), reason="before PyTorch 2.4", torch_version=(2, 3))
+
+
+@pytest.mark.torch
+def test_verified(check_verified: Check) -> None:
+    check_verified(script("optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)"))

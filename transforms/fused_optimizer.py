@@ -1,0 +1,144 @@
+"""Lets the optimizer update all parameters in one kernel: `fused=True`.
+
+By default Adam, AdamW and SGD run several kernels per step over lists of parameters. Their fused implementation reads
+and writes parameters, gradients and states once, which saves most of the step's memory traffic and its launches, and with
+many small layers the host's time too. The same sums are rounded in another order, so the change is numeric.
+
+Where the script chooses its device at run time, the script's own device or flag is asked
+(`fused=device.type == "cuda"`), so that a run on the CPU stays what it was.
+
+Left alone: scripts for the CPU; optimizers without such a kernel (RMSprop, Adadelta, Adagrad and others) or older than
+it (SGD has it since PyTorch 2.3); classes of the script's own and optimizers that are handed to a library; `foreach=`,
+`capturable=`, `differentiable=` and `fused=` that are there already; closures; sparse or complex parameters; gradients
+that the script sets itself; optimizers that are printed or whose state is looked into; SGD with momentum under a
+`GradScaler`: when the scaler skips a step because of an overflow, fused SGD leaves the momentum it is about to use
+unfilled. Before PyTorch 2.4 the parameters have to be on the GPU before the optimizer is made.
+
+The setting is part of the optimizer's state: a checkpoint written before the change turns it off again when it is
+loaded, and all stays as it was. With a `GradScaler` that fails, so such scripts are left alone.
+
+Source: https://docs.pytorch.org/docs/stable/optim.html#algorithms and
+https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..optimizer.analysis.facts import DeviceKind, Optimizer, seen_at
+from ..optimizer.analysis.fused_updates import (
+    FUSED_ON_CPU_SINCE,
+    fused_obstacle,
+    loads_optimizer_state,
+)
+from ..optimizer.analysis.network_device import NetworkDevice, network_device, uses_cuda
+from ..optimizer.analysis.precision import find_frameworks
+from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.trained import trained_networks
+from ..optimizer.options import Options, Tier
+from ..optimizer.rewriting.edits import FileEdit, SetArgument
+from .base import Change, Example, Skip, Stage, Transform
+
+_NOTE = "; a checkpoint from before the change turns it off again when loaded"
+
+
+class FusedOptimizer(Transform):
+    name = "fused-optimizer"
+    tier = Tier.NUMERIC
+    stage = Stage.COMPILE  # after autocast, whose GradScaler matters
+    rank = 1
+    example = Example(
+        before="""\
+            import torch
+            from torch import nn
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+            for images, labels in loader:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+                loss.backward()
+                optimizer.step()
+        """,
+        after="""\
+            import torch
+            from torch import nn
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=device.type == "cuda")
+
+            for images, labels in loader:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+                loss.backward()
+                optimizer.step()
+        """,
+    )
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        unfused = [o for o in script.optimizers if not _says_fused(o)]
+        if not unfused:
+            return
+        if not script.targets_cuda(options):
+            why = "not fused: the script does not use a GPU"
+            yield self.skip(unfused[0].path, unfused[0].span, why)
+            return
+        framework = next(iter(find_frameworks(script.resolver)), None)
+        for optimizer in unfused:
+            if framework is not None:
+                why = f"{framework.framework} runs the step in its own way"
+                yield self._skip(optimizer, f"{why}{seen_at(framework, optimizer)}")
+                continue
+            obstacle = fused_obstacle(script.resolver, optimizer, options.torch_version)
+            if obstacle is not None:
+                yield self._skip(optimizer, f"{obstacle.message}{seen_at(obstacle, optimizer)}")
+                continue
+            yield self._fuse(script, optimizer, options)
+
+    def _fuse(
+        self, script: TrainingScript, optimizer: Optimizer, options: Options
+    ) -> Change | Skip:
+        networks = trained_networks(script.resolver, (optimizer,))
+        if not networks:
+            return self._skip(optimizer, "the parameters it updates cannot be resolved")
+        where = network_device(script.resolver, networks)
+        if where.kind is DeviceKind.CPU:
+            return self._skip(optimizer, "the network is never moved to a GPU")
+        module = optimizer.module
+        statement = module.statement(optimizer.node)
+        condition = uses_cuda(script.resolver, where, statement, module)
+        if options.torch_version < FUSED_ON_CPU_SINCE and not _is_exact(condition, where):
+            return self._skip(
+                optimizer,
+                "before PyTorch 2.4 it fails on the CPU, and no variable says which it is",
+            )
+        edits = [FileEdit(module.path, SetArgument(optimizer.span, "fused", condition or "True"))]
+        if condition is not None and condition.endswith("is_available()"):
+            edits += reference(module, "torch.cuda.is_available").edits
+        loads = loads_optimizer_state(script.resolver) is not None
+        return self.change(
+            optimizer.path,
+            optimizer.span,
+            f"updates all parameters in one kernel (`fused={condition or 'True'}`)",
+            "no closure, no sparse gradients and nothing else that the fused kernel cannot take"
+            + (_NOTE if loads else ""),
+            tuple(edits),
+        )
+
+    def _skip(self, optimizer: Optimizer, why: str) -> Skip:
+        return self.skip(optimizer.path, optimizer.span, f"not fused: {why}")
+
+
+def _says_fused(optimizer: Optimizer) -> bool:
+    return any(keyword.arg == "fused" for keyword in optimizer.node.keywords)
+
+
+def _is_exact(condition: str | None, where: NetworkDevice) -> bool:
+    """Whether ``condition`` says where the networks are, and not only whether there is a GPU."""
+    if condition is None:
+        return True
+    return (where.device is not None or where.test is not None) and "is_available" not in condition
