@@ -12,7 +12,27 @@ from .trees import walk
 from .values import Class
 
 _LIGHTNING = ("pytorch_lightning.", "lightning.")
+_SUSPENDS = frozenset({"torch.no_grad", "torch.inference_mode"})
 _EVALUATION_HOOKS = ("validation_", "test_", "predict_", "on_validation", "on_test", "on_predict")
+
+
+def suspended_around(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` stands under ``torch.no_grad()`` or ``torch.inference_mode()``, in a block or a decorated function."""
+    for ancestor in module.ancestors(node):
+        modes: list[ast.expr] = []
+        if isinstance(ancestor, ast.With):
+            modes = [item.context_expr for item in ancestor.items]
+        elif isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
+            modes = ancestor.decorator_list
+        for mode in modes:
+            function = mode.func if isinstance(mode, ast.Call) else mode
+            names = resolver.names(function, module)
+            if names & SETS_GRAD_MODE:
+                is_plain = not (isinstance(mode, ast.Call) and (mode.args or mode.keywords))
+                return is_plain and names <= _SUSPENDS
+        if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+    return False
 
 
 class GradModes:

@@ -41,19 +41,26 @@ class HostData:
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._active: set[ast.Name] = set()
+        self._active: set[ast.expr] = set()
 
     def is_int(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` is an integer (``x.size(0)``, ``len(x)``, ``opt.latent_dim`` declared with ``type=int``)."""
         if isinstance(node, ast.BinOp):
-            closed = isinstance(node.op, _INT_OPERATORS)
-            return closed and self.is_int(node.left, module) and self.is_int(node.right, module)
+            return self._is_int_arithmetic(node, module)
         if _is_dimension(node):
             return True
         if isinstance(node, ast.Name) and self._all_assigned(node, module, self.is_int):
             return True
         values = self._resolver.values(node, module)
         return bool(values) and all(self._is_int_value(value) for value in values)
+
+    def _is_int_arithmetic(self, node: ast.BinOp, module: Module) -> bool:
+        if node in self._active or not isinstance(node.op, _INT_OPERATORS):
+            return False  # `n = n + 1` leads back to itself
+        self._active.add(node)
+        is_int = self.is_int(node.left, module) and self.is_int(node.right, module)
+        self._active.discard(node)
+        return is_int
 
     def _is_int_value(self, value: Value) -> bool:
         match value:

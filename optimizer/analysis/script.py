@@ -12,6 +12,7 @@ from .batches import BatchCopy, find_batch_copies
 from .cache_release import CacheRelease, find_cache_releases
 from .construction import Construction, find_constructions
 from .datasets import Dataset, find_datasets
+from .deferral_plan import LoopPlan, plan_loops
 from .devices import device_kind, find_devices, mentions_cuda
 from .evaluation import Inference, Unproven, find_inference
 from .facts import (
@@ -108,6 +109,11 @@ class TrainingScript:
     @cached_property
     def debugging_aids(self) -> tuple[DebuggingAid, ...]:
         return find_debugging_aids(self.resolver)
+
+    @cached_property
+    def loop_plans(self) -> tuple[LoopPlan, ...]:
+        """The loops over steps that ask the device for numbers, and which of these can wait."""
+        return plan_loops(self.resolver, self.loops, self.loaders)
 
     @cached_property
     def iterations(self) -> tuple[Iteration, ...]:

@@ -1,0 +1,344 @@
+"""Numbers that a loop reads from the device in every step although it only adds them up or keeps them for later.
+
+A variable can be deferred when all that the loop assigns to it is computed from such reads by plain arithmetic, and the
+loop looks at it only every so many steps. Then it can hold a tensor on the device, and become a number where it is
+looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from .device_reads import DeviceRead, runs_rarely
+from .facts import Fact, Loop
+from .host_numbers import is_number
+from .loop_definitions import (
+    Definition,
+    arithmetic_root,
+    definitions_in,
+    is_start,
+    is_whole,
+    leaf_name,
+    leaves,
+    operators,
+)
+from .reaching import reaching_bindings
+from .resolver import Resolver
+from .scopes import Assigned, Binding, Scope
+from .step_uses import excerpt, why_needed
+from .tensor_kinds import TensorKind
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True, eq=False)
+class Deferred(Fact):
+    """A variable of ``loop`` that can hold tensors until it is looked at.
+
+    ``node`` is its first definition in the loop. ``rare_uses`` are the places in the loop that look at it;
+    ``reads`` those it is computed from. ``is_integer`` when it is a count, which stays an integer on the device.
+    """
+
+    loop: Loop
+    name: str
+    scope: Scope
+    definitions: tuple[Definition, ...]
+    reads: tuple[DeviceRead, ...]
+    rare_uses: tuple[ast.Name, ...]
+    is_integer: bool
+    is_list: bool
+
+    @property
+    def accumulates(self) -> bool:
+        return any(
+            d.adds or any(leaf_name(leaf) == self.name for leaf in leaves(d.value))
+            for d in self.definitions
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Obstacle(Fact):
+    """What keeps a read, or the variable it goes into, from being deferred: ``why``, in words."""
+
+    why: str
+
+
+class Refused(Exception):
+    """A variable cannot be deferred because of ``node``."""
+
+    def __init__(self, node: ast.AST, why: str) -> None:
+        super().__init__(why)
+        self.node, self.why = node, why
+
+
+class LoopDeferral:
+    """What can be deferred in one loop over steps, and what cannot."""
+
+    def __init__(self, resolver: Resolver, loop: Loop, reads: Iterable[DeviceRead]) -> None:
+        self._resolver, self.loop, self.module = resolver, loop, loop.module
+        self._reads = {r.node: r for r in reads}
+        self._scope = self.module.scope(loop.node.body[0])
+        self.obstacles: list[Obstacle] = []
+        self.deferred: tuple[Deferred, ...] = ()
+        names = self._candidates()
+        while names:
+            refused = self._settle(names)
+            if refused is None:
+                break
+            names -= {refused}
+
+    @cached_property
+    def _definitions(self) -> tuple[Definition, ...]:
+        loop = self.loop.node
+        return tuple(
+            definition
+            for statement in ast.walk(loop)
+            if isinstance(statement, ast.stmt)
+            for definition in definitions_in(statement)
+            if not runs_rarely(self.module, statement, loop)
+        )
+
+    def _candidates(self) -> set[str]:
+        """The variables that take what is read from the device; every other read is an obstacle, unless it is rare."""
+        names: set[str] = set()
+        for read in self._reads.values():
+            if runs_rarely(self.module, read.node, self.loop.node):
+                continue
+            root = arithmetic_root(self.module, read.node)
+            taking = [d.name for d in self._definitions if d.value is root]
+            names.update(taking)
+            if not taking:
+                why = why_needed(self._resolver, root, self.module)
+                self.obstacles.append(Obstacle(self.module, read.node, f"`{read.excerpt}` {why}"))
+        size = -1
+        while size != len(names):
+            size = len(names)
+            names |= {
+                d.name
+                for d in self._definitions
+                if any(leaf_name(x) in names for x in leaves(d.value))
+            }
+        return names
+
+    def _settle(self, names: set[str]) -> str | None:
+        """Defers all of ``names``, or says which of them cannot be."""
+        found: dict[str, Deferred] = {}
+        for name in sorted(names):
+            mine = [d for d in self._definitions if d.name == name]
+            if not any(self._depends(d, names) for d in mine):
+                return name  # a plain number after all
+            try:
+                found[name] = self._deferred(name, mine, names)
+            except Refused as refused:
+                self.obstacles.append(Obstacle(self.module, refused.node, refused.why))
+                return name
+        for name, variable in found.items():
+            try:
+                self._check_mixing(variable, found)
+            except Refused as refused:
+                self.obstacles.append(Obstacle(self.module, refused.node, refused.why))
+                return name
+        first = {v: self.module.span(v.node) for v in found.values()}
+        self.deferred = tuple(sorted(first, key=lambda variable: first[variable]))
+        return None
+
+    def _depends(self, definition: Definition, names: set[str]) -> bool:
+        return any(x in self._reads or leaf_name(x) in names for x in leaves(definition.value))
+
+    def _deferred(self, name: str, mine: list[Definition], names: set[str]) -> Deferred:
+        first = mine[0].statement
+        found = self._scope.lookup(name)
+        if found is None or found[0] is not self._scope:
+            raise Refused(first, f"`{name}` is a variable of the code around the function")
+        is_list = any(d.appends for d in mine)
+        if is_list and not all(d.appends for d in mine):
+            raise Refused(first, f"the loop also replaces the list `{name}`")
+        reads = [read for d in mine for read in self._checked(d, names)]
+        starts = self._starts(name, found[1], mine, is_list)
+        rare = self._rare_uses(name, names, is_list)
+        whole = all(is_whole(start) for start in starts)
+        is_integer = whole and all(self._is_integer(d, names) for d in mine)
+        return Deferred(
+            self.module,
+            first,
+            self.loop,
+            name,
+            self._scope,
+            tuple(mine),
+            tuple(reads),
+            tuple(rare),
+            is_integer,
+            is_list,
+        )
+
+    def _checked(self, definition: Definition, names: set[str]) -> Iterator[DeviceRead]:
+        """The reads in a definition, which must consist of them, deferred variables and numbers."""
+        if isinstance(definition.statement, ast.AugAssign) and not isinstance(
+            definition.statement.op, ast.Add | ast.Sub
+        ):
+            raise Refused(definition.statement, "only sums are kept on the device")
+        for leaf in leaves(definition.value):
+            read = self._reads.get(leaf)  # type: ignore[call-overload]
+            if read is not None:
+                _check_kind(read)
+                self._check_divisor(leaf, definition)
+                yield read
+            elif leaf_name(leaf) in names:
+                self._check_divisor(leaf, definition)
+            elif not is_number(self._resolver, leaf, self.module):
+                raise Refused(leaf, f"`{excerpt(self.module, leaf)}` may be no number")
+        if not definition.adds:
+            self._check_alias(definition)
+
+    def _check_divisor(self, leaf: ast.expr, definition: Definition) -> None:
+        child: ast.AST = leaf
+        while child is not definition.value:
+            parent = self.module.parents[child]
+            divides = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div)
+            if divides and getattr(parent, "right", None) is child:
+                raise Refused(leaf, f"`{excerpt(self.module, parent)}` may divide by zero")
+            child = parent
+
+    def _check_alias(self, definition: Definition) -> None:
+        """A tensor that is kept must not be changed in place afterwards."""
+        read = self._reads.get(definition.value)  # type: ignore[call-overload]
+        if read is None:
+            return
+        for name in (n.id for n in ast.walk(read.tensor) if isinstance(n, ast.Name)):
+            for use in self.module.names_of(name):
+                parent = self.module.parents[use]
+                in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_")
+                adds = isinstance(parent, ast.AugAssign) and parent.target is use
+                if (in_place or adds) and self.module.function(use) is self.module.function(
+                    read.node
+                ):
+                    raise Refused(use, f"`{name}` is changed in place")
+
+    def _starts(
+        self, name: str, bindings: list[Binding], mine: list[Definition], is_list: bool
+    ) -> list[Assigned]:
+        """What the variable may be before the loop adds to it, and what the loop sets it back to."""
+        statements = {d.statement for d in mine}
+        found: list[Assigned] = []
+        for binding in bindings:
+            statement = self.module.statement(binding.node)
+            inside = self.loop.node in self.module.ancestors(binding.node)
+            if statement in statements or not (inside or self._reaches(binding, bindings, mine)):
+                continue
+            source = binding.source
+            shared = is_list and len(getattr(statement, "targets", [])) > 1
+            if (
+                shared
+                or not isinstance(source, Assigned)
+                or not is_start(source, name, is_list=is_list)
+            ):
+                why = f"`{name}` is also set by `{excerpt(self.module, statement)}`"
+                raise Refused(mine[0].statement, why)
+            found.append(source)
+        if is_list and not found:
+            raise Refused(mine[0].statement, f"it is not known which list `{name}` is")
+        return found
+
+    def _reaches(self, binding: Binding, bindings: list[Binding], mine: list[Definition]) -> bool:
+        """Whether ``binding``, from outside the loop, is seen where the loop uses the variable."""
+        inside = [
+            use
+            for use in self.module.names_of(binding.name)
+            if self.loop.node in self.module.ancestors(use)
+            and (
+                isinstance(use.ctx, ast.Load) or isinstance(self.module.parents[use], ast.AugAssign)
+            )
+        ]
+        return any(
+            binding
+            in reaching_bindings(self.module, self._scope, bindings, self.module.scope(use), use)
+            for use in inside
+        )
+
+    def _rare_uses(self, name: str, names: set[str], is_list: bool) -> Iterator[ast.Name]:
+        owner = self._scope.bindings[name]
+        for use in self.module.names_of(name):
+            found = self.module.scope(use).lookup(name)
+            if found is None or found[1] is not owner:
+                continue
+            if code_scope(self.module.scope(use)) is not self._scope:
+                raise Refused(use, f"`{name}` is read by another function")
+            if isinstance(use.ctx, ast.Del):
+                raise Refused(use, f"`{name}` is deleted")
+            if self.loop.node not in self.module.ancestors(use) or isinstance(use.ctx, ast.Store):
+                continue
+            if self._is_part_of_definition(use, names) or self._is_list_method(use, is_list):
+                continue
+            if is_list or not runs_rarely(self.module, use, self.loop.node):
+                root = arithmetic_root(self.module, use)
+                why = why_needed(self._resolver, root, self.module)
+                raise Refused(use, f"`{name}` {why}")
+            if self.module.scope(use) is not self._scope:
+                raise Refused(use, f"`{name}` is read inside of a comprehension")
+            yield use
+
+    def _is_part_of_definition(self, use: ast.Name, names: set[str]) -> bool:
+        root = arithmetic_root(self.module, use)
+        return any(d.value is root and d.name in names for d in self._definitions)
+
+    def _is_list_method(self, use: ast.Name, is_list: bool) -> bool:
+        parent = self.module.parents[use]
+        if isinstance(parent, ast.Call):
+            return is_list and getattr(parent.func, "id", "") == "len"
+        return is_list and isinstance(parent, ast.Attribute) and parent.attr == "append"
+
+    def _is_integer(self, definition: Definition, names: set[str]) -> bool:
+        if any(isinstance(n, ast.Div) for n in operators(definition.value)):
+            return False
+        for leaf in leaves(definition.value):
+            read = self._reads.get(leaf)  # type: ignore[call-overload]
+            if read is not None:
+                if (
+                    read.kind is not TensorKind.INTEGER
+                    or getattr(read.node.func, "id", "") == "float"
+                ):
+                    return False
+            elif leaf_name(leaf) not in names and not is_number(
+                self._resolver, leaf, self.module, whole=True
+            ):
+                return False
+        return True
+
+    def _check_mixing(self, variable: Deferred, others: dict[str, Deferred]) -> None:
+        """What is computed from other deferred variables has their type, and is no second name of a changing tensor."""
+        for definition in variable.definitions:
+            for leaf in leaves(definition.value):
+                other = others.get(leaf_name(leaf) or "")
+                if other is None:
+                    continue
+                if other.is_list or other.is_integer is not variable.is_integer:
+                    raise Refused(leaf, f"`{other.name}` is a count that becomes a fraction")
+                if other is not variable and other.accumulates and not definition.adds:
+                    raise Refused(leaf, f"`{other.name}` changes after it is kept")
+        if len(variable.definitions) > 1 and "inference_mode" in self.module.source.text:
+            raise Refused(variable.node, f"`{variable.name}` may be made under `inference_mode`")
+        plain = [d for d in variable.definitions if not d.adds and not d.appends]
+        if any(d.adds for d in variable.definitions) and any(
+            x in self._reads or leaf_name(x) in others for d in plain for x in leaves(d.value)
+        ):
+            raise Refused(plain[0].statement, f"`{variable.name}` is both replaced and added to")
+
+
+def code_scope(scope: Scope) -> Scope:
+    """The scope of the code that a comprehension is part of."""
+    while isinstance(scope.node, _COMPREHENSIONS) and scope.parent is not None:
+        scope = scope.parent
+    return scope
+
+
+def _check_kind(read: DeviceRead) -> None:
+    code = excerpt(read.module, read.tensor)
+    if read.kind is TensorKind.UNKNOWN:
+        raise Refused(read.node, f"`{code}` is not known to be a tensor on the device")
+    if read.kind is TensorKind.TENSOR:
+        raise Refused(read.node, f"`{code}` may hold integers or floats")
+    if read.kind is TensorKind.FLOAT and getattr(read.node.func, "id", "") == "int":
+        raise Refused(read.node, f"`{excerpt(read.module, read.node)}` rounds")

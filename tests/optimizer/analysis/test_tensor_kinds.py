@@ -1,0 +1,105 @@
+"""Which expressions are certainly tensors of floats or of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.batches import BatchTrace
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.tensor_kinds import TensorKind, TensorKinds
+
+HEAD = """\
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+from data import train_set
+
+model = nn.Linear(3, 2).cuda()
+criterion = nn.CrossEntropyLoss()
+
+def own_loss(output, target):
+    return criterion(output, target) + 0.1 * output.pow(2).sum()
+
+for x, y in DataLoader(train_set):
+    host = x
+    x, y = x.cuda(), y.cuda()
+    output = model(x)
+    values, indices = output.max(1)
+    loss = criterion(output, y)
+    twice = loss
+    twice *= 2
+    number = loss.item()
+    ASK({0})
+"""
+
+
+def asked_kind(script: TrainingScript) -> TensorKind:
+    """The kind of the argument of ``ASK``."""
+    kinds = TensorKinds(script.resolver, BatchTrace(script.resolver, script.loaders))
+    module = script.entry
+    (call,) = (call for call in module.calls if module.code(call.func) == "ASK")
+    return kinds.of(call.args[0], module)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("loss", "float"),
+        ("twice", "float"),
+        ("own_loss(output, y)", "float"),
+        ("F.nll_loss(output, y, reduction='sum')", "float"),
+        ("nn.MSELoss()(output, y)", "float"),
+        ("-loss", "float"),
+        ("loss / len(y)", "float"),
+        ("2.0 * output.sum()", "float"),
+        ("(output.argmax(1) == y).float().mean()", "float"),
+        ("(output == y).to(torch.float32).sum()", "float"),
+        ("torch.sum(output == y, dtype=torch.float)", "float"),
+        ("output.detach().mean()", "float"),
+        ("loss.data", "float"),
+        ("(output.argmax(1) == y).sum()", "integer"),
+        ("torch.eq(indices, y).sum()", "integer"),
+        ("indices.eq(y).long().sum()", "integer"),
+        ("indices", "integer"),
+        ("((indices == y) & (indices == 1)).sum()", "integer"),
+        ("2 * (indices == y).sum()", "integer"),
+        ("values", "tensor"),
+        ("output", "tensor"),
+        ("y.sum()", "tensor"),
+        ("number", "host"),
+        ("loss.item()", "host"),
+        ("loss.cpu()", "host"),
+        ("loss.to('cpu')", "host"),
+        ("len(y) * 2", "host"),
+        ("output.detach().cpu().numpy().mean()", "host"),
+        ("np.mean(number)", "host"),
+        ("host", "unknown"),
+        ("host.sum()", "unknown"),
+        ("model.weight", "unknown"),
+        ("something(output)", "unknown"),
+        ("loss * something", "unknown"),
+    ],
+)
+def test_kinds(script: Callable[..., TrainingScript], code: str, kind: str) -> None:
+    asked = script(HEAD.format(code))
+    assert asked_kind(asked) is TensorKind(kind)
+
+
+def test_a_network_that_returns_numbers(script: Callable[..., TrainingScript]) -> None:
+    asked = script("""
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                score = x.sum()
+                return x, score.item()
+
+        output, score = Net()(torch.ones(3))
+        ASK(score)
+    """)
+    assert asked_kind(asked) is TensorKind.UNKNOWN

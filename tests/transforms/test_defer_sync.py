@@ -1,0 +1,528 @@
+"""Losses and counts are summed on the device where nothing needs them in every step, and left alone everywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent, indent
+from typing import Any
+
+import pytest
+
+from torchopt_cli.optimizer.options import Tier
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from data import train_set
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = nn.Linear(10, 2).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(train_set, batch_size=64)
+"""
+STEP = """\
+x, y = x.to(device), y.to(device)
+optimizer.zero_grad()
+output = model(x)
+loss = nn.functional.cross_entropy(output, y)
+loss.backward()
+optimizer.step()
+"""
+
+
+def script(before: str, step: str, after: str, head: str = HEAD) -> str:
+    """A flat script with one training loop: what stands before it, ends its step, and follows it."""
+    body = indent(STEP + dedent(step).strip() + "\n", "        ")
+    start, end = (indent(dedent(text).strip(), "    ") for text in (before, after))
+    return f"{head}\nfor epoch in range(3):\n{start}\n    for i, (x, y) in enumerate(loader):\n{body}{end}\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "expected", "after", "converted"),
+    [
+        (
+            "total += loss.item()",
+            "total += loss.detach().double()",
+            "print(total)",
+            "print(float(total))",
+        ),
+        (
+            "total += loss.item() * x.size(0)",
+            "total += loss.detach().double() * x.size(0)",
+            "print(total / 10)",
+            "print(float(total) / 10)",
+        ),
+        (
+            "total = total + loss.data.cpu().item() / len(loader)",
+            "total = total + loss.detach().double() / len(loader)",
+            "print('%.3f' % total)",
+            "print('%.3f' % float(total))",
+        ),
+        (
+            "total += float(loss)",
+            "total += loss.detach().double()",
+            "print(total)",
+            "print(float(total))",
+        ),
+        (
+            "total = 0.9 * total + 0.1 * loss.item()",
+            "total = 0.9 * total + 0.1 * loss.detach().double()",
+            "print(total)",
+            "print(float(total))",
+        ),
+        (
+            "total += (loss + 1).item()",
+            "total += (loss + 1).detach().double()",
+            'print(f"{total:.4f}")',
+            'print(f"{float(total):.4f}")',
+        ),
+        (
+            "total += float(loss * 2)",
+            "total += (loss * 2).detach().double()",
+            "print(total)",
+            "print(float(total))",
+        ),
+        (
+            "total += (output.argmax(1) == y).float().mean().item()",
+            "total += (output.argmax(1) == y).float().mean().detach().double()",
+            "print(total)",
+            "print(float(total))",
+        ),
+        (
+            "total += (output.argmax(1) == y).sum().item()",
+            "total += (output.argmax(1) == y).sum().double()",
+            "print(total)",
+            "print(float(total))",
+        ),
+    ],
+)
+def test_sums(
+    check_transformed: Callable[..., None], step: str, expected: str, after: str, converted: str
+) -> None:
+    check_transformed(
+        script("total = 0.0", step, after), script("total = 0.0", expected, converted)
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        ("n += (output.argmax(1) == y).sum().item()", "n += (output.argmax(1) == y).sum()"),
+        ("n += int((output.max(1)[1] == y).sum())", "n += (output.max(1)[1] == y).sum()"),
+        (
+            "_, predicted = torch.max(output.data, 1)\nn += predicted.eq(y).sum().item()",
+            "_, predicted = torch.max(output.data, 1)\nn += predicted.eq(y).sum()",
+        ),
+        (
+            "n += torch.sum(output.argmax(dim=1) == y).item()",
+            "n += torch.sum(output.argmax(dim=1) == y)",
+        ),
+    ],
+)
+def test_counts_stay_integers(
+    check_transformed: Callable[..., None], step: str, expected: str
+) -> None:
+    check_transformed(script("n = 0", step, "print(n)"), script("n = 0", expected, "print(int(n))"))
+
+
+def test_reads_every_so_many_steps_are_converted_there(
+    check_transformed: Callable[..., None],
+) -> None:
+    branch = """\
+        total += {0}
+        if i % 100 == 99:
+            print(f"{{{1} / 100:.3f}}")
+            total = 0.0
+    """
+    before, after = (
+        branch.format("loss.item()", "total"),
+        branch.format("loss.detach().double()", "float(total)"),
+    )
+    check_transformed(script("total = 0.0", before, "pass"), script("total = 0.0", after, "pass"))
+
+
+def test_a_timed_branch_reads_before_its_clock(check_transformed: Callable[..., None]) -> None:
+    head = "import time\n" + HEAD
+    before = """\
+        total += loss.item()
+        if i % 100 == 0:
+            elapsed = time.time() - start
+            print(total, elapsed)
+    """
+    after = """\
+        total += loss.detach().double()
+        if i % 100 == 0:
+            total = float(total)
+            elapsed = time.time() - start
+            print(total, elapsed)
+    """
+    start = "total = 0.0\nstart = time.time()"
+    check_transformed(script(start, before, "pass", head), script(start, after, "pass", head))
+
+
+def test_a_timed_loop_ends_with_reading(check_transformed: Callable[..., None]) -> None:
+    head = "import time\n" + HEAD
+    start = "total = 0.0\nstart = time.time()"
+    after = "print(time.time() - start, total)"
+    check_transformed(
+        script(start, "total += loss.item()", after, head),
+        script(start, "total += loss.detach().double()", f"total = float(total)\n{after}", head),
+    )
+
+
+def test_several_reads_share_one_conversion(check_transformed: Callable[..., None]) -> None:
+    after = "print(total)\nbest = min(3.0, total)\nhistory = [total]"
+    check_transformed(
+        script("total = 0", "total += loss.item()", after),
+        script("total = 0", "total += loss.detach().double()", f"total = float(total)\n{after}"),
+    )
+
+
+def test_adding_to_the_sum_after_the_loop(check_transformed: Callable[..., None]) -> None:
+    after = "total /= len(loader)\nprint(total)"
+    check_transformed(
+        script("total = 0", "total += loss.item()", after),
+        script("total = 0", "total += loss.detach().double()", f"total = float(total)\n{after}"),
+    )
+
+
+def test_a_number_with_a_name_of_its_own(check_transformed: Callable[..., None]) -> None:
+    step = """\
+        value = {0}
+        total += value
+        if i % 100 == 0:
+            print({1})
+    """
+    check_transformed(
+        script("total = 0.0", step.format("loss.item()", "value"), "print(total)"),
+        script(
+            "total = 0.0",
+            step.format("loss.detach().double()", "float(value)"),
+            "print(float(total))",
+        ),
+    )
+
+
+def test_lists(check_transformed: Callable[..., None]) -> None:
+    after = "print(sum(losses) / len(losses))"
+    converted = f"losses = [value.item() for value in losses]\n{after}"
+    check_transformed(
+        script("losses = []", "losses.append(loss.item())", after),
+        script("losses = []", "losses.append(loss.detach())", converted),
+    )
+
+
+def test_a_list_of_all_epochs_is_converted_behind_them(
+    check_transformed: Callable[..., None],
+) -> None:
+    before = HEAD + "losses = []\n"
+    after = "\nprint(max(losses))\n"
+    check_transformed(
+        script("pass", "losses.append(loss.item())", "pass", before) + after,
+        script("pass", "losses.append(loss.detach())", "pass", before)
+        + "losses = [value.item() for value in losses]\n"
+        + after,
+    )
+
+
+def test_nothing_is_read_afterwards(check_transformed: Callable[..., None]) -> None:
+    check_transformed(
+        script("total = 0.0", "total += loss.item()", "pass"),
+        script("total = 0.0", "total += loss.detach().double()", "pass"),
+    )
+
+
+EVALUATE = """\
+import torch as th
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+from data import test_set
+from net import Net
+
+
+{decorator}
+def evaluate(model, loader):
+    model.eval()
+    test_loss, correct = 0, 0
+    for data, target in loader:
+        data, target = data.cuda(), target.cuda()
+        output = model(data)
+        test_loss += F.nll_loss(output, target, reduction="sum"){loss}
+        pred = output.argmax(dim=1, keepdim=True)
+        correct += pred.eq(target.view_as(pred)).sum(){item}
+    return {0} / len(loader.dataset), {1}
+
+
+model = Net().cuda()
+print(evaluate(model, DataLoader(test_set, batch_size=64)))
+"""
+NET = """\
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(10, 2)
+
+    def forward(self, x):
+        return self.fc(x)
+"""
+
+
+def test_evaluation_without_gradients_needs_no_detach(
+    check_transformed: Callable[..., None],
+) -> None:
+    before = EVALUATE.format(
+        "test_loss", "correct", decorator="@th.no_grad()", loss=".item()", item=".item()"
+    )
+    after = EVALUATE.format(
+        "float(test_loss)", "int(correct)", decorator="@th.no_grad()", loss=".double()", item=""
+    )
+    check_transformed({"train.py": before, "net.py": NET}, {"train.py": after, "net.py": NET})
+
+
+def test_a_loop_in_another_file(check_transformed: Callable[..., None]) -> None:
+    engine = """\
+        def train(model, loader, criterion, optimizer, device):
+            total = 0.0
+            for x, y in loader:
+                x, y = x.to(device), y.to(device)
+                loss = criterion(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total += loss{0}
+            return {1} / len(loader)
+    """
+    main = (
+        HEAD
+        + "from engine import train\n\nprint(train(model, loader, nn.MSELoss(), optimizer, device))\n"
+    )
+    check_transformed(
+        {"train.py": main, "engine.py": dedent(engine).format(".item()", "total")},
+        {
+            "train.py": main,
+            "engine.py": dedent(engine).format(".detach().double()", "float(total)"),
+        },
+    )
+
+
+def test_a_loss_of_unknown_make_that_is_backpropagated(
+    check_transformed: Callable[..., None],
+) -> None:
+    head = HEAD + "from losses import make\n\ncriterion = make()\n"
+    step = "loss = criterion(output, y)\nloss.backward()\ntotal += {0}"
+    check_transformed(
+        script("total = 0.0", step.format("loss.item()"), "print(total)", head),
+        script("total = 0.0", step.format("loss.detach().double()"), "print(float(total))", head),
+    )
+
+
+def test_without_float64_the_change_is_numeric(rewrite: Callable[..., Any]) -> None:
+    head = HEAD + "if torch.backends.mps.is_available():\n    model.to('mps')\n"
+    before = script("total = 0.0", "total += loss.item()", "print(total)", head)
+    (file,) = rewrite(before, ["defer-sync"]).files
+    assert "total += loss.detach().float()" in file.text
+    assert [change.tier for change in file.changes] == [Tier.NUMERIC]
+    assert "float32" in file.changes[0].reason
+
+
+@pytest.mark.parametrize(
+    ("before", "step", "after", "reason"),
+    [
+        ("total = 0.0", "total += loss.item()\nprint(total)", "pass", "printed in every step"),
+        (
+            "total = 0.0",
+            "total += loss.item()\nprint(loss.item())",
+            "pass",
+            "printed in every step",
+        ),
+        ("pass", "print(f'{loss.item():.4f}')", "pass", "printed in every step"),
+        ("total = 0.0", "total += loss.item()\nif total > 9:\n    break", "pass", "compared"),
+        ("best = 9.0", "best = loss.item()\nif best:\n    break", "pass", "decides"),
+        ("best = 9.0", "best = loss.item()\nif best < 1e-3:\n    break", "pass", "compared"),
+        ("pass", "if loss.item() != loss.item():\n    raise ValueError", "pass", "compared"),
+        ("pass", "assert loss.item() < 1e6", "pass", "compared"),
+        ("pass", "scheduler.step(loss.item())", "pass", "goes by"),
+        ("pass", "bar.set_postfix(loss=loss.item())", "pass", "shown in every step"),
+        ("pass", "writer.add_scalar('loss', loss.item(), i)", "pass", "logged in every step"),
+        ("pass", "meter.update(loss.item(), x.size(0))", "pass", "goes into `meter`"),
+        ("pass", "meter.total += loss.item()", "pass", "goes into `meter.total`"),
+        ("pass", "stats['loss'] += loss.item()", "pass", "goes into `stats['loss']`"),
+        ("total = 0.0", "total += loss.item() ** 0.5", "print(total)", "used in every step"),
+        ("total = 0.0", "total += 1 / loss.item()", "print(total)", "divide by zero"),
+        ("total = 1.0", "total *= loss.item()", "print(total)", "only sums"),
+        ("total = 0.0", "total += loss.item() * weight", "print(total)", "may be no number"),
+        ("total = torch.zeros(1)", "total += loss.item()", "print(total)", "also set by"),
+        ("total = None", "total = loss.item()", "print(total)", "also set by"),
+        ("total = start()", "total += loss.item()", "print(total)", "also set by"),
+        ("total = 0.0", "total += loss.item()\ntotal = f(total)", "pass", "may be no number"),
+        (
+            "total = 0.0",
+            "total += loss.item()\nif epoch % 2 == 0:\n    print(total)",
+            "pass",
+            "printed",
+        ),
+        (
+            "total = 0.0",
+            "total += loss.item()\nif i % 1 == 0:\n    print(total)",
+            "pass",
+            "printed",
+        ),
+        ("total = 0.0", "total += loss.item()\nif i % 9:\n    print(total)", "pass", "printed"),
+        ("total = 0.0", "total += y.sum().item()", "print(total)", "integers or floats"),
+        ("total = 0", "total += int(loss)", "print(total)", "rounds"),
+        ("total = 0.0", "total += loss.item()\nshow = lambda: total", "pass", "another function"),
+        ("total = 0.0", "total += loss.item()\ndel total", "pass", "deleted"),
+        ("total = 0.0", "total += loss.item()", "print(locals())", "may read `total`"),
+        ("losses = []", "losses.append(loss.item())\nprint(losses[-1])", "pass", "printed"),
+        ("losses = [0.0]", "losses.append(loss.item())", "print(losses)", "also set by"),
+        ("losses = make()", "losses.append(loss.item())", "print(losses)", "also set by"),
+        (
+            "losses = []\nkept = losses",
+            "losses.append(loss.item())",
+            "print(kept)",
+            "known elsewhere",
+        ),
+        (
+            "losses = []",
+            "losses.append(loss.item())\nloss += 1",
+            "print(losses)",
+            "changed in place",
+        ),
+        (
+            "losses = []",
+            "losses.append(loss.item())\nloss.zero_()",
+            "print(losses)",
+            "changed in place",
+        ),
+        ("total = 0.0", "total += loss.item()\nseen = y.tolist()", "pass", "needs its values"),
+        ("total = 0.0", "total += loss.item()\ntorch.cuda.synchronize()", "pass", "synchronize"),
+        ("total = 0.0", "total += loss.item()\nif torch.isnan(loss):\n    break", "pass", "isnan"),
+        (
+            "n = 0",
+            "n = (output.argmax(1) == y).sum().item()\nn += loss.item()",
+            "print(n)",
+            "replaced and added",
+        ),
+    ],
+)
+def test_left_alone(
+    check_noop: Callable[..., None], before: str, step: str, after: str, reason: str
+) -> None:
+    check_noop(script(before, step, after), reason)
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        ("import time\n" + HEAD, "timed"),
+        (HEAD + "side = torch.cuda.Stream()\n", "orders its work"),
+        (HEAD + "model.to('cuda:1')\n", "several GPUs"),
+        (HEAD + "staged = torch.empty(8, pin_memory=True)\n", "copies without waiting"),
+        (
+            HEAD + "def kept(t):\n    return t.to('cpu', non_blocking=True)\n",
+            "copies without waiting",
+        ),
+        (HEAD + "float = abs\n", "something else"),
+    ],
+)
+def test_scripts_that_may_rely_on_waiting(
+    check_noop: Callable[..., None], head: str, reason: str
+) -> None:
+    step = "total += loss.item()" + ("\nend = time.time()" if "time" in head else "")
+    check_noop(script("total = 0.0", step, "print(total)", head), reason)
+
+
+def test_a_function_of_the_step_waits(check_noop: Callable[..., None]) -> None:
+    head = HEAD + "def hits(a, b):\n    return (a.argmax(1) == b).sum().item()\n"
+    step = "total += loss.item()\nn += hits(output, y)"
+    check_noop(script("total, n = 0.0, 0", step, "print(total, n)", head), "in every step")
+
+
+def test_what_happens_rarely_is_no_matter(check_noop: Callable[..., None]) -> None:
+    step = (
+        "if i % 100 == 0:\n    print(loss.item())\nif i == len(loader) - 1:\n    last = loss.item()"
+    )
+    check_noop(script("pass", step, "print(last)"))
+
+
+def test_numbers_of_the_host(check_noop: Callable[..., None]) -> None:
+    check_noop(script("total = 0.0", "total += float(x.size(0))", "print(total)"))
+    check_noop(script("n = 0", "n += (output.argmax(1).cpu() == 3).sum().item()", "print(n)"))
+
+
+def test_a_script_for_the_cpu(check_noop: Callable[..., None]) -> None:
+    head = HEAD.replace('torch.device("cuda" if torch.cuda.is_available() else "cpu")', '"cpu"')
+    check_noop(
+        script("total = 0.0", "total += loss.item()", "print(total)", head), "does not use a GPU"
+    )
+
+
+def test_a_global_sum(check_noop: Callable[..., None]) -> None:
+    body = indent(STEP + "total += loss.item()\n", "        ")
+    source = f"{HEAD}\ntotal = 0.0\n\ndef train():\n    global total\n    for x, y in loader:\n{body}\ntrain()\n"
+    check_noop(source, "around the function")
+
+
+def test_a_read_in_an_exception_handler(check_noop: Callable[..., None]) -> None:
+    body = indent(STEP + "total += loss.item()\n", "        ")
+    source = (
+        f"{HEAD}\ntotal = 0.0\ntry:\n    for x, y in loader:\n{body}"
+        "except KeyboardInterrupt:\n    print(total)\n"
+    )
+    check_noop(source, "after an exception")
+
+
+def test_a_caught_exception_skips_no_conversion(check_noop: Callable[..., None]) -> None:
+    body = indent(STEP + "losses.append(loss.item())\n", "        ")
+    source = (
+        f"{HEAD}\nlosses = []\ntry:\n    for x, y in loader:\n{body}"
+        "except KeyboardInterrupt:\n    pass\nprint(losses)\n"
+    )
+    check_noop(source, "may not be set")
+
+
+def test_the_else_of_the_loop(check_noop: Callable[..., None]) -> None:
+    check_noop(script("total = 0.0", "total += loss.item()", "else:\n    print(total)"), "printed")
+
+
+RUN = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(90, 8), torch.randint(3, (90,))), batch_size=16)
+history = []
+for epoch in range(3):
+    running, shown, correct = 0.0, 0.0, 0
+    losses = []
+    for i, (x, y) in enumerate(loader):
+        x, y = x.to(device), y.to(device)
+        output = model(x)
+        loss = nn.functional.cross_entropy(output, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        running += loss.item() * x.size(0)
+        shown += loss.item()
+        losses.append(loss.item())
+        correct += (output.argmax(1) == y).sum().item()
+        if (i + 1) % 2 == 0:
+            print(i, shown / 2, "%.3f" % shown)
+            shown = 0.0
+    print(epoch, running / 90, correct, losses, sum(losses))
+    history.append(running)
+print(history)
+"""
+
+
+@pytest.mark.torch
+def test_same_numbers(check_verified: Callable[..., None]) -> None:
+    check_verified(RUN)

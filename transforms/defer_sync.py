@@ -1,0 +1,131 @@
+"""Adds up losses and counts on the GPU and reads them once, instead of waiting for the GPU in every step.
+
+`loss.item()` stops the script until the GPU has finished everything it was given so far; then the GPU idles
+until Python has prepared the next step. Where the number is only added to a sum (`running_loss += loss.item()`) or kept in a list,
+the sum stays on the GPU (`running_loss += loss.detach().double()`) and becomes a number where it is looked at:
+every 100 steps, at the end of the epoch, in the `return`.
+
+The numbers stay the same: sums are kept in float64, which is what Python's numbers are, and counts in integers. Only
+where the script may choose Apple's `mps` device, which has no float64, sums are kept in float32 and can differ in the
+last digits. `.detach()` keeps the sum from holding on to the graph of each step.
+
+Left alone: loops in which something else waits in every step, because it prints, logs or shows the number, decides by it or
+hands it to a learning-rate schedule or a meter: there is nothing to gain; loops that time their steps, which they can only do by
+waiting; variables that other functions or files read; scripts for the CPU; scripts that use streams, several GPUs
+in one process or copies that do not wait, which may rely on the waiting.
+
+Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization and
+https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..optimizer.analysis.deferral_edits import deferral_edits, has_double
+from ..optimizer.analysis.deferral_plan import LoopPlan
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.options import Options, Tier
+from ..optimizer.rewriting.edits import FileEdit
+from .base import Change, Example, Skip, Stage, Transform
+
+_EXACT = (
+    "float64 sums and integer counts on the device are the numbers that Python would have added up"
+)
+_ROUNDED = (
+    "sums on the device are float32, because the script may run on `mps`, which has no float64: long sums can differ "
+    "from Python's in the last digits"
+)
+
+
+class DeferSync(Transform):
+    name = "defer-sync"
+    tier = Tier.NUMERIC
+    stage = Stage.EVALUATION
+    rank = 1
+    example = Example(
+        before="""\
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from data import train_set
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            model = nn.Linear(784, 10).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loader = DataLoader(train_set, batch_size=64)
+
+            for epoch in range(10):
+                running_loss = 0.0
+                correct = 0
+                for x, y in loader:
+                    x, y = x.to(device), y.to(device)
+                    optimizer.zero_grad()
+                    output = model(x)
+                    loss = nn.functional.cross_entropy(output, y)
+                    loss.backward()
+                    optimizer.step()
+                    running_loss += loss.item()
+                    correct += (output.argmax(1) == y).sum().item()
+                print(f"loss {running_loss / len(loader):.4f}, {correct} correct")
+        """,
+        after="""\
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from data import train_set
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            model = nn.Linear(784, 10).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loader = DataLoader(train_set, batch_size=64)
+
+            for epoch in range(10):
+                running_loss = 0.0
+                correct = 0
+                for x, y in loader:
+                    x, y = x.to(device), y.to(device)
+                    optimizer.zero_grad()
+                    output = model(x)
+                    loss = nn.functional.cross_entropy(output, y)
+                    loss.backward()
+                    optimizer.step()
+                    running_loss += loss.detach().double()
+                    correct += (output.argmax(1) == y).sum()
+                print(f"loss {float(running_loss) / len(loader):.4f}, {int(correct)} correct")
+        """,
+    )
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        plans = script.loop_plans
+        if not script.targets_cuda(options):
+            for plan in plans[:1]:
+                message = "nothing waits for a device: the script does not use a GPU"
+                yield self.skip(plan.path, plan.span, message)
+            return
+        for plan in plans:
+            if plan.obstacles:
+                yield from self._left(plan)
+            elif plan.deferred:
+                yield self._defer(script, plan)
+
+    def _left(self, plan: LoopPlan) -> Iterator[Skip]:
+        for obstacle in plan.obstacles:
+            message = f"the loop goes on waiting for the device in every step: {obstacle.why}"
+            yield self.skip(obstacle.path, obstacle.span, message)
+
+    def _defer(self, script: TrainingScript, plan: LoopPlan) -> Change:
+        edits = tuple(
+            FileEdit(plan.path, edit)
+            for variable, conversions in plan.deferred
+            for edit in deferral_edits(script.resolver, variable, conversions)
+        )
+        names = " and ".join(f"`{variable.name}`" for variable, _ in plan.deferred)
+        first = plan.deferred[0][0]
+        message = f"keeps {names} on the device and reads the numbers only where they are looked at"
+        sums = [v for v, _ in plan.deferred if not v.is_integer and not v.is_list]
+        is_exact = not sums or has_double(script.project)
+        reason = _EXACT if is_exact else _ROUNDED
+        change = self.change(first.path, first.span, message, reason, edits)
+        return replace(change, tier=Tier.EXACT) if is_exact else change
