@@ -21,7 +21,7 @@ from .values import Class, External, Made
 
 _BACKWARD_METHODS = frozenset({"backward", "manual_backward"})
 _STEP_METHODS = frozenset({"step", "step_and_update", "step_and_update_lr", "optimizer_step"})
-_WRAPPING_ITERATORS = frozenset(
+WRAPPING_ITERATORS = frozenset(
     {
         "builtins.enumerate",
         "builtins.iter",
@@ -132,7 +132,7 @@ def iterated_loaders(
                 )
                 if inner:
                     return inner, (position, *path)
-        elif maker in _WRAPPING_ITERATORS:
+        elif maker in WRAPPING_ITERATORS:
             inner, path = iterated_loaders(
                 resolver, loaders, value.call.args[0], value.module, generators
             )

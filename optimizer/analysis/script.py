@@ -26,6 +26,7 @@ from .facts import (
 )
 from .functional_dropout import FunctionalDropout, find_functional_dropouts
 from .host_moves import HostMove, find_host_moves
+from .image_batches import ImageBatches, find_image_batches
 from .iterations import Iteration, find_iterations
 from .loaders import find_loaders
 from .loops import find_loops
@@ -122,6 +123,11 @@ class TrainingScript:
     @cached_property
     def batch_copies(self) -> tuple[BatchCopy, ...]:
         return find_batch_copies(self.resolver, self.loaders)
+
+    @cached_property
+    def image_batches(self) -> tuple[ImageBatches, ...]:
+        """The images that become floats in a dataset's transforms, and where they are copied to the device."""
+        return find_image_batches(self.resolver, self.loaders)
 
     @cached_property
     def datasets(self) -> dict[DataLoader, tuple[Dataset, ...]]:

@@ -1,0 +1,132 @@
+"""Where a batch of images goes until it is copied to the device, and what looks at it before."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from .facts import DeviceKind, Fact
+from .object_flow import ObjectFlow, Steps, Use
+from .placement import move_target
+from .resolver import Resolver
+from .splice import spliced, without_keyword
+from .syntax import Module
+
+_SIZES = frozenset("shape size dim ndim numel nelement device is_cuda".split())
+_VIEWS = frozenset("view reshape flatten squeeze unsqueeze contiguous detach".split())
+
+
+@dataclass(frozen=True, eq=False)
+class ImageCopy(Fact):
+    """The call that copies images to the device: ``images.to(device)``. ``is_view`` when they were reshaped before."""
+
+    node: ast.Call
+    source: ast.expr
+    is_view: bool
+    dtype: ast.keyword | None = None
+
+    @property
+    def copying(self) -> str:
+        """The code that copies the bytes: without ``dtype=torch.float32``, which would convert them on the host."""
+        pieces = [without_keyword(self.module, self.node, self.dtype)] if self.dtype else []
+        return spliced(self.module, self.node, pieces)
+
+
+@dataclass(frozen=True, eq=False)
+class Obstacle(Fact):
+    """What at ``node`` keeps images from staying bytes until they are on the device."""
+
+    message: str
+
+
+class Refused(Exception):
+    """Ends following a pipeline: images cannot stay bytes."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        super().__init__(obstacle.message)
+        self.obstacle = obstacle
+
+
+def refuse(fact: Fact, message: str) -> NoReturn:
+    """Ends following a pipeline because of ``fact``."""
+    raise Refused(Obstacle(fact.module, fact.node, message))
+
+
+class ImageFlow:
+    """Follows the images of one batch, which begins at one expression or loop target."""
+
+    def __init__(self, resolver: Resolver, module: Module) -> None:
+        self._resolver = resolver
+        self._module = module
+        self._flow = ObjectFlow(resolver, exact=True)
+        self._pending: list[Use] = []
+        self._views: set[ast.AST] = set()
+
+    @staticmethod
+    def of(resolver: Resolver, node: ast.expr, module: Module, path: Steps) -> ImageFlow:
+        """The images that ``node`` holds at ``path``."""
+        found = ImageFlow(resolver, module)
+        found._pending = found._flow.follow(node, module, path)
+        return found
+
+    def begin_at_target(self, target: ast.expr, path: Steps) -> None:
+        """The images are at ``path`` of what is assigned to ``target``."""
+        self._pending = self._flow.follow_target(target, self._module, path)
+
+    def copies(self) -> Iterator[ImageCopy]:
+        """The copies to the device; raises :class:`Refused` for any other use of the images' values."""
+        while self._pending:
+            use = self._pending.pop()
+            attribute = use.parent
+            if not isinstance(attribute, ast.Attribute) or use.path:
+                self._refuse_unless_size(use)
+                continue
+            called = use.module.parents[attribute]
+            call = called if isinstance(called, ast.Call) and called.func is attribute else None
+            if attribute.attr in _SIZES:
+                continue
+            if attribute.attr in _VIEWS and call is not None:
+                found = self._flow.follow(call, use.module)
+                self._views.update(use.node for use in found)
+                self._pending += found
+            else:
+                yield self._copy(use, attribute, call)
+        for fact in self._flow.mixed():
+            refuse(fact, f"`{fact.excerpt}` may be something else than the images")
+
+    def _refuse_unless_size(self, use: Use) -> None:
+        call = use.argument_of
+        if call is None or self._resolver.names(call.func, use.module) != {"builtins.len"}:
+            refuse(use, f"the host uses the images in `{around(use)}`")
+
+    def _copy(self, use: Use, attribute: ast.Attribute, call: ast.Call | None) -> ImageCopy:
+        code = Fact(use.module, call or attribute).excerpt
+        if call is not None and attribute.attr == "type":
+            refuse(use, f"`{code}` converts before it copies")
+        if call is None or attribute.attr not in {"to", "cuda"}:
+            refuse(use, f"the host uses the images in `{code}`")
+        keywords = {keyword.arg for keyword in call.keywords}
+        dtype = next((keyword for keyword in call.keywords if keyword.arg == "dtype"), None)
+        plain = keywords <= {"device", "non_blocking", "dtype"} and len(call.args) <= 2
+        if len(call.args) == 2:
+            plain = plain and isinstance(call.args[1], ast.Constant)
+        if dtype is not None:
+            names = self._resolver.names(dtype.value, use.module)
+            plain = plain and bool(names) and names <= {"torch.float32", "torch.float"}
+        target = move_target(self._resolver, call, use.module)
+        if target not in {DeviceKind.CUDA, DeviceKind.CHOSEN} or not plain:
+            refuse(use, f"`{code}` is not known to be a mere copy to a device")
+        return ImageCopy(use.module, call, use.node, use.node in self._views, dtype)
+
+
+def around(use: Use) -> str:
+    """The code around a use, in short: the call it is an argument of, the attribute read, the statement."""
+    parent = use.parent
+    if isinstance(parent, ast.Attribute):
+        called = use.module.parents[parent]
+        parent = called if isinstance(called, ast.Call) else parent
+    if isinstance(parent, ast.expr | ast.stmt):
+        return Fact(use.module, parent).excerpt
+    return Fact(use.module, use.module.statement(use.node)).excerpt
