@@ -188,7 +188,7 @@ class _Trace:
 
     def _follow_transform(self, use: Use) -> None:
         parent = use.parent
-        if isinstance(parent, ast.Call) and not use.path:
+        if isinstance(parent, ast.Call) and not use.steps:
             if parent.func is use.node:
                 self._follow_application(parent, use)
                 return
@@ -206,19 +206,21 @@ class _Trace:
         for value in self.resolver.values(use.node, use.module):
             if isinstance(value, Literal) and value.value is None:
                 continue
-            call = value.call if isinstance(value, Made) else None
-            if call is None or not (call in roots or self._is_composed(value)):
-                message = f"`{use.excerpt}` may be another transform"
-                refuse(use, message)
-            self.places.add(call)
+            if not isinstance(value, Made) or not (value.call in roots or self._is_composed(value)):
+                refuse(use, f"`{use.excerpt}` may be another transform")
+            self.places.add(value.call)
 
-    def _is_composed(self, value: Made) -> bool:  # type: ignore[override]
+    def _is_composed(self, value: Made) -> bool:
         if not (isinstance(value.maker, External) and value.maker.name in COMPOSE):
             return False
         given = call_argument(value.call, "transforms", 0)
-        lists = self.resolver.values(given, value.module) if given is not None else frozenset()
+        if given is None:
+            return False
         displays = {known.display for known in self.known}
-        return bool(lists) and all(getattr(part, "node", None) in displays for part in lists)
+        return all(
+            isinstance(part, Display) and part.node in displays
+            for part in self.resolver.values(given, value.module)
+        )
 
     def _follow_application(self, call: ast.Call, use: Use) -> None:
         """``self.transform(image)`` in the code of a dataset."""
@@ -263,7 +265,7 @@ class _Trace:
         for module in self.resolver.project.modules:
             for call in module.calls:
                 if owner in self.resolver.values(call.func, module):
-                    self._follow_dataset(call, module, use.path)
+                    self._follow_dataset(call, module, use.steps)
 
     # The dataset
 
@@ -278,7 +280,7 @@ class _Trace:
 
     def _dataset_use(self, use: Use, item: Steps) -> None:
         parent = use.parent
-        if isinstance(parent, ast.Attribute) and not use.path:
+        if isinstance(parent, ast.Attribute) and not use.steps:
             if parent.attr == "dataset" and isinstance(parent.ctx, ast.Load):
                 self._follow_dataset(parent, use.module, item)
                 return
@@ -296,7 +298,7 @@ class _Trace:
                 is_split = "torch.utils.data.random_split" in names
                 self._follow_dataset(call, use.module, item, (EACH,) if is_split else ())
                 return
-        if isinstance(parent, ast.Subscript) and parent.value is use.node and not use.path:
+        if isinstance(parent, ast.Subscript) and parent.value is use.node and not use.steps:
             self._follow_images(ImageFlow.of(self.resolver, parent, use.module, item))
             return
         refuse(use, f"its dataset is also used in `{around(use)}`")
@@ -337,12 +339,12 @@ class _Trace:
     def _iterable_use(self, use: Use, element: Path, item: Steps) -> None:
         parent, module = use.parent, use.module
         is_loop = isinstance(parent, ast.For | ast.comprehension)
-        if is_loop and parent.iter is use.node and not use.path:
+        if is_loop and parent.iter is use.node and not use.steps:
             target = ImageFlow(self.resolver, module)
             target.begin_at_target(parent.target, (*element, *item))
             self._follow_images(target)
             return
-        if isinstance(parent, ast.Attribute) and not use.path:
+        if isinstance(parent, ast.Attribute) and not use.steps:
             called = module.parents[parent]
             if parent.attr == "dataset":
                 self._follow_dataset(parent, module, item)

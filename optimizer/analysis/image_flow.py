@@ -15,6 +15,7 @@ from .splice import spliced, without_keyword
 from .syntax import Module
 
 _SIZES = frozenset("shape size dim ndim numel nelement device is_cuda".split())
+_LEN = frozenset({"builtins.len"})
 _VIEWS = frozenset("view reshape flatten squeeze unsqueeze contiguous detach".split())
 
 
@@ -80,7 +81,7 @@ class ImageFlow:
         while self._pending:
             use = self._pending.pop()
             attribute = use.parent
-            if not isinstance(attribute, ast.Attribute) or use.path:
+            if not isinstance(attribute, ast.Attribute) or use.steps:
                 self._refuse_unless_size(use)
                 continue
             called = use.module.parents[attribute]
@@ -98,7 +99,7 @@ class ImageFlow:
 
     def _refuse_unless_size(self, use: Use) -> None:
         call = use.argument_of
-        if call is None or self._resolver.names(call.func, use.module) != {"builtins.len"}:
+        if call is None or self._resolver.names(call.func, use.module) != _LEN:
             refuse(use, f"the host uses the images in `{around(use)}`")
 
     def _copy(self, use: Use, attribute: ast.Attribute, call: ast.Call | None) -> ImageCopy:

@@ -33,10 +33,10 @@ _Place = tuple[ast.expr, Module, Steps]
 
 @dataclass(frozen=True, eq=False)
 class Use(Fact):
-    """``node`` is the object, or holds it at ``path``, and the code around it does more than pass it on."""
+    """``node`` is the object, or holds it at ``steps``, and the code around it does more than pass it on."""
 
     node: ast.expr
-    path: Steps = ()
+    steps: Steps = ()
 
     @property
     def parent(self) -> ast.AST:
@@ -48,7 +48,7 @@ class Use(Fact):
     def argument_of(self) -> ast.Call | None:
         """The call that gets the object, whole, as an argument."""
         call = self.parent
-        is_argument = isinstance(call, ast.Call) and call.func is not self.node and not self.path
+        is_argument = isinstance(call, ast.Call) and call.func is not self.node and not self.steps
         return call if is_argument else None  # type: ignore[return-value]
 
 
@@ -113,7 +113,7 @@ class ObjectFlow:
             if (node, path) not in self._seen:
                 self._seen.add((node, path))
                 self._step(node, module, path)
-        return sorted(self._uses, key=lambda use: (str(use.path), use.span))
+        return sorted(self._uses, key=lambda use: (str(use.steps), use.span))
 
     def _use(self, node: ast.expr, module: Module, path: Steps) -> None:
         self._uses.append(Use(module, node, path))
@@ -154,11 +154,12 @@ class ObjectFlow:
             case ast.Dict():
                 index = next((i for i, v in enumerate(parent.values) if v is node), None)
                 key = parent.keys[index] if index is not None else None
-                known = isinstance(key, ast.Constant) and isinstance(key.value, str | int)
+                name = key.value if isinstance(key, ast.Constant) else None
+                known = isinstance(name, str | int)
                 if key is None or (self._exact and not known):
                     self._use(node, module, path)
                 else:
-                    step = key.value if known else EACH  # type: ignore[attr-defined]
+                    step = name if isinstance(name, str | int) else EACH
                     self._pending.append((parent, module, (step, *path)))
             case ast.DictComp(value=inner) | ast.ListComp(elt=inner) if (
                 inner is node and not self._exact
