@@ -171,12 +171,13 @@ class _Scaling:
 
     def edits(self) -> list[FileEdit]:
         normalization = self._normalization
-        if normalization is None:
-            return self._behind_copies(self._to_unit)
-        if normalization.is_uniform and len(self._copies) == 1:
+        if normalization is None or (normalization.is_uniform and len(self._copies) == 1):
             operations = self._to_unit + _uniform(normalization)
-            if self._fits_behind(self._copies[0], operations):
-                return self._behind_copies(operations)
+            if all(self._fits_behind(copy, operations) for copy in self._copies):
+                return [self._replaced(c, f"{c.copying}{operations}") for c in self._copies]
+        if normalization is None:
+            name = self._free("to_float", "images_to_float", "scale_images")
+            return [*self._helper(name, None), *self._around_copies(name)]
         name = self._free("normalize", "normalize_images", "normalize_batch", "to_normalized")
         return [*self._helper(name, normalization), *self._around_copies(name)]
 
@@ -187,21 +188,18 @@ class _Scaling:
         line = self._module.lines[copy.span.end_line - 1]
         return len(line) + len(operations) <= _LONGEST_LINE
 
-    def _behind_copies(self, operations: str) -> list[FileEdit]:
-        return [self._replaced(copy, f"{copy.copying}{operations}") for copy in self._copies]
-
     def _around_copies(self, function: str) -> list[FileEdit]:
         return [self._replaced(copy, f"{function}({copy.copying})") for copy in self._copies]
 
     def _replaced(self, copy: ImageCopy, code: str) -> FileEdit:
         return FileEdit(self._module.path, ReplaceExpression(copy.span, code))
 
-    def _helper(self, name: str, normalization: Normalization) -> list[FileEdit]:
+    def _helper(self, name: str, normalization: Normalization | None) -> list[FileEdit]:
         statement = self._first_statement()
         comment = (
             f"# {self._conversion} and Normalize, for uint8 images that are on the device already."
         )
-        if normalization.is_uniform:
+        if normalization is None or normalization.is_uniform:
             operations = self._to_unit + _uniform(normalization)
             code = f"{comment}\ndef {name}(images):\n    return images{operations}\n"
             return [self._insert(statement, code)]
@@ -284,6 +282,9 @@ class _Scaling:
         )
 
 
-def _uniform(normalization: Normalization) -> str:
+def _uniform(normalization: Normalization | None) -> str:
+    """The operations of ``Normalize`` when every channel has the same numbers."""
+    if normalization is None:
+        return ""
     mean, std = normalization.mean[0], normalization.std[0]
     return f".sub_({mean!r}).div_({std!r})"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .batches import BatchTrace
+from .datasets import find_datasets
 from .facts import DataLoader, Fact
 from .image_flow import ImageCopy, ImageFlow, Obstacle, Refused, around, refuse
 from .image_obstacles import check_dataset_class, general_obstacle
@@ -88,18 +89,40 @@ def _joined(
     obstacle = next((trace.obstacle for trace in group if trace.obstacle is not None), None)
     pipelines = tuple(trace.pipeline for trace in group)
     if obstacle is None:
-        own = {loader for trace in group for loader in trace.loaders}
-        obstacle = _strangers(resolver, loaders, own, copies.values()) or _different(group)
+        obstacle = (
+            _other_sources(resolver, group)
+            or _strangers(resolver, loaders, group, copies.values())
+            or _different(group)
+        )
     return ImageBatches(pipelines, tuple(copies.values()), obstacle)
+
+
+def _other_sources(resolver: Resolver, group: list[_Trace]) -> Obstacle | None:
+    """A loader that may read another dataset, or a loop that may go over something else."""
+    made = {node for trace in group for node in trace.places}
+    for trace in group:
+        for loader in trace.loaders:
+            for dataset in find_datasets(resolver, loader):
+                if dataset.node not in made:
+                    message = f"its loader may read {dataset.name}, too"
+                    return Obstacle(loader.module, loader.node, message)
+        for use in trace.iterated:
+            for value in resolver.values(use.node, use.module):
+                is_none = isinstance(value, Literal) and value.value is None
+                if not is_none and not (isinstance(value, Made) and value.call in made):
+                    message = f"`{use.excerpt}` may be something else than a loader of these images"
+                    return Obstacle(use.module, use.node, message)
+    return None
 
 
 def _strangers(
     resolver: Resolver,
     loaders: tuple[DataLoader, ...],
-    own: set[DataLoader],
+    group: list[_Trace],
     copies: Iterable[ImageCopy],
 ) -> Obstacle | None:
-    """A copy that may also copy something else than the images of ``own`` loaders."""
+    """A copy that may also copy something else than the images of the group's loaders."""
+    own = {loader for trace in group for loader in trace.loaders}
     trace = BatchTrace(resolver, loaders)
     for copy in copies:
         for part in trace.parts(copy.source, copy.module):
@@ -145,6 +168,7 @@ class _Trace:
     general: str | None
     copies: list[ImageCopy] = field(default_factory=list[ImageCopy])
     loaders: list[DataLoader] = field(default_factory=list[DataLoader])
+    iterated: list[Use] = field(default_factory=list[Use])
     places: set[ast.AST] = field(default_factory=set[ast.AST])
     obstacle: Obstacle | None = None
 
@@ -265,6 +289,7 @@ class _Trace:
         for module in self.resolver.project.modules:
             for call in module.calls:
                 if owner in self.resolver.values(call.func, module):
+                    self.places.add(call)
                     self._follow_dataset(call, module, use.steps)
 
     # The dataset
@@ -333,6 +358,7 @@ class _Trace:
 
     def _follow_iterable(self, node: ast.expr, module: Module, element: Path, item: Steps) -> None:
         """``node`` is a loader or an iterator over one, whose elements hold the batch at ``element``."""
+        self.places.add(node)
         for use in ObjectFlow(self.resolver).follow(node, module):
             self._iterable_use(use, element, item)
 
@@ -340,6 +366,7 @@ class _Trace:
         parent, module = use.parent, use.module
         is_loop = isinstance(parent, ast.For | ast.comprehension)
         if is_loop and parent.iter is use.node and not use.steps:
+            self.iterated.append(use)
             target = ImageFlow(self.resolver, module)
             target.begin_at_target(parent.target, (*element, *item))
             self._follow_images(target)
@@ -352,6 +379,7 @@ class _Trace:
             if parent.attr in _LOADER_ATTRIBUTES | _BAR_METHODS:
                 return
             if parent.attr in {"next", "__next__"} and isinstance(called, ast.Call):
+                self.iterated.append(use)
                 self._follow_images(ImageFlow.of(self.resolver, called, module, (*element, *item)))
                 return
         call = use.argument_of
@@ -359,6 +387,7 @@ class _Trace:
             names = self.resolver.names(call.func, module)
             if names <= {"builtins.len", "builtins.print"} and names:
                 return
+            self.iterated.append(use)
             if names == frozenset({"builtins.next"}) and call.args[:1] == [use.node]:
                 self._follow_images(ImageFlow.of(self.resolver, call, module, (*element, *item)))
                 return

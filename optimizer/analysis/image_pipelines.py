@@ -11,7 +11,7 @@ from .facts import Fact
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
-from .values import Display, External, Made
+from .values import Display, External, Literal, Made
 
 _V1 = "torchvision.transforms."
 _V2 = "torchvision.transforms.v2."
@@ -181,9 +181,12 @@ def _normalization(
 def _numbers(resolver: Resolver, expression: ast.expr, module: Module) -> tuple[float, ...] | None:
     values = resolver.values(expression, module)
     value = next(iter(values))
-    if len(values) != 1 or not isinstance(value, Display):
+    if len(values) != 1 or not isinstance(value, Display | Literal):
         return None
     node = value.node
+    number = constant(node)
+    if number is not None and math.isfinite(number):
+        return (number,)
     if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
         return None
     numbers = [constant(part) for part in node.elts]

@@ -43,7 +43,11 @@ def library_transform(call: ast.Call) -> ast.expr | None:
     if given is not None:
         return given
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    positions = {"ImageFolder": 1, **dict.fromkeys([*_ONE_CHANNEL, "CIFAR10", "CIFAR100"], 2)}
+    positions = {
+        "ImageFolder": 1,
+        "FakeData": 3,
+        **dict.fromkeys([*_ONE_CHANNEL, "CIFAR10", "CIFAR100"], 2),
+    }
     positions.pop("EMNIST")
     positions.pop("QMNIST")
     return call_argument(call, "transform", positions[name]) if name in positions else None

@@ -330,10 +330,10 @@ def test_splits_and_single_batches(check_transformed: Check) -> None:
 
 
 def test_dtype_of_the_copy(check_transformed: Check) -> None:
-    loop = LOOP.replace(
+    loop = SHORT.replace(
         "images.to(device)", "images.to(device, dtype=torch.float32, non_blocking=True)"
     )
-    after = LOOP.replace(
+    after = SHORT.replace(
         "images.to(device)", "images.to(device, non_blocking=True).float().div_(255)"
     )
     check_transformed(
@@ -566,7 +566,34 @@ def test_copy_shared_with_another_loader(check_noop: Check) -> None:
         run(loader)
         run(other)
         """
-    check_noop(script(loader=LOADER + other, loop=loop), reason="may copy something else")
+    check_noop(script(loader=LOADER + other, loop=loop), reason="`loader` may be something else")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "loader", "reason"),
+    [
+        (
+            "import sys\nif len(sys.argv) > 1:\n    dataset = datasets.FakeData(8, (3, 4, 4), 2, transforms.Lambda(len))\n"
+            "else:\n    " + CIFAR,
+            LOADER,
+            "may read `torchvision.datasets.FakeData`, too",
+        ),
+        (
+            CIFAR,
+            "import sys\n" + LOADER + "if len(sys.argv) > 1:\n    loader = open\n",
+            "something else",
+        ),
+        (
+            CIFAR,
+            "import other\nloader = DataLoader(dataset, 4) if other.a else other.b()\n",
+            "something else",
+        ),
+    ],
+)
+def test_loaders_that_may_give_other_images(
+    check_noop: Check, dataset: str, loader: str, reason: str
+) -> None:
+    check_noop(script(dataset=dataset, loader=loader), reason=reason)
 
 
 @pytest.mark.parametrize(
