@@ -35,6 +35,7 @@ from .profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step
 from .project import Project
 from .reach import functions_run
 from .resolver import Resolver, Values
+from .seeding import Seeding, find_seeding
 from .steps import EvaluationCode, StepCode, find_evaluation_code, find_step_code
 from .syntax import FunctionNode, Module
 from .tensor_aliases import TensorAlias, find_tensor_aliases
@@ -133,6 +134,11 @@ class TrainingScript:
     def datasets(self) -> dict[DataLoader, tuple[Dataset, ...]]:
         """The datasets each loader may read."""
         return {loader: find_datasets(self.resolver, loader) for loader in self.loaders}
+
+    @cached_property
+    def seeding(self) -> Seeding:
+        """Which random generators are seeded and drawn from, and what is asked of cuDNN."""
+        return find_seeding(self.resolver)
 
     @cached_property
     def _inference(self) -> tuple[tuple[Inference, ...], tuple[Unproven, ...]]:

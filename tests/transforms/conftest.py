@@ -43,7 +43,7 @@ def rewrite(tmp_path: Path) -> Callable[..., RewriteResult]:
         entry, _ = _write(tmp_path, files)
         transforms = [t for t in all_transforms() if t.name in names]
         assert {t.name for t in transforms} == set(names), f"unknown transform in {names}"
-        chosen = replace(LINUX, select=frozenset(names), **options)
+        chosen = replace(LINUX, **{"select": frozenset(names), **options})
         return rewrite_script(entry, Sources(), transforms, chosen)
 
     return run
