@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import dedent
 
 from ..transforms.base import Transform
 from ..transforms.registry import all_transforms, broken_transforms
@@ -30,9 +31,6 @@ def page(transform: Transform) -> str:
         runs = "only with `--tier semantic`"
         if transform.advises:
             runs = "by default to advise, with `--tier semantic` to change"
-    told = "".join(
-        f"\n{message[0].upper()}{message[1:]}.\n" for message in transform.example.advice
-    )
     return f"""# {transform.name}
 
 Tier: **{transform.kind}** · stage: {stage_label(transform)} · runs {runs}
@@ -41,11 +39,17 @@ Tier: **{transform.kind}** · stage: {stage_label(transform)} · runs {runs}
 
 ## Example
 
-```diff
-{example_diff(transform)}```
-{told}
+{_example(transform)}
 <!-- Written by `make docs` from transforms/{transform.name.replace("-", "_")}.py. -->
 """
+
+
+def _example(transform: Transform) -> str:
+    example = transform.example
+    if example.after is not None:
+        return f"```diff\n{example_diff(transform)}```\n"
+    told = "".join(f"\n> {message}\n" for message in example.advice)
+    return f"```python\n{dedent(example.before)}```\n{told}"
 
 
 def write(folder: Path, transforms: Sequence[Transform]) -> None:

@@ -3,13 +3,14 @@
 A seed is a wish for runs that can be repeated. It is granted only if every generator the script draws from is seeded:
 PyTorch's (initial weights, shuffling, dropout), NumPy's and Python's `random` are three different ones. On a GPU the
 kernels matter too: cuDNN may choose other algorithms in other runs, and some CUDA operations add in no fixed order.
-`torch.backends.cudnn.deterministic = True`, `benchmark = False` and `torch.use_deterministic_algorithms(True)` rule
-that out, for slower kernels, and operations without a deterministic version raise an error. Whether repeatable runs
+`torch.use_deterministic_algorithms(True)` rules that out for all operations, `torch.backends.cudnn.deterministic = True`
+with `benchmark = False` for convolutions; the kernels are slower, and operations without a deterministic version raise
+an error. Whether repeatable runs
 are worth it is the user's decision, so nothing is changed.
 
 DataLoader workers need nothing of their own: PyTorch seeds the three generators in each from the loader's seed.
 
-Silent: for scripts that seed nothing and ask for nothing deterministic (`--select reproducibility` asks anyway), and for
+Silent: for scripts that seed nothing (or only Python's `random`, for a fixed split) and ask for nothing deterministic (`--select reproducibility` asks anyway), and for
 scripts that lack nothing.
 
 Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
@@ -54,8 +55,8 @@ class Reproducibility(Advisor):
         """,
         advice=(
             "runs may not repeat: `random.uniform(0.9, 1.1)` (line 10) draws from a generator that is never seeded "
-            "(`random.seed(seed)`); on a GPU algorithms may differ between runs (`torch.backends.cudnn.deterministic = "
-            "True`, for the rest `torch.use_deterministic_algorithms(True)`), and the deterministic ones are slower",
+            "(`random.seed(seed)`); on a GPU kernels may differ from run to run unless "
+            "`torch.use_deterministic_algorithms(True)`, which is slower",
         ),
     )
 
@@ -72,8 +73,9 @@ class Reproducibility(Advisor):
 def _wish(script: TrainingScript, seeding: Seeding, *, asked: bool) -> Fact | None:
     """The place at which the script shows that its runs should repeat; its beginning when the user says so."""
     deterministic = seeding.choice(Wish.DETERMINISTIC)
-    if seeding.seeds:
-        return seeding.seeds[0]
+    for seed in seeding.seeds:
+        if seed.libraries != ("random",):  # which often is a fixed split of the data and no more
+            return seed
     if deterministic is not None:
         return deterministic
     body = script.entry.tree.body
@@ -108,6 +110,5 @@ def _choices(
         )
     if deterministic is None:
         yield (
-            "on a GPU algorithms may differ between runs (`torch.backends.cudnn.deterministic = True`, for the rest "
-            "`torch.use_deterministic_algorithms(True)`), and the deterministic ones are slower"
+            "on a GPU kernels may differ from run to run unless `torch.use_deterministic_algorithms(True)`, which is slower"
         )

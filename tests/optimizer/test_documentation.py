@@ -15,6 +15,9 @@ def test_a_page_shows_documentation_and_example() -> None:
     for transform in all_transforms():
         text = pages([transform])[f"{transform.name}.md"]
         assert transform.documentation().replace("``", "`") in text
+        assert all(message in text for message in transform.example.advice)
+        if transform.example.after is None:
+            continue
         shown = text.partition("```diff\n")[2].partition("```\n")[0].splitlines()
         assert {line[:1] for line in shown} & {"+", "-"}
 
