@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .dataflow import Flow, own_nodes
@@ -60,21 +60,34 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
             "no network is known to run in the code that computes this loss",
         )
     networks = networks_run(resolver, nodes)
-    seen = [*nodes, *forward_code(resolver, networks)]
-    inner = frozenset(call.node for call in forward_calls(resolver, seen))
-    obstacles = [
-        *_unknown_networks(resolver, forwards),
-        *_without_gradients(resolver, code),
-        *half_precision_obstacles(resolver, seen),
-        *range_obstacles(resolver, seen, HalfTrace(resolver, inner).may_be_half),
-        *_sparse_gradients(resolver),
-        *_overflow_raises(resolver),
-    ]
+    obstacles = [*_without_gradients(resolver, code), *code_obstacles(resolver, nodes, forwards)]
     forbidding = next((o for o in obstacles if not o.float16_only), None)
     if forbidding is not None:
         return forbidding
     calls = frozenset(call.node for call in forwards)
     return HalfCode(code, networks, calls, tuple(obstacles))
+
+
+def code_obstacles(
+    resolver: Resolver, nodes: Sequence[Reached], forwards: Iterable[Fact]
+) -> list[Obstacle]:
+    """What in ``nodes``, in the forward passes they run and in the script does not survive half precision."""
+    seen = [*nodes, *forward_code(resolver, networks_run(resolver, nodes))]
+    inner = frozenset(call.node for call in forward_calls(resolver, seen))
+    return [
+        *_unknown_networks(resolver, forwards),
+        *half_precision_obstacles(resolver, seen),
+        *range_obstacles(resolver, seen, HalfTrace(resolver, inner).may_be_half),
+        *_sparse_gradients(resolver),
+        *_overflow_raises(resolver),
+    ]
+
+
+def runs_network_without_gradients(resolver: Resolver, reached: Reached) -> bool:
+    """Whether ``reached`` is a ``with torch.no_grad():``, or a call of a function decorated so, that runs a network."""
+    return suspends_gradients(resolver, reached.node, reached.module) and runs_forward(
+        resolver, _body(reached.node), reached.module
+    )
 
 
 def _place(code: StepCode | EvaluationCode) -> ast.AST:

@@ -28,6 +28,7 @@ from .functional_dropout import FunctionalDropout, find_functional_dropouts
 from .host_moves import HostMove, find_host_moves
 from .image_batches import ImageBatches, find_image_batches
 from .iterations import Iteration, find_iterations
+from .lightning import LightningUse
 from .loaders import find_loaders
 from .loops import find_loops
 from .models import find_models, find_optimizers, models_in
@@ -116,6 +117,10 @@ class TrainingScript:
     def loop_plans(self) -> tuple[LoopPlan, ...]:
         """The loops over steps that ask the device for numbers, and which of these can wait."""
         return plan_loops(self.resolver, self.loops, self.loaders)
+
+    @cached_property
+    def lightning(self) -> LightningUse:
+        return LightningUse(self.resolver)
 
     @cached_property
     def iterations(self) -> tuple[Iteration, ...]:
