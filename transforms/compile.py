@@ -22,7 +22,7 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Mod
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -131,7 +131,7 @@ class Compile(Transform):
                     )
                 elif isinstance(point, CompileObstacle):
                     yield self.skip(call.path, call.span, _said(point, call))
-                else:
+                elif not _compiled_above(final.values(), network, point):
                     final.setdefault((point.statement, point.code), _Final(step, network, point))
         places = dict.fromkeys(statement for statement, _ in final)
         for place in places:
@@ -163,6 +163,19 @@ class Compile(Transform):
 
     def _skip(self, step: StepCode, reason: Fact | str) -> Skip:
         return self.skip(step.path, step.backwards[0].span, _said(reason, step))
+
+
+def _compiled_above(
+    final: Iterable[_Final], network: Model, point: CompilePoint
+) -> bool:
+    """Whether an earlier training loop of the same code has ``network`` compiled already, under the same name."""
+    return any(
+        other.network.node is network.node
+        and other.point.code == point.code
+        and other.point.statement in point.module.block(point.statement)
+        and other.point.statement.lineno < point.statement.lineno
+        for other in final
+    )
 
 
 def _insertion(point: CompilePoint, code: str) -> InsertBefore | InsertAfter:

@@ -36,7 +36,7 @@ from ..optimizer.analysis.free_names import (
     free_name,
     names_constants_in_capitals,
 )
-from ..optimizer.analysis.loader_settings import setting_of, settings_by_place
+from ..optimizer.analysis.loader_settings import said_later, setting_of, settings_by_place
 from ..optimizer.analysis.random_draws import draws_random_numbers
 from ..optimizer.analysis.references import Reference, reference
 from ..optimizer.analysis.script import TrainingScript
@@ -200,6 +200,7 @@ class DataLoaderWorkers(Transform):
         self, script: TrainingScript, loaders: list[DataLoader]
     ) -> Iterator[Change | Skip]:
         """Let workers that the script already asks for live on between passes."""
+        loaders = [loader for loader in loaders if said_later(loader, "num_workers") is None]
         for setting, users in settings_by_place(script, "num_workers", loaders).items():
             value = _is_positive(users[0].arguments["num_workers"])
             if value is None or any("persistent_workers" in x.arguments for x in users):
@@ -268,6 +269,10 @@ def _refusals(script: TrainingScript, group: _Group, options: Options) -> dict[D
         reason = workers_refused(script, loader, options) or spawning_refused(
             script, loader, options
         )
+        added = said_later(loader, "num_workers")
+        if reason is None and added is not None:
+            line = added.module.span(added.value).line
+            reason = f"its num_workers is put into a keyword dict at line {line}; raise it there"
         if reason is not None:
             found[loader] = reason
     zero = group.count.zero

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from ..optimizer.analysis.batch_memory import pinning_refused, pins_memory, says_no_pinning
 from ..optimizer.analysis.cuda_condition import cuda_condition, is_conditional_on_cuda
 from ..optimizer.analysis.facts import DataLoader
-from ..optimizer.analysis.loader_settings import Setting, settings_by_place, takes_setting
+from ..optimizer.analysis.loader_settings import Setting, said_later, settings_by_place, takes_setting
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit
@@ -137,4 +137,8 @@ def _settings(script: TrainingScript, loaders: list[DataLoader]) -> dict[Setting
 def _refusal(script: TrainingScript, loader: DataLoader) -> str | None:
     if loader.opaque is not None:
         return f"`{loader.module.code(loader.opaque)}` cannot be resolved, it may say so already"
+    added = said_later(loader, "pin_memory")
+    if added is not None:
+        line = added.module.span(added.value).line
+        return f"`pin_memory` is put into a keyword dict at line {line}; change it there"
     return pinning_refused(script, loader)

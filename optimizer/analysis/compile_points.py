@@ -161,6 +161,16 @@ class _Search:
         ]
 
 
+def _is_conditional(module: Module, binding: ast.AST, loop: ast.AST) -> bool:
+    """Whether ``binding`` does not run in every pass of ``loop``."""
+    for ancestor in module.ancestors(binding):
+        if ancestor is loop:
+            return False
+        if isinstance(ancestor, ast.If | ast.Try | ast.While | ast.For):
+            return True
+    return False
+
+
 def _above(module: Module, at: ast.AST, bindings: Sequence[ast.AST]) -> ast.stmt | None:
     """The outermost loop around ``at`` that sets none of ``bindings``; the statement itself when in no loop.
 
@@ -172,7 +182,10 @@ def _above(module: Module, at: ast.AST, bindings: Sequence[ast.AST]) -> ast.stmt
     statement = module.statement(at)
     loops = module.loops(at)
     for loop in loops:
-        if any(binding in set(walk(loop)) for binding in bindings):
+        inside = [binding for binding in bindings if binding in set(walk(loop))]
+        if inside and all(_is_conditional(module, binding, loop) for binding in inside):
+            return None  # compiled in every pass, though not made anew in every one
+        if inside:
             break
         statement = loop
     if loops and statement not in loops:

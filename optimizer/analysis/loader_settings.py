@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..rewriting.edits import SetArgument, SetDictEntry
-from .facts import DataLoader
+from .facts import Argument, DataLoader
 from .script import TrainingScript
 from .syntax import Module
 from .values import Display, Made
@@ -26,6 +26,15 @@ class Setting:
         if isinstance(self.node, ast.Dict):
             return SetDictEntry(span, key, value)
         return SetArgument(span, key, value, position)
+
+
+def said_later(loader: DataLoader, key: str) -> Argument | None:
+    """Argument ``key`` where it is put into a keyword dict after that was made: ``d["k"] = v``, ``d.update(k=v)``."""
+    argument = loader.arguments.get(key)
+    if argument is None or argument.display is not None:
+        return None
+    own = [*loader.node.args, *(keyword.value for keyword in loader.node.keywords)]
+    return None if argument.value in own else argument
 
 
 def settings_by_place(

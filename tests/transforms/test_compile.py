@@ -679,3 +679,42 @@ def test_layer_that_is_trained_belongs_to_its_network(check_transformed: Check) 
             optimizer.step()
         """,
     )
+
+
+def test_one_network_trained_in_two_loops_is_compiled_once(check_transformed: Check) -> None:
+    source = """
+        import torch
+        from torch import nn
+
+        model = nn.Linear(4, 2).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        {0}for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+        for x, y in other_loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+    """
+    check_transformed(source.format(""), source.format("model.compile()\n        "))
+
+
+def test_network_that_a_pass_may_replace(check_noop: Check) -> None:
+    check_noop(
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Linear(4, 2).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(start, 100):
+            if epoch == 3:
+                model = torch.load("model.pt").cuda()
+            for x, y in loader:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+                optimizer.step()
+        """,
+        reason="no single place above the training loop",
+    )

@@ -997,3 +997,27 @@ for epoch in range(2):
 @pytest.mark.slow
 def test_training_is_the_same(check_verified: Check) -> None:
     check_verified(VERIFIED)
+
+
+@pytest.mark.parametrize("later", ["kwargs.update(num_workers=0)", "kwargs['num_workers'] = 0"])
+def test_zero_put_into_a_dict_afterwards(check_noop: Check, later: str) -> None:
+    """Said in the call as well, it would be given twice."""
+    loader = f"""\
+        kwargs = dict(batch_size=64)
+        if torch.cuda.is_available():
+            {later}
+        loader = DataLoader(dataset, **kwargs)
+    """
+    check_noop(script(loader), "is put into a keyword dict at line")
+
+
+@pytest.mark.parametrize("later", ["kwargs.update(num_workers=2)", "kwargs['num_workers'] = 2"])
+def test_workers_put_into_a_dict_under_a_condition(check_noop: Check, later: str) -> None:
+    """Without workers ``persistent_workers=True`` raises."""
+    loader = f"""\
+        kwargs = dict(batch_size=64)
+        if torch.cuda.is_available():
+            {later}
+        loader = DataLoader(dataset, **kwargs)
+    """
+    check_noop(script(loader))

@@ -351,3 +351,14 @@ for epoch in range(2):
 @pytest.mark.slow
 def test_training_is_the_same(check_verified: Check) -> None:
     check_verified(VERIFIED)
+
+
+def test_said_in_a_dict_afterwards(check_noop: Check) -> None:
+    """Said in the call as well, it would be given twice."""
+    loader = """\
+        kwargs = dict(batch_size=64)
+        if torch.cuda.is_available():
+            kwargs.update(pin_memory=False)
+        loader = DataLoader(dataset, **kwargs)
+    """
+    check_noop(script(loader), "is put into a keyword dict at line")
