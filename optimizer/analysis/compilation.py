@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from .classes import class_attribute
@@ -28,6 +29,8 @@ _PADDING = frozenset(
         "transformers.DataCollatorForLanguageModeling",
     }
 )
+
+_BUCKETS = re.compile(r"torchtext\.(legacy\.)?data\.(\w+\.)?(BucketIterator|Iterator)(\.splits)?$")
 
 
 def compiled_networks(resolver: Resolver) -> tuple[Model, ...]:
@@ -137,7 +140,12 @@ def _range_length(resolver: Resolver, loop: ast.AST, module: Module) -> int | No
 
 
 def pads_batches(resolver: Resolver, loaders: Iterable[DataLoader]) -> bool:
-    """Whether the batches of ``loaders`` are padded to their longest sample, so that shapes vary."""
+    """Whether the batches of ``loaders`` are padded to their longest sample, so that shapes vary.
+
+    Those of torchtext's iterators always are; they are no loaders, so any of them in the script counts.
+    """
+    if any(_BUCKETS.match(n) for m in resolver.project.modules for n in _called(resolver, m)):
+        return True
     for loader in loaders:
         collate = loader.arguments.get("collate_fn")
         if collate is None:
@@ -152,6 +160,12 @@ def pads_batches(resolver: Resolver, loaders: Iterable[DataLoader]) -> bool:
             if maker in _PADDING:
                 return True
     return False
+
+
+def _called(resolver: Resolver, module: Module) -> Iterator[str]:
+    for call in module.calls:
+        if isinstance(call.func, ast.Name | ast.Attribute):
+            yield from resolver.names(call.func, module)
 
 
 def _pads(resolver: Resolver, function: ast.FunctionDef | ast.Lambda, module: Module) -> bool:

@@ -255,6 +255,33 @@ def test_padded_batches_are_dynamic(check_transformed: Check) -> None:
     check_transformed(script(setup, loop), script(setup, "model.compile(dynamic=True)\n", loop))
 
 
+@pytest.mark.parametrize(
+    ("imported", "made"),
+    [
+        ("from torchtext.data import BucketIterator", "BucketIterator(data, batch_size=16)"),
+        ("from torchtext import data", "data.BucketIterator.splits((a, b), batch_size=16)[0]"),
+        ("from torchtext.legacy import data as d", "d.Iterator(data, batch_size=16)"),
+    ],
+)
+def test_buckets_of_texts_are_dynamic(
+    check_transformed: Check, imported: str, made: str
+) -> None:
+    setup = f"""
+    {imported}
+    loader = {made}
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    """
+    loop = """
+
+    for x in loader:
+        loss = model(x.text.cuda()).sum()
+        loss.backward()
+        optimizer.step()
+    """
+    check_transformed(script(setup, loop), script(setup, "model.compile(dynamic=True)\n", loop))
+
+
 def test_frozen_networks_are_left(check_transformed: Check) -> None:
     setup = SETUP + "teacher = Net().cuda()\n"
     loop = LOOP.replace("model(x.cuda())", "model(x.cuda()) + teacher(x.cuda()).detach()")
