@@ -13,7 +13,7 @@ scaler is not added to checkpoints: a resumed run finds its scale again within a
 
 Not when the script uses mixed precision already, or a framework that owns the step; with gradient penalties and other
 double backward; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
-sigmoid is fine); with LBFGS; with autograd functions that lack ``custom_fwd``; with Fourier transforms, complex, sparse or
+sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with Fourier transforms, complex, sparse or
 float64 tensors, matrix decompositions and in-place writes that want one type; for networks that never move to a GPU.
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
 Gram matrices, closures, optimizers that step out of sight, updates written by hand.
@@ -24,15 +24,17 @@ Source: https://docs.pytorch.org/docs/stable/amp.html and https://docs.pytorch.o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from ..optimizer.analysis.autocast_edits import AutocastPlan, Precision
 from ..optimizer.analysis.facts import DeviceKind, Fact, seen_at
 from ..optimizer.analysis.half_steps import HalfCode, data_parallel, half_code, script_obstacle
 from ..optimizer.analysis.half_values import HalfUse, half_uses
+from ..optimizer.analysis.logits import logits_form
 from ..optimizer.analysis.loss_scaling import LossScaling, NotScalable, loss_scaling
 from ..optimizer.analysis.network_device import network_device
-from ..optimizer.analysis.obstacles import Obstacle
+from ..optimizer.analysis.obstacles import Obstacle, ProbabilityLoss
 from ..optimizer.analysis.precision import (
     FrameworkUse,
     PrecisionUse,
@@ -45,7 +47,7 @@ from ..optimizer.analysis.precision import (
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import EvaluationCode, StepCode
 from ..optimizer.options import AmpDtype, Options, Target, Tier
-from ..optimizer.rewriting.edits import Span
+from ..optimizer.rewriting.edits import FileEdit, Span
 from .base import Change, Example, Skip, Stage, Transform
 
 _UNCALLED = "nothing in this file calls this step: on which device it runs, its callers know"
@@ -113,6 +115,7 @@ class Autocast(Transform):
             return
         codes: list[HalfCode] = []
         done: list[HalfCode] = []
+        stopped: list[tuple[StepCode, Obstacle]] = []
         for step in steps:
             found = half_code(script.resolver, step)
             if under_autocast(script.resolver, step):
@@ -120,14 +123,32 @@ class Autocast(Transform):
             elif isinstance(found, HalfCode):
                 codes.append(found)
             else:
-                yield self._skip(step, found)
+                stopped.append((step, found))
         refusal = _refusal(script)
+        if stopped and refusal is None and all(isinstance(o, ProbabilityLoss) for _, o in stopped):
+            rewritten = logits_form(script.resolver)
+            if isinstance(rewritten, tuple):
+                yield self._logits(stopped[0][0], rewritten)
+                return
+        yield from (self._skip(step, obstacle) for step, obstacle in stopped)
         if refusal is not None:
             yield from (self._skip(half.code, refusal) for half in codes)
             evaluated = self._evaluations(script, done, float16=True)
             yield from (item for item in evaluated if isinstance(item, Skip))
         elif codes:
             yield from self._planned(script, codes, options)
+
+    def _logits(self, step: StepCode, edits: tuple[FileEdit, ...]) -> Change:
+        """The change that makes a step with a loss of probabilities fit for autocast, which then follows."""
+        change = self.change(
+            step.path,
+            _span(step),
+            "binary cross entropy of logits instead of probabilities, which autocast does not allow",
+            "every input of the loss comes from a sigmoid that moves into it, and whatever else reads the probabilities "
+            "gets one of its own; the loss no longer clamps logarithms at -100",
+            edits,
+        )
+        return replace(change, tier=Tier.SEMANTIC)
 
     def _planned(
         self, script: TrainingScript, codes: list[HalfCode], options: Options

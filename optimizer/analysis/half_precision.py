@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from .constants import constant
 from .forward_code import called_names, method_name
-from .obstacles import Obstacle
+from .obstacles import Obstacle, ProbabilityLoss
 from .reach import Reached
 from .resolver import Resolver
 from .scopes import Iterated
@@ -56,6 +56,10 @@ _GRADIENT_HOOKS = frozenset(
 )
 
 
+_OF_PROBABILITIES = (
+    "binary cross entropy of probabilities raises under autocast; BCEWithLogitsLoss, on the values before the sigmoid, "
+    "does not"
+)
 _Finding = tuple[str, bool] | None
 
 
@@ -71,7 +75,8 @@ def half_precision_obstacles(resolver: Resolver, nodes: Iterable[Reached]) -> It
         elif isinstance(node, ast.Compare) and _tests_float_type(resolver, node, reached.module):
             finding = ("tests the type of a tensor", False)
         if finding is not None:
-            yield Obstacle(reached.module, node, *finding)
+            kind = ProbabilityLoss if finding[0] is _OF_PROBABILITIES else Obstacle
+            yield kind(reached.module, node, *finding)
 
 
 def _first(
@@ -94,8 +99,7 @@ def _tests_float_type(resolver: Resolver, node: ast.Compare, module: Module) -> 
 def _loss_of_probabilities(resolver: Resolver, reached: Reached) -> _Finding:
     if not called_names(resolver, reached) & _PROBABILITY_LOSSES:
         return None
-    advice = "BCEWithLogitsLoss, on the values before the sigmoid, does not"
-    return f"binary cross entropy of probabilities raises under autocast; {advice}", False
+    return _OF_PROBABILITIES, False
 
 
 def _complex_numbers(resolver: Resolver, reached: Reached) -> _Finding:

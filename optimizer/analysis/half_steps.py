@@ -14,7 +14,7 @@ from .half_precision import half_precision_obstacles
 from .half_range import range_obstacles
 from .half_values import HalfTrace
 from .loops import forward_calls
-from .obstacles import Obstacle
+from .obstacles import Obstacle, ProbabilityLoss
 from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .signatures import call_argument
@@ -61,9 +61,10 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
         )
     networks = networks_run(resolver, nodes)
     obstacles = [*_without_gradients(resolver, code), *code_obstacles(resolver, nodes, forwards)]
-    forbidding = next((o for o in obstacles if not o.float16_only), None)
-    if forbidding is not None:
-        return forbidding
+    forbidding = [o for o in obstacles if not o.float16_only]
+    if forbidding:
+        # What can be rewritten comes last: without it, the others would still stand.
+        return min(forbidding, key=lambda obstacle: isinstance(obstacle, ProbabilityLoss))
     calls = frozenset(call.node for call in forwards)
     return HalfCode(code, networks, calls, tuple(obstacles))
 

@@ -13,3 +13,8 @@ class Obstacle(Fact):
 
     message: str
     float16_only: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ProbabilityLoss(Obstacle):
+    """Binary cross entropy of probabilities: the same loss of logits would be no obstacle."""

@@ -7,7 +7,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.options import AmpDtype, Target
+from torchopt_cli.optimizer.options import AmpDtype, Target, Tier
 from torchopt_cli.optimizer.pipeline import RewriteResult
 
 Check = Callable[..., None]
@@ -1306,7 +1306,7 @@ REFUSED = {
         dict(
             step=STEP.replace(
                 "criterion(output, y.cuda())",
-                "nn.functional.binary_cross_entropy(output.sigmoid(), y.cuda())",
+                "nn.functional.binary_cross_entropy(output.sigmoid().clamp(0.01, 0.99), y.cuda())",
             )
         ),
         "BCEWithLogitsLoss",
@@ -2044,4 +2044,106 @@ def test_adversarial_samples_that_go_into_the_loss(check_noop: Callable[..., Non
             optimizer.step()
         """,
         reason="takes gradients by hand",
+    )
+
+
+PROBABILITIES = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(4, 1), {0}).cuda()
+    criterion = nn.{1}()
+    optimizer = torch.optim.Adam(model.parameters())
+    hits = 0
+    for x, y in loader:
+        optimizer.zero_grad()
+        {2}
+        loss.backward()
+        optimizer.step()
+        hits += ({3} > 0.5).eq(y.cuda()).sum()
+"""
+
+
+def test_logits_instead_of_probabilities_when_asked(check_transformed: Check) -> None:
+    before = PROBABILITIES.format(
+        "nn.Sigmoid()",
+        "BCELoss",
+        "output = model(x.cuda())\n        loss = criterion(output, y.cuda())",
+        "output",
+    )
+    check_transformed(
+        before,
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(4, 1)).cuda()
+        criterion = nn.BCEWithLogitsLoss()
+        optimizer = torch.optim.Adam(model.parameters())
+        hits = 0
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                output = model(x.cuda())
+                loss = criterion(output, y.cuda())
+            loss.backward()
+            optimizer.step()
+            hits += (torch.sigmoid(output) > 0.5).eq(y.cuda()).sum()
+        """,
+        amp=AmpDtype.BF16,
+    )
+
+
+def test_logits_are_only_told_about_below_the_semantic_tier(check_noop: Check) -> None:
+    source = PROBABILITIES.format(
+        "nn.Sigmoid()",
+        "BCELoss",
+        "output = model(x.cuda())\n        loss = criterion(output, y.cuda())",
+        "output",
+    )
+    check_noop(source, reason="only with --tier semantic", tier=Tier.NUMERIC)
+
+
+def test_logits_are_no_help_where_something_else_stands_in_the_way(check_noop: Check) -> None:
+    source = PROBABILITIES.format(
+        "nn.Sigmoid()",
+        "BCELoss",
+        "output = model(x.cuda())\n        loss = criterion(output, y.cuda()) + torch.linalg.det(w @ output)",
+        "output",
+    )
+    check_noop(source, reason="not implemented for half precision")
+
+
+@pytest.mark.torch
+def test_logits_train_alike(check_verified: Check) -> None:
+    check_verified(
+        """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(8, 1)
+
+            def forward(self, x):
+                return torch.sigmoid(self.fc(x)).squeeze(1)
+
+
+        model = Net().to(device)
+        criterion = nn.BCELoss()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(6):
+            x = torch.randn(16, 8)
+            optimizer.zero_grad()
+            output = model(x.to(device))
+            loss = criterion(output, (x[:, 0] > 0).float().to(device))
+            loss.backward()
+            optimizer.step()
+            print(loss.item(), (output > 0.5).sum().item())
+        """
     )
