@@ -165,9 +165,7 @@ class Compile(Transform):
         return self.skip(step.path, step.backwards[0].span, _said(reason, step))
 
 
-def _compiled_above(
-    final: Iterable[_Final], network: Model, point: CompilePoint
-) -> bool:
+def _compiled_above(final: Iterable[_Final], network: Model, point: CompilePoint) -> bool:
     """Whether an earlier training loop of the same code has ``network`` compiled already, under the same name."""
     return any(
         other.network.node is network.node

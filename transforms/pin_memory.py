@@ -23,7 +23,12 @@ from collections.abc import Iterator
 from ..optimizer.analysis.batch_memory import pinning_refused, pins_memory, says_no_pinning
 from ..optimizer.analysis.cuda_condition import cuda_condition, is_conditional_on_cuda
 from ..optimizer.analysis.facts import DataLoader
-from ..optimizer.analysis.loader_settings import Setting, said_later, settings_by_place, takes_setting
+from ..optimizer.analysis.loader_settings import (
+    Setting,
+    said_later,
+    settings_by_place,
+    takes_setting,
+)
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit

@@ -10,6 +10,7 @@ from ..rewriting.edits import FileEdit, RemoveStatement, ReplaceExpression
 from .resolver import Resolver
 from .scopes import Assigned
 from .syntax import Module
+from .trees import walk
 from .values import Class, External, Made
 
 SHAPES = frozenset(
@@ -94,7 +95,7 @@ class _Forward:
         ]
         if len(functions) != 1 or self._is_subclassed():
             raise _OtherEndError("inherits its forward pass, or hands it down")
-        nodes = list(ast.walk(functions[0]))
+        nodes = list(walk(functions[0]))
         returns = [node for node in nodes if isinstance(node, ast.Return)]
         if len(returns) != 1 or returns[0].value is None:
             raise _OtherEndError("returns in several places")

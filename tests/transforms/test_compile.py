@@ -263,9 +263,7 @@ def test_padded_batches_are_dynamic(check_transformed: Check) -> None:
         ("from torchtext.legacy import data as d", "d.Iterator(data, batch_size=16)"),
     ],
 )
-def test_buckets_of_texts_are_dynamic(
-    check_transformed: Check, imported: str, made: str
-) -> None:
+def test_buckets_of_texts_are_dynamic(check_transformed: Check, imported: str, made: str) -> None:
     setup = f"""
     {imported}
     loader = {made}
