@@ -27,6 +27,7 @@ from .facts import (
 from .functional_dropout import FunctionalDropout, find_functional_dropouts
 from .host_moves import HostMove, find_host_moves
 from .image_batches import ImageBatches, find_image_batches
+from .inplace_activations import InplaceActivations, find_inplace_activations
 from .iterations import Iteration, find_iterations
 from .lightning import LightningUse
 from .loaders import find_loaders
@@ -100,6 +101,10 @@ class TrainingScript:
     @cached_property
     def functional_dropouts(self) -> tuple[FunctionalDropout, ...]:
         return find_functional_dropouts(self.resolver)
+
+    @cached_property
+    def inplace_activations(self) -> InplaceActivations:
+        return find_inplace_activations(self.resolver)
 
     @cached_property
     def cache_releases(self) -> tuple[CacheRelease, ...]:
