@@ -133,7 +133,7 @@ def _looks_inside(resolver: Resolver, node: ast.AST, module: Module) -> bool:
             harmless = isinstance(parent, ast.Attribute) and parent.attr in _INSPECTED
             return not harmless and _is_sequence(resolver, base, module)
         case ast.For(_, iterable) | ast.comprehension(_, iterable):
-            if not any(_is_sequence(resolver, e, module) for e in ast.walk(iterable)):
+            if not any(_is_sequence(resolver, e, module) for e in _gone_over(iterable)):
                 return False
             return not _only_inspected(resolver, iterable, module)
         case _:
@@ -167,6 +167,17 @@ def _is_library_value(value: Value) -> bool:
     return value.maker.name.startswith(
         ("torchvision.models.", "timm.", "torch.hub.", "transformers.")
     )
+
+
+def _gone_over(iterable: ast.expr) -> Iterator[ast.expr]:
+    """What a loop over ``iterable`` goes over, behind ``enumerate``, ``zip`` and their like."""
+    if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name):
+        for argument in iterable.args:
+            yield from _gone_over(argument)
+    elif isinstance(iterable, ast.Subscript):
+        yield from _gone_over(iterable.value)
+    else:
+        yield iterable
 
 
 def _is_sequence(resolver: Resolver, expression: ast.AST, module: Module) -> bool:
@@ -217,11 +228,28 @@ def _may_hold_layers(value: Value) -> bool:
 
 
 def _fills_a_sequence(resolver: Resolver, call: ast.Call, module: Module) -> bool:
-    """Whether ``nn.Sequential(*layers[:5])`` is made of a part of something."""
+    """Whether ``nn.Sequential(*layers[:5])`` is made of a part of something of the project."""
     starred = [a.value for a in call.args if isinstance(a, ast.Starred)]
     if not starred or not resolver.names(call.func, module) & SEQUENTIAL:
         return False
-    return any(isinstance(n, ast.Subscript) for items in starred for n in ast.walk(items))
+    return any(
+        isinstance(node, ast.Subscript) and not _is_of_library(resolver, _owner(node), module)
+        for items in starred
+        for node in ast.walk(items)
+    )
+
+
+def _owner(part: ast.expr) -> ast.expr:
+    """``net`` for ``list(net.children())[:5]``."""
+    match part:
+        case ast.Subscript(value):
+            return _owner(value)
+        case ast.Call(ast.Name("list"), [items]):
+            return _owner(items)
+        case ast.Call(ast.Attribute(owner, attr)) if attr in _LISTINGS:
+            return owner
+        case _:
+            return part
 
 
 def _only_inspected(resolver: Resolver, listing: ast.expr, module: Module) -> bool:
