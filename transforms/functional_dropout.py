@@ -23,13 +23,14 @@ from ..optimizer.analysis.functional_dropout import TRAINING_POSITION
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Advice, Change, Example, Skip, Stage, Transform
 
 
 class FunctionalDropout(Transform):
     name = "functional-dropout"
     tier = Tier.SEMANTIC
     stage = Stage.EVALUATION
+    advises = True
     example = Example(
         before="""\
             import torch
@@ -65,13 +66,18 @@ class FunctionalDropout(Transform):
         """,
     )
 
-    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip | Advice]:
         for dropout in script.functional_dropouts:
             if dropout.obstacle is not None:
                 message = f"`training=` not added: {dropout.obstacle}"
                 yield self.skip(dropout.path, dropout.span, message)
                 continue
             value = f"{dropout.instance}.training"
+            if options.tier < self.tier:
+                what = f"it lacks `training={value}`, which --tier semantic adds"
+                message = f"`{dropout.excerpt}` drops out in evaluation too: {what}"
+                yield self.advice(dropout.path, dropout.span, message)
+                continue
             edit = SetArgument(dropout.span, "training", value, TRAINING_POSITION)
             yield self.change(
                 dropout.path,

@@ -49,8 +49,15 @@ _SAFE_FUNCTIONS = frozenset(
     }
 )
 _LINEAR = frozenset({"torch.nn.Linear", "torch.nn.functional.linear"})
-_OF_SEQUENCES = ("torch.nn.Embedding", "torch.nn.MultiheadAttention", "torch.nn.Transformer")
-_OF_SEQUENCES += ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN", "torch.nn.functional.embedding")
+_OF_SEQUENCES = (
+    "torch.nn.Embedding",
+    "torch.nn.MultiheadAttention",
+    "torch.nn.Transformer",
+    "torch.nn.LSTM",
+    "torch.nn.GRU",
+    "torch.nn.RNN",
+    "torch.nn.functional.embedding",
+)
 _NORM_WRAPPERS = frozenset(
     {
         "torch.nn.utils.spectral_norm",
@@ -67,8 +74,8 @@ _REPEATING = (
     ast.GeneratorExp,
     ast.ListComp,
     ast.SetComp,
+    ast.DictComp,
 )
-_REPEATING += (ast.DictComp,)
 
 
 class FreshResults:

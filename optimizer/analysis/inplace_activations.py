@@ -15,6 +15,7 @@ from .layer_access import compiling_call, look_inside, shown_whole
 from .layer_sequences import LayerSequences, Untold
 from .models import is_module_class
 from .networks import Networks
+from .overwrites import overwritten_result
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
@@ -31,6 +32,8 @@ _FUNCTIONS = {
     "torch.nn.functional.leaky_relu": 2,
     "torch.nn.functional.hardtanh": 3,
 }
+_KEEP_THEIR_RESULT = frozenset({"torch.nn.ReLU", "torch.nn.functional.relu"})
+"""Whatever overwrites the result of these fails already."""
 _LEAKY = {"torch.nn.LeakyReLU": 0, "torch.nn.functional.leaky_relu": 1}
 
 
@@ -85,20 +88,37 @@ class _Finder:
                     if not opaque and call_argument(call, "inplace", position) is None:
                         yield call, module, name
 
+    @cached_property
+    def _overwritten(self) -> Fact | None:
+        return overwritten_result(self._resolver, self._fresh, self._is_proven)
+
+    def _is_proven(self, call: ast.Call, module: Module) -> bool:
+        """Whether an activation that says ``inplace=True`` has an input that is no activation's result."""
+        names = self._resolver.names(call.func, module)
+        if len(names) != 1 or (name := next(iter(names))) not in {**_LAYERS, **_FUNCTIONS}:
+            return False
+        return self._obstacle(call, module, name) is None
+
     def fact(self, call: ast.Call, module: Module, name: str) -> InplaceActivation:
-        slope = call_argument(call, "negative_slope", _LEAKY[name]) if name in _LEAKY else None
-        if slope is not None and not self._is_positive(slope, module):
-            obstacle: str | None = "its slope may be negative"
-        elif len(self._resolver.values(call.func, module)) > 1:
-            obstacle = f"`{module.code(call.func)}` may be something else too"
-        elif name in _FUNCTIONS:
-            obstacle = self._function_obstacle(call, module)
-        else:
-            obstacle = self._layer_obstacle(call, module)
-            if obstacle is None and self._shown is not None:
-                obstacle = f"`{self._shown.excerpt}` shows how the layers of a network are set"
+        obstacle = self._obstacle(call, module, name)
+        if obstacle is None and name in _LAYERS and self._shown is not None:
+            obstacle = f"`{self._shown.excerpt}` shows how the layers of a network are set"
+        if obstacle is None and name not in _KEEP_THEIR_RESULT and self._overwritten is not None:
+            obstacle = (
+                f"`{self._overwritten.excerpt}` may overwrite its result, which it would keep"
+            )
         position = {**_LAYERS, **_FUNCTIONS}[name]
         return InplaceActivation(module, call, position, obstacle)
+
+    def _obstacle(self, call: ast.Call, module: Module, name: str) -> str | None:
+        slope = call_argument(call, "negative_slope", _LEAKY[name]) if name in _LEAKY else None
+        if slope is not None and not self._is_positive(slope, module):
+            return "its slope may be negative"
+        if len(self._resolver.values(call.func, module)) > 1:
+            return f"`{module.code(call.func)}` may be something else too"
+        if name in _FUNCTIONS:
+            return self._function_obstacle(call, module)
+        return self._layer_obstacle(call, module)
 
     def _is_positive(self, slope: ast.expr, module: Module) -> bool:
         try:

@@ -7,6 +7,9 @@ from textwrap import dedent, indent
 
 import pytest
 
+from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.rewrite_result import RewriteResult
+
 Check = Callable[..., None]
 
 IMPORTS = """\
@@ -289,10 +292,13 @@ def test_generator(check_noop: Check) -> None:
     check_noop(network("return F.dropout(x)\n", name="UNetGenerator"), reason="source of noise")
 
 
-def test_never_by_default(check_noop: Check) -> None:
-    from torchopt_cli.optimizer.options import Tier
-
-    check_noop(network("return F.dropout(x)\n"), tier=Tier.NUMERIC)
+def test_below_its_tier_it_only_tells(rewrite: Callable[..., RewriteResult]) -> None:
+    text = network("return F.dropout(x)\n")
+    result = rewrite(text, ["functional-dropout"], tier=Tier.NUMERIC)
+    (file,) = result.files
+    assert not file.changes
+    (advice,) = file.advice
+    assert "drops out in evaluation too" in advice.message
 
 
 @pytest.mark.torch

@@ -356,6 +356,49 @@ def test_somebody_looks_inside(check_noop: Check, extra: str) -> None:
     check_noop(sequence("nn.Conv2d(3, 3, 3), nn.ReLU()", extra=extra), reason="in-place")
 
 
+LEAKY = "nn.Conv2d(3, 3, 3), nn.LeakyReLU(0.2)"
+
+
+@pytest.mark.parametrize(
+    ("layers", "forward", "extra"),
+    [
+        (f"{LEAKY}, nn.Dropout(0.5, inplace=True)", "return self.net(x)\n", ""),
+        (f"{LEAKY}, nn.Dropout(0.5, True)", "return self.net(x)\n", ""),
+        (f"{LEAKY}, nn.ELU(inplace=True)", "return self.net(x)\n", ""),
+        (LEAKY, "x = self.net(x)\nx += 1\nreturn x\n", ""),
+        (LEAKY, "x = self.net(x)\nx[x > 1] = 0\nreturn x\n", ""),
+        (LEAKY, "return self.net(x).clamp_(0, 1)\n", ""),
+        (LEAKY, "x = self.net(x)\nreturn x.mul_(2)\n", ""),
+        (LEAKY, "x = self.net(x)\nreturn F.relu_(x)\n", ""),
+        (LEAKY, "return F.relu(self.net(x), inplace=True)\n", ""),
+        (LEAKY, "return self.net(x)\n", "\nout = Net()(torch.ones(1, 3, 9, 9))\nout += 1\n"),
+        (LEAKY, "return self.net(x)\n", "\nnet = Net()\nnet(torch.ones(1, 3, 9, 9)).add_(1)\n"),
+    ],
+)
+def test_result_is_overwritten_later(
+    check_noop: Check, layers: str, forward: str, extra: str
+) -> None:
+    text = network(f"self.net = nn.Sequential({layers})\n", forward, extra=extra)
+    check_noop(text, reason="may overwrite its result")
+
+
+def test_other_things_are_overwritten(check_transformed: Check) -> None:
+    layers = f"self.net = nn.Sequential({LEAKY})\nself.bn = nn.BatchNorm2d(3)\n"
+    forward = "out = self.bn(x)\nout += self.net(x)\nreturn out\n"
+    extra = """
+        net = Net()
+        net.bn.weight.data.normal_(1.0, 0.02)
+        nn.init.zeros_(net.bn.bias)
+        steps, total = 0, 0.0
+        for p in net.parameters():
+            p.data.clamp_(-1, 1)
+            steps += 1
+        total += net(torch.ones(1, 3, 9, 9)).mean().item()
+    """
+    text = network(layers, forward, extra=extra)
+    check_transformed(text, text.replace("LeakyReLU(0.2)", "LeakyReLU(0.2, inplace=True)"))
+
+
 def test_with_compile_nothing_is_gained(check_with: Check) -> None:
     script = """
         import torch
