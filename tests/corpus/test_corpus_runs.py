@@ -25,6 +25,7 @@ SCRIPTS = (
     "resnet_cifar",
     "rnn_lm",
     "transformer_translation",
+    "vae",
 )
 ENTRIES = ("train.py", "expert.py")
 
@@ -37,6 +38,7 @@ TRAINING_LOSS = {
     "resnet_cifar": r"train loss = ([^\s,]+)",
     "rnn_lm": r"ms/batch \| loss +(\S+)",
     "transformer_translation": r"train loss (\S+)",
+    "vae": r"Average loss: (\S+)",
 }
 OUTPUTS = {
     "gan_flat": ("generator.pth", "images/0.png"),
@@ -45,6 +47,7 @@ OUTPUTS = {
     "resnet_cifar": ("resnet18_cifar.pth",),
     "rnn_lm": ("rnn_lm.pt",),
     "transformer_translation": ("best_model.pt",),
+    "vae": ("vae_out/vae.pth", "vae_out/sample_1.png"),
 }
 TRANSFORM_NAMES = frozenset(
     """
