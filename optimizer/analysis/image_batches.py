@@ -10,7 +10,7 @@ from .batches import BatchTrace
 from .datasets import find_datasets
 from .facts import DataLoader, Fact
 from .image_flow import ImageCopy, ImageFlow, Obstacle, Refused, around, refuse
-from .image_obstacles import check_dataset_class, general_obstacle
+from .image_obstacles import check_dataset_class, general_obstacle, other_importer
 from .image_pipelines import COMPOSE, ImagePipeline, find_image_pipelines
 from .loaders import DATALOADER
 from .loops import WRAPPING_ITERATORS
@@ -93,8 +93,20 @@ def _joined(
             _other_sources(resolver, group)
             or _strangers(resolver, loaders, group, copies.values())
             or _different(group)
+            or _other_script(resolver, group)
         )
     return ImageBatches(pipelines, tuple(copies.values()), obstacle)
+
+
+def _other_script(resolver: Resolver, group: list[_Trace]) -> Obstacle | None:
+    """A pipeline or copy in a file that another script uses, too."""
+    for trace in group:
+        for fact in (trace.pipeline, *trace.copies):
+            path = other_importer(resolver.project, fact.module)
+            if path is not None:
+                message = f"`{path.name}` uses `{fact.path.name}`, too"
+                return Obstacle(fact.module, fact.node, message)
+    return None
 
 
 def _other_sources(resolver: Resolver, group: list[_Trace]) -> Obstacle | None:

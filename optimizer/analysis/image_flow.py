@@ -110,7 +110,9 @@ class ImageFlow:
             refuse(use, f"the host uses the images in `{code}`")
         keywords = {keyword.arg for keyword in call.keywords}
         dtype = next((keyword for keyword in call.keywords if keyword.arg == "dtype"), None)
-        plain = keywords <= {"device", "non_blocking", "dtype"} and len(call.args) <= 2
+        plain = (
+            keywords <= {"device", "non_blocking", "dtype", "memory_format"} and len(call.args) <= 2
+        )
         if len(call.args) == 2:
             plain = plain and isinstance(call.args[1], ast.Constant)
         if dtype is not None:

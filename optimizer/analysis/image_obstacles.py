@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from pathlib import Path
 
 from .classes import class_attribute, first_party_bases
 from .facts import Fact
 from .image_flow import refuse
 from .placement import default_device_call
+from .project import Project
 from .resolver import Resolver
-from .values import Class, Instance
+from .syntax import Module
+from .values import Class, FirstPartyModule, Instance
 
 _SETS_DTYPE = frozenset({"torch.set_default_dtype", "torch.set_default_tensor_type"})
 _BASES = frozenset({"torch.utils.data.Dataset", "builtins.object"})
@@ -29,6 +33,36 @@ def general_obstacle(resolver: Resolver) -> str | None:
     return None
 
 
+def other_importer(project: Project, module: Module) -> Path | None:
+    """A file beside those of the project that imports ``module``, and would see its images change."""
+    known = {other.path for other in project.modules}
+    for folder in sorted({other.path.parent for other in project.modules}):
+        for path in sorted(folder.glob("*.py")):
+            if path not in known and _imports(path, module.path.stem):
+                return path
+    return None
+
+
+def _imports(path: Path, name: str) -> bool:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if name not in text:
+        return False
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return True
+    named = {
+        part
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for part in [
+            *(alias.name.rpartition(".")[2] for alias in node.names),
+            (getattr(node, "module", None) or "").rpartition(".")[2],
+        ]
+    }
+    return name in named
+
+
 def check_dataset_class(resolver: Resolver, cls: Class, at: Fact) -> None:
     """Refuses unless items of ``cls`` are made by its ``__getitem__`` and used outside of the class alone."""
     name = cls.node.name
@@ -46,6 +80,38 @@ def check_dataset_class(resolver: Resolver, cls: Class, at: Fact) -> None:
             elif isinstance(node, ast.Attribute) and node.attr == "__getitem__":
                 refuse(Fact(module, node), "`__getitem__` is called by its name")
     _check_own_uses(resolver, cls)
+    for other in resolver.project.modules:
+        for use in _other_uses(resolver, cls, other):
+            fact = Fact(other, other.parents[use])
+            refuse(fact, f"`{fact.excerpt}` may make a `{name}`, too")
+
+
+def _other_uses(resolver: Resolver, cls: Class, module: Module) -> Iterator[ast.expr]:
+    """Where ``cls``, or the module it is defined in, is handed on, so that instances of it may be made unseen."""
+    for node in module.nodes:
+        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        parent = module.parents[node]
+        if (isinstance(parent, ast.Call) and parent.func is node) or _is_annotation(parent, node):
+            continue
+        if isinstance(parent, ast.Attribute) or _is_type_test(resolver, parent, module):
+            continue
+        for value in resolver.values(node, module):
+            if value == cls or (isinstance(value, FirstPartyModule) and value.module is cls.module):
+                yield node
+
+
+def _is_annotation(parent: ast.AST, node: ast.expr) -> bool:
+    return any(
+        getattr(parent, field, None) is node for field in ("annotation", "returns")
+    ) or isinstance(parent, ast.Subscript)
+
+
+def _is_type_test(resolver: Resolver, parent: ast.AST, module: Module) -> bool:
+    if not isinstance(parent, ast.Call):
+        return False
+    names = resolver.names(parent.func, module)
+    return bool(names) and names <= {"builtins.isinstance", "builtins.super"}
 
 
 def _check_own_uses(resolver: Resolver, cls: Class) -> None:

@@ -237,7 +237,7 @@ class ObjectFlow:
                 break
             name = parameter_of(function, node, call, callee.bound)
             parameter = _parameter(function, name)
-            if parameter is None:
+            if parameter is None or _looks_at_all_names(function):
                 break
             targets.append((parameter, function, callee.module))
         if not known or not callees or len(targets) != len(callees):
@@ -256,6 +256,8 @@ class ObjectFlow:
 
     def _bind(self, target: ast.expr, node: ast.expr, module: Module, path: Steps) -> None:
         match target:
+            case ast.Name() if module.scope(target).is_class:
+                self._use(node, module, path)  # An attribute of the class, and of its instances.
             case ast.Name():
                 found = module.scope(target).lookup(target.id)
                 for binding in found[1] if found is not None else []:
@@ -293,6 +295,11 @@ class ObjectFlow:
                 self._reads.append((use, module, path))
                 self._pending.append((use, module, path))
             elif isinstance(module.parents[use], ast.AugAssign):
+                self._use(use, module, path)
+        for use in module.names_of(binding.name):
+            # `class A: x = x` reads the outer variable.
+            scope = module.scope(use)
+            if scope.is_class and binding.name in scope.bindings and isinstance(use.ctx, ast.Load):
                 self._use(use, module, path)
 
     def _attribute_reads(
@@ -339,6 +346,16 @@ def _parameter(function: FunctionNode, name: str | None) -> ast.arg | None:
     arguments = function.args
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return next((arg for arg in named if arg.arg == name), None)
+
+
+def _looks_at_all_names(function: FunctionNode) -> bool:
+    """Whether code in ``function`` may read its parameters without naming them: ``locals()``, ``eval(..)``."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"locals", "vars", "eval", "exec"}
+        for node in ast.walk(function)
+    )
 
 
 def _may_call(resolver: Resolver, call: ast.Call, module: Module, function: FunctionNode) -> bool:

@@ -311,6 +311,19 @@ def test_list_that_the_dataset_composes(check_transformed: Check) -> None:
     )
 
 
+def test_memory_format_of_the_copy(check_transformed: Check) -> None:
+    copy = "images.to(device, memory_format=torch.channels_last)"
+    check_transformed(
+        script(
+            "transform = transforms.ToTensor()\n", loop=SHORT.replace("images.to(device)", copy)
+        ),
+        script(
+            "transform = transforms.PILToTensor()\n",
+            loop=SHORT.replace("images.to(device)", f"{copy}.float().div_(255)"),
+        ),
+    )
+
+
 def test_splits_and_single_batches(check_transformed: Check) -> None:
     loader = (
         "train_set, rest = random_split(dataset, [10, 5])\n"
@@ -400,6 +413,21 @@ def test_transforms_used_otherwise(check_noop: Check, more: str) -> None:
     check_noop(script(more.format(tail=TAIL)), reason="images become floats in the dataset")
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        "class Other(Dataset):\n    transform = transform\n\nprint(Other().transform(3))\n",
+        "class Other(Dataset):\n    def __init__(self, t):\n        self.__dict__.update(locals())\n\nOther(transform)\n",
+        "def other(t=transform):\n    return t(3)\n",
+        "other = [transform]\nfor t in other:\n    t(3)\n",
+        "import argparse\nargs = argparse.Namespace()\nargs.t = transform\nprint(args.t(3))\n",
+        "def other():\n    global image\n    image = transform(3)\nother()\n",
+    ],
+)
+def test_a_transform_used_twice(check_noop: Check, other: str) -> None:
+    check_noop(script(dataset=CIFAR + other), reason="images become floats in the dataset")
+
+
 def test_target_transform(check_noop: Check) -> None:
     dataset = CIFAR.replace(
         "transform=transform", "transform=transform, target_transform=transform"
@@ -412,6 +440,17 @@ def test_either_of_two_transforms(check_noop: Check) -> None:
         "=transform", "=transform if sys.argv else other"
     )
     check_noop(script(dataset=dataset), reason="may be another transform")
+
+
+def test_other_script_that_uses_the_data(check_noop: Check) -> None:
+    data = IMPORTS + TRANSFORM + CIFAR + LOADER
+    train = "from data import *\n" + DEVICE + MODEL + LOOP
+    files = {
+        "train.py": train,
+        "data.py": data,
+        "test.py": "from data import loader\nprint(loader)\n",
+    }
+    check_noop(files, reason="`test.py` uses `data.py`, too")
 
 
 def test_pipelines_that_differ(check_noop: Check) -> None:
@@ -572,6 +611,11 @@ def test_copy_shared_with_another_loader(check_noop: Check) -> None:
 @pytest.mark.parametrize(
     ("dataset", "loader", "reason"),
     [
+        (
+            PHOTOS + 'dataset = Photos(["a"], transform)\nmore = {"photos": Photos}\n',
+            LOADER,
+            "may make a",
+        ),
         (
             "import sys\nif len(sys.argv) > 1:\n    dataset = datasets.FakeData(8, (3, 4, 4), 2, transforms.Lambda(len))\n"
             "else:\n    " + CIFAR,
