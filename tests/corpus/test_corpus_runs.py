@@ -24,6 +24,7 @@ SCRIPTS = (
     "photo_classifier",
     "resnet_cifar",
     "rnn_lm",
+    "segmentation",
     "transformer_translation",
     "vae",
 )
@@ -37,6 +38,7 @@ TRAINING_LOSS = {
     "photo_classifier": r"\] loss: (\S+)",
     "resnet_cifar": r"train loss = ([^\s,]+)",
     "rnn_lm": r"ms/batch \| loss +(\S+)",
+    "segmentation": r"epoch \d+: loss ([^\s,]+)",
     "transformer_translation": r"train loss (\S+)",
     "vae": r"Average loss: (\S+)",
 }
@@ -46,6 +48,7 @@ OUTPUTS = {
     "photo_classifier": ("photo_classifier.pt",),
     "resnet_cifar": ("resnet18_cifar.pth",),
     "rnn_lm": ("rnn_lm.pt",),
+    "segmentation": ("segmentation.pt",),
     "transformer_translation": ("best_model.pt",),
     "vae": ("vae_out/vae.pth", "vae_out/sample_1.png"),
 }
@@ -147,7 +150,7 @@ def test_second_run_finds_its_data(run: Callable[[str, str], Run], script: str) 
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("script", ["gan_flat", "multi_file", "resnet_cifar"])
+@pytest.mark.parametrize("script", ["gan_flat", "multi_file", "resnet_cifar", "segmentation"])
 def test_jpegs_are_jpegs(run: Callable[[str, str], Run], script: str) -> None:
     jpegs = [data for name, (data, _) in run(script, "train.py").data.items() if ".jpg" in name]
     assert len(jpegs) > 10
