@@ -82,7 +82,7 @@ def check_dataset_class(resolver: Resolver, cls: Class, at: Fact) -> None:
     _check_own_uses(resolver, cls)
     for other in resolver.project.modules:
         for use in _other_uses(resolver, cls, other):
-            fact = Fact(other, other.parents[use])
+            fact = Fact(other, other.statement(use))
             refuse(fact, f"`{fact.excerpt}` may make a `{name}`, too")
 
 
@@ -123,7 +123,7 @@ def _check_own_uses(resolver: Resolver, cls: Class) -> None:
         values = resolver.values(node, cls.module)
         is_self = any(isinstance(value, Instance) for value in values)
         if is_self and not isinstance(parent, ast.Attribute) and not _is_super(parent):
-            fact = Fact(cls.module, parent)
+            fact = Fact(cls.module, cls.module.statement(node))
             refuse(fact, f"`{fact.excerpt}` may make items of the dataset")
 
 

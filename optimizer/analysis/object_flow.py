@@ -21,7 +21,7 @@ from .resolver import Resolver
 from .scopes import Binding, Iterated, Parameter
 from .signatures import argument_for, parameter_of
 from .syntax import FunctionNode, Module
-from .values import Class, Function, Instance, Made
+from .values import Attribute, Class, Element, Function, Instance, Made, Unknown
 
 EACH = "each element"
 """A step of a path: any element of a container."""
@@ -362,9 +362,8 @@ def _may_call(resolver: Resolver, call: ast.Call, module: Module, function: Func
     """Whether ``call`` names ``function`` on an object that is not known."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != function.name:
         return False
-    return not resolver.names(call.func, module) and not any(
-        isinstance(value, Function) for value in resolver.values(call.func, module)
-    )
+    values = resolver.values(call.func, module)
+    return any(isinstance(value, Unknown | Attribute | Element) for value in values)
 
 
 def _is_no_use(parent: ast.AST, node: ast.expr) -> bool:

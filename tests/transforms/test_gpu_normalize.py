@@ -617,6 +617,11 @@ def test_copy_shared_with_another_loader(check_noop: Check) -> None:
             "may make a",
         ),
         (
+            PHOTOS + "dataset = Photos(['a'], transform)\ndef more(cls=Photos):\n    pass\n",
+            LOADER,
+            "may make a",
+        ),
+        (
             "import sys\nif len(sys.argv) > 1:\n    dataset = datasets.FakeData(8, (3, 4, 4), 2, transforms.Lambda(len))\n"
             "else:\n    " + CIFAR,
             LOADER,
