@@ -515,6 +515,11 @@ def test_other_uses_of_the_dataset(check_noop: Check, dataset: str, reason: str)
             "    def __iter__(self):\n        yield 1\n\n    def __len__",
             "`__iter__`",
         ),
+        (
+            "    def __len__",
+            "    def all(self):\n        return [x for x in self]\n\n    def __len__",
+            "may make items",
+        ),
         ("(Dataset)", "(torch.utils.data.IterableDataset)", "more than a map-style Dataset"),
         ("class Photos", "class Photos", "derives from"),
     ],

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.optimizer.analysis.conftest import questions
 from torchopt_cli.optimizer.analysis.image_pipelines import find_image_pipelines
 from torchopt_cli.optimizer.analysis.pil_images import is_pil_image
 from torchopt_cli.optimizer.analysis.script import TrainingScript
@@ -68,8 +67,8 @@ def test_images_of_eight_bits(script: Script, expression: str, expected: bool) -
     code = "import sys\nfrom PIL import Image\nimport torchvision.transforms.functional as TF\n"
     code += f"p = mode = sys.argv[1]\nASK({expression})\n"
     understood = script(code)
-    node, module = questions(understood)[0]
-    assert is_pil_image(understood.resolver, node, module) is expected
+    (call,) = [c for c in understood.entry.calls if understood.entry.code(c.func) == "ASK"]
+    assert is_pil_image(understood.resolver, call.args[0], understood.entry) is expected
 
 
 DATA = """\
