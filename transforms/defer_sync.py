@@ -7,7 +7,8 @@ every 100 steps, at the end of the epoch, in the `return`.
 
 The numbers stay the same: sums are kept in float64, which is what Python's numbers are, and counts in integers. Only
 where the script may choose Apple's `mps` device, which has no float64, sums are kept in float32 and can differ in the
-last digits. `.detach()` keeps the sum from holding on to the graph of each step.
+last digits. `.detach()` keeps the sum from holding on to the graph of each step; where a script adds up `loss` itself, graph
+and all, it is added (`total += loss.detach()`), also on the CPU.
 
 Left alone: loops in which something else waits in every step, because it prints, logs or shows the number, decides by it or
 hands it to a learning-rate schedule or a meter: there is nothing to gain; loops that time their steps, which they can only do by
@@ -25,14 +26,16 @@ from dataclasses import replace
 
 from ..optimizer.analysis.deferral_edits import deferral_edits, has_double
 from ..optimizer.analysis.deferral_plan import LoopPlan
+from ..optimizer.analysis.graph_leaks import GraphLeak
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
-from ..optimizer.rewriting.edits import FileEdit
+from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression
 from .base import Change, Example, Skip, Stage, Transform
 
 _EXACT = (
     "float64 sums and integer counts on the device are the numbers that Python would have added up"
 )
+_SPENT = "the loss is backpropagated in the same step, so that its graph cannot be used again"
 _ROUNDED = (
     "sums on the device are float32, because the script may run on `mps`, which has no float64: long sums can differ "
     "from Python's in the last digits"
@@ -98,6 +101,8 @@ class DeferSync(Transform):
     )
 
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        for leak in script.graph_leaks:
+            yield self._detach(leak)
         plans = script.loop_plans
         if not script.targets_cuda(options):
             for plan in plans[:1]:
@@ -114,6 +119,19 @@ class DeferSync(Transform):
         for obstacle in plan.obstacles:
             message = f"the loop goes on waiting for the device in every step: {obstacle.why}"
             yield self.skip(obstacle.path, obstacle.span, message)
+
+    def _detach(self, leak: GraphLeak) -> Change | Skip:
+        losses = " and ".join(f"`{loss.id}`" for loss in leak.losses)
+        if leak.shown is not None:
+            message = f"{losses} goes into `{leak.total}` with its graph: `{leak.total}` is printed with it"
+            return self.skip(leak.path, leak.span, message)
+        edits = tuple(
+            FileEdit(leak.path, ReplaceExpression(leak.module.span(loss), f"{loss.id}.detach()"))
+            for loss in leak.losses
+        )
+        message = f"{losses} goes into `{leak.total}` without its graph, which filled the memory"
+        change = self.change(leak.path, leak.span, message, _SPENT, edits)
+        return replace(change, tier=Tier.EXACT)
 
     def _defer(self, script: TrainingScript, plan: LoopPlan) -> Change:
         edits = tuple(

@@ -24,7 +24,7 @@ _CLOCKS = frozenset(
 ) | {"timeit.default_timer", "datetime.datetime.now"}
 _MOST_IN_PLACE = 2
 """More uses than these are converted by a statement of its own."""
-_LONGEST_LINE = 100
+_LONGEST_LINE = 88
 _SEES_VARIABLES = frozenset({"locals", "vars", "eval", "exec", "globals"})
 _ALREADY_CONVERTED = {True: frozenset({"int", "float"}), False: frozenset({"float"})}
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)

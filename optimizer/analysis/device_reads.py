@@ -37,10 +37,9 @@ def find_device_reads(resolver: Resolver, kinds: TensorKinds) -> tuple[DeviceRea
             if tensor is None:
                 continue
             kind = kinds.of(tensor, module)
-            if kind in {TensorKind.UNKNOWN, TensorKind.TENSOR} and _is_backpropagated(
-                tensor, module
-            ):
-                kind = TensorKind.FLOAT
+            unclear = kind in {TensorKind.UNKNOWN, TensorKind.TENSOR}
+            if unclear and any(backpropagated_by(tensor, module)):
+                kind = TensorKind.FLOAT  # gradients are computed of nothing else
             is_method = isinstance(call.func, ast.Attribute)
             # What `float()` is given is a number more often than not; nothing but a tensor or an array has `.item()`.
             if kind is TensorKind.HOST or (kind is TensorKind.UNKNOWN and not is_method):
@@ -79,15 +78,15 @@ def find_waits(
     return tuple(dict.fromkeys(found))
 
 
-def _is_backpropagated(tensor: ast.expr, module: Module) -> bool:
-    """Whether the value of the variable ``tensor`` is one that gradients are computed of: a tensor of floats."""
+def backpropagated_by(tensor: ast.expr, module: Module) -> Iterator[ast.Call]:
+    """The calls that compute gradients of the value that the variable ``tensor`` has."""
     if not isinstance(tensor, ast.Name):
-        return False
-    return any(
-        isinstance(loss, ast.Name) and loss.id == tensor.id and _same_value(loss, tensor, module)
-        for call in module.calls
-        for loss in _backpropagated(call)
-    )
+        return
+    for call in module.calls:
+        for loss in _backpropagated(call):
+            is_it = isinstance(loss, ast.Name) and loss.id == tensor.id
+            if is_it and _same_value(loss, tensor, module):
+                yield call
 
 
 def _backpropagated(call: ast.Call) -> Iterator[ast.expr]:
@@ -103,7 +102,8 @@ def _backpropagated(call: ast.Call) -> Iterator[ast.expr]:
         yield receiver
 
 
-def _same_value(one: ast.Name, other: ast.Name, module: Module) -> bool:
+def _same_value(one: ast.expr, other: ast.Name, module: Module) -> bool:
+    assert isinstance(one, ast.Name)
     found = module.scope(one).lookup(one.id)
     if found is None or found != module.scope(other).lookup(other.id):
         return False

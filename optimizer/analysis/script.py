@@ -25,6 +25,7 @@ from .facts import (
     Optimizer,
 )
 from .functional_dropout import FunctionalDropout, find_functional_dropouts
+from .graph_leaks import GraphLeak, find_graph_leaks
 from .host_moves import HostMove, find_host_moves
 from .image_batches import ImageBatches, find_image_batches
 from .inplace_activations import InplaceActivations, find_inplace_activations
@@ -117,6 +118,11 @@ class TrainingScript:
     @cached_property
     def debugging_aids(self) -> tuple[DebuggingAid, ...]:
         return find_debugging_aids(self.resolver)
+
+    @cached_property
+    def graph_leaks(self) -> tuple[GraphLeak, ...]:
+        """Where sums and lists hold on to the graph of every step."""
+        return find_graph_leaks(self.resolver, self.loops)
 
     @cached_property
     def loop_plans(self) -> tuple[LoopPlan, ...]:

@@ -6,8 +6,10 @@ import ast
 
 from .facts import Fact
 from .gradient_graphs import may_build_gradient_graph
+from .loop_definitions import arithmetic_root
 from .obstacles import Obstacle
 from .resolver import Resolver
+from .syntax import Module
 
 _NORMS = frozenset("norm vector_norm matrix_norm cross vecdot diagonal multi_dot".split())
 _DECOMPOSITIONS = frozenset(
@@ -34,7 +36,8 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
                 why = "gradients are differentiated, which magnifies rounding"
             if why is None and isinstance(call.func, ast.Attribute) and not call.args:
                 is_double = call.func.attr == "double" and not resolver.names(call.func, module)
-                why = "float64 is used for precision" if is_double else None
+                is_used = is_double and not _is_summed_up(call, module)
+                why = "float64 is used for precision" if is_used else None
             if why is not None:
                 return Obstacle(module, call, why)
         for node in module.nodes:
@@ -45,6 +48,15 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
                 ):
                     return Obstacle(module, node, f"`torch.{last}` is used for precision")
     return None
+
+
+def _is_summed_up(call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` converts a result that is only added to a sum: ``total += loss.detach().double()``."""
+    receiver = getattr(call.func, "value", None)
+    is_result = isinstance(receiver, ast.Call) and getattr(receiver.func, "attr", "") == "detach"
+    root = arithmetic_root(module, call)
+    parent = module.parents[root]
+    return is_result or (isinstance(parent, ast.AugAssign) and parent.value is root)
 
 
 def _why(names: frozenset[str]) -> str | None:

@@ -20,6 +20,7 @@ tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else 
 CORPUS = Path(__file__).parents[2] / "corpus"
 SCRIPTS = (
     "gan_flat",
+    "mlp_many_steps",
     "multi_file",
     "photo_classifier",
     "resnet_cifar",
@@ -34,6 +35,7 @@ ENTRIES = ("train.py", "expert.py")
 # batch, the others once per epoch.
 TRAINING_LOSS = {
     "gan_flat": r"D loss: (\S+)\]",
+    "mlp_many_steps": r"train loss ([^\s,]+)",
     "multi_file": r"train_loss (\S+)",
     "photo_classifier": r"\] loss: (\S+)",
     "resnet_cifar": r"train loss = ([^\s,]+)",
@@ -44,6 +46,7 @@ TRAINING_LOSS = {
 }
 OUTPUTS = {
     "gan_flat": ("generator.pth", "images/0.png"),
+    "mlp_many_steps": ("mlp.pt",),
     "multi_file": ("checkpoint.pt",),
     "photo_classifier": ("photo_classifier.pt",),
     "resnet_cifar": ("resnet18_cifar.pth",),
@@ -168,6 +171,13 @@ def test_transformer_expert_has_the_same_first_epoch(run: Callable[[str, str], R
     ]
     assert len(numbers[0]) == 4  # two steps, the epoch's mean, the validation set
     assert numbers[1] == pytest.approx(numbers[0], abs=2e-3)
+
+
+@pytest.mark.torch
+def test_mlp_expert_prints_the_same_numbers(run: Callable[[str, str], Run]) -> None:
+    """What is summed on the device in float64 and in integers is what Python would have summed."""
+    printed = [re.sub(r", \d+\.\d s", "", run("mlp_many_steps", entry).stdout) for entry in ENTRIES]
+    assert printed[0] == printed[1]
 
 
 @pytest.mark.torch

@@ -489,6 +489,83 @@ def test_the_else_of_the_loop(check_noop: Callable[..., None]) -> None:
     check_noop(script("total = 0.0", "total += loss.item()", "else:\n    print(total)"), "printed")
 
 
+def test_float64_sums_are_no_reason_against_tf32(rewrite: Callable[..., Any]) -> None:
+    before = script("total = 0.0", "total += loss.item()", "print(total)")
+    (file,) = rewrite(before, ["defer-sync", "tf32"]).files
+    assert ".double()" in file.text
+    assert "set_float32_matmul_precision" in file.text
+
+
+@pytest.mark.parametrize(
+    ("before", "step", "expected", "after"),
+    [
+        ("total = 0.0", "total += loss", "total += loss.detach()", "print(total.item())"),
+        (
+            "total = 0",
+            "total += loss * x.size(0)",
+            "total += loss.detach() * x.size(0)",
+            "f(total)",
+        ),
+        (
+            "all = []",
+            "all.append(loss)",
+            "all.append(loss.detach())",
+            "print(torch.stack(all).mean())",
+        ),
+    ],
+)
+def test_graphs_are_not_kept(
+    check_transformed: Callable[..., None], before: str, step: str, expected: str, after: str
+) -> None:
+    check_transformed(script(before, step, after), script(before, expected, after))
+
+
+def test_graphs_are_not_kept_on_the_cpu_either(check_transformed: Callable[..., None]) -> None:
+    head = HEAD.replace('torch.device("cuda" if torch.cuda.is_available() else "cpu")', '"cpu"')
+    check_transformed(
+        script("total = 0.0", "total += loss", "print(f'{total:.3f}')", head),
+        script("total = 0.0", "total += loss.detach()", "print(f'{total:.3f}')", head),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "step", "after"),
+    [
+        ("total = 0.0", "total += loss", "total.backward()"),
+        ("total = 0.0", "total += loss", "(total / 2).backward()"),
+        ("total = 0.0", "total += loss", "print(total.grad_fn)"),
+        ("total = 0.0", "total += loss", "print(total)"),
+        ("total = 0.0", "total += other", "print(total.item())"),
+        ("total = 0.0", "loss = loss + 1\ntotal += loss", "print(total.item())"),
+        ("total = 0.0", "total += loss + other(x)", "print(total.item())"),
+        ("total = 1.0", "total *= loss", "print(total.item())"),
+        ("all = []", "all.append(loss)", "for each in all:\n    each.backward()"),
+        ("all = []", "all.append(loss)", "keep = all"),
+    ],
+)
+def test_graphs_that_may_be_used(
+    check_noop: Callable[..., None], before: str, step: str, after: str
+) -> None:
+    check_noop(script(before, step, after))
+
+
+def test_a_graph_that_is_retained(check_noop: Callable[..., None]) -> None:
+    source = script("total = 0.0", "total += loss", "print(total.item())")
+    check_noop(source.replace("loss.backward()", "loss.backward(retain_graph=True)"))
+    check_noop(source.replace("loss.backward()", "if i % 2:\n            loss.backward()"))
+
+
+def test_a_sum_over_time_steps(check_noop: Callable[..., None]) -> None:
+    step = """\
+        total = 0.0
+        for t in range(3):
+            loss = nn.functional.cross_entropy(model(x), y)
+            total += loss
+        total.backward()
+    """
+    check_noop(script("pass", step, "pass"))
+
+
 RUN = """\
 import torch
 from torch import nn
