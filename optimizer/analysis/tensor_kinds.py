@@ -229,18 +229,11 @@ class TensorKinds:
         return UNKNOWN if any(reads) else TENSOR
 
     def _returned(self, function: Function) -> TensorKind:
-        if isinstance(function.node, ast.Lambda):
-            return self.of(function.node.body, function.module)
-        returned = [
-            node.value
-            for node in ast.walk(function.node)
-            if isinstance(node, ast.Return) and function.module.function(node) is function.node
+        kinds = [
+            self.of(value, function.module) if value is not None else UNKNOWN
+            for value in _returned_by(function)
         ]
-        kinds = [self.of(v, function.module) if v is not None else UNKNOWN for v in returned]
-        is_generator = any(
-            isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(function.node)
-        )
-        return UNKNOWN if is_generator or function.node.name == "__init__" else _joined(kinds)
+        return _joined(kinds)
 
     def _name(self, node: ast.Name, module: Module) -> TensorKind:
         scope = module.scope(node)
@@ -299,6 +292,17 @@ class TensorKinds:
             return self._part_of_pair(value, path[0], module)
         return UNKNOWN
 
+    def _part_of_result(self, call: ast.Call, part: int | str, module: Module) -> TensorKind:
+        """A part of the tuple that a first-party function returns."""
+        kinds: list[TensorKind] = []
+        for function in self._resolver.callees(call, module):
+            for value in _returned_by(function):
+                if isinstance(value, ast.Tuple):
+                    kinds.append(self._part(value, (part,), function.module))
+                else:
+                    kinds.append(UNKNOWN)
+        return _joined(kinds)
+
     def _part_of_pair(self, call: ast.Call, part: int | str, module: Module) -> TensorKind:
         """The values and the indices that ``torch.max(x, 1)``, ``x.topk(5)`` and the like return."""
         if is_forward(self._resolver, call, module):
@@ -313,12 +317,24 @@ class TensorKinds:
             is_pair = is_method and getattr(call.func, "attr", "") in _PAIRS
             source = getattr(call.func, "value", None)
         if not is_pair or source is None:
-            return UNKNOWN
+            return self._part_of_result(call, part, module)
         kind = self.of(source, module)
         if kind is HOST:
             return HOST
         # Arrays have no `topk`, and `max(1)` of one is no pair: what is unpacked like this is a tensor.
         return INTEGER if part == 1 else kind
+
+
+def _returned_by(function: Function) -> list[ast.expr | None]:
+    """What a function returns, None where it returns nothing, in which case there is no telling."""
+    if isinstance(function.node, ast.Lambda):
+        return [function.node.body]
+    own = [n for n in ast.walk(function.node) if function.module.function(n) is function.node]
+    if function.node.name == "__init__" or any(
+        isinstance(n, ast.Yield | ast.YieldFrom) for n in own
+    ):
+        return [None]
+    return [node.value for node in own if isinstance(node, ast.Return)]
 
 
 def _is_pair(function: str, call: ast.Call, own_arguments: int) -> bool:

@@ -24,6 +24,9 @@ criterion = nn.CrossEntropyLoss()
 def own_loss(output, target):
     return criterion(output, target) + 0.1 * output.pow(2).sum()
 
+def both(output, target):
+    return own_loss(output, target), (output.argmax(1) == target).sum(), len(target)
+
 for x, y in DataLoader(train_set):
     host = x
     x, y = x.cuda(), y.cuda()
@@ -33,6 +36,7 @@ for x, y in DataLoader(train_set):
     twice = loss
     twice *= 2
     number = loss.item()
+    first, second, third = both(output, y)
     ASK({0})
 """
 
@@ -67,6 +71,9 @@ def asked_kind(script: TrainingScript) -> TensorKind:
         ("indices", "integer"),
         ("((indices == y) & (indices == 1)).sum()", "integer"),
         ("2 * (indices == y).sum()", "integer"),
+        ("first", "float"),
+        ("second", "integer"),
+        ("third", "host"),
         ("values", "tensor"),
         ("output", "tensor"),
         ("y.sum()", "tensor"),
