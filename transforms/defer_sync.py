@@ -7,8 +7,8 @@ every 100 steps, at the end of the epoch, in the `return`.
 
 The numbers stay the same: sums are kept in float64, which is what Python's numbers are, and counts in integers. Only
 where the script may choose Apple's `mps` device, which has no float64, sums are kept in float32 and can differ in the
-last digits. `.detach()` keeps the sum from holding on to the graph of each step; where a script adds up `loss` itself, graph
-and all, it is added (`total += loss.detach()`), also on the CPU.
+last digits. `.detach()` keeps the sum from holding on to the graph of each step. A script that
+adds up `loss` itself, graph and all, gets it too (`total += loss.detach()`), also on the CPU: its memory no longer grows.
 
 Left alone: loops in which something else waits in every step, because it prints, logs or shows the number, decides by it or
 hands it to a learning-rate schedule or a meter: there is nothing to gain; loops that time their steps, which they can only do by
