@@ -25,6 +25,7 @@ from .facts import (
     Optimizer,
 )
 from .functional_dropout import FunctionalDropout, find_functional_dropouts
+from .gradient_clearing import GradientClearing, find_gradient_clearings
 from .graph_leaks import GraphLeak, find_graph_leaks
 from .host_moves import HostMove, find_host_moves
 from .image_batches import ImageBatches, find_image_batches
@@ -132,6 +133,10 @@ class TrainingScript:
     @cached_property
     def lightning(self) -> LightningUse:
         return LightningUse(self.resolver)
+
+    @cached_property
+    def gradient_clearings(self) -> tuple[GradientClearing, ...]:
+        return find_gradient_clearings(self.resolver)
 
     @cached_property
     def iterations(self) -> tuple[Iteration, ...]:
