@@ -118,3 +118,23 @@ def test_where_another_script_calls_the_function(script: Script) -> None:
         )
     )
     assert found is None
+
+
+def test_made_before_the_first_use(script: Script) -> None:
+    """Beside the last of several objects where that is early enough, else beside the first."""
+    for code, where in (
+        ("a = make()\nb = make()\na.step()\nb.step()", "b = make()"),
+        ("a = make()\na.step()\nb = make()\nb.step()", "a = make()"),
+        ("a = make()\na.step()\na = make()\na.step()", "a = make()"),
+        ("a = make()\ndef f():\n    a.step()\nf()\nb = make()\nb.step()", "a = make()"),
+        ("a = make()\ndef f():\n    a.step()\nb = make()\nf()\nb.step()", "b = make()"),
+    ):
+        found = companion(script(code + "\n"))
+        assert place(found) == where, code
+        assert found is not None
+        assert found.statement.lineno <= 1 + code[: code.index(where)].count("\n"), code
+
+
+def test_no_place_comes_first(script: Script) -> None:
+    code = "if x:\n    a = make()\n    a.step()\nelse:\n    a = other()\n    a.step()\n"
+    assert companion(script(code)) is None

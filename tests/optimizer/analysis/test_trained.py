@@ -36,6 +36,8 @@ a, b = nn.Linear(2, 3), nn.Linear(3, 2)
             1,
         ),
         ("def make(net):\n    return torch.optim.SGD(net.parameters(), lr=0.1)\nmake(a)", 1),
+        ("both = nn.Sequential(a, b)\ntorch.optim.SGD(both[1].parameters(), lr=0.1)", 1),
+        ("torch.optim.SGD(a.head.parameters(), lr=0.1)", 1),
         ("torch.optim.SGD([torch.zeros(1)], lr=0.1)", 0),
         ("print(a.parameters())", 0),
     ],
