@@ -35,6 +35,7 @@ from .lightning import LightningUse
 from .loaders import find_loaders
 from .loops import find_loops
 from .models import find_models, find_optimizers, models_in
+from .network_modes import ModeSlip, find_mode_slips
 from .profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
 from .project import Project
 from .reach import functions_run
@@ -107,6 +108,10 @@ class TrainingScript:
     @cached_property
     def inplace_activations(self) -> InplaceActivations:
         return find_inplace_activations(self.resolver)
+
+    @cached_property
+    def mode_slips(self) -> tuple[ModeSlip, ...]:
+        return find_mode_slips(self.resolver, self.loops)
 
     @cached_property
     def cache_releases(self) -> tuple[CacheRelease, ...]:
