@@ -134,9 +134,10 @@ def _obstacle(resolver: Resolver, loop: Loop, called: ast.expr, model: Model) ->
     function, owner = loop.module.function(called), loop.module.function(loop.node)
     if function is not owner:
         return f"`{code}` is run by another function"
-    for name in ("train", "eval"):
-        own = class_attribute(resolver, model.cls, name) if model.cls is not None else frozenset()
-        if any(isinstance(value, Function) for value in own):
+    cls = model.cls
+    for name in ("train", "eval") if cls is not None else ():
+        assert cls is not None
+        if any(isinstance(v, Function) for v in class_attribute(resolver, cls, name)):
             return f"the network defines `{name}` itself"
     return None
 
