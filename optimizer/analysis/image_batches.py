@@ -90,7 +90,8 @@ def _joined(
     pipelines = tuple(trace.pipeline for trace in group)
     if obstacle is None:
         obstacle = (
-            _other_sources(resolver, group)
+            _other_items(group)
+            or _other_sources(resolver, group)
             or _strangers(resolver, loaders, group, copies.values())
             or _different(group)
             or _other_script(resolver, group)
@@ -106,6 +107,18 @@ def _other_script(resolver: Resolver, group: list[_Trace]) -> Obstacle | None:
             if path is not None:
                 message = f"`{path.name}` uses `{fact.path.name}`, too"
                 return Obstacle(fact.module, fact.node, message)
+    return None
+
+
+def _other_items(group: list[_Trace]) -> Obstacle | None:
+    """A way out of a ``__getitem__`` on which the item is not, or not at the same place, an image of the group."""
+    found = [(use.parent, use.steps) for trace in group for use in trace.items]
+    for trace in group:
+        for use in trace.items:
+            for node in ast.walk(use.function or use.node):
+                if isinstance(node, ast.Return) and (node, use.steps) not in found:
+                    message = f"`{Fact(use.module, node).excerpt}` returns something else"
+                    return Obstacle(use.module, node, message)
     return None
 
 
@@ -180,6 +193,7 @@ class _Trace:
     general: str | None
     copies: list[ImageCopy] = field(default_factory=list[ImageCopy])
     loaders: list[DataLoader] = field(default_factory=list[DataLoader])
+    items: list[Use] = field(default_factory=list[Use])
     iterated: list[Use] = field(default_factory=list[Use])
     places: set[ast.AST] = field(default_factory=set[ast.AST])
     obstacle: Obstacle | None = None
@@ -295,6 +309,7 @@ class _Trace:
             refuse(use, f"`{around(use)}` works on the floats in the dataset")
         if function.name != "__getitem__":
             refuse(use, f"`{function.name}` hands its images to code that is not seen")
+        self.items.append(use)
         owner = Class(cls, use.module)
         check_dataset_class(self.resolver, owner, use)
         self.places.add(cls)

@@ -324,6 +324,22 @@ def test_memory_format_of_the_copy(check_transformed: Check) -> None:
     )
 
 
+def test_every_way_out_of_an_item(check_transformed: Check) -> None:
+    dataset = PHOTOS.replace(
+        "        return image, index",
+        "        if index:\n            return image, index\n        return image, -index",
+    )
+    dataset += 'dataset = Photos(["a.jpg"], transform)\n'
+    check_transformed(
+        script("transform = transforms.ToTensor()\n", dataset, loop=SHORT),
+        script(
+            "transform = transforms.PILToTensor()\n",
+            dataset,
+            loop=SHORT.replace("images.to(device)", "images.to(device).float().div_(255)"),
+        ),
+    )
+
+
 def test_splits_and_single_batches(check_transformed: Check) -> None:
     loader = (
         "train_set, rest = random_split(dataset, [10, 5])\n"
@@ -503,6 +519,11 @@ def test_other_uses_of_the_dataset(check_noop: Check, dataset: str, reason: str)
         ('"RGB"', '"1"', "not known to be an image of 8 bits"),
         ('Image.open(self.files[index]).convert("RGB")', "torch.load(self.files[index])", "8 bits"),
         ("return image, index", "return image + 1, index", "works on the floats in the dataset"),
+        (
+            "        return image, index",
+            "        if image is None:\n            return torch.zeros(3, 4, 4), -1\n        return image, index",
+            "`return torch.zeros(3, 4, 4), -1` returns something else",
+        ),
         ("return image, index", "return image.half(), index", "works on the floats in the dataset"),
         ("return image, index", "return (image if index else 0), index", "works on the floats"),
         (
