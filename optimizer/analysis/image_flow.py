@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -56,25 +56,25 @@ def refuse(fact: Fact, message: str) -> NoReturn:
 
 
 class ImageFlow:
-    """Follows the images of one batch, which begins at one expression or loop target."""
+    """Follows the images of batches, which begin at expressions and loop targets."""
 
-    def __init__(self, resolver: Resolver, module: Module) -> None:
+    def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._module = module
         self._flow = ObjectFlow(resolver, exact=True)
         self._pending: list[Use] = []
         self._views: set[ast.AST] = set()
 
-    @staticmethod
-    def of(resolver: Resolver, node: ast.expr, module: Module, path: Steps) -> ImageFlow:
-        """The images that ``node`` holds at ``path``."""
-        found = ImageFlow(resolver, module)
-        found._pending = found._flow.follow(node, module, path)
-        return found
+    def begin(self, node: ast.expr, module: Module, path: Steps) -> None:
+        """``node`` holds images at ``path``."""
+        self._pending += self._flow.follow(node, module, path)
 
-    def begin_at_target(self, target: ast.expr, path: Steps) -> None:
-        """The images are at ``path`` of what is assigned to ``target``."""
-        self._pending = self._flow.follow_target(target, self._module, path)
+    def begin_at_target(self, target: ast.expr, module: Module, path: Steps) -> None:
+        """What is assigned to ``target`` holds images at ``path``."""
+        self._pending += self._flow.follow_target(target, module, path)
+
+    def mixed(self, others: Iterable[ImageFlow]) -> Iterator[Fact]:
+        """Where a variable may hold something else than images that this or one of ``others`` follows."""
+        return self._flow.mixed([other._flow for other in others])
 
     def copies(self) -> Iterator[ImageCopy]:
         """The copies to the device; raises :class:`Refused` for any other use of the images' values."""
@@ -94,8 +94,6 @@ class ImageFlow:
                 self._pending += found
             else:
                 yield self._copy(use, attribute, call)
-        for fact in self._flow.mixed():
-            refuse(fact, f"`{fact.excerpt}` may be something else than the images")
 
     def _refuse_unless_size(self, use: Use) -> None:
         call = use.argument_of

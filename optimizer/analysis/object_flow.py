@@ -7,7 +7,7 @@ everything that happens to the object.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -79,20 +79,24 @@ class ObjectFlow:
         self._bind(target, target, module, path)
         return self._run()
 
-    def mixed(self) -> Iterator[Fact]:
-        """The places where a variable followed so far may hold something else than the object."""
+    def mixed(self, others: Sequence[ObjectFlow] = ()) -> Iterator[Fact]:
+        """The places where a variable followed so far may hold something else than the object.
+
+        What ``others`` follow counts as the same object.
+        """
+        flows = (self, *others)
         for read, module, path in self._reads:
             assert isinstance(read, ast.Name)
             found = module.scope(read).lookup(read.id)
             bindings = found[1] if found is not None else []
             owner = found[0] if found is not None else module.scope(read)
             for binding in reaching_bindings(module, owner, bindings, module.scope(read), read):
-                if not self._holds(binding, path):
+                if not self._holds(binding, path, flows):
                     yield Fact(module, read)
                     break
 
-    def _holds(self, binding: Binding, path: Steps) -> bool:
-        if (binding.node, path) not in self._bound:
+    def _holds(self, binding: Binding, path: Steps, flows: Sequence[ObjectFlow]) -> bool:
+        if not any((binding.node, path) in flow._bound for flow in flows):
             return False
         source = binding.source
         if isinstance(source, Iterated):
@@ -102,7 +106,7 @@ class ObjectFlow:
         for site in self._resolver.call_sites(source.function):
             passed = argument_for(source.function, binding.name, site.call, site.bound)
             given = passed.given if passed is not None else None
-            if given is None or (given, path) not in self._seen:
+            if given is None or not any((given, path) in flow._seen for flow in flows):
                 return False
         return True
 

@@ -324,6 +324,48 @@ def test_memory_format_of_the_copy(check_transformed: Check) -> None:
     )
 
 
+def test_batches_taken_by_hand(check_transformed: Check) -> None:
+    loop = """\
+        batches = iter(loader)
+        for step in range(100):
+            try:
+                images, labels = next(batches)
+            except StopIteration:
+                batches = iter(loader)
+                images, labels = next(batches)
+            model(images.to(device)).sum().backward()
+        """
+    check_transformed(
+        script("transform = transforms.ToTensor()\n", loop=loop),
+        script(
+            "transform = transforms.PILToTensor()\n",
+            loop=loop.replace("images.to(device)", "images.to(device).float().div_(255)"),
+        ),
+    )
+
+
+def test_a_step_for_the_batches_of_two_loaders(check_transformed: Check) -> None:
+    loader = "other = datasets.CIFAR10('data', transform=transforms.ToTensor())\n" + LOADER
+    loop = """\
+        def step(images):
+            return model(images.to(device)).sum()
+
+
+        for images, labels in loader:
+            step(images).backward()
+        for images, labels in DataLoader(other, 4):
+            print(step(images).item())
+        """
+    check_transformed(
+        script("transform = transforms.ToTensor()\n", loader=loader, loop=loop),
+        script(
+            "transform = transforms.PILToTensor()\n",
+            loader=loader.replace("ToTensor", "PILToTensor"),
+            loop=loop.replace("images.to(device)", "images.to(device).float().div_(255)"),
+        ),
+    )
+
+
 def test_every_way_out_of_an_item(check_transformed: Check) -> None:
     dataset = PHOTOS.replace(
         "        return image, index",
