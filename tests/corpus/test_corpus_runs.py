@@ -20,6 +20,7 @@ tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else 
 CORPUS = Path(__file__).parents[2] / "corpus"
 SCRIPTS = (
     "gan_flat",
+    "gpt_lm",
     "mlp_many_steps",
     "multi_file",
     "photo_classifier",
@@ -31,10 +32,11 @@ SCRIPTS = (
 )
 ENTRIES = ("train.py", "expert.py")
 
-# What each script prints its training loss as; the GAN's discriminator, once per batch, the language model every other
-# batch, the others once per epoch.
+# What each script prints its training loss as; the GAN's discriminator, once per batch, the language models every batch or
+# every other one, the others once per epoch.
 TRAINING_LOSS = {
     "gan_flat": r"D loss: (\S+)\]",
+    "gpt_lm": r"iter \d+: loss ([^\s,]+)",
     "mlp_many_steps": r"train loss ([^\s,]+)",
     "multi_file": r"train_loss (\S+)",
     "photo_classifier": r"\] loss: (\S+)",
@@ -46,6 +48,7 @@ TRAINING_LOSS = {
 }
 OUTPUTS = {
     "gan_flat": ("generator.pth", "images/0.png"),
+    "gpt_lm": ("gpt_lm.pt",),
     "mlp_many_steps": ("mlp.pt",),
     "multi_file": ("checkpoint.pt",),
     "photo_classifier": ("photo_classifier.pt",),
