@@ -1,0 +1,296 @@
+"""Whether a network computes the same, but for rounding, when its images are laid out channels last.
+
+Only what is known to be so passes: convolutions, norms, pooling, element by element operations and linear layers behind a
+``flatten``. ``view`` fails on images that are laid out so, and dropout would draw its mask in another order.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .classes import class_attribute
+from .facts import Fact, Model
+from .flat_tensors import FlatTrace, Shape
+from .forward_code import forward_code
+from .network_layers import network_code
+from .networks import Networks
+from .reach import Reached
+from .resolver import Resolver
+from .scopes import Parameter
+from .syntax import Module
+from .values import Class, External, Function, Made, Value
+
+_LAYERS = frozenset(
+    "Conv2d ConvTranspose2d BatchNorm2d BatchNorm1d GroupNorm InstanceNorm2d Linear Flatten Identity Sequential ModuleList "
+    "ModuleDict Module ReLU ReLU6 LeakyReLU PReLU ELU SELU GELU SiLU Mish Hardswish Hardsigmoid Hardtanh Sigmoid Tanh Softmax "
+    "LogSoftmax Softplus MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d Upsample UpsamplingBilinear2d "
+    "UpsamplingNearest2d PixelShuffle Dropout2d Dropout ZeroPad2d ReflectionPad2d ReplicationPad2d Parameter".split()
+)
+_FUNCTIONS = frozenset(
+    "cat concat stack add sub mul div relu relu_ relu6 leaky_relu elu gelu silu mish hardswish sigmoid tanh softmax "
+    "log_softmax softplus max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d interpolate pad flatten reshape "
+    "mean sum clamp exp log sqrt abs dropout2d dropout conv2d linear chunk split maximum minimum add_ mul_ pow".split()
+)
+_METHODS = (
+    _FUNCTIONS - {"stack", "pad", "cat", "concat", "interpolate", "conv2d", "linear"}
+) | frozenset(
+    "size dim contiguous squeeze unsqueeze detach float expand_as append pop extend items keys values get "
+    "insert type_as".split()
+)
+_CLASSIFIERS = (
+    "resnet",
+    "resnext",
+    "wide_resnet",
+    "vgg",
+    "alexnet",
+    "mobilenet",
+    "efficientnet",
+    "regnet",
+    "mnasnet",
+)
+"""Networks of torchvision that flatten with ``torch.flatten`` and drop out behind it."""
+_LIBRARIES = ("torchvision.", "timm.", "segmentation_models_pytorch.")
+_FIRST_LAYERS = frozenset({"torch.nn.Conv2d", "torch.nn.BatchNorm2d", "torch.nn.ReflectionPad2d"})
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutObstacle(Fact):
+    """Code that knows, or may know, how images lie in memory; ``message`` says which."""
+
+    message: str
+
+
+class LayoutProof:
+    """Answers for one network."""
+
+    def __init__(self, resolver: Resolver, network: Model) -> None:
+        self._resolver = resolver
+        self._network = network
+        self._flat = FlatTrace(resolver)
+        self._networks = Networks(resolver)
+
+    @property
+    def _is_classifier(self) -> bool:
+        return _is_classifier(self._network.library_name)
+
+    def obstacle(self) -> LayoutObstacle | None:
+        """What keeps the images inside the network as they are; None when nothing does."""
+        replaced = self._replaced()
+        if replaced is not None:
+            return replaced
+        if self._network.library_name is not None and not self._network.library_name.startswith(
+            "torch.nn."
+        ):
+            if self._is_classifier:
+                return None
+            why = f"the inside of `{self._network.library_name}` is not known"
+            return LayoutObstacle(self._network.module, self._network.node, why)
+        return next(self._obstacles(), None)
+
+    def _obstacles(self) -> Iterator[LayoutObstacle]:
+        forward = {reached.node for reached in forward_code(self._resolver, [self._network])}
+        for reached in network_code(self._resolver, (self._network,)):
+            node, module = reached.node, reached.module
+            if not isinstance(node, ast.Call):
+                continue
+            why = self._layer(node, module)
+            if why is None and node in forward:
+                why = self._operation(reached, node)
+            if why is not None:
+                yield LayoutObstacle(module, node, why)
+
+    def _replaced(self) -> LayoutObstacle | None:
+        """A part that the script exchanges for one of its own (``model.layer4 = Attention()``)."""
+        for module in self._resolver.project.modules:
+            for statement in module.nodes:
+                if not isinstance(statement, ast.Assign):
+                    continue
+                if any(self._is_part(target, module) for target in statement.targets):
+                    for call in (n for n in ast.walk(statement.value) if isinstance(n, ast.Call)):
+                        names = self._resolver.names(call.func, module)
+                        known = {n for n in names if n.startswith("torch.nn.")}
+                        layers = {n.rpartition(".")[2] for n in known}
+                        if any(
+                            isinstance(v, Class) for v in self._resolver.values(call.func, module)
+                        ):
+                            why = "a part of the network is exchanged for one that is not known"
+                            return LayoutObstacle(module, statement, why)
+                        if not layers <= _LAYERS:
+                            why = f"`nn.{min(layers - _LAYERS)}` is not known to take any memory format"
+                            return LayoutObstacle(module, statement, why)
+        return None
+
+    def _is_part(self, target: ast.expr, module: Module) -> bool:
+        """Whether ``target`` is an attribute of the network, or of a part of it."""
+        if not isinstance(target, ast.Attribute | ast.Subscript):
+            return False
+        base: ast.expr = target
+        while isinstance(base, ast.Attribute | ast.Subscript):
+            base = base.value
+            if any(
+                isinstance(value, Made) and value.call is self._network.node
+                for value in self._resolver.values(base, module)
+            ):
+                return True
+        return False
+
+    def _layer(self, node: ast.Call, module: Module) -> str | None:
+        for name in sorted(self._resolver.names(node.func, module)):
+            package, _, last = name.rpartition(".")
+            if package == "torch.nn" and last[:1].isupper():
+                if last not in _LAYERS:
+                    return f"`nn.{last}` is not known to take any memory format"
+                if last == "Dropout" and not self._follows_linear(node, module):
+                    return "dropout draws its mask in the order of memory"
+            elif name.startswith(_LIBRARIES) and not _is_classifier(name):
+                return f"the inside of `{name}` is not known"
+        return None
+
+    def _follows_linear(self, node: ast.Call, module: Module) -> bool:
+        """Whether a dropout layer stands behind a linear layer of its ``Sequential``, or is called on what is flat."""
+        parent = module.parents.get(node)
+        if isinstance(parent, ast.Call) and node in parent.args:
+            before = parent.args[: parent.args.index(node)]
+            return any(
+                self._resolver.maker_names(layer, module) & {"torch.nn.Linear", "torch.nn.Flatten"}
+                for layer in before
+            )
+        calls = [
+            (reached.node, reached.module)
+            for reached in forward_code(self._resolver, [self._network])
+            if isinstance(reached.node, ast.Call)
+            and any(
+                isinstance(value, Made) and value.call is node
+                for value in self._resolver.values(reached.node.func, reached.module)
+            )
+        ]
+        return bool(calls) and all(
+            call.args and self._flat.shape(call.args[0], where) is Shape.FLAT
+            for call, where in calls
+        )
+
+    def _operation(self, reached: Reached, node: ast.Call) -> str | None:
+        resolver, module = self._resolver, reached.module
+        if self._networks.is_call(node, module) or resolver.callees(node, module):
+            return None
+        names = resolver.names(node.func, module)
+        if names:
+            found = (self._function(name, node, module) for name in sorted(names))
+            return next((why for why in found if why is not None), None)
+        if not isinstance(node.func, ast.Attribute):
+            return f"`{module.code(node.func)}` cannot be followed"
+        if node.func.attr == "view":
+            fails = (
+                "`.view` fails on images laid out channels last (`.flatten` and `.reshape` do not)"
+            )
+            return None if self._may_be_viewed(node.func.value, module) else fails
+        if node.func.attr not in _METHODS:
+            return f"`.{node.func.attr}` is not known to take any memory format"
+        return None
+
+    def _function(self, name: str, node: ast.Call, module: Module) -> str | None:
+        package, _, called = name.rpartition(".")
+        if package == "builtins":
+            return None if hasattr(builtins, called) else f"`{called}` cannot be followed"
+        if called == "dropout":
+            flat = node.args and self._flat.shape(node.args[0], module) is Shape.FLAT
+            return None if flat else "dropout draws its mask in the order of memory"
+        if package in {"math", "torch.nn"} or (name.startswith("torch.") and called in _FUNCTIONS):
+            return None
+        return f"`{name}` is not known to take any memory format"
+
+    def _may_be_viewed(self, node: ast.expr, module: Module) -> bool:
+        is_contiguous = (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "contiguous"
+        )
+        return is_contiguous or self._flat.shape(node, module) is not Shape.UNKNOWN
+
+    # What goes in and what comes out
+
+    def takes_images(self) -> bool:
+        """Whether the network gives its first argument to a two-dimensional convolution as it is."""
+        if self._is_classifier:
+            return True
+        return self._takes_images(
+            Made(self._network.node, self._network.module, self._maker()), set()
+        )
+
+    def _maker(self) -> External | Class:
+        return self._network.cls or External(self._network.library_name or "")
+
+    def _takes_images(self, value: Value, seen: set[ast.AST]) -> bool:
+        if not isinstance(value, Made) or value.call in seen:
+            return False
+        seen = seen | {value.call}
+        if isinstance(value.maker, External):
+            if value.maker.name == "torch.nn.Sequential" and value.call.args:
+                first = value.call.args[0]
+                return all(
+                    self._takes_images(v, seen) for v in self._resolver.values(first, value.module)
+                )
+            return value.maker.name in _FIRST_LAYERS or _is_classifier(value.maker.name)
+        return any(
+            self._gives_on(function, seen)
+            for function in class_attribute(self._resolver, value.maker, "forward")
+            if isinstance(function, Function)
+        )
+
+    def _gives_on(self, forward: Function, seen: set[ast.AST]) -> bool:
+        """Whether ``forward`` calls such a layer on its own first argument."""
+        node = forward.node
+        if not isinstance(node, ast.FunctionDef) or len(node.args.args) < 2:
+            return False
+        given = node.args.args[1].arg
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+            first = call.args[0] if call.args else None
+            if not (isinstance(first, ast.Name) and first.id == given):
+                continue
+            found = forward.module.scope(first).lookup(given)
+            earlier = [
+                binding
+                for binding in (found[1] if found else [])
+                if not isinstance(binding.source, Parameter)
+                and getattr(binding.node, "lineno", 0) < call.lineno
+            ]
+            values = self._resolver.values(call.func, forward.module)
+            if not earlier and values and all(self._takes_images(v, seen) for v in values):
+                return True
+        return False
+
+    def returns_flat(self) -> bool:
+        """Whether what the network returns has no height and width any more."""
+        if self._is_classifier:
+            return True
+        return self._flat_result(Made(self._network.node, self._network.module, self._maker()))
+
+    def _flat_result(self, value: Made) -> bool:
+        if isinstance(value.maker, External):
+            args = value.call.args
+            return value.maker.name == "torch.nn.Sequential" and any(
+                self._resolver.maker_names(layer, value.module) == frozenset({"torch.nn.Flatten"})
+                for layer in args
+            )
+        forwards = [
+            f
+            for f in class_attribute(self._resolver, value.maker, "forward")
+            if isinstance(f, Function) and isinstance(f.node, ast.FunctionDef)
+        ]
+        returned = [
+            (r.value, f.module)
+            for f in forwards
+            for r in ast.walk(f.node)
+            if isinstance(r, ast.Return) and r.value is not None
+        ]
+        return bool(returned) and all(
+            self._flat.shape(r, module) is Shape.FLAT for r, module in returned
+        )
+
+
+def _is_classifier(name: str | None) -> bool:
+    package, _, last = (name or "").rpartition(".")
+    return package == "torchvision.models" and last.startswith(_CLASSIFIERS)

@@ -1,0 +1,358 @@
+"""`channels-last`: networks whose every operation takes either layout, and the many that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+Check = Callable[..., None]
+
+SCRIPT = """\
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import nn
+from torch.utils.data import DataLoader
+
+{network}
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+loader = DataLoader(train_set, batch_size=8, shuffle=True)
+model = {make}
+{move}
+{after}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    x, y = {copy}, y.to(device)
+    {more}
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+NET = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.norm = nn.BatchNorm2d(8)
+        self.pool = nn.AdaptiveAvgPool2d({size})
+        self.drop = nn.Dropout(0.1)
+        self.fc = nn.Linear(8, 10)
+        {layer}
+
+    def forward(self, x):
+        {before}
+        x = F.relu(self.norm(self.conv(x)))
+        {inside}
+        x = self.pool(x)
+        {flatten}
+        return self.fc(self.drop(x))
+"""
+FORMAT = "memory_format=torch.channels_last"
+
+
+def net(
+    size: str = "1",
+    layer: str = "self.act = nn.ReLU()",
+    before: str = "shape = x.size()",
+    inside: str = "x = self.act(x)",
+    flatten: str = "x = torch.flatten(x, 1)",
+) -> str:
+    return NET.format(size=size, layer=layer, before=before, inside=inside, flatten=flatten)
+
+
+def script(**parts: str) -> str:
+    default = {
+        "network": net(),
+        "make": "Net()",
+        "move": "model = model.to(device)",
+        "after": "model.train()",
+        "copy": "x.to(device)",
+        "more": "pass",
+    }
+    return SCRIPT.format(**default | parts)
+
+
+def transformed(**parts: str) -> tuple[str, str]:
+    after = {"move": f"model = model.to(device, {FORMAT})", "copy": f"x.to(device, {FORMAT})"}
+    return script(**parts), script(**parts | after)
+
+
+def test_a_network_of_the_script(check_transformed: Check) -> None:
+    check_transformed(*transformed())
+
+
+@pytest.mark.parametrize(
+    "make", ["torchvision.models.resnet18(num_classes=10)", "torchvision.models.vgg16_bn()"]
+)
+def test_torchvision(check_transformed: Check, make: str) -> None:
+    check_transformed(*transformed(make=make))
+
+
+def test_a_sequential(check_transformed: Check) -> None:
+    make = "nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(8, 10))"
+    check_transformed(*transformed(make=make))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"flatten": "x = x.view(x.size(0), -1)"},
+        {"size": "(1, 1)", "flatten": "x = x.view(-1, 8)"},
+        {"size": "(1, 1)", "flatten": "x = F.relu(x)\n        x = x.view(x.shape[0], -1)"},
+        {"flatten": "x = x.mean(dim=(2, 3))"},
+        {"size": "2", "flatten": "x = x.reshape(x.size(0), -1)"},
+        {"size": "2", "flatten": "x = x.contiguous().view(x.size(0), -1)"},
+        {"inside": "x = torch.cat([x, self.act(x)], 1)"},
+    ],
+)
+def test_what_takes_either_layout(check_transformed: Check, parts: dict[str, str]) -> None:
+    check_transformed(*transformed(network=net(**parts)))
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ({"size": "2", "flatten": "x = x.view(x.size(0), -1)"}, "`.view` fails"),
+        ({"size": "n", "flatten": "x = x.view(x.size(0), -1)"}, "`.view` fails"),
+        ({"inside": "x = x.view(x.size(0), 2, 4, 6, 6)"}, "`.view` fails"),
+        ({"inside": "s = x.view(*x.shape[:1], -1)"}, "`.view` fails"),
+        ({"inside": "s = x.flatten(2).view(x.size(0), -1)"}, "`.view` fails"),
+        ({"inside": "s = x.flatten(0, 1).view(-1)"}, "`.view` fails"),
+        ({"inside": "x = self.drop(x)"}, "order of memory"),
+        ({"inside": "x = F.dropout(x, 0.1, self.training)"}, "order of memory"),
+        ({"inside": "x = x + torch.randn_like(x)"}, "torch.randn_like"),
+        ({"inside": "x = x.as_strided((1, 1), (1, 1))"}, "`.as_strided`"),
+        ({"inside": "x = x.unfold(2, 2, 2)"}, "`.unfold`"),
+        ({"inside": "x = x[::2].resize_(3, 3)"}, "`.resize_`"),
+        ({"inside": "x = squash(x)"}, "squash"),
+        ({"layer": "self.act = nn.Conv3d(1, 1, 3)"}, "nn.Conv3d"),
+        ({"layer": "self.act = nn.Conv1d(1, 1, 3)"}, "nn.Conv1d"),
+        ({"layer": "self.act = nn.LSTM(1, 1)"}, "nn.LSTM"),
+        ({"layer": "self.act = nn.Unflatten(1, (2, 2))"}, "nn.Unflatten"),
+        ({"layer": "self.act = torchvision.models.video.r3d_18()"}, "not known"),
+        ({"before": "x = x.unsqueeze(1)"}, "give its input to a convolution"),
+        ({"before": "x = x.reshape(-1, 1, 28, 28)"}, "give its input to a convolution"),
+    ],
+)
+def test_networks_that_must_not(check_noop: Check, parts: dict[str, str], reason: str) -> None:
+    check_noop(script(network=net(**parts)), reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ({"after": "model.apply(lambda m: None)\nnn.init.normal_(model.conv.weight)"}, "drawn"),
+        ({"after": "for p in model.modules():\n    nn.init.kaiming_normal_(p.weight)"}, "drawn"),
+        ({"after": "model.conv.weight.data.normal_(0, 0.02)"}, "drawn"),
+        ({"after": "model.conv.register_forward_hook(keep)"}, "hook"),
+        ({"after": "model = nn.DataParallel(model)"}, "DataParallel"),
+        ({"after": "torch.onnx.export(model, x, 'model.onnx')"}, "torch.onnx.export"),
+        (
+            {"after": "v = nn.utils.parameters_to_vector(model.parameters())"},
+            "parameters_to_vector",
+        ),
+        ({"more": "x = mix(x, y)"}, "not just a batch"),
+        ({"more": "print(x.view(-1).mean())"}, "`.view`"),
+        ({"more": "norm = sum(p.view(-1).norm() for p in model.parameters())"}, "`.view`"),
+        ({"more": "noise = torch.rand_like(x)"}, "torch.rand_like"),
+        ({"more": "model.cpu()\n    model.to(device)"}, "moved to a device"),
+        ({"copy": "x.type(torch.cuda.FloatTensor)"}, "not copied by"),
+        ({"make": "torchvision.models.segmentation.fcn_resnet50()"}, "not known"),
+        ({"make": "torchvision.models.squeezenet1_0()"}, "not known"),
+    ],
+)
+def test_scripts_that_must_not(check_noop: Check, parts: dict[str, str], reason: str) -> None:
+    check_noop(script(**parts), reason=reason)
+
+
+def test_weights_drawn_by_a_function_after_the_move(check_noop: Check) -> None:
+    network = net() + "\n\ndef init(m):\n    nn.init.normal_(m.weight)\n"
+    check_noop(script(network=network, after="model.apply(init)"), reason="drawn")
+
+
+def test_weights_drawn_before_the_move(check_transformed: Check) -> None:
+    network = net() + "\n\ndef init(m):\n    nn.init.normal_(m.weight)\n"
+    make = "Net()\nmodel.apply(init)"
+    check_transformed(*transformed(network=network, make=make))
+
+
+def test_labels_and_predictions_may_be_viewed(check_transformed: Check) -> None:
+    check_transformed(*transformed(more="hits = model(x).argmax(1).eq(y.view(-1))"))
+
+
+def test_outputs_that_are_images_may_not(check_noop: Check) -> None:
+    make = "nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())"
+    check_noop(script(make=make, more="flat = model(x).view(-1)"), reason="`.view`")
+
+
+def test_a_loss_of_the_script_that_views_images(check_noop: Check) -> None:
+    network = """\
+class Dice(nn.Module):
+    def forward(self, p, y):
+        return (p.view(-1) * y.view(-1)).sum()
+"""
+    source = script(network=network, make="nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())")
+    source = source.replace("F.cross_entropy(model(x), y)", "Dice()(model(x), y)")
+    check_noop(source, reason="`.view`")
+
+
+def test_a_loss_of_the_script_on_flat_outputs(check_transformed: Check) -> None:
+    network = (
+        net()
+        + """
+class Loss(nn.Module):
+    def forward(self, p, y):
+        return (p.view(-1) * y.view(-1)).sum()
+"""
+    )
+    before, after = (
+        text.replace("F.cross_entropy(model(x), y)", "Loss()(model(x), y)")
+        for text in transformed(network=network)
+    )
+    check_transformed(before, after)
+
+
+def test_an_optimizer_of_the_script_that_views_weights(check_noop: Check) -> None:
+    network = (
+        net()
+        + """
+class Normalized(torch.optim.SGD):
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad /= p.view(-1).norm()
+"""
+    )
+    source = script(network=network).replace("torch.optim.SGD(model", "Normalized(model")
+    check_noop(source, reason="`.view`")
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ("model.layer4 = Attention()", "exchanged"),
+        ("model.avgpool = nn.Unfold(3)", "nn.Unfold"),
+        ("model.layer1[0].conv1 = Attention()", "exchanged"),
+    ],
+)
+def test_parts_exchanged(check_noop: Check, part: str, reason: str) -> None:
+    network = "class Attention(nn.Module):\n    def forward(self, x):\n        return x.view(2)\n"
+    make = f"torchvision.models.resnet18()\n{part}"
+    check_noop(script(network=network, make=make), reason=reason)
+
+
+def test_a_head_exchanged(check_transformed: Check) -> None:
+    make = "torchvision.models.resnet18()\nmodel.fc = nn.Linear(512, 10)"
+    check_transformed(*transformed(make=make))
+
+
+def test_in_float32_it_seldom_pays(check_noop: Check) -> None:
+    source = script().replace('torch.autocast("cuda", dtype=torch.bfloat16)', "open('log')")
+    check_noop(source, reason="float32")
+
+
+def test_with_autocast_it_follows(rewrite: Callable[..., object]) -> None:
+    source = script().replace(
+        '    with torch.autocast("cuda", dtype=torch.bfloat16):\n        loss', "    loss"
+    )
+    result = rewrite(source, ["autocast", "channels-last"])
+    names = {c.transform for file in result.files for c in file.changes}  # type: ignore[attr-defined]
+    assert names == {"autocast", "channels-last"}
+
+
+def test_cuda_methods_and_an_alias(check_transformed: Check) -> None:
+    before, _ = transformed(move="model.cuda()", copy="x.cuda(non_blocking=True)")
+    before = before.replace("import torch\n", "import torch as th\n").replace("torch.", "th.")
+    before = before.replace("import th.nn.functional", "import torch.nn.functional")
+    before = before.replace("from th.utils", "from torch.utils")
+    format_ = "memory_format=th.channels_last"
+    after = before.replace("model.cuda()", f"model.cuda().to({format_})")
+    after = after.replace("non_blocking=True)", f"non_blocking=True, {format_})")
+    check_transformed(before, after)
+
+
+def test_network_loop_and_evaluation_in_several_files(check_transformed: Check) -> None:
+    train = """\
+        import torch
+        from torch.utils.data import DataLoader
+        from data import train_set, test_set
+        from engine import train, test
+        from model import Net
+
+        device = "cuda"
+        model = Net().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        train(model, DataLoader(train_set, batch_size=8), optimizer, device)
+        test(model, DataLoader(test_set, batch_size=8), device)
+    """
+    model = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n" + net()
+    engine = """\
+        import torch
+        import torch.nn.functional as F
+
+
+        def train(model, loader, optimizer, device):
+            for batch in loader:
+                x = batch["image"].to(device)
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = F.cross_entropy(model(x), batch["label"].to(device))
+                loss.backward()
+                optimizer.step()
+
+
+        def test(model, loader, device):
+            model.eval()
+            with torch.no_grad():
+                for batch in loader:
+                    print(model(batch["image"].to(device)))
+    """
+    files = {"train.py": train, "model.py": model, "engine.py": engine}
+    after = {
+        "train.py": train.replace("Net().to(device)", f"Net().to(device, {FORMAT})"),
+        "model.py": model,
+        "engine.py": engine.replace('["image"].to(device)', f'["image"].to(device, {FORMAT})'),
+    }
+    check_transformed(files, after)
+
+
+def test_two_networks(check_noop: Check) -> None:
+    source = script(network=net() + "\nother = Net().to(device)", more="z = other(x)")
+    check_noop(source, reason="several networks")
+
+
+def test_linear_networks_say_nothing(check_noop: Check) -> None:
+    check_noop(script(make="nn.Sequential(nn.Flatten(), nn.Linear(8, 10))"))
+
+
+def test_a_script_that_chooses_formats(check_noop: Check) -> None:
+    check_noop(script(move=f"model.to({FORMAT})\nmodel.to(device)"))
+
+
+@pytest.mark.torch
+def test_verified(check_verified: Check) -> None:
+    check_verified(
+        """\
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+
+        torch.manual_seed(0)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        data = TensorDataset(torch.randn(20, 3, 8, 8), torch.randint(2, (20,)))
+        loader = DataLoader(data, batch_size=8, shuffle=True)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
+                    loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+                loss.backward()
+                optimizer.step()
+        """
+    )

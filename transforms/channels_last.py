@@ -1,0 +1,144 @@
+"""Lays convolutional networks and their images out channels last: `memory_format=torch.channels_last`.
+
+Tensor cores compute convolutions on images whose channels lie next to each other. In the usual layout cuDNN transposes
+before and after such a kernel; laid out channels last, every layer passes on what the next one wants. Shapes, indices
+and values stay what they are, only the order in memory changes, so results differ by rounding. Checkpoints hold the same names
+and shapes: weights saved in one layout load into the other.
+
+It pays in half precision. In float32 it often makes no difference, or a slower one, so it is written only where the
+training step runs under autocast (`autocast` runs first). The network gets the format where it is moved to the device, a batch
+where it is copied there.
+
+Applied to networks of which every operation is known: convolutions, norms, pooling, activations, concatenation,
+interpolation, linear layers behind a `flatten`, and torchvision's classifiers. Left alone: `.view` on images, which fails in this
+layout (`.flatten(1)` does not), unless they are pooled to 1x1; dropout of single pixels and noise drawn by `randn_like`, whose order is that
+of memory; weights drawn after the network was moved; several networks in one step; inputs that are changed between copy and
+network; `DataParallel`, hooks, scripting and export; 1-D and 3-D convolutions.
+
+Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html and
+https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch-memory-format
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from ..optimizer.analysis.facts import Fact, seen_at
+from ..optimizer.analysis.layout_neutral import LayoutObstacle
+from ..optimizer.analysis.memory_formats import ChannelsLast, channels_last
+from ..optimizer.analysis.precision import find_frameworks, under_autocast
+from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.steps import StepCode
+from ..optimizer.analysis.syntax import Module
+from ..optimizer.options import Options, Tier
+from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
+from .base import Change, Example, Skip, Stage, Transform
+
+
+class ChannelsLastFormat(Transform):
+    name: ClassVar[str] = "channels-last"
+    tier: ClassVar[Tier] = Tier.NUMERIC
+    stage: ClassVar[Stage] = Stage.MEMORY_FORMAT
+    example: ClassVar[Example] = Example(
+        before="""
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from torchvision import models
+            from data import train_set
+
+            loader = DataLoader(train_set, batch_size=64, shuffle=True)
+            model = models.resnet50(num_classes=10).to("cuda")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            for images, labels in loader:
+                images, labels = images.to("cuda"), labels.to("cuda")
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = nn.functional.cross_entropy(model(images), labels)
+                loss.backward()
+                optimizer.step()
+        """,
+        after="""
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from torchvision import models
+            from data import train_set
+
+            loader = DataLoader(train_set, batch_size=64, shuffle=True)
+            model = models.resnet50(num_classes=10).to("cuda", memory_format=torch.channels_last)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            for images, labels in loader:
+                images, labels = images.to("cuda", memory_format=torch.channels_last), labels.to("cuda")
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = nn.functional.cross_entropy(model(images), labels)
+                loss.backward()
+                optimizer.step()
+        """,
+    )
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        steps = [step for step in script.step_code if script.runs(step)]
+        if not steps or any("channels_last" in module.source.text for module in script.modules):
+            return
+        found = channels_last(script, steps)
+        if found is None:
+            return
+        refusal = _refusal(script, options, steps)
+        if refusal is None and isinstance(found, ChannelsLast):
+            yield self._laid_out(found)
+            return
+        reason = refusal or found
+        assert not isinstance(reason, ChannelsLast)
+        yield self.skip(steps[0].path, steps[0].backwards[0].span, _said(reason, steps[0]))
+
+    def _laid_out(self, found: ChannelsLast) -> Change:
+        edits = [*_moved(found.move.module, found.move.node)]
+        for copy in found.copies:
+            edits += _with_format(copy.module, copy.node)
+        network = found.move.module.code(found.move.node.func.value)  # type: ignore[attr-defined]
+        return self.change(
+            found.move.path,
+            found.move.span,
+            f"`{network.splitlines()[0]}` and its batches are laid out channels last",
+            "every operation of the network takes either layout, and the step runs under autocast",
+            tuple(dict.fromkeys(edits)),
+        )
+
+
+def _moved(module: Module, call: ast.Call) -> list[FileEdit]:
+    """The move of a network: ``cuda()`` of a module takes no memory format."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "to":
+        return _with_format(module, call)
+    format_ = reference(module, "torch.channels_last")
+    code = f"{module.code(call)}.to(memory_format={format_.code})"
+    return [*format_.edits, FileEdit(module.path, ReplaceExpression(module.span(call), code))]
+
+
+def _with_format(module: Module, call: ast.Call) -> list[FileEdit]:
+    format_ = reference(module, "torch.channels_last")
+    edit = SetArgument(module.span(call), "memory_format", format_.code)
+    return [*format_.edits, FileEdit(module.path, edit)]
+
+
+def _refusal(script: TrainingScript, options: Options, steps: list[StepCode]) -> str | None:
+    if not script.targets_cuda(options):
+        return "the script does not use a GPU"
+    frameworks = find_frameworks(script.resolver)
+    if frameworks:
+        return f"{frameworks[0].framework} runs the step in its own way"
+    if not all(under_autocast(script.resolver, step) for step in steps):
+        return "the step runs in float32, where the format seldom pays"
+    return None
+
+
+def _said(reason: Fact | str, step: StepCode) -> str:
+    if isinstance(reason, LayoutObstacle):
+        return f"not laid out channels last: {reason.message}{seen_at(reason, step)}"
+    return f"not laid out channels last: {reason}"
