@@ -55,10 +55,10 @@ class ChannelsLastFormat(Transform):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
             for images, labels in loader:
-                images, labels = images.to("cuda"), labels.to("cuda")
+                images = images.to("cuda")
                 optimizer.zero_grad()
                 with torch.autocast("cuda", dtype=torch.bfloat16):
-                    loss = nn.functional.cross_entropy(model(images), labels)
+                    loss = nn.functional.cross_entropy(model(images), labels.to("cuda"))
                 loss.backward()
                 optimizer.step()
         """,
@@ -74,10 +74,10 @@ class ChannelsLastFormat(Transform):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
             for images, labels in loader:
-                images, labels = images.to("cuda", memory_format=torch.channels_last), labels.to("cuda")
+                images = images.to("cuda", memory_format=torch.channels_last)
                 optimizer.zero_grad()
                 with torch.autocast("cuda", dtype=torch.bfloat16):
-                    loss = nn.functional.cross_entropy(model(images), labels)
+                    loss = nn.functional.cross_entropy(model(images), labels.to("cuda"))
                 loss.backward()
                 optimizer.step()
         """,

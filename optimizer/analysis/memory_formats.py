@@ -51,6 +51,11 @@ _HOOKS = frozenset(
 )
 
 
+_MAKERS = frozenset(
+    f"torch.{name}"
+    for name in "tensor zeros ones full empty arange linspace eye from_numpy".split()
+)
+_ARITHMETIC = frozenset("float half bfloat16 div div_ mul mul_ sub sub_ add add_ clamp".split())
 _WEIGHTS = frozenset(
     "weight grad param_groups parameters named_parameters state_dict modules".split()
 )
@@ -216,6 +221,8 @@ class _Search:
                     continue
                 if isinstance(call.func, ast.Attribute) and call.func.attr in _LAYOUT_METHODS:
                     receiver = call.func.value
+                    if self._is_new(receiver, module):
+                        continue
                     if self._flat.shape(receiver, module) is Shape.FLAT:
                         continue
                     if not flat or self._is_image_or_weight(receiver, module, calls, set()):
@@ -226,6 +233,13 @@ class _Search:
                         why = f"`{name}` draws in the order of memory"
                         return LayoutObstacle(module, call, why)
         return None
+
+    def _is_new(self, node: ast.expr, module: Module) -> bool:
+        """Whether ``node`` makes a tensor, in the usual format (``torch.tensor(mean).view(3, 1, 1)``)."""
+        if not isinstance(node, ast.Call):
+            return False
+        names = self._resolver.names(node.func, module)
+        return bool(names) and names <= _MAKERS
 
     def _is_image_or_weight(
         self, node: ast.expr, module: Module, copies: set[ast.Call], seen: set[ast.AST]
@@ -239,13 +253,15 @@ class _Search:
                 return True
             if isinstance(inner, ast.Name) and any(
                 self._is_image_or_weight(source, where, copies, seen)
-                for source, where in self._sources(inner, module)
+                for source, where in self._sources(inner, module, iterated=True)
             ):
                 return True
         return False
 
-    def _sources(self, node: ast.Name, module: Module) -> Iterator[tuple[ast.expr, Module]]:
-        """The expressions a name gets its value from."""
+    def _sources(
+        self, node: ast.Name, module: Module, *, iterated: bool
+    ) -> Iterator[tuple[ast.expr, Module]]:
+        """The expressions a name gets its value from, those it iterates only when asked for."""
         scope = module.scope(node)
         found = scope.lookup(node.id)
         if found is None:
@@ -254,7 +270,7 @@ class _Search:
             match binding.source:
                 case Assigned(value, path):
                     yield _part(value, path), module
-                case Iterated(iterable):
+                case Iterated(iterable) if iterated:
                     yield iterable, module
                 case Parameter(function) if not isinstance(function, ast.Lambda):
                     for site in self._resolver.call_sites(function):
@@ -299,9 +315,9 @@ class _Search:
                 called = models_in(self._resolver, self._resolver.values(call.func, module))
                 if not any(model.node is network.node for model in called):
                     continue
-                copies = self._copied(call.args[0], module, set()) if call.args else None
-                known = [by_node[c] for c in copies or () if c in by_node]
-                if not known and call in training:
+                copies = self._copied(call.args[0], module, set()) if call.args else set[ast.Call]()
+                known = [by_node[c] for c in copies if c in by_node]
+                if call in training and (not known or len(known) < len(copies)):
                     return "what goes into the network is not just a batch copied to the device"
                 found |= dict.fromkeys(known)
         usable = [c for c in found if c.method in {"to", "cuda"}]
@@ -310,18 +326,40 @@ class _Search:
         return tuple(usable)
 
     def _copied(self, node: ast.expr, module: Module, seen: set[ast.AST]) -> set[ast.Call]:
-        """The calls whose result ``node`` is."""
+        """The calls whose result ``node`` is, but for arithmetic that keeps the format (``images.float() / 255``)."""
         if node in seen:
             return set()
         seen.add(node)
-        if isinstance(node, ast.Call):
-            return {node}
-        if not isinstance(node, ast.Name):
-            return set()
-        calls: set[ast.Call] = set()
-        for source, where in self._sources(node, module):
-            calls |= self._copied(source, where, seen)
-        return calls
+        match node:
+            case ast.BinOp(left=left):
+                return self._copied(left, module, seen)
+            case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in _ARITHMETIC:
+                return self._copied(value, module, seen)
+            case ast.Call():
+                returned = self._returned(node, module)
+                if returned is None:
+                    return {node}
+                return self._copied(returned[0], returned[1], seen)
+            case ast.Name():
+                calls: set[ast.Call] = set()
+                for source, where in self._sources(node, module, iterated=False):
+                    calls |= self._copied(source, where, seen)
+                return calls
+            case _:
+                return set()
+
+    def _returned(self, call: ast.Call, module: Module) -> tuple[ast.expr, Module] | None:
+        """What the script's function behind ``call`` returns, when that is all it does (``normalize(images)``)."""
+        callees = self._resolver.callees(call, module)
+        if len(callees) != 1 or not isinstance(callees[0].node, ast.FunctionDef):
+            return None
+        match callees[0].node.body:
+            case [*before, ast.Return(value=ast.expr() as value)] if all(
+                isinstance(statement, ast.Assign) for statement in before
+            ):
+                return value, callees[0].module
+            case _:
+                return None
 
 
 def _part(value: ast.expr, path: tuple[int | str, ...]) -> ast.expr:

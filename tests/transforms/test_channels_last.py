@@ -320,6 +320,31 @@ def test_network_loop_and_evaluation_in_several_files(check_transformed: Check) 
     check_transformed(files, after)
 
 
+def test_images_normalized_on_the_device(check_transformed: Check) -> None:
+    network = (
+        net()
+        + """
+
+def normalize(images):
+    return images.float().div_(255)
+"""
+    )
+    before, after = (
+        text.replace("    x, y = ", "    x, y = normalize(").replace(", y.to", "), y.to")
+        for text in transformed(network=network)
+    )
+    check_transformed(before, after)
+
+
+def test_several_crops_of_an_image(check_noop: Check) -> None:
+    check_noop(script(more="x = x.flatten(0, 1)"), reason="not just a batch")
+
+
+def test_images_changed_in_one_branch(check_noop: Check) -> None:
+    check_noop(script(more="x = mix(x) if mixing else x"), reason="not just a batch")
+    check_noop(script(more="if mixing: x = mix(x)"), reason="not just a batch")
+
+
 def test_two_networks(check_noop: Check) -> None:
     source = script(network=net() + "\nother = Net().to(device)", more="z = other(x)")
     check_noop(source, reason="several networks")

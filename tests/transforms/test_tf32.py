@@ -188,6 +188,12 @@ def test_precision_matters(check_noop: Check, more: str, reason: str) -> None:
     check_noop(script(more=more), reason=reason)
 
 
+def test_sums_in_float64_are_book_keeping(check_transformed: Check) -> None:
+    more = "total += loss.detach().double() * 3"
+    after = 'torch.manual_seed(0)\ntorch.set_float32_matmul_precision("high")'
+    check_transformed(script(more=more), script(after, more=more))
+
+
 def test_lbfgs(check_noop: Check) -> None:
     check_noop(script(optimizer="LBFGS"), reason="LBFGS")
 
