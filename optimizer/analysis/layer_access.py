@@ -204,7 +204,10 @@ def _runs_an_element(resolver: Resolver, call: ast.Call, module: Module) -> bool
             isinstance(source, Iterated) for source in sources
         )
     else:
-        if isinstance(func, ast.Call) and _looks_up(resolver, func, module):
+        if isinstance(func, ast.Call) and (
+            _looks_up(resolver, func, module)
+            or "builtins.next" in resolver.names(func.func, module)
+        ):
             return True
         is_taken = isinstance(func, ast.Subscript)
     return is_taken and any(_may_hold_layers(v) for v in resolver.values(func, module))
@@ -222,8 +225,9 @@ def _may_hold_layers(value: Value) -> bool:
     if not isinstance(value, Element):
         return isinstance(value, Unknown)
     if isinstance(value.of, Made) and isinstance(value.of.maker, External):
-        # A layer in one of these is not known to come behind another.
-        return value.of.maker.name not in {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
+        # A layer in one of these is not known to come behind another; what lies deeper may be.
+        is_list = value.of.maker.name in {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
+        return not is_list or len(value.path) > 1
     return True
 
 

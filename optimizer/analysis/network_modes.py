@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .classes import class_attribute
+from .composition import composed_of
 from .facts import Fact, Loop, LoopKind, Model
 from .forward_code import layer_classes
 from .models import models_in
 from .reach import lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .syntax import LoopNode, Module
-from .values import External, Function
+from .values import External, Function, Made
 
 
 class Mode(Enum):
@@ -41,11 +42,16 @@ class ModeSlip(Fact):
     obstacle: str | None
 
 
+_FRAMEWORKS = frozenset(
+    "lightning pytorch_lightning ignite fastai catalyst mmengine mmcv composer skorch".split()
+)
 _DEPENDENT = ("BatchNorm", "Dropout", "SyncBatchNorm", "Transformer", "AlphaDropout", "RReLU")
 
 
 def find_mode_slips(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[ModeSlip, ...]:
     """Evaluation loops that run a network in train mode, and training loops that do not go back to it."""
+    if any(_imports_framework(module) for module in resolver.project.modules):
+        return ()
     kinds = {LoopKind.EVALUATION: Mode.EVAL, LoopKind.TRAINING: Mode.TRAIN}
     trained_loaders = {
         loader.node for loop in loops if loop.kind is LoopKind.TRAINING for loader in loop.loaders
@@ -69,6 +75,19 @@ def find_mode_slips(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[ModeSl
             if slip is not None:
                 found.append(slip)
     return tuple(found)
+
+
+def _imports_framework(module: Module) -> bool:
+    """Whether a library that runs training loops, and sets the modes for them, is used."""
+    for node in module.nodes:
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        if any(name.partition(".")[0] in _FRAMEWORKS for name in names):
+            return True
+    return False
 
 
 def _slip(
@@ -260,7 +279,14 @@ class _History:
         if all(isinstance(value, External) for value in values):
             return False
         models = models_in(self._resolver, values)
-        return not models or any(model.node is self._model.node for model in models)
+        if not models or any(model.node is self._model.node for model in models):
+            return True
+        # A network that is made inside of another, or given to it, has the mode of the whole.
+        made_inside = self._model.module.enclosing_class(self._model.node) is not None
+        return made_inside or any(
+            isinstance(part, Made) and part.call is self._model.node
+            for part in composed_of(self._resolver, values)
+        )
 
     def is_repeated(self, node: ast.AST, module: Module) -> bool:
         """Whether a loop runs ``node`` again, directly or through calls."""

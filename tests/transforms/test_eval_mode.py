@@ -212,6 +212,35 @@ def test_another_network_is_set(check_transformed: Check) -> None:
     check_transformed(before, after)
 
 
+def test_whole_of_which_it_is_a_part(check_noop: Check) -> None:
+    whole = "\nwhole = nn.Sequential(nn.Identity(), model)\n"
+    text = functions(True, True, head=HEAD + whole)
+    check_noop(text.replace("    model.eval()", "    whole.eval()"))
+
+
+def test_part_of_a_network(check_noop: Check) -> None:
+    own = dedent("""
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(10, 2), nn.Dropout())
+
+            def forward(self, x):
+                return self.body(x)
+
+
+        net = Net()
+        net.eval()
+        for x, y in test_loader:
+            print(net.body(x))
+    """)
+    check_noop(HEAD + own)
+
+
+def test_framework_sets_the_modes(check_noop: Check) -> None:
+    check_noop("import pytorch_lightning as pl\n" + functions(True, False))
+
+
 def test_own_train_method(check_noop: Check) -> None:
     head = HEAD.replace("model = nn.Sequential(", "model = Net(").replace(
         "model =",

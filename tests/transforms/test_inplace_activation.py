@@ -192,6 +192,12 @@ def test_list_that_is_built_in_a_loop(check_transformed: Check) -> None:
         BLOCKS + "for i, layer in enumerate(net):\n    x = layer(x)\n",
         BLOCKS + "outputs = [layer(x) for layer in net]\n",
         BLOCKS + "half = nn.Sequential(*list(net.children())[:2])\n",
+        BLOCKS
+        + "nets = nn.ModuleList([net])\nfor n in nets:\n    for layer in n:\n        x = layer(x)\n",
+        BLOCKS + "nets = nn.ModuleList([net])\nx = nets[0][1](x)\n",
+        BLOCKS + "x = next(iter(net))(x)\n",
+        BLOCKS + "layers = list(net)\nx = layers[0](x)\n",
+        BLOCKS + "def run(n, x):\n    for layer in n:\n        x = layer(x)\n\nrun(net, 1)\n",
         BLOCKS + "net[0] = nn.Identity()\n",
         BLOCKS + "net.insert(1, nn.Sigmoid())\n",
         BLOCKS + "first = net._modules['0']\n",
@@ -199,6 +205,11 @@ def test_list_that_is_built_in_a_loop(check_transformed: Check) -> None:
 )
 def test_list_or_sequence_that_is_taken_apart(check_noop: Check, text: str) -> None:
     check_noop(IMPORTS + text, reason="in-place")
+
+
+def test_lists_of_sequences_are_run_whole(check_transformed: Check) -> None:
+    text = IMPORTS + BLOCKS + "nets = nn.ModuleList([net])\nfor n in nets:\n    x = n(x)\n"
+    check_transformed(text, text.replace("LeakyReLU(0.2)", "LeakyReLU(0.2, inplace=True)"))
 
 
 def test_initialization_takes_nothing_apart(check_transformed: Check) -> None:
