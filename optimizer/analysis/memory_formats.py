@@ -353,6 +353,9 @@ class _Search:
         callees = self._resolver.callees(call, module)
         if len(callees) != 1 or not isinstance(callees[0].node, ast.FunctionDef):
             return None
+        if any(copy.function is callees[0].node for copy in self._script.batch_copies):
+            # It may copy labels as well, which have no channels.
+            return None
         match callees[0].node.body:
             case [*before, ast.Return(value=ast.expr() as value)] if all(
                 isinstance(statement, ast.Assign) for statement in before

@@ -336,6 +336,34 @@ def normalize(images):
     check_transformed(before, after)
 
 
+def test_a_function_that_copies_images_and_labels(check_noop: Check) -> None:
+    network = (
+        net()
+        + """
+
+def on_device(t):
+    return t.to(device)
+"""
+    )
+    source = script(network=network).replace(
+        "x.to(device), y.to(device)", "on_device(x), on_device(y)"
+    )
+    check_noop(source, reason="not just a batch")
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        "x, y = [t.to(device) for t in (x, y)]",
+        "x, y = (t.to(device) for t in (x, y))",
+        "x, y = map(lambda t: t.to(device), (x, y))",
+    ],
+)
+def test_images_and_labels_copied_by_one_expression(check_noop: Check, copy: str) -> None:
+    source = script().replace("x, y = x.to(device), y.to(device)", copy)
+    check_noop(source, reason="not just a batch")
+
+
 def test_several_crops_of_an_image(check_noop: Check) -> None:
     check_noop(script(more="x = x.flatten(0, 1)"), reason="not just a batch")
 
