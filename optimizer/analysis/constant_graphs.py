@@ -7,10 +7,11 @@ the same in every step when no branch, and no loop of varying length, decides wh
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Iterator
 
 from .facts import Model
-from .forward_code import forward_code
+from .forward_code import forward_code, layer_classes
 from .gradient_clearing import cleared_by
 from .gradients import Gradients
 from .networks import Networks
@@ -19,14 +20,15 @@ from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .steps import StepCode
 from .syntax import Module
-from .values import Class, External, Function, Instance, Made
+from .values import Class, Display, External, Function, Instance, Made
 
 _CHOOSE = frozenset(
     "builtins.getattr builtins.max builtins.min builtins.next builtins.sorted builtins.filter random.choice "
     "random.choices random.sample torch.set_grad_enabled".split()
 )
 _SKIPS_CLUSTERS = "AdaptiveLogSoftmaxWithLoss"
-_PACKAGES = frozenset("torch torchvision builtins math numpy typing".split())
+_PACKAGES = frozenset({"torch", "torchvision", "numpy"}) | sys.stdlib_module_names
+_CONTAINERS = frozenset({"torch.nn.Sequential", "torch.nn.ModuleList"})
 
 
 def varying_graph(resolver: Resolver, step: StepCode, networks: Iterable[Model]) -> Obstacle | None:
@@ -45,7 +47,7 @@ def varying_graph(resolver: Resolver, step: StepCode, networks: Iterable[Model])
         why = _varies(resolver, reached.node, reached.module)
         if why is not None:
             return Obstacle(reached.module, _located(reached), why)
-    return None
+    return _foreign_parts(resolver, networks)
 
 
 def _loss_code(resolver: Resolver, step: StepCode) -> Iterator[Reached]:
@@ -62,6 +64,35 @@ def _loss_code(resolver: Resolver, step: StepCode) -> Iterator[Reached]:
                     yield from reached_nodes(resolver, [statement], step.module)
     for backward in step.backwards:
         yield from reached_nodes(resolver, [backward.loss], step.module)
+
+
+def _foreign_parts(resolver: Resolver, networks: Iterable[Model]) -> Obstacle | None:
+    """A part of ``networks``, however deep in containers, of which it is not known what it runs."""
+    roots: list[tuple[ast.AST, Module]] = [(n.node, n.module) for n in networks]
+    roots += [(cls.node, cls.module) for cls in layer_classes(resolver, networks)]
+    for root, module in roots:
+        for call in ast.walk(root):
+            if not isinstance(call, ast.Call):
+                continue
+            names = resolver.names(call.func, module)
+            held = _held(call) if names & _CONTAINERS else []
+            unknown = not all(
+                isinstance(value, Made | Display)
+                for part in held
+                for value in resolver.values(part, module)
+            )
+            if unknown or any(name.partition(".")[0] not in _PACKAGES for name in names):
+                why = f"what all layers of `{module.code(call.func)}` run is not known"
+                return Obstacle(module, call, why)
+    return None
+
+
+def _held(container: ast.Call) -> list[ast.expr]:
+    """The layers written out in the arguments of ``container``."""
+    parts: list[ast.expr] = []
+    for argument in container.args:
+        parts += argument.elts if isinstance(argument, ast.List) else [argument]
+    return [part for part in parts if not isinstance(part, ast.Starred)]
 
 
 def _is_plain_library_network(name: str) -> bool:

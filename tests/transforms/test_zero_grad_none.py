@@ -146,6 +146,9 @@ def forward(code: str) -> str:
             NETWORK.replace("model.parameters(), lr", "list(model.parameters()) + list(Net().parameters()), lr"),
             "one network",
         ),
+        (NETWORK.replace("model = Net()", "model = nn.Sequential(Net(), timm.Head())"), "not known"),
+        (NETWORK.replace("[nn.Linear(8, 8), ", "[timm.Head(8, 8), "), "not known"),
+        (NETWORK.replace("nn.Linear(8, 2)\n", "nn.Sequential(head)\n"), "not known"),
         (NETWORK.replace("model = Net()", "model = timm.create_model('x')"), "`timm.create_model`"),
     ],
 )  # fmt: skip
