@@ -44,6 +44,7 @@ from .seeding import Seeding, find_seeding
 from .steps import EvaluationCode, StepCode, find_evaluation_code, find_step_code
 from .syntax import FunctionNode, Module
 from .tensor_aliases import TensorAlias, find_tensor_aliases
+from .training_arguments import HuggingFaceUse
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +135,10 @@ class TrainingScript:
     def loop_plans(self) -> tuple[LoopPlan, ...]:
         """The loops over steps that ask the device for numbers, and which of these can wait."""
         return plan_loops(self.resolver, self.loops, self.loaders)
+
+    @cached_property
+    def hugging_face(self) -> HuggingFaceUse:
+        return HuggingFaceUse(self.resolver)
 
     @cached_property
     def lightning(self) -> LightningUse:

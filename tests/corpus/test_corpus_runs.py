@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import math
 import os
 import re
@@ -20,6 +21,8 @@ tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else 
 CORPUS = Path(__file__).parents[2] / "corpus"
 SCRIPTS = (
     "gan_flat",
+    "hf_classifier",
+    "lightning_vae",
     "gpt_lm",
     "mlp_many_steps",
     "multi_file",
@@ -36,6 +39,8 @@ ENTRIES = ("train.py", "expert.py")
 # every other one, the others once per epoch.
 TRAINING_LOSS = {
     "gan_flat": r"D loss: (\S+)\]",
+    "hf_classifier": r"train loss (\S+)",
+    "lightning_vae": r"train loss (\S+)",
     "gpt_lm": r"iter \d+: loss ([^\s,]+)",
     "mlp_many_steps": r"train loss ([^\s,]+)",
     "multi_file": r"train_loss (\S+)",
@@ -48,6 +53,8 @@ TRAINING_LOSS = {
 }
 OUTPUTS = {
     "gan_flat": ("generator.pth", "images/0.png"),
+    "hf_classifier": ("classifier.pt",),
+    "lightning_vae": ("vae.pt",),
     "gpt_lm": ("gpt_lm.pt",),
     "mlp_many_steps": ("mlp.pt",),
     "multi_file": ("checkpoint.pt",),
@@ -63,7 +70,7 @@ TRANSFORM_NAMES = frozenset(
     dataloader-workers main-guard pin-memory non-blocking ram-dataset gpu-normalize drop-last device-construction
     defer-sync empty-cache hot-loop-profiler no-grad eval-mode functional-dropout autocast deprecated-amp tf32
     cudnn-benchmark channels-last compile fused-optimizer inplace-activation forward-lifetimes zero-grad-none
-    gradient-accumulation ddp
+    gradient-accumulation ddp lightning-trainer hf-trainer
     """.split()
 )
 
@@ -120,6 +127,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Run]:
         return Run(process.stdout, folder, files_in(data))
 
     def run_once(script: str, entry: str) -> Run:
+        for package in manifest(script).get("requires", ()):
+            if importlib.util.find_spec(package) is None:
+                pytest.skip(f"{package} is not installed")
         if entry == "expert.py":
             run_once(script, "train.py")
         if (script, entry) not in finished:
@@ -199,7 +209,7 @@ def test_expert_writes_the_same_checkpoint(run: Callable[[str, str], Run], scrip
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_manifest(script: str) -> None:
     facts = manifest(script)
-    assert set(facts) == {"limited_by", "tier", "cpu", "gpu", "expert"}
+    assert set(facts) - {"requires"} == {"limited_by", "tier", "cpu", "gpu", "expert"}
     assert facts["tier"] in {"exact", "numeric", "semantic"}
     assert set(facts["cpu"]) == set(facts["gpu"]) == {"args"}
     assert all(

@@ -1,0 +1,218 @@
+"""``TrainingArguments`` of the Hugging Face Trainer."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.options import AmpDtype, Target
+
+Check = Callable[..., None]
+
+HEAD = """\
+import torch
+from transformers import AutoModel, HfArgumentParser, Trainer, TrainingArguments
+from data import train_set, test_set
+
+"""
+RUN = "Trainer(model, args, train_dataset=train_set).train()\n"
+BF16 = "bf16=torch.cuda.is_bf16_supported(including_emulation=False)"
+WORKERS = "dataloader_num_workers=2"
+FUSED = 'optim="adamw_torch_fused"'
+
+
+def script(arguments: str, more: str = "", head: str = HEAD) -> str:
+    return f"{head}{more}args = TrainingArguments({arguments})\n{RUN}"
+
+
+def check(rewrite: Callable[..., object], before: str, after: str, **options: object) -> list[str]:
+    result = rewrite(before, ["hf-trainer"], **options)
+    (file,) = [f for f in result.files if f.path.name == "train.py"]  # type: ignore[attr-defined]
+    assert not file.errors
+    assert ast.unparse(ast.parse(file.text)) == ast.unparse(ast.parse(after))
+    assert not rewrite(file.text, ["hf-trainer"], **options).files[0].changes  # type: ignore[attr-defined]
+    return [found.message for found in (*file.skips, *file.changes)]
+
+
+@pytest.mark.parametrize(
+    ("before", "added", "options"),
+    [
+        ("'out'", [BF16, WORKERS, FUSED.replace('"', "'")], {}),
+        ('output_dir="out", num_train_epochs=3', [BF16, WORKERS, FUSED], {}),
+        ("output_dir=out, bf16=False", [WORKERS, FUSED], {}),
+        ("output_dir=out, fp16=True", [WORKERS, FUSED], {}),
+        ("output_dir=out, dataloader_num_workers=0", [BF16, FUSED], {}),
+        ("output_dir=out, optim='adafactor'", [BF16, WORKERS], {}),
+        ("output_dir=out, use_cpu=True", [WORKERS, FUSED], {}),
+        ("output_dir=out, deepspeed='ds.json'", [WORKERS], {}),
+        (
+            "output_dir=out",
+            ["bf16=torch.cuda.is_available()", WORKERS, FUSED],
+            {"amp": AmpDtype.BF16},
+        ),
+        (
+            "output_dir=out",
+            ["fp16=torch.cuda.is_available()", WORKERS, FUSED],
+            {"amp": AmpDtype.FP16},
+        ),
+        ("output_dir=out", [WORKERS, FUSED], {"target": Target.CPU}),
+        (
+            "output_dir=out",
+            [
+                "bf16=torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)",
+                WORKERS,
+            ],
+            {"torch_version": (2, 3)},
+        ),
+        ("output_dir=out", [BF16, FUSED], {"platform": "win32"}),
+    ],
+)
+def test_arguments(
+    rewrite: Callable[..., object], before: str, added: list[str], options: dict[str, object]
+) -> None:
+    check(rewrite, script(before), script(", ".join([before, *added])), **options)
+
+
+def test_other_names_and_no_import_of_torch(check_transformed: Check) -> None:
+    before = """
+        import transformers as tf
+
+        args = tf.Seq2SeqTrainingArguments(
+            output_dir='out',
+            optim='sgd',
+        )
+    """
+    after = """
+        import torch
+        import transformers as tf
+
+        args = tf.Seq2SeqTrainingArguments(
+            output_dir='out',
+            optim='sgd',
+            bf16=torch.cuda.is_bf16_supported(including_emulation=False),
+            dataloader_num_workers=2,
+        )
+    """
+    check_transformed(before, after)
+
+
+def test_other_file(check_transformed: Check) -> None:
+    entry = "from settings import make\nfrom transformers import Trainer\nTrainer(model, make('o')).train()\n"
+    settings = "import torch as th\nfrom transformers import TrainingArguments\n\n\ndef make(out):\n    return TrainingArguments({})\n"
+    before = "out, bf16=True, optim='sgd'"
+    after = "out, bf16=True, optim='sgd', dataloader_num_workers=2"
+    check_transformed(
+        {"train.py": entry, "settings.py": settings.format(before)},
+        {"train.py": entry, "settings.py": settings.format(after)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "added", "reason"),
+    [
+        ("stream = load_dataset('c4', streaming=True)\n", [BF16, FUSED], "streamed dataset"),
+        ("stream = train_set.to_iterable_dataset()\n", [BF16, FUSED], "streamed dataset"),
+        (
+            "class Stream(torch.utils.data.IterableDataset):\n    pass\n\n\n",
+            [BF16, FUSED],
+            "streamed dataset",
+        ),
+        (
+            "model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)\n",
+            [WORKERS, FUSED],
+            "already",
+        ),
+        (
+            "class Mine(Trainer):\n    def compute_loss(self, model, x):\n"
+            "        return torch.linalg.svd(model(x))\n\n\n",
+            [WORKERS, FUSED],
+            "half precision",
+        ),
+        (
+            "class Mine(Trainer):\n    def compute_loss(self, model, x):\n"
+            "        return torch.autograd.grad(model(x), x)\n\n\n",
+            [WORKERS, FUSED],
+            "by hand",
+        ),
+        (
+            "class Mine(Trainer):\n    def create_optimizer(self):\n        pass\n\n\n",
+            [BF16, WORKERS],
+            "optimizer of its own",
+        ),
+        ("Trainer(model, optimizers=(adam, None))\n", [BF16, WORKERS], "optimizer of its own"),
+    ],
+)
+def test_some_are_left_out(
+    rewrite: Callable[..., object], more: str, added: list[str], reason: str
+) -> None:
+    given = 'output_dir="out"'
+    after = script(", ".join([given, *added]), more)
+    skips = check(rewrite, script(given, more), after)
+    assert any(reason in skip for skip in skips), skips
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("**settings", "not all known (`settings`)"),
+        ("'out', True", "not all known (`True`)"),
+        ("*given", None),
+    ],
+)
+def test_unknown_arguments(check_noop: Check, arguments: str, reason: str | None) -> None:
+    if reason is not None:
+        check_noop(script(arguments), reason)
+
+
+@pytest.mark.parametrize(
+    "parser",
+    [
+        "HfArgumentParser(TrainingArguments)",
+        "HfArgumentParser((Mine, TrainingArguments))",
+        "HfArgumentParser([Mine])",
+    ],
+)
+def test_arguments_of_the_command_line(check_noop: Check, parser: str) -> None:
+    text = f"{HEAD}class Mine(TrainingArguments):\n    pass\n\n\nparser = {parser}\n"
+    check_noop(text, "--bf16 --dataloader_num_workers 2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from mine import TrainingArguments\nargs = TrainingArguments('out')\n",
+        "import transformers\nmodel = transformers.AutoModel.from_pretrained('x')\n",
+        "from transformers import TrainingArguments\n"
+        "args = TrainingArguments('out', fp16=False, dataloader_num_workers=4, optim='sgd')\n",
+    ],
+)
+def test_nothing_to_say(rewrite: Callable[..., object], text: str) -> None:
+    (file,) = rewrite(text, ["hf-trainer"]).files  # type: ignore[attr-defined]
+    assert not file.changes
+    assert not file.skips
+
+
+TRAINING = """
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    model = BertForSequenceClassification(config)
+    data = [{"input_ids": torch.randint(50, (8,)), "labels": i % 2} for i in range(48)]
+    args = TrainingArguments(
+        output_dir="out", max_steps=6, save_strategy="no", report_to="none", disable_tqdm=True
+    )
+    Trainer(model, args, train_dataset=data).train()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_trains_the_same(check_verified: Check) -> None:
+    pytest.importorskip("transformers")
+    check_verified(TRAINING)
