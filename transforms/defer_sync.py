@@ -9,6 +9,7 @@ The numbers stay the same: sums are kept in float64, which is what Python's numb
 where the script may choose Apple's `mps` device, which has no float64, sums are kept in float32 and can differ in the
 last digits. `.detach()` keeps the sum from holding on to the graph of each step. A script that
 adds up `loss` itself, graph and all, gets it too (`total += loss.detach()`), also on the CPU: its memory no longer grows.
+(A sum that starts as the integer 0 is 0.0 after a loop that had nothing to add.)
 
 Left alone: loops in which something else waits in every step, because it prints, logs or shows the number, decides by it or
 hands it to a learning-rate schedule or a meter: there is nothing to gain; loops that time their steps, which they can only do by

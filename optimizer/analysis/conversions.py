@@ -136,6 +136,12 @@ class Conversions:
             source, statement = binding.source, module.statement(binding.node)
             if any(definition.statement is statement for definition in variable.definitions):
                 continue
+            resets = variable.loop.node in module.ancestors(statement)
+            is_shown = (
+                isinstance(source, Assigned) and is_whole(source) and not _hides_type(module, use)
+            )
+            if resets and is_shown and not variable.is_integer:
+                raise Refused(use, f"`{name}` may be the integer of `{excerpt(module, statement)}`")
             if not (
                 isinstance(source, Assigned)
                 and is_start(source, name, is_list=False)
@@ -255,6 +261,14 @@ def is_writable(module: Module, use: ast.Name) -> bool:
     span = module.span(use)
     behind = module.lines[span.end_line - 1][span.end_column :].lstrip()
     return not (behind.startswith("=") and not behind.startswith("=="))
+
+
+def _hides_type(module: Module, use: ast.Name) -> bool:
+    """Whether 0 and 0.0 come out the same: in a division, or where a format says how many digits are shown."""
+    parent = module.parents[use]
+    if isinstance(parent, ast.FormattedValue):
+        return parent.format_spec is not None
+    return isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div)
 
 
 def _has_room(module: Module, use: ast.Name) -> bool:

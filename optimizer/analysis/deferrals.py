@@ -156,11 +156,15 @@ class LoopDeferral:
         is_list = any(d.appends for d in mine)
         if is_list and not all(d.appends for d in mine):
             raise Refused(first, f"the loop also replaces the list `{name}`")
+        for definition in mine:
+            if not (definition.adds or definition.appends or self._depends(definition, names)):
+                code = excerpt(self.module, definition.statement)
+                raise Refused(definition.statement, f"`{name}` is also set by `{code}`")
         reads = [read for d in mine for read in self._checked(d, names)]
         starts = self._starts(name, found[1], mine, is_list)
         rare = self._rare_uses(name, names, is_list)
         whole = all(is_whole(start) for start in starts)
-        is_integer = whole and all(self._is_integer(d, names) for d in mine)
+        is_integer = whole and all(self._is_integer(d, names, {name}) for d in mine)
         return Deferred(
             self.module,
             first,
@@ -290,20 +294,22 @@ class LoopDeferral:
             return is_list and getattr(parent.func, "id", "") == "len"
         return is_list and isinstance(parent, ast.Attribute) and parent.attr == "append"
 
-    def _is_integer(self, definition: Definition, names: set[str]) -> bool:
+    def _is_integer(self, definition: Definition, names: set[str], within: set[str]) -> bool:
+        """Whether a definition computes with integers only; ``within`` are the variables being asked about."""
         if any(isinstance(n, ast.Div) for n in operators(definition.value)):
             return False
         for leaf in leaves(definition.value):
             read = self._reads.get(leaf)  # type: ignore[call-overload]
+            name = leaf_name(leaf)
             if read is not None:
-                if (
-                    read.kind is not TensorKind.INTEGER
-                    or getattr(read.node.func, "id", "") == "float"
-                ):
+                is_whole_read = getattr(read.node.func, "id", "") != "float"
+                if read.kind is not TensorKind.INTEGER or not is_whole_read:
                     return False
-            elif leaf_name(leaf) not in names and not is_number(
-                self._resolver, leaf, self.module, whole=True
-            ):
+            elif name in names and name is not None:
+                others = [d for d in self._definitions if d.name == name and name not in within]
+                if not all(self._is_integer(d, names, within | {name}) for d in others):
+                    return False
+            elif not is_number(self._resolver, leaf, self.module, whole=True):
                 return False
         return True
 
@@ -314,10 +320,11 @@ class LoopDeferral:
                 other = others.get(leaf_name(leaf) or "")
                 if other is None:
                     continue
-                if other.is_list or other.is_integer is not variable.is_integer:
+                mixes = not variable.is_list and other.is_integer is not variable.is_integer
+                if other.is_list or mixes:
                     raise Refused(leaf, f"`{other.name}` is a count that becomes a fraction")
                 if other is not variable and other.accumulates and not definition.adds:
-                    raise Refused(leaf, f"`{other.name}` changes after it is kept")
+                    raise Refused(leaf, f"`{other.name}` changes while it is kept")
         if len(variable.definitions) > 1 and "inference_mode" in self.module.source.text:
             raise Refused(variable.node, f"`{variable.name}` may be made under `inference_mode`")
         plain = [d for d in variable.definitions if not d.adds and not d.appends]

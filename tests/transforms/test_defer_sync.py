@@ -204,6 +204,18 @@ def test_a_number_with_a_name_of_its_own(check_transformed: Callable[..., None])
     )
 
 
+def test_a_number_that_goes_into_a_list_and_a_sum(check_transformed: Callable[..., None]) -> None:
+    step = "value = {0}\ntotal += value\nlosses.append(value)"
+    check_transformed(
+        script("total = 0\nlosses = []", step.format("loss.item()"), "print(total / 9, losses)"),
+        script(
+            "total = 0\nlosses = []",
+            step.format("loss.detach().double()"),
+            "losses = [value.item() for value in losses]\nprint(float(total) / 9, losses)",
+        ),
+    )
+
+
 def test_lists(check_transformed: Callable[..., None]) -> None:
     after = "print(sum(losses) / len(losses))"
     converted = f"losses = [value.item() for value in losses]\n{after}"
@@ -358,7 +370,7 @@ def test_without_float64_the_change_is_numeric(rewrite: Callable[..., Any]) -> N
         ("total = torch.zeros(1)", "total += loss.item()", "print(total)", "also set by"),
         ("total = None", "total = loss.item()", "print(total)", "also set by"),
         ("total = start()", "total += loss.item()", "print(total)", "also set by"),
-        ("total = 0.0", "total += loss.item()\ntotal = f(total)", "pass", "may be no number"),
+        ("total = 0.0", "total += loss.item()\ntotal = f(total)", "pass", "also set by"),
         (
             "total = 0.0",
             "total += loss.item()\nif epoch % 2 == 0:\n    print(total)",
@@ -377,6 +389,30 @@ def test_without_float64_the_change_is_numeric(rewrite: Callable[..., Any]) -> N
         ("total = 0.0", "total += loss.item()\nshow = lambda: total", "pass", "another function"),
         ("total = 0.0", "total += loss.item()\ndel total", "pass", "deleted"),
         ("total = 0.0", "total += loss.item()", "print(locals())", "may read `total`"),
+        (
+            "total = 0.0",
+            "total += loss.item()\nif i % 9 == 0:\n    total = 0",
+            "print(total)",
+            "the integer",
+        ),
+        (
+            "total = 0.0",
+            "total += loss.item()\nif i == 9:\n    total = -1",
+            "print(total)",
+            "also set by",
+        ),
+        (
+            "total = 0.0",
+            "total += loss.item()\nif x.dim():\n    total = len(x)",
+            "print(total)",
+            "also set by",
+        ),
+        (
+            "totals, total = [], 0.0",
+            "total += loss.item()\ntotals.append(total)",
+            "print(totals)",
+            "while it is kept",
+        ),
         ("losses = []", "losses.append(loss.item())\nprint(losses[-1])", "pass", "printed"),
         ("losses = [0.0]", "losses.append(loss.item())", "print(losses)", "also set by"),
         ("losses = make()", "losses.append(loss.item())", "print(losses)", "also set by"),
