@@ -305,7 +305,7 @@ class LoopDeferral:
                 is_whole_read = getattr(read.node.func, "id", "") != "float"
                 if read.kind is not TensorKind.INTEGER or not is_whole_read:
                     return False
-            elif name in names and name is not None:
+            elif name in names:
                 others = [d for d in self._definitions if d.name == name and name not in within]
                 if not all(self._is_integer(d, names, within | {name}) for d in others):
                     return False
