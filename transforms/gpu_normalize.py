@@ -247,6 +247,8 @@ class _Scaling:
 
     def _shared_device(self, statement: ast.stmt) -> str | None:
         """The global variable that all copies go to, when it has its value above ``statement``."""
+        if self._module.name != "__main__" or self._module.main_guards:
+            return None  # Worker processes that are spawned import the file, and shall not use the GPU.
         names: set[str] = set()
         for copy in self._copies:
             device = call_argument(copy.node, "device", 0)

@@ -255,6 +255,27 @@ def test_functions_share_a_helper(check_transformed: Check) -> None:
     )
 
 
+def test_no_tensor_on_the_gpu_where_worker_processes_import_the_file(
+    check_transformed: Check,
+) -> None:
+    loop = """\
+        @torch.no_grad()
+        def evaluate():
+            for images, labels in loader:
+                images = images.to(device)
+                print(model(images).sum())
+
+
+        if __name__ == "__main__":
+            evaluate()
+        """
+    new = dedent(loop).replace("images.to(device)", "normalize(images.to(device))")
+    check_transformed(
+        script(loop=loop),
+        script(NEW_TRANSFORM, loop="\n\n" + CACHED + new, imports="import functools\n\n" + IMPORTS),
+    )
+
+
 def test_over_files(check_transformed: Check) -> None:
     data = f"""\
         from torch.utils.data import DataLoader
