@@ -45,7 +45,9 @@ class OfflinePreprocess(Advisor):
             from torch.utils.data import DataLoader
             from torchvision import datasets, transforms
 
-            augment = transforms.Compose([transforms.Resize(256), transforms.RandomCrop(224), transforms.ToTensor()])
+            augment = transforms.Compose(
+                [transforms.Resize(256), transforms.RandomCrop(224), transforms.ToTensor()]
+            )
             train_set = datasets.ImageFolder("photos", augment)
             train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
             model = nn.Sequential(nn.Flatten(), nn.Linear(224 * 224 * 3, 10))
