@@ -24,6 +24,7 @@ from .facts import (
     Model,
     Optimizer,
 )
+from .file_reads import FileReader, find_file_readers
 from .functional_dropout import FunctionalDropout, find_functional_dropouts
 from .gradient_clearing import GradientClearing, find_gradient_clearings
 from .graph_leaks import GraphLeak, find_graph_leaks
@@ -165,6 +166,12 @@ class TrainingScript:
     def datasets(self) -> dict[DataLoader, tuple[Dataset, ...]]:
         """The datasets each loader may read."""
         return {loader: find_datasets(self.resolver, loader) for loader in self.loaders}
+
+    @cached_property
+    def file_readers(self) -> tuple[FileReader, ...]:
+        """The project's datasets whose items come from files."""
+        datasets = [dataset for group in self.datasets.values() for dataset in group]
+        return find_file_readers(self.resolver, datasets)
 
     @cached_property
     def seeding(self) -> Seeding:
