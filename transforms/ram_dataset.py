@@ -9,10 +9,10 @@ Only with `--select ram-dataset`: whether the files fit into memory is for the u
 changes them while the script runs. With several processes per machine (DDP), each holds the files it makes a dataset of.
 
 What is rewritten: `Image.open(path)`, `np.load(path)`, `torch.load(path)` and `open(path, "rb")` in `__getitem__` of a dataset
-class of the project, the path being picked by the index from a list that `__init__` keeps (`self.paths[index]`), or put
-together from such an element. A path that is not in the list after all is opened from disk as before.
+class of the project, the path being an element of a list that `__init__` keeps (`self.paths[index]`), or put together
+from one. A path that is not in the list after all is opened from disk as before.
 
-Left alone: paths that depend on anything else than the index and what `__init__` sets; files that are opened as text,
+Left alone: paths that depend on anything else than such an element and what `__init__` sets; files that are opened as text,
 mapped into memory, or opened by a function that `__getitem__` calls; `cv2.imread` and others that take a path only;
 datasets that write files, that others derive from, or that are gone over once.
 
@@ -37,6 +37,8 @@ from .base import Change, Example, Skip, Stage, Transform
 
 _CLASS_NAMES = ("FilesInMemory", "DatasetFilesInMemory")
 _ATTRIBUTES = ("files", "files_in_memory", "cached_files")
+_BUILTINS = frozenset({"open", "dict", "slice"})
+"""What the class calls."""
 _CLASS = '''\
 class {name}:
     """The contents of files in one tensor, which DataLoader workers share."""
@@ -176,6 +178,10 @@ class RamDataset(Transform):
         self, script: TrainingScript, reader: FileReader, reads: list[FileRead]
     ) -> Change | Skip:
         module, first = reader.module, reads[0]
+        rebound = _BUILTINS & module.scopes.by_node[module.tree].bindings.keys()
+        if rebound:
+            message = f"read from disk: `{min(rebound)}` means something else in this file"
+            return self.skip(first.path, first.span, message)
         attribute = _free_attribute(script, reader)
         cls = _own_class(module) or free_name(module, _CLASS_NAMES)
         if attribute is None or cls is None or reader.init is None:
@@ -195,7 +201,7 @@ class RamDataset(Transform):
             module.path,
             first.span,
             f"keeps the files of `{reader.node.name}` in memory",
-            f"`{paths}` is all it reads, again in every epoch, and it writes nothing",
+            f"its items come from `{paths}`, read again in every epoch, and it writes no files",
             tuple(edits),
         )
 

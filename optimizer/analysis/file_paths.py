@@ -53,7 +53,7 @@ def every_path(
     init: ast.FunctionDef | None,
 ) -> str | Untraced:
     """The code of a list of all that ``path`` may be in ``getitem`` of ``cls``, valid at the end of ``init``."""
-    if init is None or not (init.args.args and getitem.args.args[1:]):
+    if init is None or not (init.args.args and getitem.args.args):
         return Untraced("the dataset has no `__init__` in which the files could be read")
     return _Trace(resolver, cls, getitem, init).follow(path)
 
@@ -69,7 +69,7 @@ class _Trace:
         self._resolver, self._cls, self._init = resolver, cls, init
         self._module: Module = cls.module
         self._getitem = getitem
-        self._self, self._index = (argument.arg for argument in getitem.args.args[:2])
+        self._self = getitem.args.args[0].arg
         self._picked: _Picked | None = None
         self._used: set[str] = set()
 
@@ -84,7 +84,7 @@ class _Trace:
     def _list(self, path: ast.expr, code: str) -> str:
         picked = self._picked
         if picked is None:
-            raise _Unclear(f"`{self._module.code(path)}` is not picked by the index")
+            raise _Unclear(f"`{self._module.code(path)}` is not picked from a list of the dataset")
         items = self._module.code(picked.items.value)
         assert isinstance(picked.items.value, ast.Attribute)
         self._require_list(picked.items.value)
@@ -164,21 +164,16 @@ class _Trace:
         raise _Unclear(f"where `{node.id}` comes from is not followed")
 
     def _element(self, node: ast.Subscript, target: ast.expr | None) -> str:
-        by_index = isinstance(node.slice, ast.Name) and node.slice.id == self._index
-        if not by_index or self._is_rebound(self._index):
-            raise _Unclear(f"`{self._module.code(node)}` is not picked by the index itself")
+        if isinstance(node.slice, ast.Slice | ast.Tuple):
+            raise _Unclear(f"`{self._module.code(node)}` is more than one element")
         picked = self._picked
-        code = self._module.code(node.value)
+        code = self._module.code(node)
         if picked is not None and (
-            self._module.code(picked.items.value) != code or picked.target is not target
+            self._module.code(picked.items) != code or picked.target is not target
         ):
-            raise _Unclear("the path is put together from several lists")
+            raise _Unclear("the path is put together from several elements")
         self._picked = _Picked(node, target)
         return _ELEMENT
-
-    def _is_rebound(self, name: str) -> bool:
-        scope = self._module.scope(self._getitem.body[0])
-        return len(scope.bindings.get(name, [])) > 1
 
     def _is_own_attribute(self, node: ast.AST) -> bool:
         return (

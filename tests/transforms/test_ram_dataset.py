@@ -95,6 +95,12 @@ def script(init: str, item: str, cls: str = "") -> str:
             'with self.files.open(self.paths[index]) as f:\n    return Image.open(f).convert("RGB")',
         ),
         (
+            PATHS,
+            "return Image.open(self.paths[index % 3])",
+            "self.paths",
+            "return Image.open(self.files.open(self.paths[index % 3]))",
+        ),
+        (
             "self.samples = []\nfor path in glob.glob(root):\n    self.samples.append((path, 0))",
             "path, target = self.samples[index]\nreturn torch.load(path, weights_only=True), target",
             "[path for path, _ in self.samples]",
@@ -212,15 +218,14 @@ def test_in_another_file_with_other_names(check_transformed: Check) -> None:
     ("init", "item", "reason"),
     [
         (PATHS, "return Image.open(random.choice(self.paths))", "is not known"),
-        (PATHS, "return Image.open(self.paths[index + 1])", "not picked by the index itself"),
-        (PATHS, "index = index % 3\nreturn Image.open(self.paths[index])", "the index itself"),
+        (PATHS, "return Image.open(self.paths[index:])", "more than one element"),
         (
             PATHS,
             "path = self.paths[index]\nif index:\n    path = 'x'\nreturn Image.open(path)",
             "not followed",
         ),
         (PATHS, "return Image.open(f'{index}.png')", "where `index` comes from"),
-        (PATHS, "return Image.open('one.png')", "not picked by the index"),
+        (PATHS, "return Image.open('one.png')", "not picked from a list"),
         (PATHS, "return open(self.paths[index]).read()", "opened as text"),
         (PATHS, "return open(self.paths[index], 'rb', 0).read()", "opened as text"),
         (PATHS, "return np.load(self.paths[index], mmap_mode='r')", "mapped into memory"),
@@ -254,13 +259,18 @@ def test_in_another_file_with_other_names(check_transformed: Check) -> None:
         (
             PATHS + "\nself.other = os.listdir(root)",
             "return Image.open(os.path.join(self.other[index], self.paths[index]))",
-            "several lists",
+            "several elements",
         ),
         (PATHS, "return Image.open(self.where(self.paths[index]))", "is not known"),
     ],
 )
 def test_refusals(check_noop: Check, init: str, item: str, reason: str) -> None:
     check_noop(script(init, item), reason)
+
+
+def test_refuses_where_open_is_another_function(check_noop: Check) -> None:
+    source = script(PATHS, "return Image.open(self.paths[index])")
+    check_noop(source.replace("import cv2", "from PIL.Image import open"), "`open`")
 
 
 def test_leaves_open_files_alone(check_noop: Check) -> None:
