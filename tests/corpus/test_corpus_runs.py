@@ -20,6 +20,7 @@ import pytest
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 CORPUS = Path(__file__).parents[2] / "corpus"
 SCRIPTS = (
+    "contrastive",
     "gan_flat",
     "hf_classifier",
     "lightning_vae",
@@ -38,6 +39,7 @@ ENTRIES = ("train.py", "expert.py")
 # What each script prints its training loss as; the GAN's discriminator, once per batch, the language models every batch or
 # every other one, the others once per epoch.
 TRAINING_LOSS = {
+    "contrastive": r"contrastive loss (\S+)",
     "gan_flat": r"D loss: (\S+)\]",
     "hf_classifier": r"train loss (\S+)",
     "lightning_vae": r"train loss (\S+)",
@@ -52,6 +54,7 @@ TRAINING_LOSS = {
     "vae": r"Average loss: (\S+)",
 }
 OUTPUTS = {
+    "contrastive": ("encoder.pt",),
     "gan_flat": ("generator.pth", "images/0.png"),
     "hf_classifier": ("classifier.pt",),
     "lightning_vae": ("vae.pt",),
