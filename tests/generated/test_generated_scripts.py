@@ -26,7 +26,7 @@ from torchopt_cli.transforms.registry import all_transforms
 from .grammar import GeneratedScript, training_scripts
 
 NIGHTLY = 5000
-DAILY = 300
+DAILY = 200
 EXAMPLES = NIGHTLY if os.environ.get("TORCHOPT_NIGHTLY") else DAILY
 OPT_IN = sorted(t.name for t in all_transforms() if t.opt_in)
 
