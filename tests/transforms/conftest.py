@@ -19,6 +19,11 @@ from torchopt_cli.optimizer.source import Sources
 from torchopt_cli.optimizer.verification import VerifySettings, verify
 from torchopt_cli.transforms.registry import all_transforms
 
+from . import table
+
+pytest_addoption = table.pytest_addoption
+pytest_terminal_summary = table.pytest_terminal_summary
+
 Files: TypeAlias = str | Mapping[str, str]
 LINUX = Options(tier=Tier.SEMANTIC, platform="linux", python_version=(3, 12), torch_version=(2, 10))
 """The user's environment in tests, whatever machine they run on."""
@@ -50,10 +55,26 @@ def rewrite(tmp_path: Path) -> Callable[..., RewriteResult]:
 
 
 @pytest.fixture
-def check_with(tmp_path: Path, rewrite: Callable[..., RewriteResult]) -> Callable[..., None]:
+def count_case(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """``count_case(transform, kind)``: for the table of ``--transform-table``, if the test passes."""
+
+    def count(transform: str, kind: str) -> None:
+        request.node.user_properties.append((table.PROPERTY, (transform, kind)))
+
+    return count
+
+
+@pytest.fixture
+def check_with(
+    tmp_path: Path,
+    rewrite: Callable[..., RewriteResult],
+    count_case: Callable[[str, str], None],
+) -> Callable[..., None]:
     """``check_with(names, before, after)``: the text after, and that a second run changes nothing."""
 
     def check(names: list[str], before: Files, after: Files, **options: Any) -> None:
+        if before != after:
+            count_case(names[0], table.TRANSFORMED)
         result = rewrite(before, names, **options)
         expected_folder = tmp_path / "expected"
         _, expected = _write(expected_folder, after)
@@ -84,8 +105,13 @@ def check_transformed(name: str, check_with: Callable[..., None]) -> Callable[..
 
 
 @pytest.fixture
-def check_noop(name: str, rewrite: Callable[..., RewriteResult]) -> Callable[..., None]:
+def check_noop(
+    name: str,
+    rewrite: Callable[..., RewriteResult],
+    count_case: Callable[[str, str], None],
+) -> Callable[..., None]:
     def check(source: Files, reason: str | None = None, **options: Any) -> None:
+        count_case(name, table.NOOP)
         result = rewrite(source, [name], **options)
         assert [c for file in result.files for c in file.changes] == []
         assert not [error for file in result.files for error in file.errors]
@@ -98,11 +124,15 @@ def check_noop(name: str, rewrite: Callable[..., RewriteResult]) -> Callable[...
 
 @pytest.fixture
 def check_verified(
-    name: str, tmp_path: Path, rewrite: Callable[..., RewriteResult]
+    name: str,
+    tmp_path: Path,
+    rewrite: Callable[..., RewriteResult],
+    count_case: Callable[[str, str], None],
 ) -> Callable[..., None]:
     """``check_verified(source)``: the transform changes ``source``, and a run of both versions finds them equal."""
 
     def check(source: str, **options: Any) -> None:
+        count_case(name, table.VERIFIED)
         result = rewrite(source, [name], **options)
         assert any(file.changed for file in result.files), [
             skip for file in result.files for skip in file.skips
@@ -130,12 +160,17 @@ def check_verified(
 
 
 @pytest.fixture
-def check_advised(name: str, rewrite: Callable[..., RewriteResult]) -> Callable[..., None]:
+def check_advised(
+    name: str,
+    rewrite: Callable[..., RewriteResult],
+    count_case: Callable[[str, str], None],
+) -> Callable[..., None]:
     """``check_advised(source, *messages)``: this advice is given, in this order, and nothing is changed."""
 
     def check(
         source: Files, *messages: str, names: list[str] | None = None, **options: Any
     ) -> None:
+        count_case(name, table.TRANSFORMED if messages else table.NOOP)
         result = rewrite(source, names or [name], **options)
         assert not [error for file in result.files for error in file.errors]
         assert not any(file.changed for file in result.files)

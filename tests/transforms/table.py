@@ -1,0 +1,70 @@
+"""``pytest tests/transforms --transform-table``: how well each transform is tested, and where it fires in the corpus.
+
+Counts what passed in this very run, and fails when a cell is empty. For advice, "transformed" is "advised", and there
+are no two versions to verify.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer.options import Options, Tier
+from torchopt_cli.optimizer.pipeline import rewrite_script
+from torchopt_cli.optimizer.source import Sources
+from torchopt_cli.transforms.base import Advisor, Transform
+from torchopt_cli.transforms.registry import all_transforms
+
+PROPERTY = "transform-case"
+TRANSFORMED, NOOP, VERIFIED = "transformed", "no-op", "verified"
+CORPUS = Path(__file__).parents[2] / "corpus"
+_FLAG = "--transform-table"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        _FLAG, action="store_true", help="print the table of transforms and their cases"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if not config.getoption(_FLAG):
+        return
+    cases: Counter[tuple[str, str]] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        if report.when == "call":
+            cases.update(tuple(case) for name, case in report.user_properties if name == PROPERTY)
+    terminalreporter.section("transforms")
+    heading = f"{'transform':<22}{'transformed':>12}{'no-op':>8}{'verified':>10}  fires on"
+    terminalreporter.write_line(heading)
+    lacking = False
+    for transform in all_transforms():
+        scripts = corpus_scripts(transform)
+        counts = [cases[transform.name, kind] for kind in (TRANSFORMED, NOOP, VERIFIED)]
+        verified = "-" if isinstance(transform, Advisor) else str(counts[2])
+        empty = not (counts[0] and counts[1] and scripts and (verified == "-" or counts[2]))
+        lacking |= empty
+        terminalreporter.write_line(
+            f"{transform.name:<22}{counts[0]:>12}{counts[1]:>8}{verified:>10}  {', '.join(scripts)}",
+            red=empty,
+        )
+    session = config.pluginmanager.get_plugin("session")
+    if lacking and session is not None:
+        terminalreporter.write_line("a transform lacks cases, a verified run or a script", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def corpus_scripts(transform: Transform) -> list[str]:
+    """The corpus scripts that ``transform`` changes, or advises, when asked for by name."""
+    options = Options(tier=Tier.SEMANTIC, select=frozenset({transform.name}), platform="darwin")
+    found: list[str] = []
+    for script in sorted(CORPUS.glob("*/train.py")):
+        result = rewrite_script(script, Sources(), [transform], options)
+        if any(file.changed or file.advice for file in result.files):
+            found.append(script.parent.name)
+    return found
