@@ -131,10 +131,10 @@ def check_verified(
 ) -> Callable[..., None]:
     """``check_verified(source)``: the transform changes ``source``, and a run of both versions finds them equal."""
 
-    def check(source: str, **options: Any) -> None:
+    def check(source: str, names: list[str] | None = None, **options: Any) -> None:
         count_case(name, table.VERIFIED)
-        result = rewrite(source, [name], **options)
-        assert any(file.changed for file in result.files), [
+        result = rewrite(source, names or [name], **options)
+        assert any(change.transform == name for file in result.files for change in file.changes), [
             skip for file in result.files for skip in file.skips
         ]
         after = tmp_path / "rewritten.py"

@@ -7,6 +7,7 @@ are no two versions to verify.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,12 +60,21 @@ def pytest_terminal_summary(
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@cache
+def _changed_by_all(script: Path) -> frozenset[str]:
+    """The transforms that do something to ``script`` when all are applied: some only act on what others made."""
+    options = Options(tier=Tier.SEMANTIC, platform="darwin")
+    files = rewrite_script(script, Sources(), all_transforms(), options).files
+    return frozenset(item.transform for file in files for item in (*file.changes, *file.advice))
+
+
 def corpus_scripts(transform: Transform) -> list[str]:
-    """The corpus scripts that ``transform`` changes, or advises, when asked for by name."""
-    options = Options(tier=Tier.SEMANTIC, select=frozenset({transform.name}), platform="darwin")
+    """The corpus scripts that ``transform`` changes, or advises about, with the others or when selected."""
+    options = Options(tier=Tier.SEMANTIC, select=frozenset({transform.name}))
     found: list[str] = []
     for script in sorted(CORPUS.glob("*/train.py")):
         result = rewrite_script(script, Sources(), [transform], options)
-        if any(file.changed or file.advice for file in result.files):
+        fires = any(file.changed or file.advice for file in result.files)
+        if fires or transform.name in _changed_by_all(script):
             found.append(script.parent.name)
     return found
