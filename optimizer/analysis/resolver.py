@@ -53,7 +53,7 @@ from .values import (
 Values = frozenset[Value]
 _NONE: Values = frozenset()
 _NEVER = sys.maxsize
-_Key = TypeVar("_Key", bound=ast.AST)
+_Key = TypeVar("_Key")
 _T = TypeVar("_T")
 _SAME_OBJECT_METHODS = frozenset(
     "to cuda cpu train eval float half double bfloat16 requires_grad_ share_memory apply type contiguous detach "
@@ -68,7 +68,8 @@ class Resolver:
     def __init__(self, project: Project) -> None:
         self.project = project
         self._values: dict[ast.expr, Values] = {}
-        self._active: dict[ast.AST, int] = {}
+        self._attributes: dict[tuple[Module, str], Values] = {}
+        self._active: dict[object, int] = {}
         self._cut_at = _NEVER
         self._call_sites: dict[FunctionNode, tuple[CallSite, ...]] = {}
         self._calls = CallIndex(project)
@@ -228,6 +229,11 @@ class Resolver:
 
     def module_attribute(self, module: Module, name: str) -> Values:
         """What the attribute ``name`` of a first-party module may be once the module is imported."""
+        return self._once(
+            (module, name), self._attributes, lambda: self._find_attribute(module, name), _NONE
+        )
+
+    def _find_attribute(self, module: Module, name: str) -> Values:
         scope = module.scopes.by_node[module.tree]
         bindings = scope.bindings.get(name)
         if bindings is None:

@@ -38,6 +38,15 @@ def test_a_rebound_name_is_not_the_import(ask: Ask) -> None:
     assert ask("from torch.optim import Adam\nAdam = 3\nASK(Adam)") == {3}
 
 
+def test_modules_that_import_a_name_from_each_other(ask: Ask) -> None:
+    files = {
+        "train.py": "from mine import Loader\nfrom theirs import other\nASK(Loader, other)",
+        "mine.py": "from theirs import Loader\nfrom mine import Loader as again",
+        "theirs.py": "from mine import Loader, again\nfrom theirs import other",
+    }
+    assert ask(files) == {"Unknown"}
+
+
 def test_a_later_star_import_shadows(ask: Ask) -> None:
     files = {
         "train.py": """
