@@ -82,16 +82,18 @@ def change_deviations(
 def undetermined(
     gradient: NDArray[Any], before: NDArray[Any], after: NDArray[Any], error: float
 ) -> float:
-    """L2 norm of the movement of those elements whose gradient is not known to be of either sign.
+    """L2 norm of how far those elements may move whose gradient is not known to be of either sign.
 
     ``error`` is the L2 norm of the gradient's error, taken to be spread evenly over the elements. Adam's first step
-    is a full learning rate long in the direction of each element's sign, however small the element.
+    is a full learning rate long in the direction of each element's sign, unless the element is as small as its
+    epsilon: then rounding decides about the length, too. So each may move as far as the furthest of them did.
     """
     import numpy as np
 
-    movement = _wide(after) - _wide(before)
-    unknown = np.abs(_wide(gradient)) <= error / math.sqrt(gradient.size or 1)
-    return float(np.linalg.norm(movement[unknown]))
+    movement, size = _wide(after) - _wide(before), np.abs(_wide(gradient))
+    unknown = (size <= error / math.sqrt(gradient.size or 1)) & (size > 0.0)
+    count = int(unknown.sum())
+    return float(np.abs(movement[unknown]).max()) * math.sqrt(count) if count else 0.0
 
 
 def together(parts: Iterable[Deviation]) -> Deviation:

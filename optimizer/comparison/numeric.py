@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..execution.observations import EvalCall, Observations, Step
@@ -47,12 +47,13 @@ def compare_numbers(
 ) -> NumericComparison:
     """Losses, gradients, parameters, buffers and evaluation outputs of ``other`` against ``original``'s."""
     runs = _Runs(original, other, neighbours, precision)
+    unknown = _undetermined(runs)
     findings = [
         *_initial_parameters(runs),
-        *compare_series(original, other, neighbours, precision),
+        *compare_series(original, other, neighbours, precision, unknown),
     ]
     vectors: list[VectorFigures] = []
-    for found, figures in (_gradients(runs), *_updates(runs)):
+    for found, figures in (_gradients(runs), *_updates(runs, unknown)):
         findings.extend(found)
         vectors.extend(figures)
     findings.extend(_buffers(runs))
@@ -108,14 +109,15 @@ def _first_steps(run: Observations) -> list[Step]:
     return list(first.values())
 
 
-def _updates(runs: _Runs) -> Iterator[tuple[list[Finding], list[VectorFigures]]]:
+def _updates(
+    runs: _Runs, unknown: Mapping[str, float]
+) -> Iterator[tuple[list[Finding], list[VectorFigures]]]:
     """How far the parameters have moved since the start, at every snapshot; ends at the first that fails.
 
     Adam and its kin make full-sized steps of a gradient that is nothing but rounding; such parameters are left out.
     """
     groups = _group_of(runs)
     ignored = _rounding_only(runs)
-    unknown = _undetermined(runs)
     for snapshot in runs.original.snapshots:
         if snapshot.round == 0:
             continue

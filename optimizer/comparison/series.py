@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from ..execution.observations import Observations, Step
@@ -37,8 +37,12 @@ def compare_series(
     other: Observations,
     neighbours: Sequence[Observations],
     precision: Precision,
+    undetermined: Mapping[str, float] | None = None,
 ) -> Iterator[Finding]:
-    """The first step at which a series leaves its envelope, per series; NaN or Inf on one side first of all."""
+    """The first step at which a series leaves its envelope, per series; NaN or Inf on one side first of all.
+
+    ``undetermined``: per parameter, how far rounding alone may move it in one step (an L2 norm).
+    """
     yield from _non_finite(original, other)
     for optimizer in sorted({step.optimizer for step in original.steps}):
         runs = [_steps_of(run, optimizer) for run in (original, other, *neighbours)]
@@ -48,7 +52,23 @@ def compare_series(
             (Kind.UPDATE, "norm of the parameter update", update_norm, update_norm),
         ):
             limits = limits_of(runs[0], runs[1], runs[2:], value, scale, precision)
+            if kind is Kind.UPDATE:
+                limits = _with_undetermined(limits, runs[0], undetermined or {})
             yield from _first_outside(kind, name, runs[0], runs[1], value, limits)
+
+
+def _with_undetermined(
+    limits: Sequence[float], original: Sequence[Step], undetermined: Mapping[str, float]
+) -> list[float]:
+    """``limits`` on the norm of an update, some of whose elements may have any length up to a known one.
+
+    They stand beside the others, so it is the squares that add up.
+    """
+    return [
+        limit + math.hypot(norm, *(undetermined.get(name, 0.0) for name in step.parameters)) - norm
+        for limit, step in zip(limits, original, strict=False)
+        for norm in [update_norm(step)]
+    ]
 
 
 def _steps_of(run: Observations, optimizer: int) -> list[Step]:

@@ -74,3 +74,9 @@ def test_movement_is_undetermined_where_the_error_reaches_the_gradient() -> None
     before, after = np.zeros(4), np.array([-0.1, -0.1, 0.1, 0.1])
     assert undetermined(gradient, before, after, error=2e-2) == pytest.approx(0.1 * 2**0.5)
     assert undetermined(gradient, before, after, error=1e-4) == 0.0
+
+
+def test_an_undetermined_element_may_move_as_far_as_any_other() -> None:
+    gradient = np.array([1.0, 1e-3, 1e-9, 0.0])
+    before, after = np.zeros(4), np.array([-0.1, -0.1, -0.01, 0.0])
+    assert undetermined(gradient, before, after, error=2e-2) == pytest.approx(0.1 * 2**0.5)

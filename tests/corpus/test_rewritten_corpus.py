@@ -1,0 +1,84 @@
+"""Every corpus script, rewritten by all transforms at once and by each alone, trains as before."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.verdict import Outcome
+from torchopt_cli.optimizer.environment import inspect_environment
+from torchopt_cli.optimizer.execution.runner import ScriptVersion
+from torchopt_cli.optimizer.options import Options, Tier
+from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
+from torchopt_cli.optimizer.source import Sources
+from torchopt_cli.optimizer.verification import VerificationReport, VerifySettings, verify
+from torchopt_cli.transforms.registry import all_transforms
+
+tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+CORPUS = Path(__file__).parents[2] / "corpus"
+SCRIPTS = sorted(script.parent.name for script in CORPUS.glob("*/train.py"))
+TIME_LIMIT_S = 300.0
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+def rewritten(script: str, tier: Tier, names: frozenset[str] = frozenset()) -> RewriteResult:
+    found = inspect_environment(Path(sys.executable))
+    options = Options(
+        tier=tier,
+        select=names,
+        torch_version=found.torch_version or Options.torch_version,
+        python_version=found.python_version or Options.python_version,
+    )
+    entry = CORPUS / script / "train.py"
+    return rewrite_script(entry, Sources(), all_transforms(), options)
+
+
+def verified(script: str, result: RewriteResult, tier: Tier, folder: Path) -> VerificationReport:
+    text = (CORPUS / script / "manifest.toml").read_text(encoding="utf-8")
+    arguments = tuple(tomllib.loads(text)["cpu"]["args"])
+    changed = {file.path: file.text for file in result.files if file.changed}
+    return verify(
+        ScriptVersion(result.entry, args=arguments),
+        ScriptVersion(result.entry, changed, arguments),
+        VerifySettings(
+            Path(sys.executable),
+            folder,
+            tier=tier,
+            steps=20,
+            timeout_s=TIME_LIMIT_S,
+            measure_speed=False,
+            env={"OMP_NUM_THREADS": "1"},
+        ),
+    )
+
+
+@pytest.mark.parametrize("tier", [Tier.EXACT, Tier.NUMERIC], ids=lambda tier: tier.label)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_all_transforms_at_once(script: str, tier: Tier, tmp_path: Path) -> None:
+    result = rewritten(script, tier)
+    assert not [error for file in result.files for error in file.errors]
+    assert any(file.changed for file in result.files)
+    report = verified(script, result, tier, tmp_path)
+    assert report.verdict is not None, report.original_failure
+    assert report.verdict.outcome is Outcome.EQUIVALENT, report.verdict.findings
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_transform_alone(script: str, tmp_path: Path) -> None:
+    judged: dict[str, object] = {}
+    for transform in all_transforms():
+        if transform.tier is Tier.SEMANTIC:
+            continue  # asked for, and never claimed to be equivalent
+        result = rewritten(script, Tier.NUMERIC, frozenset({transform.name}))
+        if any(file.changed for file in result.files):
+            folder = tmp_path / transform.name
+            folder.mkdir()
+            tiers = {change.tier for file in result.files for change in file.changes}
+            report = verified(script, result, max(tiers), folder)
+            judged[transform.name] = report.verdict and report.verdict.outcome
+    assert judged
+    assert {name: o for name, o in judged.items() if o is not Outcome.EQUIVALENT} == {}
