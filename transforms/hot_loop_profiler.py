@@ -32,6 +32,7 @@ from ..optimizer.analysis.profiling import AUTOGRAD_PROFILER, StepProfile
 from ..optimizer.analysis.references import Reference, reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syntax import Module
+from ..optimizer.analysis.trees import walk
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import (
     AddImport,
@@ -183,7 +184,7 @@ def _scheduled(script: TrainingScript, profile: StepProfile) -> tuple[FileEdit, 
 
 def _body(module: Module, node: ast.With, call: ast.Call) -> str | None:
     """The code of ``node`` without the profiler around it; None when it cannot be indented anew."""
-    for inner in (n for statement in node.body for n in ast.walk(statement)):
+    for inner in (n for statement in node.body for n in walk(statement)):
         is_text = isinstance(inner, ast.JoinedStr) or (
             isinstance(inner, ast.Constant) and isinstance(inner.value, str | bytes)
         )

@@ -240,7 +240,7 @@ def _comes_first(
         node, current = pending.pop()
         function = current.function(node)
         if current is module and function is owner:
-            if node in set(ast.walk(place)) or current.span(node) < module.span(place):
+            if node in set(walk(place)) or current.span(node) < module.span(place):
                 return False
         elif function is not None and function not in seen:
             seen.add(function)

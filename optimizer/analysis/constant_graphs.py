@@ -20,6 +20,7 @@ from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .steps import StepCode
 from .syntax import Module
+from .trees import walk
 from .values import Class, Display, External, Function, Instance, Made
 
 _CHOOSE = frozenset(
@@ -71,7 +72,7 @@ def _foreign_parts(resolver: Resolver, networks: Iterable[Model]) -> Obstacle | 
     roots: list[tuple[ast.AST, Module]] = [(n.node, n.module) for n in networks]
     roots += [(cls.node, cls.module) for cls in layer_classes(resolver, networks)]
     for root, module in roots:
-        for call in ast.walk(root):
+        for call in walk(root):
             if not isinstance(call, ast.Call):
                 continue
             names = resolver.names(call.func, module)

@@ -15,6 +15,7 @@ from .resolver import Resolver
 from .scopes import Assigned
 from .step_uses import excerpt
 from .syntax import LoopNode, Module
+from .trees import walk
 from .values import External
 
 _CLOCKS = frozenset(
@@ -72,7 +73,7 @@ class Conversions:
     def clock(self, roots: Iterable[ast.AST], module: Module) -> ast.Call | None:
         """A call in ``roots`` that reads the time."""
         for root in roots:
-            for node in ast.walk(root):
+            for node in walk(root):
                 if isinstance(node, ast.Call) and self._is_clock(node, module):
                     return node
         return None
@@ -161,7 +162,7 @@ class Conversions:
                         raise Refused(use, f"`{variable.name}` is read after an exception")
         function = module.function(loop)
         root = function if function is not None else module.tree
-        for node in ast.walk(root):
+        for node in walk(root):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _SEES_VARIABLES:
                 raise Refused(node, f"`{excerpt(module, node)}` may read `{variable.name}`")
 
@@ -207,7 +208,7 @@ class Conversions:
             )
             catches = isinstance(ancestor, ast.Try) and ancestor.handlers and inner in ancestor.body
             if suppresses or catches:
-                inside = set(ast.walk(ancestor))
+                inside = set(walk(ancestor))
                 if any(use not in inside for use in later):
                     return False
             inner = ancestor
@@ -278,7 +279,7 @@ def _has_room(module: Module, use: ast.Name) -> bool:
 
 def uses_only_body(branch: ast.If, uses: list[ast.Name]) -> bool:
     """Whether all of ``uses`` run below the first statement's beginning of the branch's body."""
-    body = {node for statement in branch.body for node in ast.walk(statement)}
+    body = {node for statement in branch.body for node in walk(statement)}
     return all(use in body for use in uses)
 
 

@@ -30,6 +30,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Binding, Scope
 from .step_uses import excerpt, why_needed
 from .tensor_kinds import TensorKind
+from .trees import walk
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -95,7 +96,7 @@ class LoopDeferral:
         loop = self.loop.node
         return tuple(
             definition
-            for statement in ast.walk(loop)
+            for statement in walk(loop)
             if isinstance(statement, ast.stmt)
             for definition in definitions_in(statement)
             if not runs_rarely(self.module, statement, loop)
@@ -211,7 +212,7 @@ class LoopDeferral:
         read = self._reads.get(definition.value)  # type: ignore[call-overload]
         if read is None:
             return
-        for name in (n.id for n in ast.walk(read.tensor) if isinstance(n, ast.Name)):
+        for name in (n.id for n in walk(read.tensor) if isinstance(n, ast.Name)):
             for use in self.module.names_of(name):
                 parent = self.module.parents[use]
                 in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_")

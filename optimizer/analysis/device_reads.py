@@ -12,6 +12,7 @@ from .reaching import reaching_bindings
 from .resolver import Resolver
 from .syntax import LoopNode, Module
 from .tensor_kinds import TensorKind, TensorKinds
+from .trees import walk
 
 _STEPS = (LoopKind.TRAINING, LoopKind.EVALUATION)
 _NUMBER_CALLS = frozenset({"builtins.float", "builtins.int"})
@@ -56,7 +57,7 @@ def find_waits(
     elsewhere: dict[ast.AST, DeviceRead] = {
         read.node: read for read in reads if read.kind in _TENSOR_KINDS
     }
-    inside = {node for read in reads for node in ast.walk(read.node)}
+    inside = {node for read in reads for node in walk(read.node)}
     found: list[Fact] = []
     for node in lexical_nodes(loop.node.body):
         if node in inside or runs_rarely(module, node, loop.node):
@@ -198,7 +199,7 @@ def _is_remainder(module: Module, node: ast.expr, loop: LoopNode) -> bool:
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)):
         return False
     every_step = isinstance(node.right, ast.Constant) and node.right.value == 1
-    names = (n for n in ast.walk(node.left) if isinstance(n, ast.Name))
+    names = (n for n in walk(node.left) if isinstance(n, ast.Name))
     return not every_step and any(_counts(module, name, loop) for name in names)
 
 
@@ -207,8 +208,6 @@ def _counts(module: Module, node: ast.AST, loop: LoopNode) -> bool:
     if not isinstance(node, ast.Name):
         return False
     roots: Iterable[ast.AST] = [loop.target] if not isinstance(loop, ast.While) else []
-    counted = (
-        s for s in ast.walk(loop) if isinstance(s, ast.AugAssign) and isinstance(s.op, ast.Add)
-    )
-    targets = [n for root in roots for n in ast.walk(root)] + [s.target for s in counted]
+    counted = (s for s in walk(loop) if isinstance(s, ast.AugAssign) and isinstance(s.op, ast.Add))
+    targets = [n for root in roots for n in walk(root)] + [s.target for s in counted]
     return any(isinstance(t, ast.Name) and t.id == node.id for t in targets)

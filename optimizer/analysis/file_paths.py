@@ -12,6 +12,7 @@ from .reach import lexical_nodes
 from .resolver import Resolver
 from .splice import Piece, bounds, spliced
 from .syntax import Module
+from .trees import child_nodes, walk
 from .values import Class, Display, Element, External, Literal, Made, Value
 
 _LISTS = frozenset(
@@ -93,9 +94,7 @@ class _Trace:
             return items
         target = picked.target
         if target is None:
-            names = {
-                n.id for n in ast.walk(ast.parse(code, mode="eval")) if isinstance(n, ast.Name)
-            }
+            names = {n.id for n in walk(ast.parse(code, mode="eval")) if isinstance(n, ast.Name)}
             name = next(n for n in ("name", "file_name", "file_name_") if n not in names)
             return f"[{code.replace(_ELEMENT, name)} for {name} in {items}]"
         if code in self._used:
@@ -128,7 +127,7 @@ class _Trace:
 
     def _parts(self, node: ast.expr) -> Iterator[ast.expr]:
         """The names and picked elements inside ``node``, the outermost of each."""
-        pending: list[ast.AST] = list(ast.iter_child_nodes(node))
+        pending: list[ast.AST] = list(child_nodes(node))
         while pending:
             part = pending.pop()
             is_own = isinstance(part, ast.Attribute) and self._is_own_attribute(part)
@@ -136,7 +135,7 @@ class _Trace:
                 assert isinstance(part, ast.expr)
                 yield part
             else:
-                pending += ast.iter_child_nodes(part)
+                pending += child_nodes(part)
 
     def _name(self, node: ast.Name) -> str:
         module = self._module
@@ -184,7 +183,7 @@ class _Trace:
 
     def _require_pure(self, node: ast.expr) -> None:
         """Only what puts paths together, from attributes that ``__init__`` always sets."""
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Call):
                 names = self._resolver.names(part.func, self._module)
                 is_method = isinstance(part.func, ast.Attribute) and part.func.attr in _STR_METHODS

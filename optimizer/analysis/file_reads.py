@@ -14,6 +14,7 @@ from .reach import lexical_nodes
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Class, External, Made
 
 _READERS = {
@@ -158,7 +159,7 @@ def _class_obstacle(resolver: Resolver, cls: Class, init: ast.FunctionDef | None
                 return f"`{node.name}` derives from `{name}`"
     for node in lexical_nodes(cls.node.body):
         if isinstance(node, ast.FunctionDef):
-            for inner in ast.walk(node):
+            for inner in walk(node):
                 if isinstance(inner, ast.Call) and _writes(resolver, inner, cls.module):
                     return f"`{name}` writes files too (`{cls.module.code(inner.func)}`)"
     return None

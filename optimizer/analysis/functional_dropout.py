@@ -19,6 +19,7 @@ from .resolver import Resolver
 from .scopes import Parameter
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Class, Function
 
 TRAINING_POSITION = 2
@@ -134,7 +135,7 @@ def _asked_already(
     """Whether code around the call decides by the mode, or by something that may be named after it."""
     if set(_words(method.name)) & _PHASES:
         return f"it runs in `{method.name}`, which may belong to one mode"
-    for node in ast.walk(method):
+    for node in walk(method):
         if isinstance(node, ast.Attribute) and node.attr == "training":
             parent = module.parents[node]
             said = isinstance(parent, ast.keyword) and parent.arg == "training"
@@ -180,13 +181,13 @@ def _early_returns(function: FunctionNode) -> Iterator[ast.expr]:
     """The conditions under which ``function`` returns before its end."""
     for statement in function.body:
         if isinstance(statement, ast.If) and any(
-            isinstance(node, ast.Return) for node in ast.walk(statement)
+            isinstance(node, ast.Return) for node in walk(statement)
         ):
             yield statement.test
 
 
 def _identifiers(expression: ast.AST) -> Iterator[str]:
-    for node in ast.walk(expression):
+    for node in walk(expression):
         if isinstance(node, ast.Name):
             yield node.id
         elif isinstance(node, ast.Attribute):

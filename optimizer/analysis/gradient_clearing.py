@@ -10,6 +10,7 @@ from ..rewriting.edits import Edit, RemoveArgument, ReplaceExpression, ReplaceSt
 from .facts import Fact
 from .resolver import Resolver
 from .syntax import Module
+from .trees import walk
 
 _CLEARING = frozenset({"zero_", "detach_", "requires_grad_"})
 
@@ -45,7 +46,7 @@ def find_gradient_clearings(resolver: Resolver) -> tuple[GradientClearing, ...]:
 
 def other_gradient_use(resolver: Resolver, clearings: tuple[GradientClearing, ...]) -> Fact | None:
     """Where a gradient is looked at, or set, other than by ``clearings``."""
-    inside = {node for clearing in clearings for node in ast.walk(clearing.node)}
+    inside = {node for clearing in clearings for node in walk(clearing.node)}
     for module in resolver.project.modules:
         for node in module.nodes:
             if (

@@ -14,6 +14,7 @@ from .image_obstacles import general_obstacle, other_importer
 from .image_pipelines import ImagePipeline, find_image_pipelines
 from .image_trace import ImageTrace
 from .resolver import Resolver
+from .trees import walk
 from .values import Literal, Made
 
 
@@ -97,7 +98,7 @@ def _other_items(group: list[ImageTrace]) -> Obstacle | None:
     found = [(use.parent, use.steps) for trace in group for use in trace.items]
     for trace in group:
         for use in trace.items:
-            for node in ast.walk(use.function or use.node):
+            for node in walk(use.function or use.node):
                 if isinstance(node, ast.Return) and (node, use.steps) not in found:
                     message = f"`{Fact(use.module, node).excerpt}` returns something else"
                     return Obstacle(use.module, node, message)

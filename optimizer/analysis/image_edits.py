@@ -13,6 +13,7 @@ from .project import Project
 from .scopes import Assigned, Imported
 from .splice import Piece, bounds, spliced
 from .syntax import Module
+from .trees import walk
 
 _TRANSFORMS = ("torchvision.transforms", "torchvision.transforms.v2")
 _REMOVED = frozenset(
@@ -84,8 +85,8 @@ def _orphaned_assignments(
     """The assignments to variables that only ``removed`` code reads, such as that of a shared ``Normalize``."""
     uses = NameUses()
     found: list[ast.stmt] = []
-    gone = {node for root in removed for node in ast.walk(root)}
-    kept_names = {node.id for root in kept for node in ast.walk(root) if isinstance(node, ast.Name)}
+    gone = {node for root in removed for node in walk(root)}
+    kept_names = {node.id for root in kept for node in walk(root) if isinstance(node, ast.Name)}
     pending = [node for node in gone if isinstance(node, ast.Name)]
     while pending:
         name = pending.pop()
@@ -104,7 +105,7 @@ def _orphaned_assignments(
             and not _named_elsewhere(project, module, name.id)
         ):
             found.append(statement)
-            inner = list(ast.walk(statement))
+            inner = list(walk(statement))
             gone.update(inner)
             pending += [node for node in inner if isinstance(node, ast.Name)]
     return sorted(found, key=lambda statement: statement.lineno)

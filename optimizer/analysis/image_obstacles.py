@@ -13,6 +13,7 @@ from .placement import default_device_call
 from .project import Project
 from .resolver import Resolver
 from .syntax import Module
+from .trees import walk
 from .values import Class, FirstPartyModule, Instance
 
 _SETS_DTYPE = frozenset({"torch.set_default_dtype", "torch.set_default_tensor_type"})
@@ -48,7 +49,7 @@ def _imports(path: Path, name: str) -> bool:
     if name not in text:
         return False
     try:
-        nodes = list(ast.walk(ast.parse(text)))
+        nodes = list(walk(ast.parse(text)))
     except (SyntaxError, ValueError):
         return True
     named = {
@@ -116,7 +117,7 @@ def _is_type_test(resolver: Resolver, parent: ast.AST, module: Module) -> bool:
 
 def _check_own_uses(resolver: Resolver, cls: Class) -> None:
     """Refuses when the class hands itself on or indexes itself."""
-    for node in ast.walk(cls.node):
+    for node in walk(cls.node):
         if not (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
             continue
         parent = cls.module.parents[node]

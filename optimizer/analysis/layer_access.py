@@ -15,6 +15,7 @@ from .reach import lexical_nodes
 from .resolver import Resolver
 from .scopes import Assigned, Iterated
 from .syntax import Module
+from .trees import walk
 from .values import (
     Attribute,
     Element,
@@ -239,7 +240,7 @@ def _fills_a_sequence(resolver: Resolver, call: ast.Call, module: Module) -> boo
     return any(
         isinstance(node, ast.Subscript) and not _is_of_library(resolver, _owner(node), module)
         for items in starred
-        for node in ast.walk(items)
+        for node in walk(items)
     )
 
 

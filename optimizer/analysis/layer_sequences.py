@@ -9,6 +9,7 @@ from .callbacks import is_handed_around
 from .resolver import Resolver
 from .scopes import Scope
 from .syntax import FunctionNode, Module
+from .trees import walk
 
 Layers = list[tuple[ast.expr, Module]]
 _FIRST = "it comes first in its sequence"
@@ -78,7 +79,7 @@ class LayerSequences:
         if isinstance(items, ast.Call):
             found: Layers = []
             for function in self._resolver.callees(items, module):
-                returned = [r for r in ast.walk(function.node) if isinstance(r, ast.Return)]
+                returned = [r for r in walk(function.node) if isinstance(r, ast.Return)]
                 if not returned or isinstance(function.node, ast.Lambda):
                     raise Untold(_LOST)
                 for statement in returned:
@@ -123,7 +124,7 @@ class LayerSequences:
         return found, False
 
     def _left_by(self, name: str, statement: ast.stmt, module: Module) -> tuple[Layers, bool]:
-        if not any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(statement)):
+        if not any(isinstance(n, ast.Name) and n.id == name for n in walk(statement)):
             return [], False
         match statement:
             case ast.Expr(ast.Call(ast.Attribute(ast.Name(id), "append"), [item])) if id == name:
@@ -213,4 +214,4 @@ def _owner(name: ast.Name, module: Module) -> Scope | None:
 
 def loop_targets(target: ast.expr) -> Iterator[ast.Name]:
     """The names a loop binds."""
-    return (node for node in ast.walk(target) if isinstance(node, ast.Name))
+    return (node for node in walk(target) if isinstance(node, ast.Name))

@@ -21,6 +21,7 @@ from .reach import Reached
 from .resolver import Resolver
 from .scopes import Parameter
 from .syntax import Module
+from .trees import walk
 from .values import Class, External, Function, Made, Value
 
 _LAYERS = frozenset(
@@ -109,7 +110,7 @@ class LayoutProof:
                 if not isinstance(statement, ast.Assign):
                     continue
                 if any(self._is_part(target, module) for target in statement.targets):
-                    for call in (n for n in ast.walk(statement.value) if isinstance(n, ast.Call)):
+                    for call in (n for n in walk(statement.value) if isinstance(n, ast.Call)):
                         names = self._resolver.names(call.func, module)
                         known = {n for n in names if n.startswith("torch.nn.")}
                         layers = {n.rpartition(".")[2] for n in known}
@@ -246,7 +247,7 @@ class LayoutProof:
         if not isinstance(node, ast.FunctionDef) or len(node.args.args) < 2:
             return False
         given = node.args.args[1].arg
-        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+        for call in (n for n in walk(node) if isinstance(n, ast.Call)):
             first = call.args[0] if call.args else None
             if not (isinstance(first, ast.Name) and first.id == given):
                 continue
@@ -283,7 +284,7 @@ class LayoutProof:
         returned = [
             (r.value, f.module)
             for f in forwards
-            for r in ast.walk(f.node)
+            for r in walk(f.node)
             if isinstance(r, ast.Return) and r.value is not None
         ]
         return bool(returned) and all(

@@ -15,6 +15,7 @@ from .precision import find_precision_uses, imported_packages, runs_in_double
 from .reach import lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Class, Literal, Made
 
 _PACKAGES = ("pytorch_lightning", "lightning", "lightning.pytorch")
@@ -262,7 +263,7 @@ def _methods(cls: Class) -> Iterator[FunctionNode]:
 
 
 def _names(method: FunctionNode) -> Iterator[ast.Name]:
-    return (node for node in ast.walk(method) if isinstance(node, ast.Name))
+    return (node for node in walk(method) if isinstance(node, ast.Name))
 
 
 def _is_self(receiver: ast.expr) -> bool:

@@ -21,7 +21,10 @@ PARAMETERS = (
 def find_loaders(resolver: Resolver) -> tuple[DataLoader, ...]:
     """Every DataLoader call of the project, in source order per module."""
     found: dict[ast.Call, DataLoader] = {}
-    for module in resolver.project.modules:
+    modules = resolver.project.modules
+    if not any("DataLoader" in module.source.text for module in modules):
+        return ()  # it cannot be called without being named somewhere
+    for module in modules:
         for call in module.calls:
             if is_loader_maker(resolver, resolver.values(call.func, module)):
                 found[call] = _loader(resolver, call, module)

@@ -23,6 +23,7 @@ from .script import TrainingScript
 from .signatures import argument_for, call_argument
 from .steps import StepCode
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Class
 
 _LAYOUT_METHODS = frozenset(
@@ -248,7 +249,7 @@ class _Search:
         if node in seen or _is_network_call(self._resolver, node, module):
             return False
         seen.add(node)
-        for inner in ast.walk(node):
+        for inner in walk(node):
             if inner in copies or (isinstance(inner, ast.Attribute) and inner.attr in _WEIGHTS):
                 return True
             if isinstance(inner, ast.Name) and any(

@@ -15,6 +15,7 @@ from .models import models_in
 from .reach import lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .syntax import LoopNode, Module
+from .trees import walk
 from .values import External, Function, Made
 
 
@@ -127,7 +128,7 @@ def depends_on_mode(resolver: Resolver, model: Model) -> bool:
         (isinstance(node, ast.Attribute) and node.attr == "training")
         or (isinstance(node, ast.Call) and _makes_dependent(resolver, node, module))
         for root, module in roots
-        for node in ast.walk(root)
+        for node in walk(root)
     )
 
 

@@ -21,6 +21,7 @@ from .resolver import Resolver
 from .scopes import Binding, Iterated, Parameter
 from .signatures import argument_for, parameter_of
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Attribute, Class, Element, Function, Instance, Made, Unknown
 
 EACH = "each element"
@@ -214,7 +215,7 @@ class ObjectFlow:
             or self._resolver.names(d.func if isinstance(d, ast.Call) else d, module) & _GRAD_MODES
             for d in function.decorator_list
         )
-        inner = [n for statement in function.body for n in ast.walk(statement)]
+        inner = [n for statement in function.body for n in walk(statement)]
         if not plain or any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inner):
             return False
         if self._exact and sum(isinstance(n, ast.Return) for n in inner) > 1:
@@ -358,7 +359,7 @@ def _looks_at_all_names(function: FunctionNode) -> bool:
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in {"locals", "vars", "eval", "exec"}
-        for node in ast.walk(function)
+        for node in walk(function)
     )
 
 

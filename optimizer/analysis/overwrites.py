@@ -16,6 +16,7 @@ from .reaching import reaching_bindings
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Iterated, Parameter
 from .syntax import Module
+from .trees import walk
 from .values import Class
 
 _OF_MODULES = frozenset({"requires_grad_", "share_memory_", "clip_grad_norm_"})
@@ -133,7 +134,7 @@ class _Search:
         if isinstance(source, Iterated):
             return self._in_network(use, module) and not any(
                 isinstance(n, ast.Attribute) and n.attr.endswith("parameters")
-                for n in ast.walk(source.iterable)
+                for n in walk(source.iterable)
             )
         if not isinstance(source, Assigned):
             return False  # an augmented assignment: what it adds to is looked at by itself
@@ -142,8 +143,7 @@ class _Search:
         if not source.path and self._fresh.objection(source.value, module) is None:
             return False
         return self._in_network(use, module) or any(
-            isinstance(n, ast.Call) and self._runs_network(n, module)
-            for n in ast.walk(source.value)
+            isinstance(n, ast.Call) and self._runs_network(n, module) for n in walk(source.value)
         )
 
     def _runs_network(self, call: ast.Call, module: Module) -> bool:

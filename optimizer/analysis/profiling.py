@@ -12,6 +12,7 @@ from .name_uses import NameUses
 from .reach import lexical_nodes
 from .resolver import Resolver
 from .syntax import LoopNode, Module
+from .trees import walk
 
 AUTOGRAD_PROFILER = "torch.autograd.profiler.profile"
 _PROFILERS = frozenset(
@@ -151,9 +152,9 @@ def _is_report(
     block = module.block(node)
     if statement not in block:
         return False
-    if any(isinstance(n, ast.NamedExpr | ast.Lambda | _JUMPS) for n in ast.walk(statement)):
+    if any(isinstance(n, ast.NamedExpr | ast.Lambda | _JUMPS) for n in walk(statement)):
         return False
-    inside = set(ast.walk(statement))
+    inside = set(walk(statement))
     return block.index(statement) > block.index(node) and all(
         isinstance(parent := module.parents[use], ast.Attribute) and parent.attr in _REPORTING
         for use in uses
@@ -185,7 +186,7 @@ def _obstacle(
         return "the function returns, or yields, from inside the loop"
     if target is not None and len(_bindings(module, target)) > 1:
         return f"`{module.code(target)}` is also bound elsewhere"
-    changing = _bound_in(loop.node) & {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
+    changing = _bound_in(loop.node) & {n.id for n in walk(call) if isinstance(n, ast.Name)}
     if changing:
         return f"its arguments depend on `{min(changing)}`, which is another in every step"
     if "#" in module.code(call):
@@ -199,9 +200,7 @@ def _bindings(module: Module, target: ast.Name) -> list[object]:
 
 
 def _bound_in(loop: LoopNode) -> set[str]:
-    return {
-        n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
-    }
+    return {n.id for n in walk(loop) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
 
 
 def _idle_forward(resolver: Resolver, node: ast.With, module: Module) -> ast.Call | None:
@@ -223,7 +222,7 @@ def _idle_forward(resolver: Resolver, node: ast.With, module: Module) -> ast.Cal
     if not (isinstance(call, ast.Call) and is_forward(resolver, call, module)):
         return None
     arguments = [call.func, *call.args, *(k.value for k in call.keywords)]
-    if not all(isinstance(n, _PURE | ast.expr_context) for a in arguments for n in ast.walk(a)):
+    if not all(isinstance(n, _PURE | ast.expr_context) for a in arguments for n in walk(a)):
         return None
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if not all(isinstance(t, ast.Name) and not _uses(module, t) for t in targets):

@@ -13,6 +13,7 @@ from .reach import reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript
 from .syntax import FunctionNode, Module
+from .trees import walk
 
 _SEEDS = frozenset(
     {
@@ -161,7 +162,7 @@ def _seeds(resolver: Resolver, statement: ast.stmt, module: Module, wanted: froz
         "seed" in getattr(callee.node, "name", "").lower()
         and any(
             isinstance(inner, ast.Call) and resolver.names(inner.func, callee.module) & wanted
-            for inner in ast.walk(callee.node)
+            for inner in walk(callee.node)
         )
         for callee in callees
     )

@@ -14,6 +14,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Binding, Parameter, Path, Untraceable
 from .signatures import argument_for, call_argument
 from .syntax import Module
+from .trees import walk
 from .values import External, Function, Made
 
 
@@ -224,7 +225,7 @@ class TensorKinds:
         reads = (
             isinstance(node, ast.Attribute) and node.attr in _READS_VALUES
             for function in self._resolver.callees(call, module)
-            for node in ast.walk(function.node)
+            for node in walk(function.node)
         )
         return UNKNOWN if any(reads) else TENSOR
 
@@ -329,7 +330,7 @@ def _returned_by(function: Function) -> list[ast.expr | None]:
     """What a function returns, None where it returns nothing, in which case there is no telling."""
     if isinstance(function.node, ast.Lambda):
         return [function.node.body]
-    own = [n for n in ast.walk(function.node) if function.module.function(n) is function.node]
+    own = [n for n in walk(function.node) if function.module.function(n) is function.node]
     if function.node.name == "__init__" or any(
         isinstance(n, ast.Yield | ast.YieldFrom) for n in own
     ):

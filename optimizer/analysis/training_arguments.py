@@ -18,6 +18,7 @@ from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
+from .trees import walk
 from .values import Class
 
 _ARGUMENTS = frozenset(
@@ -94,7 +95,7 @@ class HuggingFaceUse:
             for module in self._files
             for call in module.calls
             if self._resolver.names(call.func, module) & _PARSERS
-            and any(self._is_arguments_class(node, module) for node in ast.walk(call))
+            and any(self._is_arguments_class(node, module) for node in walk(call))
         )
 
     def _is_arguments_class(self, node: ast.AST, module: Module) -> bool:
