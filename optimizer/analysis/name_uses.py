@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .reaching import reaching_bindings
+from .reaching import reaching_bindings, runs_later
 from .scopes import Binding
 from .syntax import Module
 
@@ -30,4 +30,6 @@ def _may_see(use: ast.Name, binding: Binding, module: Module) -> bool:
     if found is None or binding not in found[1]:
         return False
     owner, bindings = found
+    if runs_later(scope, owner):
+        return True  # a function inside may be called before the variable gets its last value
     return binding in reaching_bindings(module, owner, bindings, scope, use)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from typing import cast
 
 from .scopes import Binding, Defined, Imported, Parameter, Scope
@@ -12,6 +13,8 @@ from .trees import walk
 _Position = tuple[int, int]
 _RUN_IN_PLACE = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 """Scopes whose code runs where it stands, unlike that of a function."""
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_NEVER: _Position = (sys.maxsize, 0)
 
 
 def reaching_bindings(
@@ -20,15 +23,15 @@ def reaching_bindings(
     """The bindings of ``owner`` that may give a name its value where ``use`` stands in ``scope``.
 
     Inside the scope that binds the name, a binding in a block around the use hides the earlier ones, and a later one
-    counts only when a loop leads back to the use. From a function inside, or for None (after
-    the scope ran), the last unconditional binding hides the earlier ones.
+    counts only when a loop leads back to the use. For None (after the scope ran) the last unconditional binding hides the
+    earlier ones; from a function inside, the last one before that function is mentioned for the first time.
     """
     if len(bindings) == 1 or owner.is_class:
         return bindings
-    while scope is not None and scope is not owner and isinstance(scope.node, _RUN_IN_PLACE):
-        scope = scope.parent
-    if scope is not owner:
+    if scope is None:
         return _after_last_unconditional(module, owner, bindings)
+    if runs_later(scope, owner):
+        return _seen_from_inside(module, owner, bindings, scope)
     before = [
         b for b in bindings if _effect(module, b) <= _position(use) and not _inside(module, use, b)
     ]
@@ -53,18 +56,77 @@ def reaching_bindings(
     return reaching or bindings
 
 
+def runs_later(scope: Scope, owner: Scope) -> bool:
+    """Whether ``scope`` is that of a function inside ``owner``, which runs when it is called."""
+    inner: Scope | None = scope
+    while inner is not None and inner is not owner and isinstance(inner.node, _RUN_IN_PLACE):
+        inner = inner.parent
+    return inner is not owner
+
+
+def _seen_from_inside(
+    module: Module, owner: Scope, bindings: list[Binding], scope: Scope
+) -> list[Binding]:
+    """What the function of ``scope``, inside ``owner``, may see: all since it may first have been called."""
+    first = _first_mention(module, owner, scope.node, set())
+    start = 0
+    for index, binding in enumerate(bindings):
+        if _effect(module, binding) <= first and _is_unconditional(module, owner, binding):
+            start = index
+    return bindings[start:]
+
+
+def _first_mention(module: Module, owner: Scope, node: ast.AST, asked: set[ast.AST]) -> _Position:
+    """Where the code of ``owner`` first mentions the function or class around ``node``, itself or through others."""
+    definition = None
+    for around in [node, *module.ancestors(node)]:
+        if around is owner.node:
+            break
+        if isinstance(around, _DEFINITIONS):
+            definition = around
+    if definition is None or isinstance(definition, ast.Lambda):
+        return _position(node)
+    if definition in asked:
+        return _NEVER
+    asked.add(definition)
+    mentions = [_position(definition) if definition.decorator_list else _NEVER]
+    for name in module.names_of(definition.name):
+        if isinstance(name.ctx, ast.Load) and definition not in module.ancestors(name):
+            waits = _is_in_body(name, owner, module)
+            mentions.append(
+                _first_mention(module, owner, name, asked) if waits else _position(name)
+            )
+    return min(mentions)
+
+
+def _is_in_body(name: ast.Name, owner: Scope, module: Module) -> bool:
+    """Whether ``name`` is read when a function inside ``owner`` is called, not where it stands."""
+    child: ast.AST = name
+    for around in module.ancestors(name):
+        if around is owner.node:
+            return False
+        if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef) and child in around.body:
+            return True
+        child = around
+    return False
+
+
 def _after_last_unconditional(
     module: Module, owner: Scope, bindings: list[Binding]
 ) -> list[Binding]:
-    top_blocks = {id(getattr(owner.node, "body", None))}
-    if isinstance(owner.node, ast.Module) and module.main_guard is not None:
-        top_blocks.add(id(module.main_guard.body))
     reaching: list[Binding] = []
     for binding in bindings:
-        if _block(module, binding) in top_blocks:
+        if _is_unconditional(module, owner, binding):
             reaching = []
         reaching.append(binding)
     return reaching
+
+
+def _is_unconditional(module: Module, owner: Scope, binding: Binding) -> bool:
+    blocks = {id(getattr(owner.node, "body", None))}
+    if isinstance(owner.node, ast.Module) and module.main_guard is not None:
+        blocks.add(id(module.main_guard.body))
+    return _block(module, binding) in blocks
 
 
 def _inside(module: Module, use: ast.AST, binding: Binding) -> bool:

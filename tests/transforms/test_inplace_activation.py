@@ -261,6 +261,8 @@ def test_function(check_transformed: Check, forward: str) -> None:
         "out = self.conv(x)\nfeatures = [out]\nreturn F.relu(out), features\n",
         "out = self.conv(x)\nself.last = out\nreturn F.relu(out)\n",
         "out = self.conv(x)\nkept = out\nreturn F.relu(out), kept\n",
+        "out = self.conv(x)\nread = lambda: out\nz = F.relu(out)\nz = z + read()\nout = z\nreturn out\n",
+        "out = self.conv(x)\ndef read():\n    return out\nz = F.relu(out)\nz = z + read()\nout = z\nreturn out\n",
         "self.last = self.conv(x)\nreturn F.relu(self.last)\n",
         "out = x\nout += 1\nreturn F.relu(out)\n",
         "out = self.conv(x)\nkept = out\nout += 1\nreturn F.relu(out)\n",

@@ -22,6 +22,16 @@ Ask = Callable[..., set[object]]
         ("for e in c:\n    x = 0\n    for i in c:\n        ASK(x)\n        x = 3\n", {0, 3}),
         ("for e in c:\n    if e:\n        x = 0\n    ASK(x)\n    x = 3\n", {0, 3}),
         ("x = 1\ndef f():\n    ASK(x)\nx = 2\n", {2}),
+        ("x = 1\ndef f():\n    ASK(x)\nx = 2\nf()\n", {2}),
+        ("x = 1\ndef f():\n    ASK(x)\nf()\nx = 2\nf()\n", {1, 2}),
+        ("x = 1\nx = 2\ndef f():\n    ASK(x)\nf()\nx = 3\n", {2, 3}),
+        ("def g():\n    f()\ndef f():\n    ASK(x)\nx = 1\ng()\nx = 2\n", {1, 2}),
+        ("def g():\n    f()\ndef f():\n    ASK(x)\nx = 1\nx = 2\ng()\n", {2}),
+        ("def f():\n    g() and ASK(x)\ndef g():\n    f()\nx = 1\nx = 2\n", {2}),
+        ("class A:\n    def f(self):\n        ASK(x)\nx = 1\nA().f()\nx = 2\n", {1, 2}),
+        ("x = 1\nf = lambda: ASK(x)\nf()\nx = 2\n", {1, 2}),
+        ("x = 1\n@print\ndef f():\n    ASK(x)\nx = 2\n", {1, 2}),
+        ("x = 1\ndef f():\n    ASK(x)\n    return 1\ndef g(y=f()):\n    pass\nx = 2\n", {1, 2}),
     ],
 )
 def test_flow(ask: Ask, code: str, values: set[int]) -> None:
