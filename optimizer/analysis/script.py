@@ -32,6 +32,7 @@ from .host_moves import HostMove, find_host_moves
 from .image_batches import ImageBatches, find_image_batches
 from .inplace_activations import InplaceActivations, find_inplace_activations
 from .iterations import Iteration, find_iterations
+from .lifetimes import LateRelease, find_late_releases
 from .lightning import LightningUse
 from .loaders import find_loaders
 from .loops import find_loops
@@ -118,6 +119,11 @@ class TrainingScript:
     @cached_property
     def cache_releases(self) -> tuple[CacheRelease, ...]:
         return find_cache_releases(self.resolver, self.loops)
+
+    @cached_property
+    def late_releases(self) -> tuple[LateRelease, ...]:
+        """The loops that keep a network's results alive while the next pass computes new ones."""
+        return find_late_releases(self.resolver, self.loops, self.loaders)
 
     @cached_property
     def step_profiles(self) -> tuple[StepProfile, ...]:

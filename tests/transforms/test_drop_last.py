@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from torchopt_cli.optimizer.options import Options, Tier
-from torchopt_cli.optimizer.pipeline import rewrite_script
+from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
 from torchopt_cli.optimizer.source import Sources
 from torchopt_cli.transforms.registry import all_transforms
+
+from . import table
 
 Check = Callable[..., None]
 
@@ -178,11 +180,27 @@ def test_never_unasked(tmp_path: Path, tier: Tier) -> None:
 
 
 @pytest.mark.torch
-def test_the_rewritten_script_trains(rewrite: Check, tmp_path: Path) -> None:
-    for size, steps in ((16, 3), (64, 1)):
-        made = f"loader = DataLoader(train_set, {size}, shuffle=True)"
-        result = rewrite(script(made, TRAIN + "    print(len(x))\n"), ["drop-last"])
-        after = tmp_path / "after.py"
-        after.write_text(result.files[0].text)  # type: ignore[attr-defined]
-        run = subprocess.run([sys.executable, after], capture_output=True, text=True, check=True)
-        assert len(run.stdout.split()) == steps
+@pytest.mark.parametrize(("size", "steps"), [(16, 3), (64, 1)])
+def test_training_on_full_batches_is_the_same(
+    rewrite: Callable[..., RewriteResult],
+    count_case: Callable[[str, str], None],
+    tmp_path: Path,
+    size: int,
+    steps: int,
+) -> None:
+    count_case("drop-last", table.VERIFIED)
+    made = f"loader = DataLoader(train_set, {size}, shuffle=True)"
+    body = TRAIN + "    print(len(x), model.weight.sum().item())\n"
+    text = script(made, body).replace("train_set =", "torch.manual_seed(0)\ntrain_set =", 1)
+    result = rewrite(text, ["drop-last"])
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(text)
+    after.write_text(result.files[0].text)
+    printed = [
+        subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
+        for path in (before, after)
+    ]
+    full, kept = (lines.splitlines() for lines in printed)
+    assert len(kept) == steps
+    assert kept == full[:steps]
+    assert all(not line.startswith(f"{size} ") for line in full[steps:])

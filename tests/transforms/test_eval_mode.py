@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.rewrite_result import RewriteResult
+
+from . import table
 
 Check = Callable[..., None]
 
@@ -260,3 +265,52 @@ def test_below_its_tier_it_only_tells(rewrite: Callable[..., RewriteResult]) -> 
 def test_together_with_no_grad(check_with: Check) -> None:
     after = functions(True, True).replace("def test():", "@torch.no_grad()\ndef test():")
     check_with(["eval-mode", "no-grad"], functions(True, False), after)
+
+
+# Normalization, unlike dropout, draws no random numbers: what is evaluated leaves no trace in training.
+RUNS = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+train_set = TensorDataset(torch.randn(64, 10), torch.randint(2, (64,)))
+test_set = TensorDataset(3 + torch.randn(64, 10), torch.randint(2, (64,)))
+model = nn.Sequential(nn.Linear(10, 10), nn.BatchNorm1d(10), nn.Linear(10, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+test_loader = DataLoader(test_set, batch_size=16)
+for epoch in range(3):
+    for x, y in DataLoader(train_set, batch_size=16, shuffle=True):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        print("train", loss.item())
+    for x, y in test_loader:
+        print("test", nn.functional.cross_entropy(model(x), y).item(), model[1].num_batches_tracked.item())
+"""
+
+
+@pytest.mark.torch
+def test_training_stays_the_same_and_scores_change(
+    rewrite: Callable[..., RewriteResult],
+    count_case: Callable[[str, str], None],
+    tmp_path: Path,
+) -> None:
+    count_case("eval-mode", table.VERIFIED)
+    (file,) = rewrite(RUNS, ["eval-mode"]).files
+    assert [change.transform for change in file.changes] == ["eval-mode"]
+    printed: list[list[list[str]]] = []
+    for name, text in (("before.py", RUNS), ("after.py", file.text)):
+        path = tmp_path / name
+        path.write_text(text)
+        run = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+        printed.append([line.split() for line in run.stdout.splitlines()])
+    trained = [[line for line in lines if line[0] == "train"] for lines in printed]
+    tested = [[line for line in lines if line[0] == "test"] for lines in printed]
+    assert trained[0] == trained[1]
+    assert len(tested[0]) == len(tested[1]) == 12
+    assert all(one[1] != other[1] for one, other in zip(*tested, strict=True))
+    # In train mode the test set goes into the statistics; in eval mode nothing is learnt from it.
+    assert int(tested[0][-1][2]) == 24
+    assert int(tested[1][-1][2]) == 12
