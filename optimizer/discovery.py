@@ -37,17 +37,21 @@ class Discovery:
 
 @dataclass(frozen=True)
 class _Candidate:
+    """A Python file: no more of it than is needed, since a tree may hold many."""
+
     path: Path
-    data: bytes
+    imported: frozenset[bytes]
+    """The dotted names its import statements may mean as modules."""
     root: Path
     """The folder given on the command line, or the file's own: imports are looked for up to here."""
-    named: bool
-    """Whether the user named this very file."""
+    worth_reading: bool
+    """Whether the user named this very file, or its text mentions torch."""
 
-    @property
-    def worth_reading(self) -> bool:
+    @classmethod
+    def of(cls, path: Path, data: bytes, root: Path, named: bool) -> _Candidate:
         # NUL bytes: not Python, or an encoding in which "torch" looks otherwise; reading it tells.
-        return self.named or b"torch" in self.data or b"\0" in self.data
+        worth_reading = named or b"torch" in data or b"\0" in data
+        return cls(path, frozenset(_dotted_names(data)), root, worth_reading)
 
 
 def discover(paths: Sequence[Path]) -> Discovery:
@@ -59,7 +63,7 @@ def discover(paths: Sequence[Path]) -> Discovery:
         for file, root, named in _files(Path(os.path.abspath(path))):
             found += 1
             try:
-                candidate = _Candidate(file, file.read_bytes(), root, named)
+                candidate = _Candidate.of(file, file.read_bytes(), root, named)
             except OSError as error:
                 errors.append(TorchoptError(f"cannot be read: {error.strerror}", file))
                 continue
@@ -98,21 +102,25 @@ def _imported(candidate: _Candidate, candidates: Mapping[str, _Candidate]) -> fr
     Generous: whether they really are its modules is for the analysis to say.
     """
     found: set[str] = set()
-    for match in _IMPORT.finditer(candidate.data):
+    for name in candidate.imported:
+        for base in _bases(candidate, name):
+            parts = name.lstrip(b".").decode("ascii", "replace").split(".")
+            for count in range(1, len(parts) + 1):
+                stem = os.path.join(base, *parts[:count])
+                found.update({stem + ".py", os.path.join(stem, "__init__.py")})
+    return frozenset(found & candidates.keys() - {os.path.realpath(candidate.path)})
+
+
+def _dotted_names(data: bytes) -> Iterator[bytes]:
+    for match in _IMPORT.finditer(data):
         module, names, modules = match.groups()
         if modules is not None:
-            dotted = _NAME.findall(_ALIAS.sub(b"", modules))
+            yield from _NAME.findall(_ALIAS.sub(b"", modules))
         else:
             separator = b"" if module.endswith(b".") else b"."
-            members = _NAME.findall(_ALIAS.sub(b"", names))
-            dotted = [module, *(module + separator + name for name in members)]
-        for name in dotted:
-            for base in _bases(candidate, name):
-                parts = name.lstrip(b".").decode("ascii", "replace").split(".")
-                for count in range(1, len(parts) + 1):
-                    stem = os.path.join(base, *parts[:count])
-                    found.update({stem + ".py", os.path.join(stem, "__init__.py")})
-    return frozenset(found & candidates.keys() - {os.path.realpath(candidate.path)})
+            yield module
+            for name in _NAME.findall(_ALIAS.sub(b"", names)):
+                yield module + separator + name
 
 
 def _bases(candidate: _Candidate, name: bytes) -> list[str]:

@@ -74,7 +74,7 @@ def rewrite_script(
         raise
     except Exception as error:
         raise TorchoptError(internal_error(error), entry) from error
-    start = _Rewrite(sources, script, dict(earlier or {}))
+    start = _Rewrite(sources, script, dict(earlier or {}), earlier or {})
     errors: tuple[TransformError, ...] = ()
     while True:
         result, restless = _until_nothing_changes(start, active, options, errors)
@@ -171,11 +171,15 @@ class _Outcome:
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """A rewrite on its way: the script as it is understood now, and the files touched so far."""
+    """A rewrite on its way: the script as it is understood now, and the files touched so far.
+
+    ``earlier`` are those of ``files`` that come from other scripts, as they were then.
+    """
 
     sources: Sources
     script: TrainingScript
     files: Mapping[Path, RewrittenFile]
+    earlier: Mapping[Path, RewrittenFile]
 
     def file(self, path: Path) -> RewrittenFile:
         source = self.sources.read(path)
@@ -236,13 +240,14 @@ class _Rewrite:
             file = files.get(path) or self.file(path)
             provenance = file.provenance.after(text, transform.name)
             files[path] = replace(file, text=text, provenance=provenance)
-        return _Rewrite(sources, script, files)
+        return _Rewrite(sources, script, files, self.earlier)
 
     def result(self, outcomes: Sequence[_Outcome]) -> RewriteResult:
         """The files as they are now, each with what the last ``outcomes`` say about it."""
         paths = [self.file(module.path).path for module in self.script.modules]
+        touched = [path for path, file in self.files.items() if self.earlier.get(path) is not file]
         files = [
-            self._told(self.file(path), outcomes) for path in dict.fromkeys([*paths, *self.files])
+            self._told(self.file(path), outcomes) for path in dict.fromkeys([*paths, *touched])
         ]
         unreadable = self.script.project.unreadable
         return RewriteResult(self.script.entry.path, tuple(files), self.sources, unreadable)

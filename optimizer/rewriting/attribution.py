@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import TypeAlias
@@ -26,79 +26,92 @@ class _Line:
 class Provenance:
     """Where the lines of a text come from, after transforms have changed it one after the other.
 
-    Lines end at ``\\n``, as diffs have it. ``names`` are the transforms so far, in order.
+    Lines end at ``\\n``, as diffs have it. ``names`` are the transforms so far, in order. ``_lines`` is None as long as
+    nobody has changed the text: most files of a tree stay as they are, and shall cost no more than their text.
     """
 
-    original: tuple[str, ...]
-    current: tuple[str, ...]
-    names: Names
-    _lines: tuple[_Line, ...]
-    _touched: Mapping[int, Names]
+    original_text: str
+    current_text: str
+    names: Names = ()
+    _lines: tuple[_Line, ...] | None = None
+    _touched: Mapping[int, Names] = field(default_factory=dict[int, Names])
 
     @classmethod
     def of(cls, text: str) -> Provenance:
         """The provenance of a text that nobody has changed."""
-        lines = _split(text)
-        return cls(lines, lines, (), tuple(_Line(index) for index in range(len(lines))), {})
+        return cls(text, text)
+
+    @property
+    def original(self) -> tuple[str, ...]:
+        return _split(self.original_text)
+
+    @property
+    def current(self) -> tuple[str, ...]:
+        return _split(self.current_text)
 
     def after(self, text: str, transform: str) -> Provenance:
         """The provenance of ``text``, which ``transform`` made of the current text."""
-        new = _split(text)
+        current, new = self.current, _split(text)
+        known = self._lines or tuple(_Line(index) for index in range(len(current)))
         lines: list[_Line] = []
         touched = dict(self._touched)
-        for tag, old_start, old_end, start, end in _opcodes(self.current, new):
+        for tag, old_start, old_end, start, end in _opcodes(current, new):
             if tag == "equal":
-                lines += self._lines[old_start:old_end]
+                lines += known[old_start:old_end]
                 continue
-            old = self._lines[old_start:old_end]
+            old = known[old_start:old_end]
             for line in old:
                 touched[line.origin] = _union(
                     touched.get(line.origin, ()), line.names, (transform,)
                 )
-            lines += self._rewritten(old_start, old_end, new[start:end], transform)
+            lines += _rewritten(
+                current[old_start:old_end], old_start, known, new[start:end], transform
+            )
         return replace(
             self,
-            current=new,
+            current_text=text,
             names=_union(self.names, (transform,)),
             _lines=tuple(lines),
             _touched=touched,
         )
 
-    def _rewritten(
-        self, old_start: int, old_end: int, new: tuple[str, ...], transform: str
-    ) -> Iterator[_Line]:
-        """The lines of ``new``, which stand where those from ``old_start`` to ``old_end`` stood."""
-        # Lines that are only indented keep their origin.
-        old = [line.strip() for line in self.current[old_start:old_end]]
-        matcher = SequenceMatcher(None, old, [line.strip() for line in new], autojunk=False)
-        for tag, first, last, start, end in matcher.get_opcodes():
-            source = first - 1 if tag == "insert" else first
-            for index in range(start, end):
-                beside = first + (index - start)
-                if tag == "equal":
-                    source = beside
-                elif tag == "replace":
-                    source = _continued(old, source, last, new[index].strip())
-                names = self._lines[old_start + beside].names if beside < last else ()
-                origin = self._origin(old_start + source)
-                yield _Line(origin, _union(names, (transform,)))
-
-    def _origin(self, index: int) -> int:
-        return self._lines[index].origin if 0 <= index < len(self._lines) else 0
-
     def original_line(self, line: int) -> int:
         """The original line that current ``line`` comes from (both 1-based); the nearest above for a new one."""
+        if self._lines is None:
+            return min(max(line, 1), max(len(self.current), 1))
         if not self._lines:
             return 1
         return self._lines[min(max(line, 1), len(self._lines)) - 1].origin + 1
 
     def names_at(self, line: int) -> Names:
         """The transforms that made or changed current ``line`` (1-based), in order."""
-        return self._lines[line - 1].names if 0 < line <= len(self._lines) else ()
+        lines = self._lines or ()
+        return lines[line - 1].names if 0 < line <= len(lines) else ()
 
     def names_at_original(self, line: int) -> Names:
         """The transforms that changed or removed original ``line`` (1-based), in order."""
         return self._touched.get(line - 1, ())
+
+
+def _rewritten(
+    old: Sequence[str], at: int, known: Sequence[_Line], new: Sequence[str], transform: str
+) -> Iterator[_Line]:
+    """The lines of ``new``, which stand where the lines ``old`` stood, the first of them at index ``at`` of ``known``."""
+    # Lines that are only indented keep their origin.
+    stripped = [line.strip() for line in old]
+    matcher = SequenceMatcher(None, stripped, [line.strip() for line in new], autojunk=False)
+    for tag, first, last, start, end in matcher.get_opcodes():
+        source = first - 1 if tag == "insert" else first
+        for index in range(start, end):
+            beside = first + (index - start)
+            if tag == "equal":
+                source = beside
+            elif tag == "replace":
+                source = _continued(stripped, source, last, new[index].strip())
+            names = known[at + beside].names if beside < last else ()
+            place = at + source
+            origin = known[place].origin if 0 <= place < len(known) else 0
+            yield _Line(origin, _union(names, (transform,)))
 
 
 def _continued(old: list[str], current: int, last: int, new: str) -> int:
