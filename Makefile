@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types build docs benchmark check clean
+.PHONY: help demo test test-all test-nightly transform-table lint types build docs benchmark check clean
 
 help: ## the commands of this file
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,12 @@ test: $(READY) ## the test suite without its slow part
 
 test-all: $(READY) ## every test that does not need a GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" -n $(WORKERS) --dist worksteal -q
+
+test-nightly: $(READY) ## every test, thousands of generated scripts, the corpus rewritten and verified (hours)
+	TORCHOPT_NIGHTLY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" -n $(WORKERS) --dist worksteal -q
+
+transform-table: $(READY) ## the transforms' tests, and a table of their cases and the corpus scripts they fire on
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/transforms -m "not gpu" -n $(WORKERS) -q --transform-table
 
 lint: $(READY) ## ruff, and the formatting
 	$(BIN)/ruff check .
