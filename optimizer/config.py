@@ -42,6 +42,7 @@ class Settings:
     tier: Tier | None = None
     target: Target | None = None
     gpus: int | None = None
+    accumulate: int | None = None
     torch: Version | None = None
     amp: AmpDtype | None = None
     format: Format | None = None
@@ -109,6 +110,7 @@ class Settings:
             target=self.target or defaults.target,
             amp=self.amp or defaults.amp,
             gpus=self.gpus,
+            accumulate=self.accumulate,
             torch_version=torch_version,
             python_version=environment.python_version,
             select=frozenset(self.select or ()),
@@ -198,11 +200,11 @@ def _dashed(key: str) -> str:
 
 def _typed_number(key: str, value: object) -> object:
     """The number that a flag's text says, where the flag takes a number and the text is one."""
-    kind = {"gpus": int, "steps": int, "seed": int, "repeats": int, "timeout": float}.get(key)
-    if kind is None or not isinstance(value, str):
+    whole = key in {"gpus", "accumulate", "steps", "seed", "repeats"}
+    if not (whole or key == "timeout") or not isinstance(value, str):
         return value
     try:
-        return kind(value)
+        return int(value) if whole else float(value)
     except ValueError:
         return value
 
@@ -271,6 +273,7 @@ _PARSERS: Mapping[str, Callable[[object], object]] = {
     "tier": _one_of({tier.label: tier for tier in Tier}),
     "target": _one_of({target.value: target for target in Target}),
     "gpus": _at_least(1),
+    "accumulate": _at_least(2),
     "torch": _version,
     "amp": _one_of({dtype.value: dtype for dtype in AmpDtype}),
     "format": _one_of({kind.value: kind for kind in Format}),

@@ -31,6 +31,8 @@ def page(transform: Transform) -> str:
         runs = "only with `--tier semantic`"
         if transform.advises:
             runs = "by default to advise, with `--tier semantic` to change"
+    if transform.asked_by is not None:
+        runs = f"only with `--{transform.asked_by}`"
     return f"""# {transform.name}
 
 Tier: **{transform.kind}** · stage: {stage_label(transform)} · runs {runs}

@@ -52,12 +52,14 @@ class Options:
 
     ``torch_version`` and ``python_version`` are ``(major, minor)`` of the user's interpreter, not ours.
     ``platform`` is a :data:`sys.platform` value. ``gpus`` is the number of GPUs to train on, None when unsaid.
+    ``accumulate`` is the number of smaller batches each training step is made of, None for steps as they are.
     """
 
     tier: Tier = Tier.NUMERIC
     target: Target = Target.AUTO
     amp: AmpDtype = AmpDtype.AUTO
     gpus: int | None = None
+    accumulate: int | None = None
     torch_version: tuple[int, int] = NEWEST_TORCH
     python_version: tuple[int, int] = (3, 12)
     platform: str = sys.platform

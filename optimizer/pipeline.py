@@ -16,7 +16,7 @@ from .analysis import understand
 from .analysis.script import TrainingScript
 from .config import suggestion
 from .errors import TorchoptError
-from .options import Options
+from .options import Options, Tier
 from .rewrite_result import (
     AppliedChange,
     GivenAdvice,
@@ -48,8 +48,12 @@ def selected_transforms(transforms: Sequence[Transform], options: Options) -> tu
         transform
         for transform in transforms
         if transform.name not in options.ignore
-        and (transform.advises or transform.tier <= options.tier)
-        and (transform.name in options.select if options.select else not transform.opt_in)
+        and (
+            transform.is_asked_for(options)
+            if transform.asked_by is not None
+            else (transform.advises or transform.tier <= options.tier)
+            and (transform.name in options.select if options.select else not transform.opt_in)
+        )
     )
 
 
@@ -314,7 +318,8 @@ def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Re
         planned = list(transform.plan(rewrite.script, options))
         skips = [rewrite.skipped(item) for item in planned if isinstance(item, Skip)]
         changes = [item for item in planned if isinstance(item, Change)]
-        permitted, refused, suppressed = _permitted(rewrite, changes, options)
+        tier = transform.tier if transform.is_asked_for(options) else options.tier
+        permitted, refused, suppressed = _permitted(rewrite, changes, tier)
         advice, unwanted = _wanted(rewrite, (a for a in planned if isinstance(a, Advice)))
     except Exception as error:
         fault = TransformError(transform.name, entry, internal_error(error))
@@ -331,7 +336,7 @@ def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Re
 
 
 def _permitted(
-    rewrite: _Rewrite, changes: Iterable[Change], options: Options
+    rewrite: _Rewrite, changes: Iterable[Change], tier: Tier
 ) -> tuple[list[Change], list[Skip], frozenset[tuple[Path, int, str]]]:
     """The changes that neither the tier nor the user's comments forbid, and skips for the others."""
     permitted: list[Change] = []
@@ -339,7 +344,7 @@ def _permitted(
     used: set[tuple[Path, int, str]] = set()
     for change in changes:
         comments = list(_comments_against(rewrite, change, _touched(change)))
-        if change.tier > options.tier:
+        if change.tier > tier:
             label = change.tier.label
             message = f"{change.message}: only with --tier {label}"
         elif comments:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import ClassVar
@@ -72,12 +72,14 @@ class Advice:
 class Example:
     """A script before and after the transform; shown by ``torchopt explain`` and run as a test.
 
-    Where nothing is changed ``after`` is None and ``advice`` holds what is said about the script.
+    Where nothing is changed ``after`` is None and ``advice`` holds what is said about the script. ``options`` are the
+    fields of :class:`Options` that it takes, where the defaults do not do.
     """
 
     before: str
     after: str | None = None
     advice: tuple[str, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 class Transform(ABC):
@@ -85,7 +87,8 @@ class Transform(ABC):
 
     ``name`` is the contract with the user (``--select``, suppressions, JSON, docs); the module is the same name with
     underscores and its docstring is the user's documentation. ``opt_in`` transforms run only when selected by name.
-    One that ``advises`` is also asked where the user's tier forbids its changes.
+    One that ``advises`` is also asked where the user's tier forbids its changes. One that is ``asked_by`` an option, a
+    field of :class:`Options`, runs whenever that is given, whatever the tier and the selection, and never otherwise.
     """
 
     name: ClassVar[str]
@@ -94,6 +97,7 @@ class Transform(ABC):
     rank: ClassVar[int] = 0
     opt_in: ClassVar[bool] = False
     advises: ClassVar[bool] = False
+    asked_by: ClassVar[str | None] = None
     example: ClassVar[Example]
 
     @abstractmethod
@@ -102,6 +106,10 @@ class Transform(ABC):
 
         Must be idempotent: planned again on its own result it yields no Change.
         """
+
+    def is_asked_for(self, options: Options) -> bool:
+        """Whether the option that asks for this transform is given."""
+        return self.asked_by is not None and getattr(options, self.asked_by) is not None
 
     def change(
         self, path: Path, span: Span, message: str, reason: str, edits: tuple[FileEdit, ...]

@@ -68,6 +68,8 @@ def _rules(_: tuple[str, ...]) -> int:
     width = max((len(transform.name) for transform in transforms), default=0)
     for transform in transforms:
         opt_in = " (only with --select)" if transform.opt_in else ""
+        if transform.asked_by is not None:
+            opt_in = f" (only with --{transform.asked_by})"
         print(
             f"{transform.name:{width}}  {transform.kind:8}  {stage_label(transform):13}  "
             f"{summary(transform)}{opt_in}"

@@ -35,6 +35,14 @@ TargetName: TypeAlias = Annotated[
 Gpus: TypeAlias = Annotated[
     str | None, typer.Option("--gpus", metavar="N", help="How many GPUs to train on.")
 ]
+Accumulate: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--accumulate",
+        metavar="N",
+        help="Make each training step of N smaller batches, to fit memory.",
+    ),
+]
 Torch: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -18,6 +18,7 @@ from ..errors import ExitCode, TorchoptError
 from ..options import Options
 from ..terminal import display_path, painter, print_error, print_note, with_progress
 from .flags import (
+    Accumulate,
     Action,
     Amp,
     FormatName,
@@ -59,6 +60,7 @@ def rewrite(
     tier: TierName = None,
     target: TargetName = None,
     gpus: Gpus = None,
+    accumulate: Accumulate = None,
     torch: Torch = None,
     amp: Amp = None,
     format: FormatName = None,
@@ -78,7 +80,8 @@ def rewrite(
     """
     said = dict(dry_run=dry_run, check=check, output=output, select=select, ignore=ignore)
     said |= dict(tier=tier, target=target, gpus=gpus, torch=torch, amp=amp, format=format)
-    flags = Settings.from_flags({**said, "verify": verify, "python": python})
+    said |= dict(accumulate=accumulate, verify=verify, python=python)
+    flags = Settings.from_flags(said)
     return lambda script_arguments: _rewrite([Path(p) for p in paths], flags, script_arguments)
 
 
@@ -128,7 +131,10 @@ def _note_what_cannot_run(transforms: Sequence[Transform], options: Options) -> 
 
     selected_transforms(transforms, options)
     for transform in transforms:
-        if (
+        if transform.name in options.select and transform.asked_by is not None:
+            if not transform.is_asked_for(options):
+                print_note(f"{transform.name} only runs with --{transform.asked_by}")
+        elif (
             transform.name in options.select
             and transform.tier > options.tier
             and not transform.advises

@@ -16,6 +16,7 @@ from ..errors import ExitCode
 from ..options import Tier
 from ..terminal import display_path, print_error, progress_bar
 from .flags import (
+    Accumulate,
     Action,
     Amp,
     FormatName,
@@ -69,6 +70,7 @@ def verify(
     ignore: Ignore = None,
     target: TargetName = None,
     gpus: Gpus = None,
+    accumulate: Accumulate = None,
     torch: Torch = None,
     amp: Amp = None,
 ) -> Action:
@@ -80,9 +82,8 @@ def verify(
     """
     said = dict(steps=steps, seed=seed, timeout=timeout, no_timing=no_timing, repeats=repeats)
     said |= dict(format=format, python=python, tier=tier, select=select, ignore=ignore)
-    flags = Settings.from_flags(
-        {**said, "target": target, "gpus": gpus, "torch": torch, "amp": amp}
-    )
+    said |= dict(target=target, gpus=gpus, accumulate=accumulate, torch=torch, amp=amp)
+    flags = Settings.from_flags(said)
     other = Path(rewritten) if rewritten else None
     return lambda arguments: _verify(Path(original), other, flags, arguments)
 

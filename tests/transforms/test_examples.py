@@ -19,7 +19,7 @@ def test_example_is_true(
         check_advised(example.before, *example.advice, names=[transform.name])
         return
     assert example.before != example.after
-    check_with([transform.name], example.before, example.after)
+    check_with([transform.name], example.before, example.after, **example.options)
 
 
 @pytest.mark.parametrize("transform", all_transforms(), ids=lambda t: t.name)

@@ -112,6 +112,8 @@ def test_select_ignore_and_tier(project: Project, capsys: Capture) -> None:
         (["--torch", "new"], "--torch: 'new' is not a version"),
         (["--gpus", "0"], "--gpus: 0 is not a whole number of at least 1"),
         (["--gpus", "many"], "--gpus"),
+        (["--accumulate", "1"], "--accumulate: 1 is not a whole number of at least 2"),
+        (["--accumulate", "2.5"], "--accumulate: '2.5' is not a whole number of at least 2"),
         (["--format", "yaml"], "--format: 'yaml' is not one of text, json"),
         (["--python", "no-such-python"], "no such interpreter: no-such-python"),
         (["--dryrun"], "--dry"),

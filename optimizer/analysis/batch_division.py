@@ -1,0 +1,206 @@
+"""Whether the batches of a loader can be made smaller, and what in the script counts on their size."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..rewriting.edits import FileEdit, ReplaceExpression
+from .datasets import find_datasets, is_iterable
+from .facts import Argument, DataLoader, Fact, Loop
+from .iterations import Iteration
+from .last_batches import only_trains
+from .obstacles import Obstacle
+from .reach import reached_nodes
+from .resolver import Resolver
+from .syntax import Module
+from .values import Literal, Option, Value
+
+_FACTORIES = frozenset(
+    f"torch.{name}" for name in ("zeros", "ones", "randn", "rand", "empty", "full", "eye")
+)
+_SCHEDULES = ("torch.optim.lr_scheduler.", "transformers.get_", "transformers.optimization.get_")
+
+
+@dataclass(frozen=True, eq=False)
+class BatchDivision:
+    """The batch size of a loader divided by ``parts``: where it is written and what it becomes."""
+
+    size: Argument
+    number: int
+    parts: int
+
+    @property
+    def code(self) -> str:
+        if isinstance(self.size.value, ast.Constant):
+            return str(self.number // self.parts)
+        return f"{self.size.module.code(self.size.value)} // {self.parts}"
+
+    @property
+    def edit(self) -> FileEdit:
+        module = self.size.module
+        return FileEdit(module.path, ReplaceExpression(module.span(self.size.value), self.code))
+
+
+def divide_batches(
+    resolver: Resolver,
+    loader: DataLoader,
+    parts: int,
+    loop: Loop,
+    loops: tuple[Loop, ...],
+    iterations: tuple[Iteration, ...],
+    loaders: tuple[DataLoader, ...],
+) -> BatchDivision | Fact:
+    """``loader`` with batches of a ``parts``-th of their size, or what forbids that."""
+    why = _not_divisible(resolver, loader) or only_trains(resolver, loader, loops, iterations)
+    if why is not None:
+        return Obstacle(loader.module, loader.node, f"its DataLoader cannot be changed: {why}")
+    size = loader.arguments.get("batch_size")
+    written = {*loader.node.args, *(keyword.value for keyword in loader.node.keywords)}
+    if size is None or size.value not in written:
+        why = "the batch size is not written in the call of the DataLoader"
+        return Obstacle(loader.module, loader.node, why)
+    values = resolver.values(size.value, size.module)
+    number = _number(values)
+    if number is None or not isinstance(size.value, ast.Constant | ast.Name | ast.Attribute):
+        code = size.module.code(size.value)
+        return Obstacle(loader.module, loader.node, f"the batch size `{code}` is not known")
+    if number % parts:
+        why = f"a batch of {number} samples does not divide into {parts} equal parts"
+        return Obstacle(loader.module, loader.node, why)
+    return (
+        _counted_on(resolver, number, loop)
+        or (None if isinstance(size.value, ast.Constant) else _read(resolver, values, loaders))
+        or _counts_batches(resolver, loader)
+        or BatchDivision(size, number, parts)
+    )
+
+
+def _not_divisible(resolver: Resolver, loader: DataLoader) -> str | None:
+    if loader.opaque is not None:
+        return f"`{loader.module.code(loader.opaque)}` is not known"
+    if resolver.names(loader.node.func, loader.module) != {"torch.utils.data.DataLoader"}:
+        return "its class is the script's own"
+    for name in ("sampler", "batch_sampler", "collate_fn"):
+        if name in loader.arguments:
+            return f"it has a `{name}`"
+    datasets = find_datasets(resolver, loader)
+    shuffle = loader.arguments.get("shuffle")
+    shuffles = shuffle is not None and _is_true(resolver, shuffle)
+    if not shuffles and (
+        not datasets or any(is_iterable(resolver, dataset) for dataset in datasets)
+    ):
+        return "the length of its dataset is not known"
+    return None
+
+
+def _is_true(resolver: Resolver, argument: Argument) -> bool:
+    values = resolver.values(argument.value, argument.module)
+    return bool(values) and all(isinstance(v, Literal) and v.value is True for v in values)
+
+
+def _number(values: Iterable[Value]) -> int | None:
+    match list(values):
+        case [Literal(value=int() as number)] | [
+            Option(default=ast.Constant(value=int() as number))
+        ]:
+            return None if isinstance(number, bool) or number < 1 else number
+        case _:
+            return None
+
+
+def _counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
+    """Where the step, or a tensor made beforehand, has ``number`` written in it."""
+    for reached in reached_nodes(resolver, loop.node.body, loop.module, into_forward=True):
+        node = reached.node
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value == number:
+            parent = reached.module.parents[node]
+            if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mod):
+                continue
+            why = f"`{number}` in the step may be the batch size"
+            return Obstacle(reached.module, parent, why)
+    for module in resolver.project.modules:
+        for call in module.calls:
+            first = call.args[0] if call.args else None
+            if isinstance(first, ast.Tuple | ast.List) and first.elts:
+                first = first.elts[0]
+            is_number = isinstance(first, ast.Constant) and first.value == number
+            if is_number and resolver.names(call.func, module) & _FACTORIES:
+                why = f"`{number}` in the shape of a tensor may be the batch size"
+                return Obstacle(module, call, why)
+    return None
+
+
+def _read(
+    resolver: Resolver, values: frozenset[Value], loaders: tuple[DataLoader, ...]
+) -> Fact | None:
+    """Where the variable or option that holds the batch size is used for anything but loaders and messages."""
+    calls = {loader.node for loader in loaders}
+    for module in resolver.project.modules:
+        for node in module.nodes:
+            if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+                continue
+            if resolver.values(node, module) & values and not _is_harmless(
+                resolver, node, module, calls
+            ):
+                why = f"`{module.code(node)}` has other uses than the DataLoader's batch size"
+                return Obstacle(module, module.statement(node), why)
+    return None
+
+
+def _is_harmless(
+    resolver: Resolver, node: ast.expr, module: Module, loaders: set[ast.Call]
+) -> bool:
+    parent = module.parents[node]
+    if isinstance(parent, ast.keyword):
+        parent = module.parents[parent]
+    if isinstance(parent, ast.Call) and (parent in loaders or resolver.callees(parent, module)):
+        return True  # what a function of the project does with it is seen there
+    if isinstance(parent, ast.Assign):
+        return all(isinstance(target, ast.Name) for target in parent.targets)
+    return _is_printed(resolver, node, module)
+
+
+def _is_printed(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    for ancestor in module.ancestors(node):
+        if isinstance(ancestor, ast.stmt):
+            return False
+        if isinstance(ancestor, ast.Call):
+            names = resolver.names(ancestor.func, module)
+            if "builtins.print" in names:
+                return True
+    return False
+
+
+def _counts_batches(resolver: Resolver, loader: DataLoader) -> Fact | None:
+    """Where the number of batches may decide how the learning rate goes."""
+    if not _has_schedule(resolver):
+        return None
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if "builtins.len" not in resolver.names(call.func, module) or len(call.args) != 1:
+                continue
+            values = resolver.values(call.args[0], module)
+            if not any(getattr(value, "call", None) is loader.node for value in values):
+                continue
+            parent = module.parents[call]
+            divides = (
+                isinstance(parent, ast.BinOp | ast.AugAssign)
+                and isinstance(parent.op, ast.Div)
+                and call is (parent.right if isinstance(parent, ast.BinOp) else parent.value)
+            )
+            if not divides and not _is_printed(resolver, call, module):
+                why = "there would be more batches, and a schedule may count them"
+                return Obstacle(module, call, why)
+    return None
+
+
+def _has_schedule(resolver: Resolver) -> bool:
+    for module in resolver.project.modules:
+        if "param_groups" in module.source.text:
+            return True
+        for call in module.calls:
+            if any(n.startswith(_SCHEDULES) for n in resolver.names(call.func, module)):
+                return True
+    return False

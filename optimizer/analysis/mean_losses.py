@@ -1,0 +1,148 @@
+"""Which losses are a plain mean over the samples of a batch, so that those of its parts add up to it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from .facts import Fact
+from .obstacles import Obstacle
+from .reach import Reached
+from .resolver import Resolver
+from .signatures import call_argument
+from .syntax import Module
+from .values import Display, Literal, Made, Value
+
+_LOSSES = {
+    "cross_entropy": "CrossEntropyLoss",
+    "nll_loss": "NLLLoss",
+    "mse_loss": "MSELoss",
+    "l1_loss": "L1Loss",
+    "smooth_l1_loss": "SmoothL1Loss",
+    "huber_loss": "HuberLoss",
+    "binary_cross_entropy": "BCELoss",
+    "binary_cross_entropy_with_logits": "BCEWithLogitsLoss",
+}
+_FUNCTIONS = frozenset(f"torch.nn.functional.{name}" for name in _LOSSES)
+_LAYERS = frozenset(f"torch.nn.{name}" for name in _LOSSES.values())
+_SUMS = frozenset({"size_average", "reduce"})
+_MIXING_FUNCTIONS = frozenset(
+    f"torch.{name}"
+    for name in ("arange", "eye", "randperm", "roll", "flip", "matmul", "mm", "cdist", "einsum")
+)
+_MIXING_METHODS = frozenset(
+    {"t", "T", "mT", "mm", "matmul", "roll", "flip", "fill_diagonal_", "all_gather"}
+)
+
+
+def not_a_mean(
+    resolver: Resolver, loss: ast.expr, module: Module, seen: frozenset[ast.expr] = frozenset()
+) -> Fact | None:
+    """What of ``loss`` is not known to be a mean over the samples, None when all of it is.
+
+    ``seen`` are the expressions it was traced from, as in ``loss = loss + other``.
+    """
+    if loss in seen:
+        return None
+    seen |= {loss}
+    if isinstance(loss, ast.BinOp):
+        if isinstance(loss.op, ast.Add):
+            parts = (loss.left, loss.right)
+            found = (not_a_mean(resolver, part, module, seen) for part in parts)
+            return next(filter(None, found), None)
+        if isinstance(loss.op, ast.Mult) and _is_number(resolver, loss.left, module):
+            return not_a_mean(resolver, loss.right, module, seen)
+        if isinstance(loss.op, ast.Mult | ast.Div) and _is_number(resolver, loss.right, module):
+            return not_a_mean(resolver, loss.left, module, seen)
+        return Obstacle(module, loss, _unknown(module, loss))
+    values = resolver.values(loss, module)
+    if not values:
+        return Obstacle(module, loss, _unknown(module, loss))
+    for value in values:
+        found = _not_a_mean(resolver, value, Fact(module, loss), seen)
+        if found is not None:
+            return found
+    return None
+
+
+def compares_samples(nodes: Sequence[Reached], resolver: Resolver) -> Fact | None:
+    """Where the samples of a batch meet each other among ``nodes``, the code of a step outside of its networks."""
+    for reached in nodes:
+        node, module = reached.node, reached.module
+        mixes = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+        if isinstance(node, ast.Attribute):
+            mixes = node.attr in _MIXING_METHODS
+        if isinstance(node, ast.Call):
+            mixes = bool(resolver.names(node.func, module) & _MIXING_FUNCTIONS)
+        if mixes:
+            why = (
+                "the step may compare or mix the samples of a batch, of which there would be fewer"
+            )
+            return Obstacle(module, node, why)
+    return None
+
+
+def _not_a_mean(
+    resolver: Resolver, value: Value, loss: Fact, seen: frozenset[ast.expr]
+) -> Fact | None:
+    match value:
+        case Display(node=ast.BinOp() as node, module=module):
+            return not_a_mean(resolver, node, module, seen)
+        case Made(call=call, module=module) | Display(node=ast.Call() as call, module=module):
+            return _call_not_a_mean(resolver, call, module, loss)
+        case _:
+            return Obstacle(loss.module, loss.node, _unknown(loss.module, loss.node))
+
+
+def _call_not_a_mean(resolver: Resolver, call: ast.Call, module: Module, loss: Fact) -> Fact | None:
+    """What ``call`` is, if no function or layer that computes a plain mean."""
+    calls, by_position = [(call, module)], 2
+    names = resolver.names(call.func, module)
+    if not (names and names <= _FUNCTIONS):
+        layers = resolver.values(call.func, module)
+        by_position = 0
+        calls = [(made.call, made.module) for made in layers if isinstance(made, Made)]
+        kinds = [resolver.names(call.func, owner) for call, owner in calls]
+        if not layers or len(calls) < len(layers) or not all(k and k <= _LAYERS for k in kinds):
+            return Obstacle(loss.module, loss.node, _unknown(loss.module, loss.node))
+    return next(filter(None, (_weighted(c, owner, by_position) for c, owner in calls)), None)
+
+
+def _unknown(module: Module, loss: ast.AST) -> str:
+    return f"`{module.code(loss)}` is not known to be a mean over the samples of the batch"
+
+
+def _weighted(call: ast.Call, module: Module, by_position: int) -> Fact | None:
+    """What makes the loss made or computed by ``call`` another thing than a plain mean."""
+    if any(isinstance(a, ast.Starred) for a in call.args) or len(call.args) > by_position:
+        return Obstacle(module, call, "not all arguments of the loss are known")
+    reduction = call_argument(call, "reduction")
+    if reduction is not None and not (
+        isinstance(reduction, ast.Constant) and reduction.value == "mean"
+    ):
+        code = module.code(reduction)
+        return Obstacle(module, call, f"the loss has `reduction={code}`, it is not a mean")
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            return Obstacle(module, call, "not all arguments of the loss are known")
+        if keyword.arg in _SUMS or keyword.arg in {"weight", "ignore_index"}:
+            why = f"with `{keyword.arg}` the loss is not a plain mean over the samples"
+            return Obstacle(module, call, why)
+    return None
+
+
+def _is_number(resolver: Resolver, factor: ast.expr, module: Module) -> bool:
+    values = resolver.values(factor, module)
+    return bool(values) and all(
+        isinstance(v, Literal) and isinstance(v.value, int | float) for v in values
+    )
+
+
+def batch_norms(resolver: Resolver) -> bool:
+    """Whether the project makes layers that normalize by the statistics of a batch, or networks that have some."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            for name in resolver.names(call.func, module):
+                if "BatchNorm" in name or name.startswith(("torchvision.models.", "timm.")):
+                    return True
+    return False
