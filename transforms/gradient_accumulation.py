@@ -11,10 +11,10 @@ It runs only when asked for, with `--accumulate N` or `accumulate = N` in `[tool
 made. Batch sizes that N does not divide are left alone; one that is given when the script runs should be a multiple of N.
 
 What changes: BatchNorm normalizes by the smaller batches. A last group that is not full counts for less. Whatever counts
-passes of the loop (what is printed every 100 batches) counts smaller batches.
+passes of the loop (what is printed every 100 batches, a loss summed over an epoch) counts smaller batches.
 
 Left alone: several optimizers or backward passes, closures, loops that may skip a batch or stop early, gradients that
-are read or hooked, averages of weights, `DistributedDataParallel`, steps that accumulate already; losses that are not
+are read or hooked, states carried from batch to batch, averages of weights, `DistributedDataParallel`, steps that accumulate already; losses that are not
 known to be a mean over samples (`reduction="sum"`, class weights, `ignore_index`, losses that compare samples); datasets
 without a length; batch sizes that other code uses, `len(loader)` in a learning-rate schedule. Lightning, Accelerate and
 the Hugging Face Trainer have a setting for this.
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..optimizer.analysis.accumulation import Accumulation, find_accumulation
+from ..optimizer.analysis.accumulation import Accumulation, find_accumulation, framework_obstacle
 from ..optimizer.analysis.facts import Fact, seen_at
 from ..optimizer.analysis.mean_losses import batch_norms
 from ..optimizer.analysis.obstacles import Obstacle
@@ -93,7 +93,7 @@ class GradientAccumulation(Transform):
             for place in [framework] if framework is not None else [s.backwards[0] for s in steps]:
                 why = "not exactly one backward pass is seen"
                 if framework is not None:
-                    why = f"{framework.framework} runs the step and has a setting for this"
+                    why = framework_obstacle(framework).message
                 yield self.skip(place.path, place.span, f"gradients are not accumulated: {why}")
             return
         found = find_accumulation(script, steps[0], parts)

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NoReturn
 
-from ..rewriting.edits import FileEdit, ReplaceExpression, Wrap
+from ..rewriting.edits import FileEdit, RemoveStatement, ReplaceExpression, ReplaceStatement, Wrap
 from .batch_division import BatchDivision, divide_batches
+from .batch_index import BatchIndex, batch_index, is_enumerate
 from .facts import DataLoader, Fact, Optimizer
-from .free_names import free_name
 from .gradient_clearing import other_gradient_use
 from .loops import WRAPPING_ITERATORS, backward_calls
-from .mean_losses import compares_samples, not_a_mean
+from .mean_losses import compares_samples, keeps_state, not_a_mean
 from .obstacles import Obstacle
-from .precision import find_frameworks
+from .precision import FrameworkUse, find_frameworks
 from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript
@@ -35,7 +35,10 @@ _CLIPPING = frozenset(
 _HOOKS = re.compile(r"register_\w*hook|swa_utils|torch_ema|DistributedDataParallel")
 _AVERAGES = re.compile(r"ema\b|ema_|swa|averaged|teacher|target_net|momentum_update", re.IGNORECASE)
 _NETWORK_METHODS = frozenset({"train", "eval", "state_dict", "forward", "training", "zero_grad"})
-_INDEX_NAMES = ("step", "batch_index", "micro_batch", "step_index")
+_WITH_SETTING = frozenset(
+    {"Accelerate", "DeepSpeed", "Lightning", "the Hugging Face Trainer", "Composer", "MMEngine"}
+)
+_ABOUT_GRADIENTS = re.compile(r"zero|clear|reset|grad|clean", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +64,6 @@ def find_accumulation(script: TrainingScript, step: StepCode, parts: int) -> Acc
         return error.fact
 
 
-@dataclass(frozen=True, eq=False)
-class _Counter:
-    """How the loop counts its batches: the name, from which number on, and what has to be edited for that."""
-
-    name: str
-    start: int
-    edits: tuple[FileEdit, ...]
-
-
 class _Plan:
     def __init__(self, script: TrainingScript, step: StepCode, parts: int) -> None:
         self._script, self._step, self._parts = script, step, parts
@@ -80,14 +74,16 @@ class _Plan:
         loop = self._step.node
         if not isinstance(loop, ast.For):
             self._refuse(self._step.node, "the loop over the batches is not in sight of the step")
-        loader, loader_code, iterable = self._loader(loop)
+        loader, loader_code = self._loader(loop)
         backward, update = self._backward, self._update
         self._check_block(loop, [backward.statement, update.statement])
         clearing = self._clearing(loop)
         applied = self._applied(loop, clearing)
         self._check_body(loop, applied)
         self._refuse_if(not_a_mean(self._resolver, self._loss, self._module))
-        counter = self._counter(loop, iterable)
+        counter = batch_index(self._resolver, loop, self._module)
+        if not isinstance(counter, BatchIndex):
+            raise _NotPossibleError(counter)
         script = self._script
         batch = divide_batches(
             self._resolver,
@@ -164,8 +160,7 @@ class _Plan:
         script, resolver = self._script, self._resolver
         framework = next(iter(find_frameworks(resolver)), None)
         if framework is not None:
-            why = f"{framework.framework} runs the step in its own way and has a setting for this"
-            raise _NotPossibleError(Obstacle(framework.module, framework.node, why))
+            raise _NotPossibleError(framework_obstacle(framework))
         place = self._backward.node
         if len(script.optimizers) != 1:
             self._refuse(place, "not exactly one optimizer is seen")
@@ -189,13 +184,11 @@ class _Plan:
                     Obstacle(module, module.tree, "`len` or `enumerate` is the script's own")
                 )
 
-    def _loader(self, loop: ast.For) -> tuple[DataLoader, str, ast.expr]:
-        """The loader ``loop`` goes over, how it is called there, and the iterable without ``enumerate``."""
-        iterable = loop.iter
-        if self._is_enumerate(iterable):
-            assert isinstance(iterable, ast.Call)
-            iterable = iterable.args[0]
-        name = iterable
+    def _loader(self, loop: ast.For) -> tuple[DataLoader, str]:
+        """The loader ``loop`` goes over, and how it is called there."""
+        name = loop.iter
+        if isinstance(name, ast.Call) and is_enumerate(self._resolver, name, self._module):
+            name = name.args[0]
         if isinstance(name, ast.Call) and name.args:
             names = self._resolver.names(name.func, self._module)
             if names and names <= _PROGRESS_BARS:
@@ -209,12 +202,7 @@ class _Plan:
         (value,) = values
         if not (isinstance(value, Made) and value.call is loaders[0].node):
             self._refuse(loop.iter, "the loop does not certainly go over one DataLoader")
-        return loaders[0], self._module.code(name), iterable
-
-    def _is_enumerate(self, iterable: ast.expr) -> bool:
-        if not (isinstance(iterable, ast.Call) and iterable.args):
-            return False
-        return self._resolver.names(iterable.func, self._module) == {"builtins.enumerate"}
+        return loaders[0], self._module.code(name)
 
     def _check_block(self, loop: ast.For, statements: Sequence[ast.stmt]) -> None:
         for statement in statements:
@@ -326,6 +314,7 @@ class _Plan:
                 self._refuse_if(self._obstacle(reached))
         inner = [r for r in self._nodes if r.node not in inside]
         self._refuse_if(compares_samples(inner, self._resolver))
+        self._refuse_if(keeps_state(self._resolver, self._step))
 
     def _obstacle(self, reached: Reached) -> Fact | None:
         node, module = reached.node, reached.module
@@ -363,52 +352,6 @@ class _Plan:
             return None
         return Obstacle(module, parent, "the loop does more with the network than to run it")
 
-    def _counter(self, loop: ast.For, iterable: ast.expr) -> _Counter:
-        module = self._module
-        if not self._is_enumerate(loop.iter):
-            name = free_name(module, _INDEX_NAMES)
-            if name is None:
-                self._refuse(loop, "no name for the index of the batch is free")
-            target = module.code(loop.target)
-            if isinstance(loop.target, ast.Tuple) and not _has_parentheses(loop.target):
-                target = f"({target})"
-            edits = (
-                ReplaceExpression(module.span(loop.target), f"{name}, {target}"),
-                ReplaceExpression(module.span(iterable), f"enumerate({module.code(iterable)})"),
-            )
-            return _Counter(name, 0, tuple(FileEdit(module.path, edit) for edit in edits))
-        assert isinstance(loop.iter, ast.Call)
-        start: object = 0
-        for argument in [*loop.iter.args[1:], *(k.value for k in loop.iter.keywords)]:
-            start = argument.value if isinstance(argument, ast.Constant) else None
-        if start not in (0, 1) or isinstance(start, bool):
-            self._refuse(loop.iter, "the loop does not count its batches from 0 or 1")
-        match loop.target:
-            case ast.Tuple(elts=[ast.Name(id=name), _]) if not self._is_stored(name, loop):
-                return self._named_counter(loop, name, 1 if start == 1 else 0)
-            case _:
-                self._refuse(loop.target, "the index of the batch has no name, or is changed")
-
-    def _named_counter(self, loop: ast.For, name: str, start: int) -> _Counter:
-        """The counter ``name``, with a better name where it says that it is not read."""
-        if name.strip("_"):
-            return _Counter(name, start, ())
-        new = free_name(self._module, _INDEX_NAMES)
-        if new is None:
-            self._refuse(loop, "no name for the index of the batch is free")
-        assert isinstance(loop.target, ast.Tuple)
-        edit = ReplaceExpression(self._module.span(loop.target.elts[0]), new)
-        return _Counter(new, start, (FileEdit(self._module.path, edit),))
-
-    def _is_stored(self, name: str, loop: ast.For) -> bool:
-        assert isinstance(loop.target, ast.Tuple)
-        nodes = [*lexical_nodes(loop.body), *ast.walk(loop.target.elts[1])]
-        stores = (n for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load))
-        is_read = any(isinstance(n, ast.Name) and n.id == name for n in lexical_nodes(loop.body))
-        if not name.strip("_"):
-            return is_read
-        return any(n.id == name for n in stores)
-
     def _scaled_loss(self) -> FileEdit:
         loss, module = self._loss, self._module
         code = module.code(loss)
@@ -418,24 +361,38 @@ class _Plan:
         return FileEdit(module.path, edit)
 
     def _conditions(
-        self, counter: _Counter, loader: str, applied: Sequence[ast.stmt], clearing: ast.stmt
+        self, counter: BatchIndex, loader: str, applied: Sequence[ast.stmt], clearing: ast.stmt
     ) -> Iterator[FileEdit]:
         module, parts = self._module, self._parts
+        moved = clearing not in applied and self._leads_to_backward(clearing)
         done = counter.name if counter.start else f"{counter.name} + 1"
         each = done if counter.start else f"({done})"
         header = f"if {each} % {parts} == 0 or {done} == len({loader}):"
         first, last = module.span(applied[0]), module.span(applied[-1])
         yield FileEdit(module.path, Wrap(first, last, header))
-        if clearing not in applied:
+        if moved:
+            code = f"{module.code(applied[-1])}\n{module.code(clearing)}"
+            yield FileEdit(module.path, RemoveStatement(module.span(clearing)))
+            yield FileEdit(module.path, ReplaceStatement(last, code))
+        elif clearing not in applied:
             span = module.span(clearing)
             header = f"if {counter.name} % {parts} == {counter.start}:"
             yield FileEdit(module.path, Wrap(span, span, header))
 
+    def _leads_to_backward(self, clearing: ast.stmt) -> bool:
+        """Whether ``clearing`` stands above the backward pass, below a comment that is about both."""
+        module, block = self._module, self._module.block(clearing)
+        if block[block.index(clearing) + 1] is not self._backward.statement:
+            return False
+        above = module.lines[clearing.lineno - 2].strip()
+        return above.startswith("#") and not _ABOUT_GRADIENTS.search(above)
+
+
+def framework_obstacle(use: FrameworkUse) -> Obstacle:
+    """Why the step of a framework stays as it is."""
+    setting = " and has a setting for this" if use.framework in _WITH_SETTING else ""
+    return Obstacle(use.module, use.node, f"{use.framework} runs the step in its own way{setting}")
+
 
 def _telling(fact: Fact | None, why: str) -> Fact | None:
     return None if fact is None else Obstacle(fact.module, fact.node, why)
-
-
-def _has_parentheses(target: ast.Tuple) -> bool:
-    first = target.elts[0]
-    return (target.lineno, target.col_offset) < (first.lineno, first.col_offset)

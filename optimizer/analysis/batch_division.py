@@ -11,6 +11,7 @@ from .datasets import find_datasets, is_iterable
 from .facts import Argument, DataLoader, Fact, Loop
 from .iterations import Iteration
 from .last_batches import only_trains
+from .loaders import DATALOADER
 from .obstacles import Obstacle
 from .reach import reached_nodes
 from .resolver import Resolver
@@ -80,7 +81,7 @@ def divide_batches(
 def _not_divisible(resolver: Resolver, loader: DataLoader) -> str | None:
     if loader.opaque is not None:
         return f"`{loader.module.code(loader.opaque)}` is not known"
-    if resolver.names(loader.node.func, loader.module) != {"torch.utils.data.DataLoader"}:
+    if resolver.names(loader.node.func, loader.module) != frozenset({DATALOADER}):
         return "its class is the script's own"
     for name in ("sampler", "batch_sampler", "collate_fn"):
         if name in loader.arguments:

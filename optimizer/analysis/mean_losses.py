@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from .facts import Fact
 from .obstacles import Obstacle
-from .reach import Reached
+from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .signatures import call_argument
+from .steps import StepCode
 from .syntax import Module
 from .values import Display, Literal, Made, Value
 
@@ -80,6 +81,45 @@ def compares_samples(nodes: Sequence[Reached], resolver: Resolver) -> Fact | Non
             )
             return Obstacle(module, node, why)
     return None
+
+
+def keeps_state(resolver: Resolver, step: StepCode) -> Fact | None:
+    """Where a network of ``step`` goes on in one batch where it stopped in the batch before."""
+    for reached in reached_nodes(resolver, step.body, step.module, into_forward=True):
+        node, module = reached.node, reached.module
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            inside = module.function(node)
+            if inside is not None and inside.name == "forward":
+                why = "the network keeps something from one batch for the next"
+                return Obstacle(module, module.statement(node), why)
+    for call in step.loop.forwards:
+        if call.module is step.module and step.node in call.module.ancestors(call.node):
+            carried = _carried(step, call.node)
+            if carried is not None:
+                why = f"`{carried.id}` goes from one batch to the next"
+                return Obstacle(call.module, call.node, why)
+    return None
+
+
+def _carried(step: StepCode, forward: ast.Call) -> ast.Name | None:
+    """The variable that ``forward`` is given as the pass before left it."""
+    begin = (forward.lineno, forward.col_offset)
+    targets = [step.node.target] if isinstance(step.node, ast.For) else []
+    stores = [
+        name
+        for name in lexical_nodes([*targets, *step.body])
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+    ]
+    inside = step.module.statement(forward)
+    earlier = {
+        n.id
+        for n in stores
+        if (n.lineno, n.col_offset) < begin and step.module.statement(n) is not inside
+    } | {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    later = {n.id for n in stores} - earlier
+    arguments = [*forward.args, *(keyword.value for keyword in forward.keywords)]
+    names = (n for a in arguments for n in ast.walk(a) if isinstance(n, ast.Name))
+    return next((name for name in names if name.id in later), None)
 
 
 def _not_a_mean(

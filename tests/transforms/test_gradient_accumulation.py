@@ -53,8 +53,8 @@ for epoch in range(2):
             """\
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):
-        # forget the last step
         if i % 4 == 0:
+            # forget the last step
             optimizer.zero_grad()
         loss = criterion(model(x), y)
         (loss / 4).backward()
@@ -77,6 +77,29 @@ for i, batch in enumerate(loader, 1):
     (criterion(model(batch[0]), batch[1]) / 4).backward()
     if i % 4 == 0 or i == len(loader):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        ),
+        (
+            """\
+for i, (x, y) in enumerate(loader):
+    x = x.float()
+    loss = criterion(model(x), y)
+
+    # learn
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+            """\
+for i, (x, y) in enumerate(loader):
+    x = x.float()
+    loss = criterion(model(x), y)
+
+    # learn
+    (loss / 4).backward()
+    if (i + 1) % 4 == 0 or i + 1 == len(loader):
         optimizer.step()
         optimizer.zero_grad()
 """,
@@ -264,7 +287,8 @@ def test_runs_whenever_asked_for(rewrite: Callable[..., RewriteResult]) -> None:
     other = rewrite(LOOP, names, select=frozenset({"no-grad"}), accumulate=4)
     assert other.files[0].changed
     without = rewrite(LOOP, names, select=frozenset({"gradient-accumulation"}))
-    assert not without.files[0].changed and not without.files[0].skips
+    assert not without.files[0].changed
+    assert not without.files[0].skips
     ignored = rewrite(LOOP, names, accumulate=4, ignore=frozenset({"gradient-accumulation"}))
     assert not ignored.files[0].changed
 
@@ -300,6 +324,19 @@ def test_silent_without_training(check_noop: Callable[..., None]) -> None:
             "compare or mix the samples",
         ),
         ("criterion(model(x), y)", "criterion(model(x) @ model(x).t(), y)", "compare or mix"),
+        ("criterion(model(x), y)", "criterion(model(x), y) ** 2", "not known to be a mean"),
+        (
+            "loss.backward()",
+            "loss += model(x).sum()\n    loss.backward()",
+            "not known to be a mean",
+        ),
+        ("loss.backward()", "loss = loss + x.sum()\n    loss.backward()", "not known to be a mean"),
+        # What goes from batch to batch
+        (
+            "loss = criterion(model(x), y)",
+            "out = model(x + h)\n    h = out.detach()\n    loss = criterion(out, y)",
+            "`h` goes from one batch to the next",
+        ),
         # The backward pass and the step
         ("loss.backward()", "loss.backward(retain_graph=True)", "arguments of its own"),
         ("loss.backward()", "loss.backward()\n    loss.backward()", "one backward pass"),
@@ -396,6 +433,21 @@ def test_batch_size_that_others_use(check_noop: Callable[..., None]) -> None:
     )
     check_noop(named + "    print(loss)\nother = size\nseen = other * 3\n", "other uses", **N)
     check_noop(named.replace("model(x)", "model(x.view(size, -1))"), "other uses", **N)
+
+
+def test_network_that_remembers(check_noop: Callable[..., None]) -> None:
+    text = LOOP.replace(
+        "model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))",
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(8, 3)\n\n"
+        "    def forward(self, x):\n"
+        "        self.last = self.layer(x)\n"
+        "        return self.last\n\n\n"
+        "model = Net()",
+    )
+    check_noop(text, "keeps something from one batch", **N)
 
 
 def test_step_of_a_function(check_noop: Callable[..., None]) -> None:
