@@ -14,10 +14,11 @@ What changes: BatchNorm normalizes by the smaller batches. A last group that is 
 passes of the loop (what is printed every 100 batches, a loss summed over an epoch) counts smaller batches.
 
 Left alone: several optimizers or backward passes, closures, loops that may skip a batch or stop early, gradients that
-are read or hooked, states carried from batch to batch, averages of weights, `DistributedDataParallel`, steps that accumulate already; losses that are not
-known to be a mean over samples (`reduction="sum"`, class weights, `ignore_index`, losses that compare samples); datasets
-without a length; batch sizes that other code uses, `len(loader)` in a learning-rate schedule. Lightning, Accelerate and
-the Hugging Face Trainer have a setting for this.
+are read or hooked, states carried from batch to batch, averages of weights, `DistributedDataParallel`, steps that
+accumulate already; losses that are not known to be a mean over samples (`reduction="sum"`, class weights,
+`ignore_index`, targets that do not come with the batch, losses that compare samples); datasets without a length; batch
+sizes that other code uses, `len(loader)` in a learning-rate schedule. Lightning, Accelerate and the Hugging Face
+Trainer have a setting for this.
 
 Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
 """

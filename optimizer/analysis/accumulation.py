@@ -12,10 +12,11 @@ from typing import NoReturn
 from ..rewriting.edits import FileEdit, RemoveStatement, ReplaceExpression, ReplaceStatement, Wrap
 from .batch_division import BatchDivision, divide_batches
 from .batch_index import BatchIndex, batch_index, is_enumerate
+from .batch_targets import BatchTargets
 from .facts import DataLoader, Fact, Optimizer
 from .gradient_clearing import other_gradient_use
 from .loops import WRAPPING_ITERATORS, backward_calls
-from .mean_losses import compares_samples, keeps_state, not_a_mean
+from .mean_losses import compares_samples, keeps_state, not_a_mean, sets_reduction
 from .obstacles import Obstacle
 from .precision import FrameworkUse, find_frameworks
 from .reach import Reached, lexical_nodes, reached_nodes
@@ -80,7 +81,9 @@ class _Plan:
         clearing = self._clearing(loop)
         applied = self._applied(loop, clearing)
         self._check_body(loop, applied)
-        self._refuse_if(not_a_mean(self._resolver, self._loss, self._module))
+        targets = BatchTargets(self._resolver, loop, self._module)
+        self._refuse_if(not_a_mean(self._resolver, self._loss, self._module, targets))
+        self._refuse_if(sets_reduction(self._resolver))
         counter = batch_index(self._resolver, loop, self._module)
         if not isinstance(counter, BatchIndex):
             raise _NotPossibleError(counter)
@@ -322,6 +325,8 @@ class _Plan:
             owner = module.code(node.func.value)
             if node.func.attr in {"step", "step_update"}:
                 return Obstacle(module, node, f"`{owner}` counts steps in every pass")
+            if node.func.attr.endswith("_") and not node.func.attr.endswith("__"):
+                return Obstacle(module, node, f"`{owner}` is changed in place, maybe the weights")
             if node.func.attr.startswith("update") and _AVERAGES.search(owner):
                 return Obstacle(module, node, f"`{owner}` follows every step")
         if isinstance(node, ast.Attribute) and node.attr in {"parameters", "named_parameters"}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from .batch_targets import BatchTargets
 from .facts import Fact
 from .obstacles import Obstacle
 from .reach import Reached, lexical_nodes, reached_nodes
@@ -37,9 +38,13 @@ _MIXING_METHODS = frozenset(
 
 
 def not_a_mean(
-    resolver: Resolver, loss: ast.expr, module: Module, seen: frozenset[ast.expr] = frozenset()
+    resolver: Resolver,
+    loss: ast.expr,
+    module: Module,
+    targets: BatchTargets,
+    seen: frozenset[ast.expr] = frozenset(),
 ) -> Fact | None:
-    """What of ``loss`` is not known to be a mean over the samples, None when all of it is.
+    """What of ``loss`` is not known to be a mean over the samples of a batch and their ``targets``, None when all is.
 
     ``seen`` are the expressions it was traced from, as in ``loss = loss + other``.
     """
@@ -49,18 +54,18 @@ def not_a_mean(
     if isinstance(loss, ast.BinOp):
         if isinstance(loss.op, ast.Add):
             parts = (loss.left, loss.right)
-            found = (not_a_mean(resolver, part, module, seen) for part in parts)
+            found = (not_a_mean(resolver, part, module, targets, seen) for part in parts)
             return next(filter(None, found), None)
         if isinstance(loss.op, ast.Mult) and _is_number(resolver, loss.left, module):
-            return not_a_mean(resolver, loss.right, module, seen)
+            return not_a_mean(resolver, loss.right, module, targets, seen)
         if isinstance(loss.op, ast.Mult | ast.Div) and _is_number(resolver, loss.right, module):
-            return not_a_mean(resolver, loss.left, module, seen)
+            return not_a_mean(resolver, loss.left, module, targets, seen)
         return Obstacle(module, loss, _unknown(module, loss))
     values = resolver.values(loss, module)
     if not values:
         return Obstacle(module, loss, _unknown(module, loss))
     for value in values:
-        found = _not_a_mean(resolver, value, Fact(module, loss), seen)
+        found = _not_a_mean(resolver, value, Fact(module, loss), targets, seen)
         if found is not None:
             return found
     return None
@@ -80,6 +85,19 @@ def compares_samples(nodes: Sequence[Reached], resolver: Resolver) -> Fact | Non
                 "the step may compare or mix the samples of a batch, of which there would be fewer"
             )
             return Obstacle(module, node, why)
+    return None
+
+
+def sets_reduction(resolver: Resolver) -> Fact | None:
+    """Where a loss is told after it is made how to average."""
+    for module in resolver.project.modules:
+        for node in module.nodes:
+            if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
+                continue
+            names = {"reduction", "weight", "ignore_index", *_SUMS}
+            if node.attr in names and resolver.maker_names(node.value, module) & _LAYERS:
+                why = "how the loss averages is set after it is made"
+                return Obstacle(module, module.statement(node), why)
     return None
 
 
@@ -123,13 +141,21 @@ def _carried(step: StepCode, forward: ast.Call) -> ast.Name | None:
 
 
 def _not_a_mean(
-    resolver: Resolver, value: Value, loss: Fact, seen: frozenset[ast.expr]
+    resolver: Resolver,
+    value: Value,
+    loss: Fact,
+    targets: BatchTargets,
+    seen: frozenset[ast.expr],
 ) -> Fact | None:
     match value:
         case Display(node=ast.BinOp() as node, module=module):
-            return not_a_mean(resolver, node, module, seen)
+            return not_a_mean(resolver, node, module, targets, seen)
         case Made(call=call, module=module) | Display(node=ast.Call() as call, module=module):
-            return _call_not_a_mean(resolver, call, module, loss)
+            found = _call_not_a_mean(resolver, call, module, loss)
+            if found is None and not targets.has_target(call, module):
+                why = "the targets of the loss are not seen to come with the batch, one for each sample"
+                return Obstacle(module, call, why)
+            return found
         case _:
             return Obstacle(loss.module, loss.node, _unknown(loss.module, loss.node))
 

@@ -1,0 +1,84 @@
+"""Whether what a loss is compared with comes with the batch, one target per sample, or is made up in the step."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .reach import lexical_nodes
+from .resolver import Resolver
+from .signatures import call_argument
+from .syntax import Module
+
+_CONVERSIONS = frozenset(
+    (
+        "to cuda cpu long float int half double bool type type_as view view_as reshape squeeze unsqueeze flatten "
+        "contiguous clone detach"
+    ).split()
+)
+
+
+class BatchTargets:
+    """The variables of a loop that hold parts of its batch, for each sample as the dataset gives it."""
+
+    def __init__(self, resolver: Resolver, loop: ast.For, module: Module) -> None:
+        self._resolver, self._loop, self._module = resolver, loop, module
+        self._names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+        for statement in loop.body:
+            self._follow(statement)
+
+    def has_target(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call``, of a loss in the loop, takes a target that is part of the batch."""
+        target = call_argument(call, "target", 1)
+        inside = module is self._module and self._loop in module.ancestors(call)
+        return inside and target is not None and self._is_part(target)
+
+    def _follow(self, statement: ast.stmt) -> None:
+        stored = {
+            n.id
+            for n in lexical_nodes([statement])
+            if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
+        }
+        kept = {
+            name
+            for target, value in _assignments(statement)
+            if self._is_part(value)
+            for name in _names(target)
+        }
+        self._names = (self._names - stored) | kept
+
+    def _is_part(self, value: ast.expr) -> bool:
+        match value:
+            case ast.Name(id=name):
+                return name in self._names
+            case ast.Attribute(value=owner):
+                return self._is_part(owner)
+            case ast.Subscript(value=owner, slice=index):
+                return self._is_part(owner) and not any(
+                    isinstance(n, ast.Name | ast.Call) for n in ast.walk(index)
+                )
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _CONVERSIONS:
+                return self._is_part(owner)
+            case ast.Call(func=function, args=[argument], keywords=[]):
+                names = self._resolver.names(function, self._module)
+                return names == frozenset({"torch.autograd.Variable"}) and self._is_part(argument)
+            case _:
+                return False
+
+
+def _assignments(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
+    match statement:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            if len(targets) == len(values):
+                yield from zip(targets, values, strict=True)
+        case ast.Assign(targets=[target], value=value):
+            yield target, value
+        case _:
+            pass
+
+
+def _names(target: ast.expr) -> Iterator[str]:
+    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    for part in parts:
+        if isinstance(part, ast.Name):
+            yield part.id
