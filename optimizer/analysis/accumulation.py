@@ -325,7 +325,7 @@ class _Plan:
             owner = module.code(node.func.value)
             if node.func.attr in {"step", "step_update"}:
                 return Obstacle(module, node, f"`{owner}` counts steps in every pass")
-            if node.func.attr.endswith("_") and not node.func.attr.endswith("__"):
+            if _is_inplace(node.func.attr) and not _is_converted(node.func.value):
                 return Obstacle(module, node, f"`{owner}` is changed in place, maybe the weights")
             if node.func.attr.startswith("update") and _AVERAGES.search(owner):
                 return Obstacle(module, node, f"`{owner}` follows every step")
@@ -397,6 +397,19 @@ def framework_obstacle(use: FrameworkUse) -> Obstacle:
     """Why the step of a framework stays as it is."""
     setting = " and has a setting for this" if use.framework in _WITH_SETTING else ""
     return Obstacle(use.module, use.node, f"{use.framework} runs the step in its own way{setting}")
+
+
+def _is_inplace(method: str) -> bool:
+    return method.endswith("_") and not method.endswith("__")
+
+
+def _is_converted(tensor: ast.expr) -> bool:
+    """Whether ``tensor`` is a converted one, as of images that come as bytes: no weight."""
+    while isinstance(tensor, ast.Call) and isinstance(tensor.func, ast.Attribute):
+        if tensor.func.attr in {"float", "clone"}:
+            return True
+        tensor = tensor.func.value
+    return False
 
 
 def _telling(fact: Fact | None, why: str) -> Fact | None:
