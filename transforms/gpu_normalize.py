@@ -196,9 +196,8 @@ class _Scaling:
 
     def _helper(self, name: str, normalization: Normalization | None) -> list[FileEdit]:
         statement = self._first_statement()
-        comment = (
-            f"# {self._conversion} and Normalize, for uint8 images that are on the device already."
-        )
+        steps = self._conversion if normalization is None else f"{self._conversion} and Normalize"
+        comment = f"# {steps}, for uint8 images that are on the device already."
         if normalization is None or normalization.is_uniform:
             operations = self._to_unit + _uniform(normalization)
             code = f"{comment}\ndef {name}(images):\n    return images{operations}\n"

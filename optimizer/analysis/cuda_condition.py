@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from .devices import is_cuda_flag
 from .facts import DeviceKind, DeviceName
 from .iterations import top_level_starts
+from .references import quoted
 from .scopes import Parameter
 from .script import TrainingScript
 from .syntax import Module
@@ -27,9 +28,9 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
             return flag.name
     for device in visible:
         if device.kind is DeviceKind.CHOSEN and _is_device_object(script, device.node, module):
-            return f'{device.name}.type == "cuda"'
+            return f"{device.name}.type == {quoted(module, 'cuda')}"
     for parameter in _device_parameters(script, module, at):
-        return f'{parameter}.type == "cuda"'
+        return f"{parameter}.type == {quoted(module, 'cuda')}"
     return "True"
 
 

@@ -68,13 +68,29 @@ def _black(code: str, line_length: int) -> str | None:
 
     mode = black.Mode(line_length=max(line_length, 1), string_normalization=False)
     try:
-        formatted = black.format_str(before + code + after, mode=mode)
+        formatted = black.format_str(before + _parenthesized(code) + after, mode=mode)
     except InvalidInput:
         return None
     lines = formatted.rstrip("\n").split("\n")
     result = "\n".join(lines[before.count("\n") : len(lines) - after.count("\n")])
     same = _dump(formatted) == tree and _significant(result) == _significant(code)
     return result if same else None
+
+
+def _parenthesized(code: str) -> str:
+    """``a, b = f(), g()`` with brackets around the values: else black breaks inside one of them."""
+    try:
+        body = ast.parse(code).body
+    except SyntaxError:
+        return code
+    value = body[0].value if len(body) == 1 and isinstance(body[0], ast.Assign) else None
+    one_line = "\n" not in code and "#" not in code and code.isascii()
+    if not one_line or not isinstance(value, ast.Tuple) or len(value.elts) < 2:
+        return code
+    start, end = value.col_offset, value.end_col_offset
+    if start != value.elts[0].col_offset:
+        return code  # In brackets already.
+    return f"{code[:start]}({code[start:end]}){code[end:]}"
 
 
 def _dump(code: str) -> str | None:

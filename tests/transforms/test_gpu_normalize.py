@@ -108,6 +108,33 @@ def test_normalization_by_channel(check_transformed: Check) -> None:
     )
 
 
+def test_the_comment_names_only_what_is_done(check_transformed: Check) -> None:
+    loop = """\
+        for images, labels in loader:
+            images = images.reshape(len(images), 3072).to(device, non_blocking=True)
+            model(images).sum().backward()
+    """
+    helper = """\
+
+
+        # ToTensor, for uint8 images that are on the device already.
+        def to_float(images):
+            return images.float().div_(255)
+
+
+    """
+    new = (
+        dedent(loop)
+        .replace("images.reshape(len(images), 3072).to(device, non_blocking=True)", "{}")
+        .format("to_float(images.reshape(len(images), 3072).to(device, non_blocking=True))")
+    )
+    without = "transform = transforms.Compose([transforms.Resize(32), {}])\n"
+    check_transformed(
+        script(without.format("transforms.ToTensor()"), loop=loop),
+        script(without.format("transforms.PILToTensor()"), loop=dedent(helper) + new),
+    )
+
+
 @pytest.mark.parametrize("numbers", ["(0.5,), (0.25,)", "(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)"])
 def test_equal_channels_need_no_tensors(check_transformed: Check, numbers: str) -> None:
     check_transformed(

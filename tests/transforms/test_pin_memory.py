@@ -114,6 +114,17 @@ def test_device_of_the_file_seen_from_a_function(check_transformed: Check) -> No
     )
 
 
+def test_quotes_are_those_of_the_file(check_transformed: Check) -> None:
+    make = "loader = DataLoader(dataset{})\n"
+    device = DEVICE.replace('"', "'")
+    check_transformed(
+        script(device + make.format(""), TO_DEVICE).replace('"', "'"),
+        script(device + make.format(", pin_memory=device.type == 'cuda'"), TO_DEVICE).replace(
+            '"', "'"
+        ),
+    )
+
+
 def test_device_as_a_parameter(check_transformed: Check) -> None:
     make = (
         "def make(device):\n    return DataLoader(dataset{})\n\n\n"

@@ -44,6 +44,22 @@ def test_strings_keep_their_quotes_and_trailing_commas_their_meaning(
     )
 
 
+@pytest.mark.parametrize("values", ["n(x.to(d)), y.to(d)", "(x, y), y.to(d)"])
+def test_values_of_a_tuple_get_a_line_each(values: str, span: Find, rewritten: Rewrite) -> None:
+    text = f"inputs, targets = {values}\n"
+    result = rewritten(text, SetArgument(span(text, "y.to(d)"), "wait", "no"), style=NARROW)
+    first = values.removesuffix(", y.to(d)")
+    assert result == f"inputs, targets = (\n    {first},\n    y.to(d, wait=no),\n)\n"
+
+
+@pytest.mark.parametrize("values", ["(model(x), y.to(d))", "(model(x)), y.to(d)"])
+def test_brackets_of_a_tuple_are_not_doubled(values: str, span: Find, rewritten: Rewrite) -> None:
+    text = f"inputs, targets = {values}\n"
+    result = rewritten(text, SetArgument(span(text, "y.to(d)"), "wait", "no"), style=NARROW)
+    assert result.startswith("inputs, targets = (")
+    assert "((model" not in result
+
+
 @pytest.mark.parametrize("unit", ["  ", "\t"])
 def test_broken_statements_get_the_indentation_of_the_file(
     unit: str, span: Find, rewritten: Rewrite
