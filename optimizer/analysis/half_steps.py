@@ -51,6 +51,8 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
     """``code`` as it may run in half precision, or what forbids that."""
     if isinstance(code, StepCode) and (obstacle := _in_the_whole_step(resolver, code)):
         return obstacle
+    if isinstance(code, EvaluationCode) and (obstacle := _gradients_evaluated(resolver, code)):
+        return obstacle
     nodes = list(_nodes(resolver, code, into_forward=True))
     forwards = forward_calls(resolver, [*_nodes(resolver, code, into_forward=False)])
     if not forwards:
@@ -124,6 +126,16 @@ def _in_the_whole_step(resolver: Resolver, step: StepCode) -> Obstacle | None:
             if "torch.optim.LBFGS" in makers:
                 why = "LBFGS estimates curvature from differences of gradients, which half precision drowns"
                 return Obstacle(call.module, call.node, why)
+    return None
+
+
+def _gradients_evaluated(resolver: Resolver, code: EvaluationCode) -> Obstacle | None:
+    """An evaluation that differentiates, an attack for instance: no scaler keeps small gradients from vanishing there."""
+    for reached in reached_nodes(resolver, [code.node], code.module, into_forward=True):
+        names = called_names(resolver, reached) if isinstance(reached.node, ast.Call) else ()
+        if "torch.autograd.grad" in names:
+            why = "the evaluation takes gradients by hand (`torch.autograd.grad`)"
+            return Obstacle(reached.module, reached.node, why)
     return None
 
 

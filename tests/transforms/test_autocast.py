@@ -2147,3 +2147,43 @@ def test_logits_train_alike(check_verified: Check) -> None:
             print(loss.item(), (output > 0.5).sum().item())
         """
     )
+
+
+def test_evaluation_that_takes_gradients_by_hand(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    code = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+    from data import train_set, test_set
+
+    loader = DataLoader(train_set, batch_size=16, shuffle=True)
+    test_loader = DataLoader(test_set, batch_size=16)
+    model = nn.Linear(8, 3).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+    def attack(x, y):
+        x = x.clone().requires_grad_()
+        loss = nn.functional.cross_entropy(model(x), y)
+        return torch.autograd.grad(loss, x)[0].sign()
+
+
+    for epoch in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+            loss.backward()
+            optimizer.step()
+        correct = 0
+        for x, y in test_loader:
+            x, y = x.cuda(), y.cuda()
+            correct += (model(x + 0.1 * attack(x, y)).argmax(1) == y).sum().item()
+        print(correct)
+    """
+    result = rewrite(code, ["autocast"])
+    text = result.files[0].text
+    assert text.count("torch.autocast(") == 1
+    messages = [skip.message for skip in result.files[0].skips]
+    assert any("by hand" in message for message in messages), messages
