@@ -293,6 +293,11 @@ def _until_nothing_changes(
     asked: dict[str, TrainingScript] = {}
     outcomes: dict[str, _Outcome] = {}
     restless: set[str] = set()
+    for transform in active:
+        if transform.looks_at_original:
+            _, outcomes[transform.name] = _ask(transform, rewrite, options)
+            errors += outcomes[transform.name].errors
+    active = tuple(transform for transform in active if not transform.looks_at_original)
     for _ in range(_MOST_ROUNDS):
         restless.clear()
         for transform in active:

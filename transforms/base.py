@@ -89,6 +89,7 @@ class Transform(ABC):
     underscores and its docstring is the user's documentation. ``opt_in`` transforms run only when selected by name.
     One that ``advises`` is also asked where the user's tier forbids its changes. One that is ``asked_by`` an option, a
     field of :class:`Options`, runs whenever that is given, whatever the tier and the selection, and never otherwise.
+    One that ``looks_at_original`` only gives advice, about the script as the user wrote it.
     """
 
     name: ClassVar[str]
@@ -98,6 +99,7 @@ class Transform(ABC):
     opt_in: ClassVar[bool] = False
     advises: ClassVar[bool] = False
     asked_by: ClassVar[str | None] = None
+    looks_at_original: ClassVar[bool] = False
     example: ClassVar[Example]
 
     @abstractmethod

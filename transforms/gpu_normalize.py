@@ -36,7 +36,7 @@ from ..optimizer.analysis.signatures import call_argument
 from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.workers import place
 from ..optimizer.options import Options, Tier
-from ..optimizer.rewriting.edits import FileEdit, InsertBefore, ReplaceExpression
+from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from .base import Change, Example, Skip, Stage, Transform
 
 _LONGEST_LINE = 88
@@ -189,7 +189,28 @@ class _Scaling:
         return len(line) + len(operations) <= _LONGEST_LINE
 
     def _around_copies(self, function: str) -> list[FileEdit]:
-        return [self._replaced(copy, f"{function}({copy.copying})") for copy in self._copies]
+        return [
+            self._below(copy, function) or self._replaced(copy, f"{function}({copy.copying})")
+            for copy in self._copies
+        ]
+
+    def _below(self, copy: ImageCopy, function: str) -> FileEdit | None:
+        """A statement of its own below ``images, labels = images.to(device), labels.to(device)``, which is long enough."""
+        statement = self._module.statement(copy.node)
+        if not (
+            isinstance(statement, ast.Assign)
+            and len(statement.targets) == 1
+            and isinstance(targets := statement.targets[0], ast.Tuple)
+            and isinstance(statement.value, ast.Tuple)
+            and copy.node in statement.value.elts
+            and len(targets.elts) == len(statement.value.elts)
+        ):
+            return None
+        target = targets.elts[statement.value.elts.index(copy.node)]
+        if not isinstance(target, ast.Name) or self._fits_behind(copy, f"{function}()"):
+            return None
+        code = f"{target.id} = {function}({target.id})"
+        return FileEdit(self._module.path, InsertAfter(self._module.span(statement), code))
 
     def _replaced(self, copy: ImageCopy, code: str) -> FileEdit:
         return FileEdit(self._module.path, ReplaceExpression(copy.span, code))

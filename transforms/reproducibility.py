@@ -36,6 +36,7 @@ _SEED = {
 
 class Reproducibility(Advisor):
     name = "reproducibility"
+    looks_at_original = True
     example = Example(
         before="""\
             import random
