@@ -108,6 +108,13 @@ def test_normalization_by_channel(check_transformed: Check) -> None:
     )
 
 
+def test_a_long_line_of_copies_stays_as_it_is(check_transformed: Check) -> None:
+    copies = "images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)"
+    loop = LOOP.replace("images, labels = images.to(device), labels.to(device)", copies)
+    below = loop.replace(copies, f"{copies}\n    images = normalize(images)")
+    check_transformed(script(loop=loop), script(NEW_TRANSFORM, loop=HELPER + below))
+
+
 def test_the_comment_names_only_what_is_done(check_transformed: Check) -> None:
     loop = """\
         for images, labels in loader:

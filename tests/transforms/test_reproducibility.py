@@ -97,6 +97,15 @@ def test_says_what_the_gpu_may_do(check_advised: Check) -> None:
     )
 
 
+def test_settings_of_other_transforms_are_not_the_user_s(rewrite: Check) -> None:
+    source = training("torch.manual_seed(0)", cuda=True).replace(
+        "nn.Linear(", "nn.Conv2d(3, 8, 3), nn.Linear("
+    )
+    files = rewrite(source, ["reproducibility", "cudnn-benchmark", "tf32"]).files
+    (advice,) = [advice for file in files for advice in file.advice]
+    assert advice.message == f"runs may not repeat: {GPU}"
+
+
 def test_finds_draws_in_other_files(check_advised: Check) -> None:
     files = {
         "train.py": training("import data\ntorch.manual_seed(0)", "data.noise()"),
