@@ -9,7 +9,9 @@ saves starting them anew each time. `prefetch_factor` is left alone: its default
 Workers hand batches over in shared memory (`/dev/shm`), which containers often limit (`docker run --shm-size`).
 
 Items are the same. Random augmentation draws from the workers' generators instead of the main process's: the same
-distribution, other draws.
+distribution, other draws. A loader takes the seed of its workers from the main process's generator when they start:
+with workers that live on, once instead of in every epoch. So from the second epoch on a seeded script shuffles in another
+order than before; nothing else about the run changes, and the rewritten script repeats itself as the original did.
 
 Left alone: datasets whose items are only looked up in memory (a `TensorDataset`: workers would only slow it down);
 datasets or collate functions that store something (a cache, a counter), use a file, a lock or a random generator
@@ -63,6 +65,10 @@ from .base import Change, Example, Skip, Stage, Transform
 _MOST_WORKERS = 8
 _POSITION = 5  # of num_workers among DataLoader's parameters
 _NOT_MOVED = "batches are still made in the training process"
+_ONE_SEED = (
+    "; the loader draws its workers' seed once instead of in every pass, so from the second pass on the same seed "
+    "shuffles in another order"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +190,8 @@ class DataLoaderWorkers(Transform):
             message += " that live on between passes"
         if len(loaders) > 1:
             message += f", {len(loaders)} loaders alike"
-        return self.change(first.path, first.span, message, _reason(script, loaders), tuple(edits))
+        reason = _reason(script, loaders) + (_ONE_SEED if kept else "")
+        return self.change(first.path, first.span, message, reason, tuple(edits))
 
     def _persistent(
         self, script: TrainingScript, group: _Group, condition: str | None
@@ -214,7 +221,7 @@ class DataLoaderWorkers(Transform):
                 first.span,
                 "keeps the workers alive between passes (`persistent_workers`)",
                 "the loader is gone over again and again, and nothing in its workers or its dataset changes between "
-                "passes; they no longer start anew each time",
+                f"passes; they no longer start anew each time{_ONE_SEED}",
                 (FileEdit(setting.module.path, setting.edit("persistent_workers", value)),),
             )
 
@@ -373,7 +380,7 @@ def _reason(script: TrainingScript, loaders: list[DataLoader]) -> str:
     )
     if any(draws_random_numbers(script.resolver, dataset) for dataset in datasets):
         return f"{reason}; its random draws come from the workers' generators now: the same distribution, other draws"
-    return f"{reason}; it draws no random numbers, so the batches are the same"
+    return f"{reason}; it draws no random numbers, so the items are the same"
 
 
 def _sets(edit: FileEdit, key: str) -> bool:

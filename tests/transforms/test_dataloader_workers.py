@@ -969,6 +969,17 @@ def test_reason_tells_about_random_draws(
     assert said in change.reason
 
 
+@pytest.mark.parametrize("workers", ["", ", num_workers=2"])
+def test_reason_tells_what_living_workers_draw(
+    rewrite: Callable[..., object], workers: str
+) -> None:
+    loader = f"loader = DataLoader(dataset, shuffle=True{workers})\n"
+    epochs = "for epoch in range(3):\n    for x, y in loader:\n        pass\n"
+    result = rewrite(script(loader, FILES) + epochs, ["dataloader-workers"])
+    (change,) = result.files[0].changes  # type: ignore[attr-defined]
+    assert "shuffles in another order" in change.reason
+
+
 VERIFIED = """\
 import torch
 from torch import nn
