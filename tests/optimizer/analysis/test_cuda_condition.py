@@ -55,7 +55,7 @@ DEVICE = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\
         ("def f(device):\n    ASK()\n" + DEVICE + "f(device)\n", 'device.type == "cuda"'),
         (
             "def f(where):\n    ASK()\nf(torch.device('cuda' if x else 'cpu'))\n",
-            'where.type == "cuda"',
+            "where.type == 'cuda'",
         ),
         ("def f(where):\n    ASK()\nf('cuda')\n", "True"),
         ("def f(where):\n    ASK()\nf(torch.device('cpu'))\n", "True"),
