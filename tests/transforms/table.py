@@ -70,7 +70,7 @@ def _changed_by_all(script: Path) -> frozenset[str]:
 
 def corpus_scripts(transform: Transform) -> list[str]:
     """The corpus scripts that ``transform`` changes, or advises about, with the others or when selected."""
-    options = Options(tier=Tier.SEMANTIC, select=frozenset({transform.name}))
+    options = Options(tier=Tier.SEMANTIC, select=frozenset({transform.name}), accumulate=2)
     found: list[str] = []
     for script in sorted(CORPUS.glob("*/train.py")):
         result = rewrite_script(script, Sources(), [transform], options)

@@ -13,6 +13,8 @@ from torchopt_cli.optimizer.options import Options, Tier
 from torchopt_cli.optimizer.pipeline import RewriteResult
 from torchopt_cli.transforms.registry import all_transforms
 
+from . import table
+
 HEAD = """\
 import torch
 from torch import nn
@@ -491,8 +493,13 @@ def test_beside_all_others(rewrite: Callable[..., RewriteResult]) -> None:
 
 
 @pytest.mark.torch
-def test_trains_the_same(tmp_path: Path, rewrite: Callable[..., RewriteResult]) -> None:
+def test_trains_the_same(
+    tmp_path: Path,
+    rewrite: Callable[..., RewriteResult],
+    count_case: Callable[[str, str], None],
+) -> None:
     """Where every group is full, and nothing depends on the batch, the parameters end up the same."""
+    count_case("gradient-accumulation", table.VERIFIED)
     script = (
         "import json\nimport sys\n\n"
         + LOOP.replace("import torch\n", "import torch\n\ntorch.manual_seed(0)\n", 1)
