@@ -12,7 +12,6 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 
 from .changed_defaults import changed_defaults, changed_defaults_note, without_defaults
@@ -26,6 +25,7 @@ from .execution.observations import Observations, Status, Versions
 from .execution.runner import Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure
 from .options import Tier
+from .original_runs import OriginalRuns, original_runs
 
 MOST_TIMED_ROUNDS = 200
 
@@ -97,7 +97,8 @@ class VerificationReport:
 
     ``verdict`` is None when the original itself failed (``original_failure``). ``same_arithmetic`` is the verdict on
     the rewrite with its reduced precision switched off, where there was such a comparison. ``measurement`` is None
-    when nothing was timed; ``speed_note`` says why.
+    when nothing was timed; ``speed_note`` says why. ``runs`` are all it rests on, those made for an earlier report
+    included.
     """
 
     original: ScriptVersion
@@ -136,7 +137,21 @@ def verify(
     A script that fails is reported, not raised. Raises TorchoptError when there is nothing to compare: the original
     takes no optimizer step, or does not finish within the time limit.
     """
-    with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
+    with original_runs(original) as runs:
+        return verify_against(runs, rewritten, settings, progress)
+
+
+def verify_against(
+    original: OriginalRuns,
+    rewritten: ScriptVersion,
+    settings: VerifySettings,
+    progress: Callable[[Progress], None] | None = None,
+) -> VerificationReport:
+    """As :func:`verify`, with the runs of the original that ``original`` already has.
+
+    Several rewrites can be judged one after the other against the same runs. Speeds are measured anew each time.
+    """
+    with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as folder:
         return _Verification(original, rewritten, settings, Path(folder), progress).report()
 
 
@@ -151,19 +166,20 @@ class _Verification:
 
     def __init__(
         self,
-        original: ScriptVersion,
+        runs: OriginalRuns,
         rewritten: ScriptVersion,
         settings: VerifySettings,
         folder: Path,
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self._original, self._rewritten, self._settings = original, rewritten, settings
+        self._runs, self._original = runs, runs.version
+        self._rewritten, self._settings = rewritten, settings
         self._folder, self._progress = folder, progress
-        self._changed_defaults = changed_defaults(original, rewritten)
+        self._changed_defaults = changed_defaults(self._original, rewritten)
+        self._asked: list[RunSettings] = []
         self._done = 0
         self._timing_runs = 2 * settings.pairs if settings.measure_speed else 0
         self._expected = 3 + self._timing_runs
-        self._numbers = count()
 
     def report(self) -> VerificationReport:
         first: Observations | None = None
@@ -212,13 +228,12 @@ class _Verification:
 
     # -- runs
 
-    def _run(self, version: ScriptVersion, settings: RunSettings, description: str) -> Observations:
-        self._expected = max(self._expected, self._done + 1)
+    def _run(
+        self, version: ScriptVersion, settings: RunSettings, description: str, folder: Path
+    ) -> Observations:
         if self._progress:
             self._progress(Progress(self._done, self._expected, description))
-        observations = run(version, settings, self._folder / f"run{next(self._numbers)}")
-        self._done += 1
-        return observations
+        return run(version, settings, folder)
 
     def _observe(
         self,
@@ -240,11 +255,20 @@ class _Verification:
             timeout_s=self._settings.timeout_s,
             perturb=perturb,
             env=self._settings.env,
-            cache=self._folder / "compiled-observed",
+            cache=self._runs.compiled,
             full_precision=full_precision,
         )
         version = self._original if original else self._rewritten
-        observations = self._run(version, settings, description)
+
+        def start(folder: Path) -> Observations:
+            return self._run(version, settings, description, folder)
+
+        if original:
+            observations = self._runs.observed(settings, self._asked.count(settings), start)
+            self._asked.append(settings)
+        else:
+            observations = start(self._folder / f"run{self._done}")
+        self._done += 1
         observations = without_defaults(observations, self._changed_defaults)
         failed = observations.status in (Status.FAILED, Status.KILLED)
         if original and perturb is None:
@@ -317,7 +341,9 @@ class _Verification:
             block_steps=max(1, rounds // 20),
             cache=self._folder / "compiled-timed",
         )
-        observations = self._run(version, settings, description)
+        self._expected = max(self._expected, self._done + 1)
+        observations = self._run(version, settings, description, self._folder / f"run{self._done}")
+        self._done += 1
         if observations.status in (Status.FAILED, Status.KILLED):
             if version is self._original:
                 raise _OriginalFailed(observations)

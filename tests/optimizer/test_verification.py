@@ -25,7 +25,14 @@ from torchopt_cli.optimizer.execution.observations import (
 )
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.verification import Progress, VerifySettings, exit_code, verify
+from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
+from torchopt_cli.optimizer.verification import (
+    Progress,
+    VerifySettings,
+    exit_code,
+    verify,
+    verify_against,
+)
 
 ORIGINAL, REWRITTEN = ScriptVersion(Path("train.py")), ScriptVersion(Path("train_fast.py"))
 
@@ -74,9 +81,11 @@ class FakeRuns:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.asked: list[tuple[str, RunSettings]] = []
+        self.folders: list[Path] = []
 
     def __call__(self, version: ScriptVersion, settings: RunSettings, folder: Path) -> Observations:
         original = version is ORIGINAL
+        self.folders.append(folder)
         self.asked.append(("original" if original else "rewritten", settings))
         return self.answer(original, settings)
 
@@ -279,6 +288,74 @@ def test_semantic_changes_are_inconclusive(fake: Fake, settings: VerifySettings)
     fake(lambda original, how: observed() if original else observed((2.0, 1.2, 0.3)))
     report = verify(ORIGINAL, REWRITTEN, replace(settings, tier=Tier.SEMANTIC))
     assert exit_code(report) is ExitCode.FINDINGS
+
+
+def test_the_originals_runs_serve_several_rewrites(
+    fake: Fake, settings: VerifySettings, tmp_path: Path
+) -> None:
+    near = observed((2.0000001, 1.5, 1.0))
+    runs = fake(lambda original, how: observed() if original else near)
+    kept = OriginalRuns(ORIGINAL, tmp_path)
+    exact = replace(settings, tier=Tier.EXACT)
+    verify_against(kept, REWRITTEN, exact)
+    assert (runs.count("original", Mode.OBSERVE), kept.count) == (2, 2)
+    first = verify_against(kept, REWRITTEN, settings)
+    needed = 2 + settings.perturbed_runs
+    assert (runs.count("original", Mode.OBSERVE), kept.count) == (needed, needed)
+    assert verify_against(kept, REWRITTEN, settings) == first
+    assert runs.count("original", Mode.OBSERVE) == needed
+    assert runs.count("rewritten", Mode.OBSERVE) == 3
+    assert first.runs == needed + 1, "all that the report rests on"
+    verify_against(kept, REWRITTEN, replace(exact, seed=1))
+    verify_against(kept, REWRITTEN, replace(exact, steps=2))
+    assert runs.count("original", Mode.OBSERVE) == needed + 4, "other runs than those kept"
+    assert len(set(runs.folders)) == len(runs.folders)
+
+
+def test_kept_runs_are_judged_as_new_ones_would_be(
+    fake: Fake, settings: VerifySettings, tmp_path: Path
+) -> None:
+    values = iter([2.0, 2.001, 1.999])
+    kept = OriginalRuns(ORIGINAL, tmp_path)
+    runs = fake(lambda original, how: observed((next(values), 1.5) if original else (2.0, 1.5)))
+    exact = replace(settings, tier=Tier.EXACT)
+    reports = [verify_against(kept, REWRITTEN, exact) for _ in range(2)]
+    assert reports[0] == reports[1]
+    assert reports[0].verdict is not None
+    assert Kind.NOT_REPEATABLE in [finding.kind for finding in reports[0].verdict.findings]
+    assert runs.count("original", Mode.OBSERVE) == 3
+
+
+def test_an_original_that_fails_is_run_once(
+    fake: Fake, settings: VerifySettings, tmp_path: Path
+) -> None:
+    runs = fake(lambda original, how: observed(status=Status.FAILED, exit_code=1, traceback="no"))
+    kept = OriginalRuns(ORIGINAL, tmp_path)
+    for _ in range(2):
+        report = verify_against(kept, REWRITTEN, settings)
+        assert exit_code(report) is ExitCode.SCRIPT_FAILED
+    assert len(runs.asked) == 1
+
+
+def test_speed_is_measured_anew_for_each_rewrite(
+    fake: Fake, settings: VerifySettings, tmp_path: Path
+) -> None:
+    runs = fake(lambda original, how: observed())
+    kept = OriginalRuns(ORIGINAL, tmp_path)
+    timed = replace(settings, measure_speed=True, pairs=2)
+    for _ in range(2):
+        assert verify_against(kept, REWRITTEN, timed).measurement is not None
+    assert runs.count("original", Mode.TIME) == runs.count("rewritten", Mode.TIME) == 4
+    assert runs.count("original", Mode.OBSERVE) == 2
+
+
+def test_what_runs_leave_is_removed(fake: Fake, settings: VerifySettings) -> None:
+    runs = fake(lambda original, how: observed())
+    with original_runs(ORIGINAL) as kept:
+        verify_against(kept, REWRITTEN, settings)
+        of_original = [f for f in runs.folders if f.parent.exists()]
+        assert len(of_original) == 2, "those of the rewrite are gone already"
+    assert not any(folder.parent.exists() for folder in runs.folders)
 
 
 def test_progress_counts_runs(fake: Fake, settings: VerifySettings) -> None:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 
-from torchopt_cli.optimizer import verification
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.tolerance import Precision
 from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.errors import ExitCode, TorchoptError
-from torchopt_cli.optimizer.execution.observations import Observations
-from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
+from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
 from torchopt_cli.optimizer.verification import (
     VerificationReport,
     VerifySettings,
     exit_code,
     verify,
+    verify_against,
 )
 
 pytestmark = pytest.mark.torch
@@ -144,37 +143,6 @@ def edited(edits: Edits) -> str:
     return text
 
 
-class KeptRuns:
-    """The runner, which keeps the original's runs for the next verification of the same script."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._kept: dict[tuple[object, ...], Observations] = {}
-        self._asked: Counter[tuple[object, ...]] = Counter()
-        self._number = 0
-
-    def begin(self) -> None:
-        """A verification starts: its first run of the original is the first again."""
-        self._asked.clear()
-
-    def __call__(self, version: ScriptVersion, settings: RunSettings, folder: Path) -> Observations:
-        what = (version.entry, settings.mode, settings.perturb, settings.full_precision)
-        self._asked[what] += 1
-        key = (*what, self._asked[what])
-        if version.overrides or key not in self._kept:
-            self._number += 1
-            observations = run(version, settings, self._folder / f"kept{self._number}")
-            if version.overrides:
-                return observations
-            self._kept[key] = observations
-        return self._kept[key]
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptRuns:
-    return KeptRuns(tmp_path_factory.mktemp("kept"))
-
-
 @pytest.fixture(scope="module")
 def entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("project") / "train.py"
@@ -182,14 +150,19 @@ def entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def original(entry: Path) -> Iterator[OriginalRuns]:
+    """The runs of the script as it is, made once for all tests."""
+    with original_runs(ScriptVersion(entry)) as runs:
+        yield runs
+
+
 @pytest.fixture
 def verified(
-    kept: KeptRuns, entry: Path, monkeypatch: pytest.MonkeyPatch
+    original: OriginalRuns, entry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., VerificationReport]:
     """Verifies the script against itself with these edits."""
-    monkeypatch.setattr(verification, "run", kept)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    kept.begin()
 
     def start(edits: Edits, **changes: object) -> VerificationReport:
         settings = VerifySettings(
@@ -200,7 +173,7 @@ def verified(
             **{"measure_speed": False, **changes},  # pyright: ignore[reportArgumentType]
         )
         rewritten = ScriptVersion(entry, {entry: edited(edits)})
-        return verify(ScriptVersion(entry), rewritten, settings)
+        return verify_against(original, rewritten, settings)
 
     return start
 
