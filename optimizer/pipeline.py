@@ -26,10 +26,10 @@ from .rewrite_result import (
     TransformError,
 )
 from .rewriting.attribution import Provenance
-from .rewriting.edits import Span
-from .source import Sources
+from .rewriting.edits import NewFile, Span
+from .source import SourceFile, Sources
 from .suppression import Suppression, edited_span, suppressions
-from .transaction import apply_changes, internal_error
+from .transaction import apply_changes, internal_error, new_files
 
 _MOST_ROUNDS = 8
 _LINE_IN_MESSAGE = re.compile(r"\bline (?P<line>\d+)(?: of (?P<name>[\w.-]+\.py))?")
@@ -224,10 +224,11 @@ class _Rewrite:
             file.provenance.original_line(change.span.end_line),
             self.in_original_lines(change.message, file),
             self.in_original_lines(change.reason, file),
+            change.launch,
         )
 
     def after(
-        self, transform: Transform, changes: Iterable[Change], texts: Mapping[Path, str]
+        self, transform: Transform, changes: Sequence[Change], texts: Mapping[Path, str]
     ) -> _Rewrite:
         """The rewrite once ``changes`` have given the files in ``texts`` new text.
 
@@ -240,6 +241,7 @@ class _Rewrite:
             applied = self.applied(change)
             file = files.get(applied.path) or self.file(applied.path)
             files[file.path] = replace(file, changes=(*file.changes, applied))
+        files |= {new.path: _created(new) for new in new_files(changes)}
         for path, text in texts.items():
             file = files.get(path) or self.file(path)
             provenance = file.provenance.after(text, transform.name)
@@ -281,6 +283,12 @@ class _Rewrite:
             errors=tuple(dict.fromkeys(errors)),
             suppressed=frozenset(suppressed),
         )
+
+
+def _created(new: NewFile) -> RewrittenFile:
+    """``new`` as a file that has no text yet."""
+    source = SourceFile(new.path, "", is_new=True, executable=new.executable)
+    return RewrittenFile(source, "", Provenance.of(""))
 
 
 def _until_nothing_changes(

@@ -19,7 +19,10 @@ _TIER_COLOURS = {Tier.EXACT: "green", Tier.NUMERIC: "yellow", Tier.SEMANTIC: "re
 
 @dataclass(frozen=True)
 class FileReport:
-    """What is said about one file; ``error`` is why it, or a part of it, was not rewritten."""
+    """What is said about one file; ``error`` is why it, or a part of it, was not rewritten.
+
+    ``created`` says that there was no such file, ``launch`` what starts the script from now on if not ``python``.
+    """
 
     path: Path
     changed: bool = False
@@ -27,6 +30,8 @@ class FileReport:
     skips: tuple[SkippedChange, ...] = ()
     advice: tuple[GivenAdvice, ...] = ()
     error: str | None = None
+    created: bool = False
+    launch: str | None = None
 
     @classmethod
     def of(cls, file: RewrittenFile) -> FileReport:
@@ -39,6 +44,8 @@ class FileReport:
             tuple(sorted(file.skips, key=lambda skip: (skip.line, skip.transform))),
             tuple(sorted(file.advice, key=lambda given: (given.line, given.transform))),
             "; ".join(errors) or None,
+            file.created,
+            next((change.launch for change in file.changes if change.launch is not None), None),
         )
 
     @classmethod
@@ -52,6 +59,8 @@ def to_json(reports: Sequence[FileReport]) -> str:
     files = [
         {
             "path": display_path(report.path),
+            "created": report.created,
+            "launch": report.launch,
             "changes": [
                 {
                     "transform": change.transform,
@@ -87,8 +96,18 @@ def to_diff(file: RewrittenFile, paint: Paint) -> bytes:
 
     label = display_path(file.path).replace(os.sep, "/").lstrip("/")
     text = unified_diff(label, file.provenance, file.original.bom)
+    if file.created:
+        text = _as_new_file(label, text, file.original.executable)
     lines = (paint(line, _diff_colour(line)) for line in text.split("\n"))
     return "\n".join(lines).encode(file.original.encoding)
+
+
+def _as_new_file(label: str, diff: str, executable: bool) -> str:
+    """``diff`` with the header that ``git apply`` makes a file by, with its mode; ``patch`` skips the first two lines."""
+    _, _, rest = diff.partition("\n")
+    mode = "100755" if executable else "100644"
+    head = f"diff --git a/{label} b/{label}\nnew file mode {mode}\n--- /dev/null\n"
+    return head + rest
 
 
 def _diff_colour(line: str) -> str:
@@ -135,7 +154,9 @@ def _summary(reports: Sequence[FileReport], written: bool) -> str:
         return f"Nothing to rewrite{left}."
     changes = _count(sum(len(report.changes) for report in reports), "change")
     verb = "rewritten" if written else "would be rewritten"
-    return f"{_count(len(changed), 'file')} {verb}: {changes}{left}."
+    made = [report for report in changed if report.created]
+    new = f", {_count(len(made), 'file')} {'made' if written else 'would be made'}" if made else ""
+    return f"{_count(len(changed) - len(made), 'file')} {verb}{new}: {changes}{left}."
 
 
 def _count(number: int, noun: str) -> str:

@@ -13,7 +13,10 @@ from .source import SourceFile, Sources
 
 @dataclass(frozen=True)
 class AppliedChange:
-    """A change that was made; lines are those of the original file, 1-based."""
+    """A change that was made; lines are those of the original file, 1-based.
+
+    ``launch`` is the command that starts the script from then on, None where it stays ``python``.
+    """
 
     transform: str
     tier: Tier
@@ -22,6 +25,7 @@ class AppliedChange:
     end_line: int
     message: str
     reason: str
+    launch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,11 @@ class RewrittenFile:
     def changed(self) -> bool:
         return self.text != self.original.text
 
+    @property
+    def created(self) -> bool:
+        """Whether there was no such file before."""
+        return self.original.is_new
+
 
 @dataclass(frozen=True)
 class RewriteResult:
@@ -89,3 +98,9 @@ class RewriteResult:
     files: tuple[RewrittenFile, ...]
     sources: Sources
     unreadable: tuple[TorchoptError, ...] = ()
+
+    @property
+    def launch(self) -> str | None:
+        """The command that starts the rewritten script, None where that is ``python`` as before."""
+        changes = (change for file in self.files for change in file.changes)
+        return next((change.launch for change in changes if change.launch is not None), None)

@@ -36,7 +36,8 @@ class SourceFile:
 
     ``text`` is without byte order mark and with the line ends of the file. ``on_disk`` holds the
     bytes that were read, None for a file that was not read but made; :func:`write_all` refuses to
-    replace anything else.
+    replace anything else. ``is_new`` says that there must be no such file yet when it is written, ``executable``
+    that everybody may run it then.
     """
 
     path: Path
@@ -44,6 +45,8 @@ class SourceFile:
     encoding: str = "utf-8"
     bom: bool = False
     on_disk: bytes | None = field(default=None, repr=False)
+    is_new: bool = False
+    executable: bool = False
 
     @classmethod
     def read(cls, path: Path) -> SourceFile:
@@ -228,7 +231,7 @@ class _Write:
         if exists and not os.access(self.target, os.W_OK):
             raise TorchoptError("cannot be written: the file is read-only", self.source.path)
         # An existing file's mode is copied below; until then nobody else may read the new one.
-        mode = 0o600 if exists else 0o666
+        mode = 0o600 if exists else (0o777 if self.source.executable else 0o666)
         staged = self._beside("new")
         descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
         self.staged = staged
@@ -245,6 +248,8 @@ class _Write:
                 shutil.copy2(self.target, self.backup)
 
     def refuse_if_stale(self) -> None:
+        if self.source.is_new and self.target.exists():
+            raise TorchoptError("not written: there is a file of that name", self.source.path)
         if self.source.on_disk is None:
             return
         if not self.target.exists():

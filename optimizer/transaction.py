@@ -11,7 +11,7 @@ from pathlib import Path
 from ..transforms.base import Change, Skip
 from .rewrite_result import TransformError
 from .rewriting.apply import apply_edits
-from .rewriting.edits import Edit
+from .rewriting.edits import Edit, NewFile
 from .source import SourceFile, Sources
 from .undefined_names import undefined_names
 
@@ -57,6 +57,11 @@ def apply_changes(sources: Sources, changes: Sequence[Change]) -> Transaction:
     return Transaction(tuple(accepted), texts, tuple(conflicts), tuple(errors))
 
 
+def new_files(changes: Sequence[Change]) -> tuple[NewFile, ...]:
+    """The files that ``changes`` make."""
+    return tuple(new for change in changes for new in change.files)
+
+
 def transform_error(change: Change, error: Exception) -> TransformError:
     """The fault ``error`` of the transform that wanted ``change``."""
     message = f"{internal_error(error)} (wanted: {change.message})"
@@ -84,6 +89,10 @@ def _new_texts(sources: Sources, changes: Sequence[Change]) -> dict[Path, str]:
         if text != source.text:
             _refuse_broken(source, text)
             texts[path] = text
+    for new in new_files(changes):
+        if sources.exists(new.path):
+            raise ValueError(f"there is a file {new.path.name}")
+        texts[new.path] = new.text
     if changes and not texts:
         raise ValueError("the edits change nothing")
     return texts

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
-from ..optimizer.rewriting.edits import FileEdit, Span
+from ..optimizer.rewriting.edits import FileEdit, NewFile, Span
 
 
 class Stage(IntEnum):
@@ -36,7 +36,8 @@ class Change:
     """One thing a transform wants to do, all or nothing.
 
     ``path`` and ``span`` are where the user should look; ``message`` says what is done, ``reason`` why it is safe
-    here. ``edits`` may touch several files.
+    here. ``edits`` may touch several files; ``files`` are made with them. ``launch`` is the command that starts the
+    script from then on, where that is another than ``python``.
     """
 
     transform: str
@@ -46,6 +47,8 @@ class Change:
     message: str
     reason: str
     edits: tuple[FileEdit, ...]
+    files: tuple[NewFile, ...] = ()
+    launch: str | None = None
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,10 @@ def _write(rewritten: Rewritten, output: Path | None) -> None:
     from ..source import write_all
 
     changed = rewritten.changed
+    made = [file for file in changed if file.created]
     for file in changed:
+        if file.created:
+            continue
         try:
             check_lossless(file.original.text, file.text)
         except LossError as error:
@@ -179,6 +182,9 @@ def _write(rewritten: Rewritten, output: Path | None) -> None:
     if output is None:
         write_all(file.original.with_text(file.text) for file in changed)
         return
+    changed = tuple(file for file in changed if not file.created)
+    for file in made:  # they name the script as it is called without --output
+        print_note(f"{display_path(file.path)} is not written with --output")
     if len(changed) > 1:
         names = ", ".join(display_path(file.path) for file in changed)
         raise TorchoptError(f"--output takes one file, but {len(changed)} would change: {names}")

@@ -202,6 +202,15 @@ Edit: TypeAlias = (
 
 
 @dataclass(frozen=True)
+class NewFile:
+    """A file that is made beside those that are edited: a launcher. There must be no other file of that name."""
+
+    path: Path
+    text: str
+    executable: bool = False
+
+
+@dataclass(frozen=True)
 class FileEdit:
     """An edit and the file it is for."""
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +11,15 @@ import pytest
 
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.rewrite_report import FileReport, to_json, to_text
-from torchopt_cli.optimizer.rewrite_result import AppliedChange, GivenAdvice, SkippedChange
+from torchopt_cli.optimizer.rewrite_report import FileReport, to_diff, to_json, to_text
+from torchopt_cli.optimizer.rewrite_result import (
+    AppliedChange,
+    GivenAdvice,
+    RewrittenFile,
+    SkippedChange,
+)
+from torchopt_cli.optimizer.rewriting.attribution import Provenance
+from torchopt_cli.optimizer.source import SourceFile
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "rewrite.schema.json").read_text())
 EXAMPLE = Path(__file__).parents[2] / "docs" / "json.md"
@@ -94,11 +103,38 @@ def test_json_holds_everything_and_fits_its_schema() -> None:
     ]
     assert document["files"][1] == {
         "path": "bad.py",
+        "created": False,
+        "launch": None,
         "changes": [],
         "skips": [],
         "advice": [],
         "error": "3:1: syntax error",
     }
+
+
+def test_a_new_file_is_told_apart_and_its_diff_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    text = "#!/bin/sh\nexec torchrun train.py\n"
+    path = tmp_path / "launch.sh"
+    source = SourceFile(path, "", is_new=True, executable=True)
+    new = RewrittenFile(source, text, Provenance.of("").after(text, "ddp"))
+    change = replace(CHANGE, launch="torchrun train.py")
+    script = FileReport(PATH, True, (change,), launch=change.launch)
+    reports = [script, FileReport.of(new)]
+    files = json.loads(to_json(reports))["files"]
+    assert [(f["created"], f["launch"]) for f in files] == [
+        (False, "torchrun train.py"),
+        (True, None),
+    ]
+    assert to_text(reports, True, plain).splitlines()[-1] == (
+        "1 file rewritten, 1 file made: 1 change."
+    )
+    subprocess.run(["git", "apply"], input=to_diff(new, plain), check=True)
+    assert path.read_text() == text
+    assert os.access(path, os.X_OK)
 
 
 def test_the_documented_example_fits_the_schema() -> None:

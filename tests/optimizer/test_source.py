@@ -373,3 +373,13 @@ def test_what_cannot_be_put_back_is_kept_and_named(
     assert kept.read_text() == "# b.py\n"
     kept.unlink()
     assert contents(tmp_path) == {"a.py": "# a.py\n", "b.py": "x\n", "c.py": "# c.py\n"}
+
+
+def test_a_new_file_is_written_executable_and_never_over_another(tmp_path: Path) -> None:
+    launcher = SourceFile(tmp_path / "launch.sh", "exit\n", is_new=True, executable=True)
+    script = SourceFile(tmp_path / "train.py", "pass\n")
+    write_all([launcher])
+    assert os.access(launcher.path, os.X_OK)
+    with pytest.raises(TorchoptError, match="there is a file of that name"):
+        write_all([script, launcher])
+    assert not script.path.exists()

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.rewriting.edits import FileEdit, ReplaceExpression, Span
+from torchopt_cli.optimizer.rewriting.edits import FileEdit, NewFile, ReplaceExpression, Span
 from torchopt_cli.optimizer.source import Sources
 from torchopt_cli.optimizer.transaction import apply_changes
 from torchopt_cli.transforms.base import Change
@@ -63,3 +64,16 @@ def test_one_that_cannot_stand_is_an_error(path: Path, code: str, reason: str) -
 def test_a_file_that_cannot_be_read_is_an_error_of_the_change(path: Path) -> None:
     done = apply_changes(Sources(), (change(path.with_name("gone.py"), (FIRST, "1")),))
     assert "no such file" in done.errors[0].message
+
+
+def test_new_files_come_with_their_change_and_never_over_another(path: Path) -> None:
+    launcher = NewFile(path.with_name("launch.sh"), "torchrun train.py\n", executable=True)
+    one = replace(change(path, (FIRST, "1")), files=(launcher,))
+    assert apply_changes(Sources(), (one,)).texts == {
+        path: "a = 1\nb = 200\n",
+        launcher.path: launcher.text,
+    }
+    launcher.path.write_text("mine\n")
+    refused = apply_changes(Sources(), (one,))
+    assert (refused.changes, refused.texts) == ((), {})
+    assert "there is a file launch.sh" in refused.errors[0].message

@@ -184,6 +184,8 @@ def test_json(project: Project, capsys: Capture) -> None:
         "files": [
             {
                 "path": "train.py",
+                "created": False,
+                "launch": None,
                 "changes": [
                     {
                         "transform": "slow-to-fast",
