@@ -43,6 +43,8 @@ class Settings:
     target: Target | None = None
     gpus: int | None = None
     accumulate: int | None = None
+    workers: int | None = None
+    profile: Path | None = None
     torch: Version | None = None
     amp: AmpDtype | None = None
     format: Format | None = None
@@ -53,6 +55,8 @@ class Settings:
     timeout: float | None = None
     no_timing: bool | None = None
     repeats: int | None = None
+    trace: Path | None = None
+    nvtx: bool | None = None
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, object]) -> Settings:
@@ -111,11 +115,20 @@ class Settings:
             amp=self.amp or defaults.amp,
             gpus=self.gpus,
             accumulate=self.accumulate,
+            workers=self._workers(),
             torch_version=torch_version,
             python_version=environment.python_version,
             select=frozenset(self.select or ()),
             ignore=frozenset(self.ignore or ()),
         )
+
+    def _workers(self) -> int | None:
+        """What was said, else what a profile measured. Raises :class:`TorchoptError` for what is no profile."""
+        if self.workers is not None or self.profile is None:
+            return self.workers
+        from .profiling.document import measured_workers
+
+        return measured_workers(self.profile)
 
 
 def load_settings(folder: Path) -> Settings:
@@ -181,6 +194,10 @@ def _relative_to(folder: Path, settings: Settings) -> Settings:
     """Paths in a configuration file are meant from that file, not from the working directory."""
     if settings.output is not None:
         settings = replace(settings, output=folder / settings.output)
+    if settings.trace is not None:
+        settings = replace(settings, trace=folder / settings.trace)
+    if settings.profile is not None:
+        settings = replace(settings, profile=folder / settings.profile)
     if settings.python is not None and re.search(r"[/\\]", settings.python):
         settings = replace(settings, python=str(folder / Path(settings.python).expanduser()))
     return settings
@@ -200,7 +217,7 @@ def _dashed(key: str) -> str:
 
 def _typed_number(key: str, value: object) -> object:
     """The number that a flag's text says, where the flag takes a number and the text is one."""
-    whole = key in {"gpus", "accumulate", "steps", "seed", "repeats"}
+    whole = key in {"gpus", "accumulate", "workers", "steps", "seed", "repeats"}
     if not (whole or key == "timeout") or not isinstance(value, str):
         return value
     try:
@@ -274,6 +291,8 @@ _PARSERS: Mapping[str, Callable[[object], object]] = {
     "target": _one_of({target.value: target for target in Target}),
     "gpus": _at_least(1),
     "accumulate": _at_least(2),
+    "workers": _at_least(0),
+    "profile": lambda value: Path(_text(value)),
     "torch": _version,
     "amp": _one_of({dtype.value: dtype for dtype in AmpDtype}),
     "format": _one_of({kind.value: kind for kind in Format}),
@@ -284,4 +303,6 @@ _PARSERS: Mapping[str, Callable[[object], object]] = {
     "timeout": _seconds,
     "no_timing": _flag,
     "repeats": _at_least(1),
+    "trace": lambda value: Path(_text(value)),
+    "nvtx": _flag,
 }

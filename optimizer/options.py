@@ -53,6 +53,8 @@ class Options:
     ``torch_version`` and ``python_version`` are ``(major, minor)`` of the user's interpreter, not ours.
     ``platform`` is a :data:`sys.platform` value. ``gpus`` is the number of GPUs to train on, None when unsaid.
     ``accumulate`` is the number of smaller batches each training step is made of, None for steps as they are.
+    ``workers`` is how many processes shall make the batches of a loader that has none, 0 for none, None for a choice at
+    run time.
     """
 
     tier: Tier = Tier.NUMERIC
@@ -60,6 +62,7 @@ class Options:
     amp: AmpDtype = AmpDtype.AUTO
     gpus: int | None = None
     accumulate: int | None = None
+    workers: int | None = None
     torch_version: tuple[int, int] = NEWEST_TORCH
     python_version: tuple[int, int] = (3, 12)
     platform: str = sys.platform

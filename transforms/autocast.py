@@ -48,7 +48,7 @@ from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import EvaluationCode, StepCode
 from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, Span
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _UNCALLED = "nothing in this file calls this step: on which device it runs, its callers know"
 
@@ -57,6 +57,7 @@ class Autocast(Transform):
     name: ClassVar[str] = "autocast"
     tier: ClassVar[Tier] = Tier.NUMERIC
     stage: ClassVar[Stage] = Stage.PRECISION
+    relieves: ClassVar[StepPart | None] = StepPart.PRODUCTS
     example: ClassVar[Example] = Example(
         before="""
             import torch

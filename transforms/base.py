@@ -9,7 +9,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,6 +29,22 @@ class Stage(IntEnum):
     COMPILE = 60
     DISTRIBUTED = 70
     ADVICE = 80
+
+
+class StepPart(str, Enum):
+    """The part of a training step that a transform makes shorter; what a profile bounds its gain by."""
+
+    LOADING = "making batches, which workers do beside the rest"
+    DATA = "waiting for data"
+    COPIES = "copies to the device"
+    PRODUCTS = "matrix products and convolutions"
+    CONVOLUTIONS = "convolutions"
+    SMALL_OPERATORS = "everything but products in forward and backward pass"
+    OPTIMIZER = "the optimizer's step"
+    CLEARING = "clearing gradients"
+    SYNCS = "waiting for values"
+    EVALUATION = "evaluation"
+    SCRIPT = "the rest of the script"
 
 
 @dataclass(frozen=True)
@@ -92,7 +108,8 @@ class Transform(ABC):
     underscores and its docstring is the user's documentation. ``opt_in`` transforms run only when selected by name.
     One that ``advises`` is also asked where the user's tier forbids its changes. One that is ``asked_by`` an option, a
     field of :class:`Options`, runs whenever that is given, whatever the tier and the selection, and never otherwise.
-    One that ``looks_at_original`` only gives advice, about the script as the user wrote it.
+    One that ``looks_at_original`` only gives advice, about the script as the user wrote it. ``relieves`` is the part of
+    a step that it makes shorter, None when it is none in particular.
     """
 
     name: ClassVar[str]
@@ -103,6 +120,7 @@ class Transform(ABC):
     advises: ClassVar[bool] = False
     asked_by: ClassVar[str | None] = None
     looks_at_original: ClassVar[bool] = False
+    relieves: ClassVar[StepPart | None] = None
     example: ClassVar[Example]
 
     @abstractmethod

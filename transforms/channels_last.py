@@ -35,13 +35,14 @@ from ..optimizer.analysis.steps import StepCode
 from ..optimizer.analysis.syntax import Module
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 
 class ChannelsLastFormat(Transform):
     name: ClassVar[str] = "channels-last"
     tier: ClassVar[Tier] = Tier.NUMERIC
     stage: ClassVar[Stage] = Stage.MEMORY_FORMAT
+    relieves: ClassVar[StepPart | None] = StepPart.CONVOLUTIONS
     example: ClassVar[Example] = Example(
         before="""
             import torch

@@ -44,7 +44,7 @@ from ..optimizer.analysis.steps import StepCode
 from ..optimizer.analysis.trained import trained_networks
 from ..optimizer.options import Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _UNCALLED = "nothing in this file calls this step: where its network is final, its callers know"
 _DOUBLE_BACKWARD = "the step differentiates its gradients, which compiled code cannot"
@@ -65,6 +65,7 @@ class Compile(Transform):
     name: ClassVar[str] = "compile"
     tier: ClassVar[Tier] = Tier.NUMERIC
     stage: ClassVar[Stage] = Stage.COMPILE
+    relieves: ClassVar[StepPart | None] = StepPart.SMALL_OPERATORS
     example: ClassVar[Example] = Example(
         before="""
             import torch

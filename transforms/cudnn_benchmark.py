@@ -35,7 +35,7 @@ from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.setup_place import setup_place
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.options import Options, Tier
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 
 class CudnnBenchmark(Transform):
@@ -43,6 +43,7 @@ class CudnnBenchmark(Transform):
     tier: ClassVar[Tier] = Tier.NUMERIC
     stage: ClassVar[Stage] = Stage.MEMORY_FORMAT
     rank: ClassVar[int] = 1
+    relieves: ClassVar[StepPart | None] = StepPart.CONVOLUTIONS
     example: ClassVar[Example] = Example(
         before="""
             import torch

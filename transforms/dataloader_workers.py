@@ -3,7 +3,8 @@
 A `DataLoader` without workers reads, decodes and augments every batch in the training process, while the device waits.
 With workers the next batches are made while the current one is computed. Loaders that leave `num_workers` out, or say
 0 (also through a keyword dict, a constant or the default of a command-line option), get as many workers as this
-process may use CPU cores, at most 8. Where a loader is gone over again in every epoch, `persistent_workers`
+process may use CPU cores, at most 8, or as many as `--workers N` or the measurement in `--profile FILE` says; 0 leaves
+them without. Where a loader is gone over again in every epoch, `persistent_workers`
 saves starting them anew each time. `prefetch_factor` is left alone: its default of 2 batches per worker is seldom too few.
 
 Workers hand batches over in shared memory (`/dev/shm`), which containers often limit (`docker run --shm-size`).
@@ -60,7 +61,7 @@ from ..optimizer.rewriting.edits import (
     InsertBefore,
     ReplaceExpression,
 )
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _MOST_WORKERS = 8
 _POSITION = 5  # of num_workers among DataLoader's parameters
@@ -84,6 +85,7 @@ class DataLoaderWorkers(Transform):
     tier = Tier.EXACT
     stage = Stage.DATA
     rank = 1
+    relieves = StepPart.LOADING
     example = Example(
         before="""\
             import torch
@@ -137,7 +139,7 @@ class DataLoaderWorkers(Transform):
             if kind is CountKind.CHOSEN:
                 chosen += group.loaders
                 continue
-            refusals = _refusals(script, group, options)
+            refusals = _refusals(script, group, options) or _unwanted(group, options)
             if not refusals:
                 ready.append(group)
             for loader in group.loaders:
@@ -293,6 +295,12 @@ def _refusals(script: TrainingScript, group: _Group, options: Options) -> dict[D
     return found
 
 
+def _unwanted(group: _Group, options: Options) -> dict[DataLoader, str]:
+    """Why no loader of ``group`` shall have workers."""
+    reason = "on this machine workers would not make it faster, says --workers or --profile"
+    return dict.fromkeys(group.loaders, reason) if options.workers == 0 else {}
+
+
 def _shared(group: _Group, refusals: dict[DataLoader, str], loader: DataLoader) -> str:
     other = next(iter(refusals))
     where = place(other, loader.path)
@@ -300,7 +308,9 @@ def _shared(group: _Group, refusals: dict[DataLoader, str], loader: DataLoader) 
 
 
 def _value(module: Module, options: Options) -> Reference:
-    """The number of workers as an expression: the CPU cores this process may use, at most 8."""
+    """The number of workers as an expression: the CPU cores this process may use, at most 8, if nobody chose."""
+    if options.workers is not None:
+        return Reference(str(options.workers), ())
     if options.platform.startswith("linux"):
         cores = reference(module, "os.sched_getaffinity")
         return Reference(f"min({_MOST_WORKERS}, len({cores.code}(0)))", cores.edits)

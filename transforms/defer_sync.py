@@ -31,7 +31,7 @@ from ..optimizer.analysis.graph_leaks import GraphLeak
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _EXACT = (
     "float64 sums and integer counts on the device are the numbers that Python would have added up"
@@ -48,6 +48,7 @@ class DeferSync(Transform):
     tier = Tier.NUMERIC
     stage = Stage.EVALUATION
     rank = 1
+    relieves = StepPart.SYNCS
     example = Example(
         before="""\
             import torch

@@ -28,7 +28,7 @@ from ..optimizer.analysis.host_moves import HostMove
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import Edit, FileEdit, RemoveStatement, ReplaceExpression
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _REASON = "it is only used on that device; made there, it needs no tensor on the host to be moved"
 _DRAW = "; the random numbers come from the device's generator: the same distribution, another stream for the same seed"
@@ -40,6 +40,7 @@ class DeviceConstruction(Transform):
     name = "device-construction"
     tier = Tier.EXACT
     stage = Stage.DEVICE
+    relieves = StepPart.COPIES
     example = Example(
         before="""\
             import torch

@@ -26,7 +26,7 @@ from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.trees import walk
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, RemoveStatement
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _LEFT_ALONE = {
     Pace.PHASE: "runs between phases, not in every step; left alone",
@@ -46,6 +46,7 @@ class EmptyCache(Transform):
     tier = Tier.EXACT
     stage = Stage.DEVICE
     rank = 1
+    relieves = StepPart.SCRIPT
     example = Example(
         before="""\
             import gc

@@ -23,7 +23,7 @@ from ..optimizer.analysis.network_modes import Mode, ModeSlip
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
-from .base import Advice, Change, Example, Skip, Stage, Transform
+from .base import Advice, Change, Example, Skip, Stage, StepPart, Transform
 
 _WHY = {
     Mode.EVAL: "dropout and batch normalization evaluate otherwise than they train; scores change",
@@ -36,6 +36,7 @@ class EvalMode(Transform):
     tier = Tier.SEMANTIC
     stage = Stage.EVALUATION
     rank = -1  # `no-grad` takes the line into its block
+    relieves = StepPart.EVALUATION
     advises = True
     example = Example(
         before="""\

@@ -38,7 +38,7 @@ from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.trained import trained_networks
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _NOTE = "; a checkpoint from before the change turns it off again when loaded"
 
@@ -48,6 +48,7 @@ class FusedOptimizer(Transform):
     tier = Tier.NUMERIC
     stage = Stage.COMPILE  # after autocast, whose GradScaler matters
     rank = 1
+    relieves = StepPart.OPTIMIZER
     example = Example(
         before="""\
             import torch

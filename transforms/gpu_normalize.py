@@ -37,7 +37,7 @@ from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.workers import place
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _LONGEST_LINE = 88
 _REASON = (
@@ -51,6 +51,7 @@ class GpuNormalize(Transform):
     tier = Tier.NUMERIC
     stage = Stage.DATA
     rank = 4
+    relieves = StepPart.DATA
     example = Example(
         before="""\
             import torch

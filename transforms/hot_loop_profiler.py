@@ -42,7 +42,7 @@ from ..optimizer.rewriting.edits import (
     RemoveStatement,
     ReplaceStatement,
 )
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _SCHEDULE = "(wait=1, warmup=1, active=3, repeat=1)"
 _COMMON_ARGUMENTS = frozenset(
@@ -62,6 +62,7 @@ class HotLoopProfiler(Transform):
     tier = Tier.EXACT
     stage = Stage.DEVICE
     rank = -1
+    relieves = StepPart.SCRIPT
     example = Example(
         before="""\
             import torch

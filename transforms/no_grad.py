@@ -29,7 +29,7 @@ from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.trees import walk
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import Decorate, Edit, FileEdit, Wrap
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _REASON = "no backward pass runs in it, and no tensor computed in it reaches one"
 _FLAG_REASON = "its backward pass runs only if `{0}`, and no tensor computed otherwise reaches one"
@@ -41,6 +41,7 @@ class NoGrad(Transform):
     name = "no-grad"
     tier = Tier.EXACT
     stage = Stage.EVALUATION
+    relieves = StepPart.EVALUATION
     example = Example(
         before="""\
             import torch

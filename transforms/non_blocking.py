@@ -27,7 +27,7 @@ from ..optimizer.analysis.signatures import call_argument
 from ..optimizer.analysis.workers import place
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _REASON = (
     "the batch lies in pinned memory that nothing writes to before the next one is loaded, and the GPU runs the copy before "
@@ -40,6 +40,7 @@ class NonBlocking(Transform):
     tier = Tier.EXACT
     stage = Stage.DATA
     rank = 3
+    relieves = StepPart.COPIES
     example = Example(
         before="""\
             import torch

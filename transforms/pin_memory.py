@@ -32,7 +32,7 @@ from ..optimizer.analysis.loader_settings import (
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _POSITION = 7  # of pin_memory among DataLoader's parameters
 
@@ -42,6 +42,7 @@ class PinMemory(Transform):
     tier = Tier.EXACT
     stage = Stage.DATA
     rank = 2
+    relieves = StepPart.COPIES
     example = Example(
         before="""\
             import torch

@@ -33,7 +33,7 @@ from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.workers import passes_repeat
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _CLASS_NAMES = ("FilesInMemory", "DatasetFilesInMemory")
 _ATTRIBUTES = ("files", "files_in_memory", "cached_files")
@@ -65,6 +65,7 @@ class RamDataset(Transform):
     name = "ram-dataset"
     tier = Tier.EXACT
     stage = Stage.DATA
+    relieves = StepPart.DATA
     opt_in = True
     example = Example(
         before="""\

@@ -35,7 +35,7 @@ from ..optimizer.analysis.sensitive_code import needs_float32_products
 from ..optimizer.analysis.setup_place import setup_place
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.options import Options, Tier
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _FEW_LAYERS = 3
 """So many linear layers end a network of convolutions without a share in its time worth speaking of."""
@@ -46,6 +46,7 @@ class Tf32(Transform):
     tier: ClassVar[Tier] = Tier.NUMERIC
     stage: ClassVar[Stage] = Stage.PRECISION
     rank: ClassVar[int] = 1
+    relieves: ClassVar[StepPart | None] = StepPart.PRODUCTS
     example: ClassVar[Example] = Example(
         before="""
             import torch

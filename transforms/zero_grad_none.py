@@ -35,7 +35,7 @@ from ..optimizer.analysis.trained import trained_networks
 from ..optimizer.analysis.values import Made
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 
 class ZeroGradNone(Transform):
@@ -43,6 +43,7 @@ class ZeroGradNone(Transform):
     tier = Tier.EXACT
     stage = Stage.EVALUATION
     rank = 1
+    relieves = StepPart.CLEARING
     example = Example(
         before="""\
             import torch

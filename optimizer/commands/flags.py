@@ -43,6 +43,22 @@ Accumulate: TypeAlias = Annotated[
         help="Make each training step of N smaller batches, to fit memory.",
     ),
 ]
+Workers: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Give loaders without workers N, or none (default: by the CPU cores at run time).",
+    ),
+]
+Profile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="What `torchopt profile --format json` wrote: choose the workers by it.",
+    ),
+]
 Torch: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -25,11 +25,13 @@ from .flags import (
     Gpus,
     Ignore,
     Paths,
+    Profile,
     Python,
     Select,
     TargetName,
     TierName,
     Torch,
+    Workers,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ def rewrite(
     target: TargetName = None,
     gpus: Gpus = None,
     accumulate: Accumulate = None,
+    workers: Workers = None,
+    profile: Profile = None,
     torch: Torch = None,
     amp: Amp = None,
     format: FormatName = None,
@@ -80,7 +84,8 @@ def rewrite(
     """
     said = dict(dry_run=dry_run, check=check, output=output, select=select, ignore=ignore)
     said |= dict(tier=tier, target=target, gpus=gpus, torch=torch, amp=amp, format=format)
-    said |= dict(accumulate=accumulate, verify=verify, python=python)
+    said |= dict(accumulate=accumulate, workers=workers, profile=profile)
+    said |= dict(verify=verify, python=python)
     flags = Settings.from_flags(said)
     return lambda script_arguments: _rewrite([Path(p) for p in paths], flags, script_arguments)
 

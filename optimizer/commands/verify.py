@@ -22,11 +22,13 @@ from .flags import (
     FormatName,
     Gpus,
     Ignore,
+    Profile,
     Python,
     Select,
     TargetName,
     TierName,
     Torch,
+    Workers,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ def verify(
     target: TargetName = None,
     gpus: Gpus = None,
     accumulate: Accumulate = None,
+    workers: Workers = None,
+    profile: Profile = None,
     torch: Torch = None,
     amp: Amp = None,
 ) -> Action:
@@ -83,6 +87,7 @@ def verify(
     said = dict(steps=steps, seed=seed, timeout=timeout, no_timing=no_timing, repeats=repeats)
     said |= dict(format=format, python=python, tier=tier, select=select, ignore=ignore)
     said |= dict(target=target, gpus=gpus, accumulate=accumulate, torch=torch, amp=amp)
+    said |= dict(workers=workers, profile=profile)
     flags = Settings.from_flags(said)
     other = Path(rewritten) if rewritten else None
     return lambda arguments: _verify(Path(original), other, flags, arguments)

@@ -20,6 +20,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from .profile_record import RunProfile
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -259,6 +261,8 @@ class Observations:
     eval_file: str | None = None
     loader_passes: tuple[LoaderPass, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
+    profile: RunProfile | None = None
+    """Of a run in ``profile`` mode."""
     unobserved: tuple[str, ...] = ()
     """What the probe could not record and why; nothing of it may be taken for equal."""
 
@@ -314,6 +318,7 @@ def load(folder: Path) -> dict[str, Any] | None:
     record["status"] = Status(record["status"])
     record["timing"] = Timing(**_tuples(record["timing"]))
     record["memory"] = Memory(**record["memory"])
+    record["profile"] = RunProfile.read(record["profile"]) if record.get("profile") else None
     record["versions"] = Versions(**record["versions"]) if record.get("versions") else None
     readers: dict[str, Callable[[dict[str, Any]], object]] = {
         "steps": _step,

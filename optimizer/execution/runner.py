@@ -21,10 +21,15 @@ from .processes import Finished, run_bounded
 
 
 class Mode(str, Enum):
-    """What a run is for: ``OBSERVE`` records everything under aligned randomness, ``TIME`` alters nothing."""
+    """What a run is for.
+
+    ``OBSERVE`` records everything under aligned randomness, ``TIME`` alters nothing, ``PROFILE`` finds where the time
+    of a step goes (:mod:`.profile_record`), under the script's own randomness.
+    """
 
     OBSERVE = "observe"
     TIME = "time"
+    PROFILE = "profile"
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,9 @@ class RunSettings:
     cache: Path | None = None
     snapshot_bytes: int = 1 << 30
     full_precision: bool = False
+    resident_batch: bool = False
+    trace: bool = False
+    nvtx: bool = False
 
 
 def run(version: ScriptVersion, settings: RunSettings, folder: Path) -> Observations:
@@ -147,6 +155,9 @@ def _spec(
         "perturb": asdict(settings.perturb) if settings.perturb else None,
         "block_steps": settings.block_steps,
         "full_precision": settings.full_precision,
+        "resident_batch": settings.resident_batch,
+        "trace": settings.trace,
+        "nvtx": settings.nvtx,
         "snapshot_bytes": settings.snapshot_bytes,
         "entry": str(overlay.entry),
         "program": str(overlay.entry.relative_to(overlay.cwd) if inside else overlay.entry),

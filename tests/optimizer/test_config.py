@@ -33,6 +33,8 @@ tier = "exact"
 target = "cuda"
 gpus = 2
 accumulate = 4
+workers = 3
+profile = "profile.json"
 torch = "2.4"
 amp = "bf16"
 format = "json"
@@ -43,6 +45,8 @@ seed = 0
 timeout = 1.5
 no-timing = true
 repeats = 3
+trace = "trace.json"
+nvtx = false
 """,
     )
     assert load_settings(tmp_path) == Settings(
@@ -55,6 +59,8 @@ repeats = 3
         target=Target.CUDA,
         gpus=2,
         accumulate=4,
+        workers=3,
+        profile=tmp_path / "profile.json",
         torch=(2, 4),
         amp=AmpDtype.BF16,
         format=Format.JSON,
@@ -65,6 +71,8 @@ repeats = 3
         timeout=1.5,
         no_timing=True,
         repeats=3,
+        trace=tmp_path / "trace.json",
+        nvtx=False,
     )
 
 

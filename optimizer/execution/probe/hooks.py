@@ -51,7 +51,7 @@ class Hooks:
         wrap(DataLoader, "__iter__", self._loader_iter)
         wrap(_BaseDataLoaderIter, "__next__", self._loader_next)
         wrap(torch.autograd, "backward", self._backward)
-        for scaler in _grad_scalers():
+        for scaler in grad_scalers():
             wrap(scaler, "step", self._scaler_step)
             if self._observing:
                 wrap(scaler, "scale", self._scaler_scale)
@@ -231,7 +231,7 @@ def _disabled(function: Callable[..., Any]) -> Callable[..., Any]:
 _is_tracing: Callable[[], bool] = vars(torch.jit)["is_tracing"]
 
 
-def _grad_scalers() -> list[type]:
+def grad_scalers() -> list[type]:
     """The GradScaler classes with methods of their own; before torch 2.3 there was only CUDA's."""
     candidates = [getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler]
     return [one for one in candidates if one is not None and "scale" in vars(one)]

@@ -18,8 +18,10 @@ from .full_precision import compute_in_full_precision
 from .hooks import Hooks
 from .loading import AlignedLoading
 from .patches import Patches
+from .profiler import Profiler
 from .protection import Protection
 from .randomness import draw_on_host, seed_everything
+from .resident import ResidentBatch
 from .script import Ending, run_script
 from .session import Session
 
@@ -38,6 +40,7 @@ def run(
             os._exit(0)
         hooks.shut_down_workers()
         patches.undo()
+        profile = profiler.finish() if profiler is not None else None
         status = "stopped" if session.stopped else "failed" if ending.exit_code else "completed"
         record = {
             "status": status,
@@ -45,6 +48,7 @@ def run(
             "traceback": None if session.stopped else ending.traceback,
             **session.finish(),
             "memory": _memory(hooks.had_workers),
+            **({} if profile is None else {"profile": profile}),
             "versions": _versions(),
         }
         write(record)
@@ -54,11 +58,17 @@ def run(
         finish(Ending(None))
         os._exit(0)
 
-    session = Session(spec, Clock(started, spec["block_steps"]), give_up)
+    profiler = Profiler(spec, patches) if spec["mode"] == "profile" else None
+    clock = Clock(started, spec["block_steps"]) if profiler is None else profiler.clock(started)
+    session = Session(spec, clock, give_up)
     hooks = Hooks(session, patches)
     if session.observing:
         _make_repeatable(spec["seed"], patches, protection)
     seed_everything(spec["seed"])
+    if profiler is not None:
+        profiler.install()
+    if spec["resident_batch"]:
+        ResidentBatch(patches).install()
     hooks.install()
     if spec["full_precision"]:  # after the hooks, which tell the types computed in
         compute_in_full_precision(patches)

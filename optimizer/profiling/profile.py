@@ -1,0 +1,210 @@
+"""Run a script under the profiler and say what it measured.
+
+Two runs: one in which the step is timed, then its phases, then its operators; and one in which every loader gives the
+same batch, already on the device, again and again. The second is the speed of light of whatever could be done about the
+data. Both draw their random numbers as the script does, and neither touches the user's files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..errors import TorchoptError
+from ..execution.observations import Observations, Status, Versions
+from ..execution.profile_record import LoaderAlone, Operator, Phase, RunProfile, SyncPoint
+from ..execution.runner import Mode, RunSettings, ScriptVersion, run
+
+FEWEST_ROUNDS = 10
+"""Rounds of which each stretch of a profiled run still has two."""
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """How to profile: ``steps`` are rounds per run, ``timeout_s`` seconds per run.
+
+    ``trace`` is where to put a Chrome trace of the last rounds, ``nvtx`` marks phases for Nsight.
+    """
+
+    python: Path
+    cwd: Path
+    steps: int = 50
+    seed: int = 0
+    timeout_s: float = 600.0
+    trace: Path | None = None
+    nvtx: bool = False
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """One phase: mean seconds per step, its share of all phases, CPU seconds of the main process, peak bytes."""
+
+    phase: Phase
+    seconds: float
+    share: float
+    processor_seconds: float
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """Where the step of one version of a script goes. Times are in seconds, memory in bytes.
+
+    ``step_seconds`` is the median step, undisturbed; the ``phases`` were measured one by one, waiting for the device
+    after each, so on a GPU they add up to more than a step whose parts overlap. ``resident_step_seconds`` is the median
+    step on a batch that is there already, None where that could not be run.
+    """
+
+    versions: Versions | None
+    steps: int
+    step_seconds: float
+    batch_samples: float | None
+    phases: tuple[PhaseTime, ...]
+    operators: tuple[Operator, ...]
+    syncs: tuple[SyncPoint, ...]
+    loader: LoaderAlone | None
+    device_busy_share: float | None
+    resident_step_seconds: float | None
+    device_memory: int | None
+    host_memory: int | None
+
+    def seconds(self, *phases: Phase) -> float:
+        """What ``phases`` take together per step."""
+        return sum(part.seconds for part in self.phases if part.phase in phases)
+
+    def share(self, *phases: Phase) -> float:
+        """The part of the step that ``phases`` take, 0 to 1."""
+        return sum(part.share for part in self.phases if part.phase in phases)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the script ran without a GPU."""
+        return self.versions is None or self.versions.device == "cpu"
+
+
+def profile(
+    version: ScriptVersion,
+    settings: ProfileSettings,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> StepProfile:
+    """Run ``version`` under the profiler.
+
+    A script that ends before ``settings.steps`` rounds is run again for as many as it has. Raises TorchoptError
+    when it takes too few steps or too much time, ScriptFailed when it fails by itself.
+    """
+    told = progress or _untold
+    with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
+        told(0, 2, "profiled run")
+        seen = _checked(version, settings, _run(version, settings, Path(folder) / "profiled"))
+        if seen.rounds < settings.steps:
+            fewer = replace(settings, steps=seen.rounds)
+            seen = _checked(version, fewer, _run(version, fewer, Path(folder) / "again"))
+        told(1, 2, "a run on one batch that stays on the device")
+        resident = _resident(version, settings, seen.rounds, Path(folder) / "resident")
+        assert seen.profile is not None
+        if settings.trace is not None and seen.profile.trace_file is not None:
+            shutil.copyfile(seen.folder / seen.profile.trace_file, settings.trace)
+        return summarise(seen, seen.profile, resident)
+
+
+def _untold(done: int, total: int, description: str) -> None:
+    """Nobody watches."""
+
+
+def _run(version: ScriptVersion, settings: ProfileSettings, folder: Path) -> Observations:
+    how = RunSettings(
+        python=settings.python,
+        cwd=settings.cwd,
+        steps=settings.steps,
+        seed=settings.seed,
+        mode=Mode.PROFILE,
+        timeout_s=settings.timeout_s,
+        env=settings.env,
+        trace=settings.trace is not None,
+        nvtx=settings.nvtx,
+    )
+    return run(version, how, folder)
+
+
+class ScriptFailed(Exception):
+    """The user's script failed by itself; ``details`` is its traceback."""
+
+    def __init__(self, seen: Observations) -> None:
+        self.details = seen.traceback or "\n".join(seen.stderr.splitlines()[-20:])
+        super().__init__(self.details)
+
+
+def _checked(version: ScriptVersion, settings: ProfileSettings, seen: Observations) -> Observations:
+    if seen.status in (Status.FAILED, Status.KILLED):
+        raise ScriptFailed(seen)
+    if seen.status is Status.TIMED_OUT:
+        told = f"not done in {settings.timeout_s:g} s: ask for fewer steps or more time"
+        raise TorchoptError(told, version.entry)
+    if seen.rounds < FEWEST_ROUNDS or seen.profile is None:
+        told = f"only {seen.rounds} optimizer steps to profile, {FEWEST_ROUNDS} are needed"
+        raise TorchoptError(told, version.entry)
+    return seen
+
+
+def _resident(
+    version: ScriptVersion, settings: ProfileSettings, rounds: int, folder: Path
+) -> float | None:
+    """The median step on one batch; None when the script does not get that far with it."""
+    how = RunSettings(
+        python=settings.python,
+        cwd=settings.cwd,
+        steps=rounds,
+        seed=settings.seed,
+        mode=Mode.TIME,
+        timeout_s=settings.timeout_s,
+        env=settings.env,
+        block_steps=1,
+        resident_batch=True,
+    )
+    seen = run(version, how, folder)
+    settled = seen.timing.round_seconds[len(seen.timing.round_seconds) // 5 :]
+    ended = seen.status in (Status.STOPPED, Status.COMPLETED)
+    return statistics.median(settled) if ended and settled else None
+
+
+def summarise(seen: Observations, profile: RunProfile, resident: float | None) -> StepProfile:
+    """The profile of a run, without what was measured per round."""
+    start, end = profile.plain_rounds
+    plain = seen.timing.round_seconds[start:end] or seen.timing.round_seconds
+    return StepProfile(
+        versions=seen.versions,
+        steps=seen.rounds,
+        step_seconds=statistics.median(plain),
+        batch_samples=profile.loader.batch_samples if profile.loader else None,
+        phases=tuple(_phases(profile)),
+        operators=profile.operators,
+        syncs=profile.syncs,
+        loader=profile.loader,
+        device_busy_share=profile.device_busy_share,
+        resident_step_seconds=resident,
+        device_memory=seen.memory.device,
+        host_memory=seen.memory.host,
+    )
+
+
+def _phases(profile: RunProfile) -> Iterable[PhaseTime]:
+    rounds = max(1, len(profile.phases))
+    seconds = {phase: sum(r.get(phase, 0.0) for r in profile.phases) / rounds for phase in Phase}
+    processor = {
+        phase: sum(r.get(phase, 0.0) for r in profile.processor) / rounds for phase in Phase
+    }
+    total = sum(seconds.values())
+    for phase in Phase:
+        if seconds[phase] > 0.0:
+            yield PhaseTime(
+                phase,
+                seconds[phase],
+                seconds[phase] / total,
+                processor[phase],
+                profile.memory.get(phase),
+            )
