@@ -51,6 +51,7 @@ def test_the_bottleneck_is_named_first(project: Project, capsys: Capture) -> Non
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
 
 
+@pytest.mark.slow
 def test_the_profile_file_chooses_the_workers(project: Project, capsys: Capture) -> None:
     folder = project({"train.py": TRAIN})
     command = ["profile", "train.py", "--steps", "12", "--python", sys.executable]
@@ -78,6 +79,7 @@ def test_a_script_that_fails_by_itself(project: Project, capsys: Capture) -> Non
     assert told.splitlines()[-1] == "train.py: fails by itself"
 
 
+@pytest.mark.slow
 def test_too_few_steps_to_profile(project: Project, capsys: Capture) -> None:
     project({"train.py": TRAIN.replace("return 48", "return 8")})
     assert main(["profile", "train.py", "--python", sys.executable]) == ExitCode.USAGE

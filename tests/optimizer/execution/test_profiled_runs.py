@@ -92,6 +92,7 @@ def test_syncs_are_counted_at_the_line_of_the_script_and_not_in_the_dataset(
     assert profile.trace_file is None
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_early_is_profiled_as_far_as_it_goes(
     project: Project, observe: Callable[..., Observations]
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_resident_batch_takes_the_loader_out_of_the_step(
     assert run.rounds == 18  # passes are as long as before
 
 
+@pytest.mark.slow
 def test_a_profile_leaves_the_users_files_alone(
     project: Project,
     observe: Callable[..., Observations],
