@@ -1,90 +1,90 @@
-"""What the run went through: samples read from the loaders, evaluations and the samples they saw."""
+"""What the models were called on besides training steps: evaluations, the samples they saw, and the mode."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
-from ..execution.observations import EvalCall, LoaderPass, Observations
-from .findings import Finding, Kind, note
+from ..execution.observations import Observations
+from .findings import Finding, Kind
 
-READ_AHEAD = 2
-"""Batches that a hand-written prefetcher may hold when the run is ended."""
+_Place = tuple[str, int]
+"""A module, and the number of rounds done before."""
 
 
 def compare_coverage(original: Observations, other: Observations) -> list[Finding]:
-    """Samples and evaluations missing from ``other``, or more than in ``original``."""
-    return [*_samples(original, other), *_evaluations(original, other)]
-
-
-def _samples(original: Observations, other: Observations) -> Iterator[Finding]:
-    passes = {(p.loader, p.epoch): p for p in other.loader_passes}
-    for ours in original.loader_passes:
-        theirs = passes.pop((ours.loader, ours.epoch), None)
-        where = f"loader {ours.loader}, epoch {ours.epoch}"
-        if theirs is None:
-            yield Finding(Kind.SAMPLES, f"{where}: never read", original=ours.samples, rewritten=0)
-        else:
-            yield from _one_pass(where, ours, theirs)
-    for (loader, epoch), extra in passes.items():
-        yield note(
-            Kind.SAMPLES,
-            f"loader {loader}, epoch {epoch}: {extra.samples} samples read that the original does not read",
-        )
-
-
-def _one_pass(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Finding]:
-    if theirs.samples == ours.samples:
-        if theirs.batches != ours.batches:
-            yield note(Kind.SAMPLES, f"{where}: {theirs.batches} batches, not {ours.batches}")
-        return
-    batch = ours.samples / ours.batches if ours.batches else 0
-    ahead = theirs.samples - ours.samples
-    if not ours.finished and 0 < ahead <= READ_AHEAD * batch:
-        yield note(Kind.SAMPLES, f"{where}: {ahead} samples read ahead when the run was ended")
-        return
-    word = "fewer" if ahead < 0 else "more"
-    yield Finding(
-        Kind.SAMPLES,
-        f"{where}: {abs(ahead)} samples {word}",
-        original=ours.samples,
-        rewritten=theirs.samples,
-    )
+    """Evaluations missing from ``other``, more than in ``original``, or made in the other mode."""
+    return list(_evaluations(original, other))
 
 
 def _evaluations(original: Observations, other: Observations) -> Iterator[Finding]:
-    before, after = _evaluated(original.eval_calls), _evaluated(other.eval_calls)
-    for key in sorted(before.keys() | after.keys(), key=lambda k: (k[1], k[0])):
-        module, rounds = key
-        ours, theirs = before.get(key, 0), after.get(key, 0)
-        if ours == theirs and (key in before) == (key in after):
+    """The first place where evaluations differ: what comes after follows from it."""
+    before, after = _evaluated(original), _evaluated(other)
+    for place in sorted(before.keys() | after.keys(), key=lambda k: (k[1], k[0])):
+        ours, theirs = before.get(place, 0), after.get(place, 0)
+        if ours == theirs and (place in before) == (place in after):
             continue
-        if key not in after:
-            message = f"evaluation of {module} after round {rounds} is missing"
-        elif key not in before:
-            message = (
-                f"{module} is called in eval mode after round {rounds}, and not in the original"
-            )
-        else:
-            message = (
-                f"evaluation of {module} after round {rounds} sees {theirs} samples, not {ours}"
-            )
-        if theirs > ours:
-            message += "; is eval mode left on?"
-        yield Finding(
+        mode = _other_mode(place, theirs - ours, original, other)
+        kind, message = mode or (
             Kind.EVALUATION,
-            message,
-            step=rounds + 1,
-            tensor=module,
-            original=ours,
-            rewritten=theirs,
+            _coverage_message(place, before.get(place), after.get(place)),
+        )
+        yield Finding(
+            kind, message, step=place[1] + 1, tensor=place[0], original=ours, rewritten=theirs
         )
         return
 
 
-def _evaluated(calls: tuple[EvalCall, ...]) -> Counter[tuple[str, int]]:
-    """Samples per module and number of rounds done before."""
-    samples: Counter[tuple[str, int]] = Counter()
-    for call in calls:
+def _other_mode(
+    place: _Place, more: int, original: Observations, other: Observations
+) -> tuple[Kind, str] | None:
+    """What it is when calls in eval mode have become calls in training mode, or the other way round."""
+    module, rounds = place
+    ours, theirs = _in_training(original, place), _in_training(other, place)
+    if more == 0 or theirs[0] - ours[0] != -more:
+        return None
+    if more < 0:
+        return (
+            Kind.EVALUATION_MODE,
+            f"{module} is evaluated in training mode after round {rounds}: "
+            "dropout and BatchNorm's batch statistics are on (is model.eval() missing?)",
+        )
+    if ours[1] - theirs[1] == more:
+        return (
+            Kind.EVALUATION_MODE,
+            f"{module} is called in eval mode after round {rounds}, where the original calls it without "
+            "gradients in training mode",
+        )
+    return (
+        Kind.EVALUATION_MODE,
+        f"{module} trains in eval mode after round {rounds}: dropout is off and BatchNorm uses its running "
+        "statistics (is model.train() missing? is eval mode left on?)",
+    )
+
+
+def _coverage_message(place: _Place, ours: int | None, theirs: int | None) -> str:
+    module, rounds = place
+    if theirs is None:
+        return f"evaluation of {module} after round {rounds} is missing"
+    left_on = "; is eval mode left on?"
+    if ours is None:
+        return (
+            f"{module} is called in eval mode after round {rounds}, and not in the original"
+            + left_on
+        )
+    message = f"evaluation of {module} after round {rounds} sees {theirs} samples, not {ours}"
+    return message + (left_on if theirs > ours else "")
+
+
+def _evaluated(run: Observations) -> Counter[_Place]:
+    """Samples that went through each module in eval mode, per place."""
+    samples: Counter[_Place] = Counter()
+    for call in run.eval_calls:
         samples[call.module, call.rounds] += call.samples
     return samples
+
+
+def _in_training(run: Observations, place: _Place) -> tuple[int, int]:
+    """Samples that went through in training mode there, and those of them without gradients."""
+    calls = [c for c in run.training_calls if (c.module, c.rounds) == place]
+    return sum(c.samples for c in calls), sum(c.without_gradients for c in calls)

@@ -11,6 +11,8 @@ from .coverage import compare_coverage
 from .findings import Finding, Kind, Severity
 from .optimization import compare_optimization
 from .process import compare_process
+from .reading import compare_reading
+from .scheduling import compare_scheduling
 from .tolerance import Precision
 
 
@@ -43,6 +45,8 @@ def _differences(
     return compare_process(original, other) or [
         *_missing(original, other),
         *compare_optimization(original, other, precision),
+        *compare_scheduling(original, other),
+        *compare_reading(original, other),
         *compare_coverage(original, other),
         *compare_checkpoints(original, other),
     ]

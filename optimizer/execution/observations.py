@@ -152,10 +152,36 @@ class EvalCall:
 
 
 @dataclass(frozen=True)
+class TrainingCalls:
+    """Calls of a root module in training mode, after ``rounds`` rounds: their samples, and those without gradients."""
+
+    module: str
+    rounds: int
+    samples: int
+    without_gradients: int
+
+
+@dataclass(frozen=True)
+class ReadMark:
+    """What a pass has read after one of its batches.
+
+    ``samples`` read so far, a digest of their indices in ``order`` and one of them as a set (``contents``), how many
+    ``distinct`` ones there are, and whether they came in ``ascending`` order.
+    """
+
+    samples: int
+    order: str
+    contents: str
+    distinct: int
+    ascending: bool
+
+
+@dataclass(frozen=True)
 class LoaderPass:
     """One pass over a DataLoader; ``loader`` is its order of first use.
 
-    ``finished`` says that the loader ran out, so that ``samples`` is the whole epoch.
+    ``finished`` says that the loader ran out, so that ``samples`` is the whole epoch. ``rounds`` had begun before it.
+    ``order`` has a mark per batch, and none for data sets without indices.
     """
 
     loader: int
@@ -163,6 +189,31 @@ class LoaderPass:
     batches: int
     samples: int
     finished: bool
+    rounds: int = 0
+    order: tuple[ReadMark, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkerStart:
+    """A loading worker before its first sample: a digest of each generator's state, and which the samples draw from.
+
+    ``loader`` and ``epoch`` are the order of the loader's first use and the pass the worker was started for.
+    Generators are ``torch``, ``numpy.random``, ``random`` and what the data set holds (``dataset.rng``).
+    """
+
+    loader: int
+    epoch: int
+    worker: int
+    states: Mapping[str, str]
+    drawn: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A learning-rate scheduler; ``steps`` has for each of its steps the rounds that had begun."""
+
+    class_name: str
+    steps: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -259,7 +310,10 @@ class Observations:
     buffers_file: str | None = None
     eval_calls: tuple[EvalCall, ...] = ()
     eval_file: str | None = None
+    training_calls: tuple[TrainingCalls, ...] = ()
     loader_passes: tuple[LoaderPass, ...] = ()
+    workers: tuple[WorkerStart, ...] = ()
+    schedulers: tuple[Scheduler, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     profile: RunProfile | None = None
     """Of a run in ``profile`` mode."""
@@ -325,7 +379,10 @@ def load(folder: Path) -> dict[str, Any] | None:
         "optimizers": _optimizer,
         "snapshots": _snapshot,
         "eval_calls": _eval_call,
+        "training_calls": lambda item: TrainingCalls(**item),
         "loader_passes": _loader_pass,
+        "workers": lambda item: WorkerStart(**_tuples(item)),
+        "schedulers": lambda item: Scheduler(**_tuples(item)),
         "checkpoints": _checkpoint,
     }
     for key, reader in readers.items():
@@ -362,6 +419,7 @@ def _snapshot(item: dict[str, Any]) -> Snapshot:
 
 
 def _loader_pass(item: dict[str, Any]) -> LoaderPass:
+    item["order"] = tuple(ReadMark(*mark) for mark in item["order"])
     return LoaderPass(**item)
 
 

@@ -248,14 +248,35 @@ def test_other_kernels_are_equivalent_within_float32(verified: Verified, edits: 
 
 WRONG: dict[str, tuple[Edits, Kind]] = {
     "zero_grad dropped": ((("            optimizer.zero_grad()\n", ""),), Kind.UPDATE),
-    "shuffle lost": ((("shuffle=True", "shuffle=False"),), Kind.LOSS),
+    "shuffle lost": ((("shuffle=True", "shuffle=False"),), Kind.SAMPLE_ORDER),
+    "drawn with replacement": (
+        (
+            (
+                "batch_size=16, shuffle=True",
+                "batch_size=16, sampler=torch.utils.data.RandomSampler(Shapes(100, True), replacement=True)",
+            ),
+        ),
+        Kind.SAMPLE_ORDER,
+    ),
+    "workers seeded alike": (
+        (
+            ("def evaluate", "def seed(worker):\n    torch.manual_seed(1)\n\n\ndef evaluate"),
+            ("num_workers=0", "num_workers=2, worker_init_fn=seed"),
+        ),
+        Kind.WORKER_RANDOMNESS,
+    ),
     "last batch dropped": ((("shuffle=True", "shuffle=True, drop_last=True"),), Kind.SAMPLES),
     "weight decay lost": (((", weight_decay=5e-4", ""),), Kind.OPTIMIZER_SETTINGS),
     "scheduler stepped per batch": (
         ((CLIP, CLIP + "            scheduler.step()\n"),),
-        Kind.LEARNING_RATE,
+        Kind.SCHEDULER_STEPS,
     ),
-    "eval mode left on": ((("    model.train()\n", ""),), Kind.EVALUATION),
+    "scheduler stepped twice": (
+        (("        scheduler.step()\n", "        scheduler.step()\n" * 2),),
+        Kind.SCHEDULER_STEPS,
+    ),
+    "evaluation in training mode": ((("    model.eval()\n", ""),), Kind.EVALUATION_MODE),
+    "eval mode left on": ((("    model.train()\n", ""),), Kind.EVALUATION_MODE),
     "BatchNorm momentum": ((("BatchNorm2d(8)", "BatchNorm2d(8, momentum=0.01)"),), Kind.BUFFER),
     "labels": ((("criterion(outputs, labels)", "criterion(outputs, labels.roll(1))"),), Kind.LOSS),
     "reduction": ((("CrossEntropyLoss()", "CrossEntropyLoss(reduction='sum')"),), Kind.LOSS),
@@ -309,6 +330,9 @@ QUICK = frozenset(
         "last batch dropped",
         "weight decay lost",
         "scheduler stepped per batch",
+        "workers seeded alike",
+        "shuffle lost",
+        "evaluation in training mode",
         "eval mode left on",
         "BatchNorm momentum",
         "labels",

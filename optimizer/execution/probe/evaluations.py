@@ -21,16 +21,26 @@ EVAL_OUTPUTS = "eval.safetensors"
 
 
 class Evaluations:
-    """Records the outputs of calls in eval mode; the first ones go to ``folder``."""
+    """Records the outputs of calls in eval mode; the first ones go to ``folder``. Counts calls in training mode."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._calls: list[dict[str, Any]] = []
         self._kept: dict[str, Tensor] = {}
+        self._training: dict[tuple[str, int], list[int]] = {}
+
+    def called(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
+        """``module`` was called as a root, after ``rounds`` rounds."""
+        if not module.training:
+            self._evaluated(module, inputs, output, rounds)
+            return
+        counts = self._training.setdefault((class_name(module), rounds), [0, 0])
+        samples = count_samples(inputs)
+        counts[0] += samples
+        counts[1] += 0 if torch.is_grad_enabled() else samples
 
     @torch.no_grad()
-    def called(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
-        """``module`` was called in eval mode, as a root, after ``rounds`` rounds."""
+    def _evaluated(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
         tensors = list(tensors_in(output))[:_OUTPUTS]
         if len(self._calls) < KEPT_CALLS:
             for position, tensor in enumerate(tensors):
@@ -49,7 +59,11 @@ class Evaluations:
         file = EVAL_OUTPUTS if self._kept else None
         if file is not None:
             write_safetensors(self._folder / file, self._kept)
-        return {"eval_calls": self._calls, "eval_file": file}
+        training = [
+            {"module": module, "rounds": rounds, "samples": samples, "without_gradients": without}
+            for (module, rounds), (samples, without) in self._training.items()
+        ]
+        return {"eval_calls": self._calls, "eval_file": file, "training_calls": training}
 
 
 def tensors_in(thing: Any) -> Iterator[Tensor]:

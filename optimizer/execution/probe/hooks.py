@@ -41,6 +41,7 @@ class Hooks:
         self._in_module = threading.local()
         self._in_backward = False
         self._scale: Tensor | None = None
+        self._starting: dict[str, Any] | None = None
         self._hooked_steps = 0
         self.had_workers = False
 
@@ -59,6 +60,9 @@ class Hooks:
             wrap(nn.Module, "__call__", self._module_call)
             wrap(torch, "save", self._save)
             wrap(torch.autocast, "__enter__", self._autocast_enter)
+            wrap(torch.autograd, "grad", self._grad)
+            wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
+            self._session.schedulers.install(self._patches)
         # This imports Dynamo, which must find Module.__call__ replaced: it takes what it finds for torch's own.
         self._session = _untraced(self._session)
         for handle in (
@@ -130,6 +134,21 @@ class Hooks:
 
         return wrapper
 
+    def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Gradients taken by hand; not those that a loss is made of, nor what torch itself does to trace."""
+
+        @functools.wraps(original)
+        def wrapper(outputs, inputs, grad_outputs=None, *args, **kwargs):
+            created = kwargs.get("create_graph", args[1] if len(args) > 1 else False)
+            if created or self._in_backward or _is_traced(outputs):
+                return original(outputs, inputs, grad_outputs, *args, **kwargs)
+            self._announce_backward(outputs, grad_outputs)
+            result = original(outputs, inputs, grad_outputs, *args, **kwargs)
+            self._session.backward_done()
+            return result
+
+        return wrapper
+
     def _announce_backward(self, tensors: Any, grad_tensors: Any) -> None:
         tensors = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
         gradients = (
@@ -150,12 +169,28 @@ class Hooks:
         def wrapper(loader):
             noted = self._session.pass_begins(loader)
             start = time.perf_counter()
-            iterator = original(loader)
+            outer, self._starting = self._starting, noted
+            try:
+                iterator = original(loader)
+            finally:
+                self._starting = outer
             self._session.waited(time.perf_counter() - start)
             setattr(iterator, _PASS, noted)
             self._iterators.add(iterator)
             self.had_workers = self.had_workers or loader.num_workers > 0
             return iterator
+
+        return wrapper
+
+    def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(iterator):
+            # Workers are given their first indices while the iterator is still being made.
+            noted = self._starting or iterator.__dict__.get(_PASS)
+            index = original(iterator)
+            if noted is not None:
+                self._session.asked_for(noted, index, iterator._auto_collation)
+            return index
 
         return wrapper
 
@@ -222,6 +257,14 @@ def _untraced(session: Session) -> Session:
     return cast(
         Session, SimpleNamespace(**{name: _disabled(getattr(session, name)) for name in methods})
     )
+
+
+def _is_traced(outputs: Any) -> bool:
+    """Whether torch is taking gradients to trace or transform a function, not to train."""
+    if torch.compiler.is_compiling() or _is_tracing():
+        return True
+    tensors = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    return any(type(t) not in (Tensor, nn.Parameter) for t in tensors)
 
 
 def _disabled(function: Callable[..., Any]) -> Callable[..., Any]:

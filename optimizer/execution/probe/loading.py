@@ -16,6 +16,7 @@ import functools
 import itertools
 from collections.abc import Callable
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,6 +28,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from .patches import Patches
 from .randomness import Stream, derive, isolated, seed_host
+from .worker_generators import FOLDER, WorkerWatch
 
 _STREAM = "_torchopt_stream"
 
@@ -34,18 +36,25 @@ _STREAM = "_torchopt_stream"
 class Indexed:
     """What a sampler gave, with the pass it is for, on its way to the process that fetches it."""
 
-    def __init__(self, epoch: int, index: Any) -> None:
+    def __init__(self, loader: int, epoch: int, index: Any) -> None:
+        self.loader = loader
         self.epoch = epoch
         self.index = index
 
 
 class AlignedLoading:
-    """Patches that align what DataLoaders draw, for the run's ``seed``."""
+    """Patches that align what DataLoaders draw, for the run's ``seed``.
 
-    def __init__(self, seed: int) -> None:
+    Workers tell below ``folder`` which generators they start with.
+    """
+
+    def __init__(self, seed: int, folder: Path) -> None:
         self._seed = seed
+        self._workers = folder / FOLDER
         self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._starting: tuple[int, Stream] | None = None
+        self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._met = itertools.count()
+        self._starting: tuple[int, int, Stream] | None = None
 
     def install(self, patches: Patches) -> None:
         """Patch the loaders of this process and of the workers it starts."""
@@ -53,8 +62,10 @@ class AlignedLoading:
         patches.wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
         patches.wrap(RandomSampler, "__iter__", self._random_sampler)
         patches.wrap(DistributedSampler, "__iter__", self._distributed_sampler)
-        patches.wrap(worker, "_worker_loop", functools.partial(_AlignedWorker, self._seed))
-        align_fetching(self._seed, patches)
+        patches.wrap(
+            worker, "_worker_loop", functools.partial(_AlignedWorker, self._seed, self._workers)
+        )
+        align_fetching(self._seed, self._workers, patches)
 
     def _next_pass(self, thing: Any) -> int:
         number = self._passes.get(thing, 0)
@@ -65,16 +76,19 @@ class AlignedLoading:
         @functools.wraps(original)
         def wrapper(loader):
             epoch = self._next_pass(loader)
+            if loader not in self._loaders:
+                self._loaders[loader] = next(self._met)
+            number = self._loaders[loader]
             generators = _generators(loader)
             stream = Stream(derive(self._seed, "index", epoch), generators)
-            outer, self._starting = self._starting, (epoch, stream)
+            outer, self._starting = self._starting, (number, epoch, stream)
             try:
                 with isolated(generators):
                     seed_host(derive(self._seed, "workers", epoch))
                     iterator = original(loader)
             finally:
                 self._starting = outer
-            setattr(iterator, _STREAM, (epoch, stream))
+            setattr(iterator, _STREAM, (number, epoch, stream))
             return iterator
 
         return wrapper
@@ -83,8 +97,8 @@ class AlignedLoading:
         @functools.wraps(original)
         def wrapper(iterator):
             # Workers are given their first indices while the iterator is still being made.
-            epoch, stream = self._starting or getattr(iterator, _STREAM)
-            return Indexed(epoch, stream.run(lambda: original(iterator)))
+            loader, epoch, stream = self._starting or getattr(iterator, _STREAM)
+            return Indexed(loader, epoch, stream.run(lambda: original(iterator)))
 
         return wrapper
 
@@ -120,10 +134,14 @@ class AlignedLoading:
         return derive(self._seed, "permutation", epoch)
 
 
-def align_fetching(seed: int, patches: Patches) -> None:
-    """Patch how samples are fetched, in this process."""
-    patches.wrap(fetch._MapDatasetFetcher, "fetch", functools.partial(_map_fetch, seed))
-    patches.wrap(fetch._IterableDatasetFetcher, "fetch", functools.partial(_iterable_fetch, seed))
+def align_fetching(seed: int, workers: Path, patches: Patches) -> None:
+    """Patch how samples are fetched, in this process; ``workers`` is where they tell of their generators."""
+    watch = WorkerWatch(workers)
+    for fetcher, aligned in (
+        (fetch._MapDatasetFetcher, _map_fetch),
+        (fetch._IterableDatasetFetcher, _iterable_fetch),
+    ):
+        patches.wrap(fetcher, "fetch", functools.partial(aligned, seed, watch))
 
 
 class _AlignedWorker:
@@ -132,16 +150,17 @@ class _AlignedWorker:
     A forked worker is patched already. A spawned one has torch's own ``loop``, which therefore does not travel.
     """
 
-    def __init__(self, seed: int, loop: Callable[..., None] | None = None) -> None:
+    def __init__(self, seed: int, workers: Path, loop: Callable[..., None] | None = None) -> None:
         self._seed = seed
+        self._workers = workers
         self._loop = loop
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _AlignedWorker, (self._seed,)
+        return _AlignedWorker, (self._seed, self._workers)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         if self._loop is None:
-            align_fetching(self._seed, Patches())
+            align_fetching(self._seed, self._workers, Patches())
         (self._loop or worker._worker_loop)(*args, **kwargs)
 
 
@@ -153,45 +172,54 @@ def _generators(loader: Any) -> list[torch.Generator]:
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
 
-def _map_fetch(seed: int, original: Callable[..., Any]) -> Callable[..., Any]:
+def _map_fetch(seed: int, workers: WorkerWatch, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(fetcher, index):
         if not isinstance(index, Indexed):
             return original(fetcher, index)
+        watch = workers.of(index.loader, index.epoch, fetcher.dataset)
         purpose, index = (seed, "sample", index.epoch), index.index
         with isolated(), _one_thread():
             if not fetcher.auto_collation:
-                data = _sample(fetcher.dataset, purpose, index)
+                data = _sample(fetcher.dataset, purpose, index, watch)
             elif _has_batches(fetcher.dataset):
                 seed_host(derive(*purpose, tuple(index)))
-                data = fetcher.dataset.__getitems__(index)
+                data = watch(functools.partial(fetcher.dataset.__getitems__, index))
             else:
-                data = [_sample(fetcher.dataset, purpose, i) for i in index]
+                data = [_sample(fetcher.dataset, purpose, i, watch) for i in index]
             seed_host(derive(*purpose, "collate", index))
             return fetcher.collate_fn(data)
 
     return wrapper
 
 
-def _iterable_fetch(seed: int, original: Callable[..., Any]) -> Callable[..., Any]:
+def _iterable_fetch(
+    seed: int, workers: WorkerWatch, original: Callable[..., Any]
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(fetcher, index):
         if not isinstance(index, Indexed):
             return original(fetcher, index)
+        watch = workers.of(index.loader, index.epoch, fetcher.dataset)
         stream = fetcher.__dict__.get(_STREAM)
         if stream is None:
             info = get_worker_info()
             stream = Stream(derive(seed, "iterable", index.epoch, 0 if info is None else info.id))
             setattr(fetcher, _STREAM, stream)
         with _one_thread():
-            return stream.run(lambda: original(fetcher, index.index))
+            return stream.run(lambda: watch(lambda: original(fetcher, index.index)))
 
     return wrapper
 
 
-def _sample(dataset: Any, purpose: tuple[object, ...], index: Any) -> Any:
+def _sample(
+    dataset: Any,
+    purpose: tuple[object, ...],
+    index: Any,
+    make: Callable[[Callable[[], Any]], Any],
+) -> Any:
     seed_host(derive(*purpose, index))
-    return dataset[index]
+    return make(lambda: dataset[index])
 
 
 def _has_batches(dataset: Any) -> bool:

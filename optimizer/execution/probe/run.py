@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -63,7 +64,7 @@ def run(
     session = Session(spec, clock, give_up)
     hooks = Hooks(session, patches)
     if session.observing:
-        _make_repeatable(spec["seed"], patches, protection)
+        _make_repeatable(spec["seed"], session.folder, patches, protection)
     seed_everything(spec["seed"])
     if profiler is not None:
         profiler.install()
@@ -81,13 +82,13 @@ def run(
     sys.exit(ending.exit_code)
 
 
-def _make_repeatable(seed: int, patches: Patches, protection: Protection) -> None:
+def _make_repeatable(seed: int, folder: Path, patches: Patches, protection: Protection) -> None:
     """Have the run depend on ``seed`` and the script only."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
     # Whatever the script says: chosen by their times, algorithms differ from run to run.
     patches.wrap(vars(type(torch.backends.cudnn))["benchmark"], "setter", _without_effect)
-    AlignedLoading(seed).install(patches)
+    AlignedLoading(seed, folder).install(patches)
     if torch.cuda.is_available():
         draw_on_host(patches)
 

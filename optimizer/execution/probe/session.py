@@ -23,7 +23,10 @@ from .parameters import Parameters
 from .perturbation import Perturbation
 from .randomness import derive, seed_everything
 from .rounds import Rounds, StopRun
+from .sampling import ReadOrder
+from .schedulers import Schedulers
 from .steps import NO_OPTIMIZER, Steps
+from .worker_generators import FOLDER, read_workers
 
 BUFFERS = "buffers.safetensors"
 _PATIENCE = 20
@@ -47,6 +50,7 @@ class Session:
         self._perturbation = Perturbation(**perturb) if perturb else None
         self._stepping: list[int] = []
         self._stepped = 0
+        self.schedulers = Schedulers(self._rounds)
         self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._passes: list[dict[str, Any]] = []
         self._checkpoints: list[dict[str, Any]] = []
@@ -138,7 +142,7 @@ class Session:
 
     def call_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """Such a call is over."""
-        if not module.training and not self.stopped:
+        if not self.stopped:
             self._try(self._evaluations.called, module, inputs, output, self._rounds.begun)
 
     def pass_begins(self, loader: Any) -> dict[str, Any]:
@@ -149,8 +153,13 @@ class Session:
         number = self._loaders[loader]
         epoch = sum(1 for one in self._passes if one["loader"] == number)
         noted = {"loader": number, "epoch": epoch, "batches": 0, "samples": 0, "finished": False}
+        noted |= {"rounds": self._rounds.begun, "order": ReadOrder()}
         self._passes.append(noted)
         return noted
+
+    def asked_for(self, noted: dict[str, Any], index: Any, collated: bool) -> None:
+        """The loader asks its data set for the samples ``index``; see :meth:`ReadOrder.asked`."""
+        self._try(noted["order"].asked, getattr(index, "index", index), collated)
 
     def waited(self, seconds: float) -> None:
         """The script waited for a loader."""
@@ -205,15 +214,22 @@ class Session:
             self._steps.finish,
             self._evaluations.finish,
             self._write_buffers,
+            self.schedulers.finish,
+            self._workers,
         ):
             self._try(_update, record, finish)
         return {
             **record,
-            "loader_passes": self._passes,
+            "loader_passes": [
+                one | {"order": one["order"].first(one["batches"])} for one in self._passes
+            ],
             "checkpoints": self._checkpoints,
             "compute_dtypes": sorted(self._compute_dtypes | ({"tfloat32"} if _tf32() else set())),
             "unobserved": list(dict.fromkeys(self._unobserved)),
         }
+
+    def _workers(self) -> dict[str, Any]:
+        return {"workers": read_workers(self.folder / FOLDER)}
 
     def _write_buffers(self) -> dict[str, Any]:
         buffers = self._parameters.buffers()

@@ -5,55 +5,30 @@ import pytest
 
 from torchopt_cli.optimizer.comparison.coverage import compare_coverage
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
-from torchopt_cli.optimizer.execution.observations import EvalCall, LoaderPass, Observations
+from torchopt_cli.optimizer.execution.observations import EvalCall, Observations, TrainingCalls
 
 Run = Callable[..., Observations]
 
-EPOCH = (LoaderPass(0, 0, 4, 128, True), LoaderPass(0, 1, 2, 64, False))
+
+def training(samples: int, without_gradients: int = 0, rounds: int = 4) -> TrainingCalls:
+    return TrainingCalls("Net", rounds, samples, without_gradients)
 
 
 @pytest.fixture
 def original(run: Run) -> Observations:
     calls = (EvalCall("Net", 4, 100, ()), EvalCall("Net", 4, 28, ()))
-    return replace(run(steps=2), loader_passes=EPOCH, eval_calls=calls)
+    return replace(run(steps=2), eval_calls=calls, training_calls=(training(32),))
 
 
-def passes(original: Observations, *changed: LoaderPass) -> list[Finding]:
-    return compare_coverage(original, replace(original, loader_passes=changed))
+def found(original: Observations, **changes: object) -> Finding:
+    (finding,) = compare_coverage(original, replace(original, **changes))
+    assert finding.fails
+    assert (finding.step, finding.tensor) == (finding.step or 0, "Net")
+    return finding
 
 
 def test_the_same_coverage_passes(original: Observations) -> None:
     assert compare_coverage(original, original) == []
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        (LoaderPass(0, 0, 3, 96, True), EPOCH[1]),
-        (LoaderPass(0, 0, 5, 160, True), EPOCH[1]),
-        (EPOCH[0], LoaderPass(0, 1, 1, 32, False)),
-        (EPOCH[0], LoaderPass(0, 1, 5, 160, False)),
-        (EPOCH[0],),
-    ],
-    ids=["last batch dropped", "batch doubled", "fewer", "far ahead", "pass missing"],
-)
-def test_other_samples_fail(original: Observations, changed: tuple[LoaderPass, ...]) -> None:
-    assert [(f.kind, f.fails) for f in passes(original, *changed)] == [(Kind.SAMPLES, True)]
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        (EPOCH[0], LoaderPass(0, 1, 3, 96, False)),
-        (LoaderPass(0, 0, 8, 128, True), EPOCH[1]),
-        (*EPOCH, LoaderPass(1, 0, 1, 32, False)),
-    ],
-    ids=["read ahead", "same samples in smaller batches", "one more pass"],
-)
-def test_what_changes_no_training_is_told(
-    original: Observations, changed: tuple[LoaderPass, ...]
-) -> None:
-    assert [(f.kind, f.fails) for f in passes(original, *changed)] == [(Kind.SAMPLES, False)]
 
 
 @pytest.mark.parametrize(
@@ -67,9 +42,8 @@ def test_what_changes_no_training_is_told(
 def test_evaluations_missing_cut_and_added_fail(
     original: Observations, calls: tuple[EvalCall, ...], word: str
 ) -> None:
-    (finding,) = compare_coverage(original, replace(original, eval_calls=calls))
+    finding = found(original, eval_calls=calls)
     assert finding.kind is Kind.EVALUATION
-    assert finding.fails
     assert word in finding.message
 
 
@@ -78,3 +52,29 @@ def test_an_evaluation_in_other_batches_passes(original: Observations) -> None:
         compare_coverage(original, replace(original, eval_calls=(EvalCall("Net", 4, 128, ()),)))
         == []
     )
+
+
+def test_an_evaluation_in_training_mode_is_named(original: Observations) -> None:
+    finding = found(original, eval_calls=(), training_calls=(training(160, 128),))
+    assert finding.kind is Kind.EVALUATION_MODE
+    assert "is evaluated in training mode after round 4" in finding.message
+
+
+def test_training_in_eval_mode_is_named(original: Observations) -> None:
+    calls = (*original.eval_calls, EvalCall("Net", 4, 32, ()))
+    finding = found(original, eval_calls=calls, training_calls=())
+    assert finding.kind is Kind.EVALUATION_MODE
+    assert "trains in eval mode" in finding.message
+
+
+def test_an_evaluation_that_is_put_right_is_no_training_in_eval_mode(
+    original: Observations,
+) -> None:
+    before = replace(original, eval_calls=(), training_calls=(training(160, 128),))
+    finding = found(before, eval_calls=original.eval_calls, training_calls=(training(32),))
+    assert finding.kind is Kind.EVALUATION_MODE
+    assert "where the original calls it without gradients in training mode" in finding.message
+
+
+def test_more_calls_in_training_mode_make_up_for_no_evaluation(original: Observations) -> None:
+    assert found(original, eval_calls=(), training_calls=(training(64),)).kind is Kind.EVALUATION

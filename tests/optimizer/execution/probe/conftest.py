@@ -47,7 +47,7 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
         patches = Patches()
         hooks = Hooks(session, patches)
         if session.observing:
-            AlignedLoading(spec["seed"]).install(patches)
+            AlignedLoading(spec["seed"], folder).install(patches)
         seed_everything(spec["seed"])
         hooks.install()
         try:

@@ -409,3 +409,74 @@ def test_what_cannot_be_recorded_is_told_and_the_script_goes_on(recorded, tmp_pa
     (told,) = run.unobserved
     assert "NotImplementedError" in told
     assert recorded(train).unobserved == ()
+
+
+def test_the_order_of_samples_is_recorded_per_batch_given(recorded):
+    def script(shuffle=True, workers=0):
+        data = TensorDataset(torch.arange(12.0))
+        context = "fork" if workers else None
+        read = DataLoader(
+            data, 4, shuffle=shuffle, num_workers=workers, multiprocessing_context=context
+        )
+        for epoch in range(2):
+            for batch, _ in enumerate(read):
+                if epoch and batch:
+                    break
+
+    alone, loaded, in_order = (
+        recorded(lambda options=options: script(*options)).loader_passes
+        for options in ((), (True, 2), (False,))
+    )
+    assert [[mark.samples for mark in one.order] for one in alone] == [[4, 8, 12], [4, 8]]
+    assert [one.order for one in loaded] == [one.order for one in alone]
+    assert alone[0].order != alone[1].order
+    assert [one.order[-1].ascending for one in (*alone, *in_order)] == [False, False, True, True]
+    assert alone[0].order[-1].contents == in_order[0].order[-1].contents
+    assert alone[0].order[-1].distinct == 12
+
+
+def test_calls_in_training_mode_are_counted_beside_those_in_eval_mode(recorded):
+    def script():
+        net = train(1)
+        with torch.no_grad():
+            net(torch.zeros(5, 4))
+        net.eval()(torch.zeros(7, 4))
+
+    run = recorded(script)
+    told = [(c.rounds, c.samples, c.without_gradients) for c in run.training_calls]
+    assert told == [(0, 4, 0), (1, 4, 0), (2, 4, 0), (3, 5, 5)]
+    assert [(call.rounds, call.samples) for call in run.eval_calls] == [(3, 7)]
+
+
+def test_gradients_taken_by_hand_are_the_steps_losses(recorded):
+    def script(penalty=False):
+        torch.manual_seed(0)
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            x = torch.ones(3, 4, requires_grad=True)
+            loss = net(x).sum()
+            if penalty:
+                (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+                (loss + slope.square().sum()).backward()
+            else:
+                gradients = torch.autograd.grad(loss, list(net.parameters()))
+                for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+                    parameter.grad = gradient
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert [len(step.losses) for step in recorded(script).steps] == [1, 1]
+    assert [len(step.losses) for step in recorded(lambda: script(True)).steps] == [1, 1]
+
+
+def test_gradients_that_transformed_and_compiled_code_takes_are_no_losses(recorded):
+    def script():
+        net = nn.Linear(4, 1)
+        torch.func.grad(lambda x: net(x).sum())(torch.ones(4))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        compiled = torch.compile(net, backend="aot_eager")
+        compiled(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+
+    assert [len(step.losses) for step in recorded(script).steps] == [1]

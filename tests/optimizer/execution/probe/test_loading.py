@@ -74,12 +74,12 @@ def mix(batch):
 
 
 @pytest.fixture
-def aligned():
+def aligned(tmp_path):
     """Call a function under aligned loading, seeded as a run is."""
 
     def go(function: Callable[[], object], seed: int = 0) -> object:
         patches = Patches()
-        AlignedLoading(seed).install(patches)
+        AlignedLoading(seed, tmp_path).install(patches)
         seed_everything(seed)
         try:
             return function()

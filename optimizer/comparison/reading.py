@@ -1,0 +1,142 @@
+"""What was read from the loaders: how many samples, which, in which order, and what their workers drew from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+
+from ..execution.observations import LoaderPass, Observations, ReadMark, WorkerStart
+from .findings import Finding, Kind, note
+
+READ_AHEAD = 2
+"""Batches that a hand-written prefetcher may hold when the run is ended."""
+
+
+def compare_reading(original: Observations, other: Observations) -> list[Finding]:
+    """Samples missing or added, read in another order, or augmented by workers that all draw the same."""
+    return [*_passes(original, other), *_workers(original, other)]
+
+
+def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
+    passes = {(p.loader, p.epoch): p for p in other.loader_passes}
+    for ours in original.loader_passes:
+        theirs = passes.pop((ours.loader, ours.epoch), None)
+        where = f"loader {ours.loader}, epoch {ours.epoch}"
+        if theirs is None:
+            yield Finding(
+                Kind.SAMPLES,
+                f"{where}: never read",
+                step=ours.rounds + 1,
+                original=ours.samples,
+                rewritten=0,
+            )
+        else:
+            yield from _samples(where, ours, theirs)
+            yield from _order(where, ours, theirs)
+    for (loader, epoch), extra in passes.items():
+        yield note(
+            Kind.SAMPLES,
+            f"loader {loader}, epoch {epoch}: {extra.samples} samples read that the original does not read",
+        )
+
+
+def _samples(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Finding]:
+    if theirs.samples == ours.samples:
+        if theirs.batches != ours.batches:
+            yield note(Kind.SAMPLES, f"{where}: {theirs.batches} batches, not {ours.batches}")
+        return
+    batch = ours.samples / ours.batches if ours.batches else 0
+    ahead = theirs.samples - ours.samples
+    if not ours.finished and 0 < ahead <= READ_AHEAD * batch:
+        yield note(Kind.SAMPLES, f"{where}: {ahead} samples read ahead when the run was ended")
+        return
+    message = f"{where}: {abs(ahead)} samples {'fewer' if ahead < 0 else 'more'}"
+    if ours.finished and theirs.finished and theirs.batches == ours.batches - 1:
+        message += "; is the last, smaller batch dropped?"
+    yield Finding(
+        Kind.SAMPLES,
+        message,
+        step=ours.rounds + 1,
+        original=ours.samples,
+        rewritten=theirs.samples,
+    )
+
+
+def _order(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Finding]:
+    """Compared wherever both have read equally many samples, however they are batched."""
+    read = {mark.samples: (number, mark) for number, mark in enumerate(theirs.order, start=1)}
+    common = [(mark, *read[mark.samples]) for mark in ours.order if mark.samples in read]
+    for mark, batch, other in common:
+        if mark.order != other.order:
+            last, _, other_last = common[-1]
+            yield Finding(
+                Kind.SAMPLE_ORDER,
+                f"{where}: {_what_changed(last, other_last)}, first in batch {batch}",
+                step=ours.rounds + 1,
+            )
+            return
+
+
+def _what_changed(ours: ReadMark, theirs: ReadMark) -> str:
+    if theirs.ascending and not ours.ascending:
+        return "the shuffle is lost: samples are read in the data set's order"
+    if ours.ascending and not theirs.ascending:
+        return "samples are shuffled, and not in the original"
+    if ours.contents == theirs.contents:
+        return "the same samples are read in another order"
+    if theirs.distinct < ours.distinct:
+        return (
+            f"samples are read more than once: {theirs.distinct} different ones "
+            f"of {theirs.samples}, not {ours.distinct}"
+        )
+    return "other samples are read"
+
+
+def _workers(original: Observations, other: Observations) -> Iterator[Finding]:
+    """Generators that are alike in two workers, or in two passes, where the original's are not."""
+    known = {(loader, name, what) for loader, name, what, _ in _alike(original)}
+    told: set[tuple[int, str, str]] = set()
+    for loader, name, what, message in _alike(other):
+        if (loader, name, what) in known | told:
+            continue
+        told.add((loader, name, what))
+        first = min((p.rounds for p in other.loader_passes if p.loader == loader), default=0)
+        yield Finding(Kind.WORKER_RANDOMNESS, message, step=first + 1, tensor=name)
+
+
+def _alike(run: Observations) -> Iterator[tuple[int, str, str, str]]:
+    """Loader, generator, between what it is alike, and the message, for the generators that samples draw from."""
+    by_loader: dict[int, list[WorkerStart]] = defaultdict(list)
+    for start in run.workers:
+        by_loader[start.loader].append(start)
+    for loader, starts in by_loader.items():
+        drawn = sorted({name for start in starts for name in start.drawn})
+        for name in drawn:
+            for a, b in combinations([s for s in starts if name in s.states], 2):
+                if a.states[name] != b.states[name]:
+                    continue
+                if a.epoch == b.epoch:
+                    yield loader, name, "workers", _same_workers(loader, name, a, b)
+                else:
+                    yield loader, name, "passes", _same_passes(loader, name, a, b)
+
+
+def _same_workers(loader: int, name: str, a: WorkerStart, b: WorkerStart) -> str:
+    return (
+        f"loader {loader}, epoch {a.epoch}: workers {a.worker} and {b.worker} start with {name} in the same "
+        f"state, so their samples are augmented alike ({_remedy(name)})"
+    )
+
+
+def _same_passes(loader: int, name: str, a: WorkerStart, b: WorkerStart) -> str:
+    return (
+        f"loader {loader}: the workers of epoch {b.epoch} start with {name} in the state it had in epoch "
+        f"{a.epoch}, so every epoch is augmented alike ({_remedy(name)})"
+    )
+
+
+def _remedy(name: str) -> str:
+    if name.startswith("dataset"):
+        return "every worker has a copy of it"
+    return "does worker_init_fn seed by a constant?"

@@ -1,0 +1,63 @@
+"""When the learning-rate schedulers were stepped: seen also where the rate itself does not change yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from ..execution.observations import Observations
+from .findings import Finding, Kind, Severity
+
+_SHOWN = 3
+
+
+def compare_scheduling(original: Observations, other: Observations) -> Iterator[Finding]:
+    """The first step of each scheduler that is missing, added, or made at another time.
+
+    A note where a GradScaler skipped other steps: many scripts step the scheduler only after a step that was made.
+    """
+    skipped = [s.skipped for s in original.steps] != [s.skipped for s in other.steps]
+    severity = Severity.NOTE if skipped else Severity.FAILURE
+    pairs = zip_longest(original.schedulers, other.schedulers)
+    for number, (ours, theirs) in enumerate(pairs):
+        one = ours or theirs
+        before, after = (Counter(s.steps if s else ()) for s in (ours, theirs))
+        if one is None or before == after:
+            continue
+        at = min(r for r in before.keys() | after.keys() if before[r] != after[r])
+        yield Finding(
+            Kind.SCHEDULER_STEPS,
+            f"scheduler {number} ({one.class_name}) {_message(before, after, at, other)}",
+            severity,
+            step=max(at, 1),
+            original=before.total(),
+            rewritten=after.total(),
+        )
+
+
+def _message(before: Counter[int], after: Counter[int], at: int, other: Observations) -> str:
+    """What is wrong; ``at`` is the first number of rounds after which the counts differ."""
+    told = _told(before)
+    if after == Counter({place: 2 * count for place, count in before.items()}):
+        return f"is stepped twice as often: {after[at]} times after step {at}, not {before[at]}"
+    if len(before) < len(after) and len(after) >= other.rounds - 1 > 1:
+        return f"is stepped after every optimizer step; in the original {told}"
+    if len(after) < len(before) and len(before) >= other.rounds - 1 > 1:
+        return f"is no longer stepped after every optimizer step, but {_told(after)}"
+    if at == 0 and not before[0]:
+        return f"is stepped before the first optimizer step; in the original {told}"
+    return f"is stepped {_times(after[at])} after step {at}; in the original {_times(before[at])}"
+
+
+def _told(places: Counter[int]) -> str:
+    if not places:
+        return "never within these steps"
+    listed = sorted(places)
+    more = ", ..." if len(listed) > _SHOWN else ""
+    noun = "step" if len(listed) == 1 else "steps"
+    return f"after {noun} {', '.join(map(str, listed[:_SHOWN]))}{more}"
+
+
+def _times(count: int) -> str:
+    return {0: "not at all", 1: "once", 2: "twice"}.get(count, f"{count} times")

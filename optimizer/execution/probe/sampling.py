@@ -1,0 +1,63 @@
+"""Which samples a pass over a loader reads, and in which order."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from typing import Any
+
+
+class ReadOrder:
+    """The indices a loader asks its data set for, as digests after each batch.
+
+    They are kept per batch asked for, which with workers runs ahead of the batches given, and cut off at the end.
+    """
+
+    def __init__(self) -> None:
+        self._order = hashlib.blake2b(digest_size=8)
+        self._contents = 0
+        self._seen: set[int] = set()
+        self._count = 0
+        self._last: Any = None
+        self._ascending = True
+        self._marks: list[list[Any]] = []
+
+    def asked(self, index: Any, collated: bool) -> None:
+        """A batch of the samples ``index``, or a single one where batches are not ``collated``, is asked for."""
+        for one in index if collated else (index,):
+            if one is not None:  # an IterableDataset has no indices
+                self._add(_plain(one))
+        self._marks.append(
+            [
+                self._count,
+                self._order.hexdigest(),
+                f"{self._contents:016x}",
+                len(self._seen),
+                self._ascending,
+            ]
+        )
+
+    def _add(self, index: Any) -> None:
+        bits = hashlib.blake2b(repr(index).encode(), digest_size=8).digest()
+        number = int.from_bytes(bits, "big")
+        self._order.update(bits)
+        self._contents = (self._contents + number) % 2**64
+        self._seen.add(number)
+        follows = self._last is None or (isinstance(index, int) and index > self._last)
+        self._ascending = self._ascending and isinstance(index, int) and follows
+        self._last = index
+        self._count += 1
+
+    def first(self, batches: int) -> list[list[Any]]:
+        """The marks of the first ``batches`` batches (the fields of a ``ReadMark``); none without indices."""
+        return self._marks[:batches] if self._count else []
+
+
+def _plain(index: Any) -> Any:
+    """An index as an int, whatever kind of integer the sampler gave."""
+    try:
+        return operator.index(index)
+    except TypeError:
+        return index

@@ -1,0 +1,170 @@
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.findings import Finding, Kind
+from torchopt_cli.optimizer.comparison.reading import compare_reading
+from torchopt_cli.optimizer.execution.observations import (
+    LoaderPass,
+    Observations,
+    ReadMark,
+    WorkerStart,
+)
+from torchopt_cli.optimizer.execution.probe.sampling import ReadOrder
+
+Run = Callable[..., Observations]
+
+EPOCH = (LoaderPass(0, 0, 4, 128, True), LoaderPass(0, 1, 2, 64, False, rounds=4))
+SHUFFLED = [3, 7, 0, 5, 1, 6, 2, 4]
+
+
+@pytest.fixture
+def original(run: Run) -> Observations:
+    return replace(run(steps=2), loader_passes=EPOCH)
+
+
+def passes(original: Observations, *changed: LoaderPass) -> list[Finding]:
+    return compare_reading(original, replace(original, loader_passes=changed))
+
+
+def test_the_same_samples_pass(original: Observations) -> None:
+    assert compare_reading(original, original) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ((LoaderPass(0, 0, 3, 96, True), EPOCH[1]), "smaller batch dropped"),
+        ((LoaderPass(0, 0, 5, 160, True), EPOCH[1]), "32 samples more"),
+        ((EPOCH[0], LoaderPass(0, 1, 1, 32, False)), "32 samples fewer"),
+        ((EPOCH[0], LoaderPass(0, 1, 5, 160, False)), "96 samples more"),
+        ((EPOCH[0],), "never read"),
+    ],
+    ids=["last batch dropped", "batch doubled", "fewer", "far ahead", "pass missing"],
+)
+def test_other_samples_fail(
+    original: Observations, changed: tuple[LoaderPass, ...], word: str
+) -> None:
+    (finding,) = passes(original, *changed)
+    assert (finding.kind, finding.fails) == (Kind.SAMPLES, True)
+    assert word in finding.message
+
+
+def test_a_sample_missing_in_the_second_epoch_is_of_its_first_step(original: Observations) -> None:
+    (finding,) = passes(original, EPOCH[0], LoaderPass(0, 1, 1, 32, False))
+    assert finding.step == 5
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        (EPOCH[0], LoaderPass(0, 1, 3, 96, False)),
+        (LoaderPass(0, 0, 8, 128, True), EPOCH[1]),
+        (*EPOCH, LoaderPass(1, 0, 1, 32, False)),
+    ],
+    ids=["read ahead", "same samples in smaller batches", "one more pass"],
+)
+def test_what_changes_no_training_is_told(
+    original: Observations, changed: tuple[LoaderPass, ...]
+) -> None:
+    assert [(f.kind, f.fails) for f in passes(original, *changed)] == [(Kind.SAMPLES, False)]
+
+
+def reading(indices: Iterable[object], batch: int = 2, finished: bool = True) -> LoaderPass:
+    """A pass that reads these samples, in batches of so many."""
+    indices = list(indices)
+    order = ReadOrder()
+    for start in range(0, len(indices), batch):
+        order.asked(indices[start : start + batch], True)
+    count = -(-len(indices) // batch)
+    marks = tuple(ReadMark(*mark) for mark in order.first(count))
+    return LoaderPass(0, 0, count, len(indices), finished, order=marks)
+
+
+def ordered(original: Observations, ours: LoaderPass, theirs: LoaderPass) -> list[Finding]:
+    before = replace(original, loader_passes=(ours,))
+    return compare_reading(before, replace(before, loader_passes=(theirs,)))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "word"),
+    [
+        (range(8), "the shuffle is lost"),
+        ([3, 7, 5, 0, 1, 6, 2, 4], "the same samples are read in another order, first in batch 2"),
+        ([3, 7, 3, 7, 3, 7, 3, 7], "more than once: 2 different ones of 8, not 8"),
+        ([3, 7, 0, 5, 1, 6, 2, 9], "other samples are read, first in batch 4"),
+    ],
+    ids=["ascending", "another order", "repeated", "other samples"],
+)
+def test_another_order_fails_by_name(
+    original: Observations, theirs: Iterable[int], word: str
+) -> None:
+    (finding,) = ordered(original, reading(SHUFFLED), reading(theirs))
+    assert (finding.kind, finding.fails, finding.step) == (Kind.SAMPLE_ORDER, True, 1)
+    assert word in finding.message
+
+
+def test_a_shuffle_that_was_not_there_fails(original: Observations) -> None:
+    (finding,) = ordered(original, reading(range(8)), reading(SHUFFLED))
+    assert "shuffled, and not in the original" in finding.message
+
+
+def test_the_same_order_in_other_batches_is_the_same_order(original: Observations) -> None:
+    findings = ordered(original, reading(SHUFFLED, 4), reading(SHUFFLED, 2))
+    assert [(f.kind, f.fails) for f in findings] == [(Kind.SAMPLES, False)]
+
+
+def test_a_dropped_last_batch_is_no_other_order(original: Observations) -> None:
+    findings = ordered(original, reading(SHUFFLED, 3), reading(SHUFFLED[:6], 3))
+    assert [f.kind for f in findings] == [Kind.SAMPLES]
+
+
+def test_data_without_indices_has_no_order(original: Observations) -> None:
+    assert reading([None] * 8).order == ()
+    assert ordered(original, reading([None] * 8), reading([None] * 8)) == []
+
+
+def worker(number: int, state: str, epoch: int = 0, drawn: tuple[str, ...] = ("numpy.random",)):
+    states = {"torch": f"{epoch}/{number}", "numpy.random": state}
+    return WorkerStart(0, epoch, number, states, drawn)
+
+
+def workers(original: Observations, *starts: WorkerStart, before: tuple[WorkerStart, ...] = ()):
+    ours = replace(original, workers=before)
+    return compare_reading(ours, replace(original, workers=starts))
+
+
+def test_workers_that_start_alike_fail_by_name(original: Observations) -> None:
+    (finding,) = workers(original, worker(0, "a"), worker(1, "a"), worker(2, "a"))
+    assert (finding.kind, finding.fails) == (Kind.WORKER_RANDOMNESS, True)
+    assert finding.tensor == "numpy.random"
+    assert "workers 0 and 1 start with numpy.random in the same state" in finding.message
+
+
+def test_passes_that_start_alike_fail_by_name(original: Observations) -> None:
+    starts = (worker(0, "a"), worker(1, "b"), worker(0, "a", epoch=1), worker(1, "b", epoch=1))
+    (finding,) = workers(original, *starts)
+    assert "every epoch is augmented alike" in finding.message
+
+
+def test_a_copied_generator_of_the_data_set_is_named(original: Observations) -> None:
+    starts = [WorkerStart(0, 0, n, {"dataset.rng": "a"}, ("dataset.rng",)) for n in (0, 1)]
+    (finding,) = workers(original, *starts)
+    assert finding.tensor == "dataset.rng"
+    assert "every worker has a copy of it" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("starts", "before"),
+    [
+        ((worker(0, "a"), worker(1, "b")), ()),
+        ((worker(0, "a", drawn=()), worker(1, "a", drawn=())), ()),
+        ((worker(0, "a"), worker(1, "a")), (worker(0, "c"), worker(1, "c"))),
+    ],
+    ids=["different", "nothing is drawn from it", "as in the original"],
+)
+def test_workers_that_change_no_augmentation_pass(
+    original: Observations, starts: tuple[WorkerStart, ...], before: tuple[WorkerStart, ...]
+) -> None:
+    assert workers(original, *starts, before=before) == []

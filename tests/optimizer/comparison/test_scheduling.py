@@ -1,0 +1,67 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.findings import Finding, Kind
+from torchopt_cli.optimizer.comparison.scheduling import compare_scheduling
+from torchopt_cli.optimizer.execution.observations import Observations, Scheduler
+
+Run = Callable[..., Observations]
+
+
+@pytest.fixture
+def compared(run: Run) -> Callable[..., list[Finding]]:
+    one = run(steps=8)
+
+    def go(ours: tuple[int, ...], theirs: tuple[int, ...], skipped: bool = False) -> list[Finding]:
+        before, after = (replace(one, schedulers=(Scheduler("StepLR", s),)) for s in (ours, theirs))
+        if skipped:
+            steps = (replace(after.steps[0], skipped=True), *after.steps[1:])
+            after = replace(after, steps=steps)
+        return list(compare_scheduling(before, after))
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word", "step"),
+    [
+        ((4,), (4, 4), "twice as often: 2 times after step 4, not 1", 4),
+        ((4,), tuple(range(1, 8)), "after every optimizer step; in the original after step 4", 1),
+        ((), tuple(range(1, 8)), "in the original never within these steps", 1),
+        (tuple(range(1, 8)), (4,), "no longer stepped after every optimizer step, but after", 1),
+        ((4,), (), "is stepped not at all after step 4; in the original once", 4),
+        ((4,), (0, 4), "before the first optimizer step; in the original after step 4", 1),
+        ((2, 4), (2, 4, 6), "is stepped once after step 6; in the original not at all", 6),
+    ],
+    ids=["doubled", "per batch", "per batch, no epoch", "per epoch", "lost", "early", "one more"],
+)
+def test_steps_at_other_times_fail_by_name(
+    compared: Callable[..., list[Finding]],
+    ours: tuple[int, ...],
+    theirs: tuple[int, ...],
+    word: str,
+    step: int,
+) -> None:
+    (finding,) = compared(ours, theirs)
+    assert (finding.kind, finding.fails, finding.step) == (Kind.SCHEDULER_STEPS, True, step)
+    assert finding.message.startswith("scheduler 0 (StepLR) ")
+    assert word in finding.message
+
+
+def test_the_same_steps_pass(compared: Callable[..., list[Finding]]) -> None:
+    assert compared((2, 4), (2, 4)) == []
+
+
+def test_a_skipped_step_may_move_them(compared: Callable[..., list[Finding]]) -> None:
+    assert [f.fails for f in compared((1, 2, 3), (2, 3), skipped=True)] == [False]
+
+
+def test_a_scheduler_more_counts_when_it_is_stepped(run: Run) -> None:
+    one = replace(run(steps=2), schedulers=(Scheduler("StepLR", (1,)),))
+    silent = replace(one, schedulers=(*one.schedulers, Scheduler("StepLR", ())))
+    assert list(compare_scheduling(one, silent)) == []
+    stepped = replace(one, schedulers=(*one.schedulers, Scheduler("ExponentialLR", (1,))))
+    (finding,) = compare_scheduling(one, stepped)
+    assert "scheduler 1 (ExponentialLR)" in finding.message

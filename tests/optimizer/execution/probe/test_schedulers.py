@@ -1,0 +1,77 @@
+"""Steps of learning-rate schedulers are noted as the script makes them, and the schedulers are left as they were."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.optim import lr_scheduler  # noqa: E402
+
+from torchopt_cli.optimizer.execution.observations import Scheduler  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class OwnSteps(lr_scheduler.LRScheduler):
+    """A scheduler of the user's with a ``step`` of its own."""
+
+    def step(self, epoch=None):
+        super().step(epoch)
+
+    def get_lr(self):
+        return [0.1 for _ in self.optimizer.param_groups]
+
+
+def sequential(optimizer):
+    parts = [lr_scheduler.ConstantLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [2])
+
+
+def plateau(optimizer):
+    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer)
+    step = scheduler.step
+    scheduler.step = lambda: step(1.0)
+    return scheduler
+
+
+KINDS = {
+    "StepLR": lambda optimizer: lr_scheduler.StepLR(optimizer, 2),
+    "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch),
+    "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, 20),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+    "ReduceLROnPlateau": plateau,
+    "OwnSteps": OwnSteps,
+    "SequentialLR": sequential,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_step_is_noted_once_with_the_rounds_before_it(recorded, name):
+    states = []
+
+    def script():
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        scheduler = KINDS[name](optimizer)
+        for step in range(6):
+            optimizer.step()
+            if step % 3 == 2:
+                scheduler.step()
+        states.append({key: repr(value) for key, value in scheduler.state_dict().items()})
+
+    run = recorded(script)
+    assert Scheduler(name, (3, 6)) in run.schedulers
+    assert [scheduler for scheduler in run.schedulers if scheduler.steps] == [
+        Scheduler(name, (3, 6))
+    ]
+    script()
+    seen, bare = ([k for k in state if k != "_schedulers"] for state in states)
+    assert seen == bare
+
+
+def test_schedulers_are_put_back(recorded):
+    before = {name: vars(kind) for name, kind in vars(lr_scheduler).items() if type(kind) is type}
+    steps = {name: members.get("step") for name, members in before.items()}
+    recorded(lambda: KINDS["StepLR"](torch.optim.SGD([torch.zeros(1)], lr=0.1)))
+    for name, step in steps.items():
+        assert vars(getattr(lr_scheduler, name)).get("step") is step
