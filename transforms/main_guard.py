@@ -159,7 +159,7 @@ def _guarded_statements(script: TrainingScript, loaders: list[DataLoader]) -> li
     return [
         statement
         for statement in body[start:]
-        if statement not in needed and statement not in entry.main_guards
+        if statement not in needed and statement not in entry.main_only
     ]
 
 
@@ -168,6 +168,10 @@ def _problem(
 ) -> str | None:
     """Why a guard around ``guarded`` would not do; None when it would."""
     entry = script.entry
+    user = _importer(script)
+    if user is not None:
+        where = place(user, entry.path)
+        return f"another file reads names of the script {where}, and would not find them where it is imported"
     for loader in loaders:
         refused = spawning_refused(script, loader, options, guarded)
         if refused is not None:
@@ -187,6 +191,21 @@ def _problem(
         if weight(script.resolver, statement, entry) is Weight.HEAVY:
             where = place(Fact(entry, statement), entry.path)
             return f"workers need what a statement of the executable part sets {where}"
+    return None
+
+
+def _importer(script: TrainingScript) -> Fact | None:
+    """Where another file imports the entry script, which runs it a second time or finds it half done."""
+    names = {"__main__", script.entry.path.stem}
+    for module in script.modules:
+        if module is script.entry or module.path == script.entry.path:
+            continue
+        for node in module.nodes:
+            imported = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                imported = [node.module or ""]
+            if names.intersection(imported):
+                return Fact(module, node)
     return None
 
 

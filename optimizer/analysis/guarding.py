@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 
 from .classes import first_party_bases
 from .composition import composed_of
 from .facts import DataLoader
+from .global_changes import Setter, global_setters
 from .reach import lexical_nodes
 from .resolver import Resolver
+from .scopes import Imported
 from .script import TrainingScript
 from .signatures import call_argument
 from .spawning import top_level_statement
@@ -49,6 +51,9 @@ _LIGHT_CALLS = (
     "torch.cuda.manual_seed",
     "torch.cuda.device_count",
     "torch.backends.",
+    "torch.set_default_dtype",
+    "torch.multiprocessing.set_sharing_strategy",
+    "torchvision.set_image_backend",
     "torchvision.transforms.",
     "logging.getLogger",
     "sys.path.",
@@ -66,6 +71,7 @@ _MIDDLING_CALLS = (
     "torch.nn.",
     "builtins.print",
 )
+_LIBRARY_SETTERS = frozenset({"set_default_dtype", "set_image_backend", "set_sharing_strategy"})
 _DEFINITIONS = (
     ast.Import,
     ast.ImportFrom,
@@ -78,18 +84,10 @@ _DEFINITIONS = (
 
 def weight(resolver: Resolver, statement: ast.stmt, module: Module) -> Weight:
     """What running ``statement`` of the top level of ``module`` again costs."""
-    if (
-        isinstance(statement, _DEFINITIONS)
-        or statement in module.main_guards
-        or _is_text(statement)
-    ):
+    if isinstance(statement, _DEFINITIONS) or statement in module.main_only or _is_text(statement):
         return Weight.DEFINITION
-    if isinstance(statement, ast.Try | ast.If):
-        inner = [s for s in walk(statement) if isinstance(s, ast.stmt)]
-        if all(
-            isinstance(s, ast.Import | ast.ImportFrom | ast.Pass | ast.Try | ast.If) for s in inner
-        ):
-            return Weight.DEFINITION
+    if isinstance(statement, ast.Try | ast.If) and _only_imports(statement):
+        return Weight.DEFINITION
     if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.If):
         return Weight.HEAVY
     found = Weight.LIGHT
@@ -99,6 +97,20 @@ def weight(resolver: Resolver, statement: ast.stmt, module: Module) -> Weight:
         elif isinstance(node, ast.For | ast.While | ast.With | ast.Delete):
             return Weight.HEAVY
     return found
+
+
+def _only_imports(statement: ast.Try | ast.If) -> bool:
+    """Whether ``statement`` imports something and does nothing else, unless it gives up."""
+    gives_up = [
+        s
+        for handler in walk(statement)
+        if isinstance(handler, ast.ExceptHandler) and isinstance(handler.body[-1], ast.Raise)
+        for s in handler.body
+    ]
+    inner = [s for s in walk(statement) if isinstance(s, ast.stmt) and s not in gives_up]
+    return all(
+        isinstance(s, ast.Import | ast.ImportFrom | ast.Pass | ast.Try | ast.If) for s in inner
+    )
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -136,15 +148,17 @@ def statements_needed_by_workers(
 
     They define what is unpickled there and what the worker's code reads, and what those definitions read themselves.
     """
-    entry, needed = script.entry, set[ast.stmt]()
-    pending: list[ast.AST] = []
+    entry = script.entry
+    needed = {s for s in entry.tree.body if _sets_library(s, entry)}
+    setters = global_setters(script.resolver, entry)
+    pending: list[ast.AST] = [node for s in needed for node in _read_when_run(s)]
     for loader in loaders:
         code = worker_code(script, loader).code
         pending += [reached.node for reached in code if reached.module is entry]
         pending += [node for node, module in _unpickled(script, loader) if module is entry]
     while pending:
         node = pending.pop()
-        for statement in _statements_behind(node, entry):
+        for statement in _statements_behind(node, entry, setters):
             if statement not in needed:
                 needed.add(statement)
                 pending += _read_when_run(statement)
@@ -165,19 +179,48 @@ def _unpickled(script: TrainingScript, loader: DataLoader) -> Iterator[tuple[ast
                 yield value.node, value.module
 
 
-def _statements_behind(node: ast.AST, module: Module) -> Iterator[ast.stmt]:
-    """The top-level statements that define ``node`` or, for a name, that set the global it reads."""
+def _statements_behind(
+    node: ast.AST, module: Module, setters: Mapping[str, list[Setter]]
+) -> Iterator[ast.stmt]:
+    """The top-level statements that define ``node`` or, for a name, that set or change the global it reads."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
         yield top_level_statement(node, module)
+        if module.parents[node] is module.tree:
+            yield from (top_level_statement(s.node, module) for s in setters.get(node.name, ()))
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         found = module.scope(node).lookup(node.id)
         if found is not None and isinstance(found[0].node, ast.Module):
             for binding in found[1]:
                 yield top_level_statement(binding.node, module)
+            for setter in setters.get(node.id, ()):
+                if setter.matters_to(node, module):
+                    yield top_level_statement(setter.node, module)
     elif isinstance(node, ast.expr | ast.stmt):
         function = module.function(node)
         if function is not None:
             yield top_level_statement(function, module)
+
+
+def _sets_library(statement: ast.stmt, module: Module) -> bool:
+    """Whether ``statement`` changes a setting of a library for the whole process: ``ImageFile.LOAD_TRUNCATED_IMAGES = True``."""
+    if isinstance(statement, ast.Assign):
+        owners = [t.value for t in statement.targets if isinstance(t, ast.Attribute)]
+        return any(_is_imported(owner, module) for owner in owners)
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        called = statement.value.func
+        return (
+            isinstance(called, ast.Attribute)
+            and called.attr in _LIBRARY_SETTERS
+            and _is_imported(called.value, module)
+        )
+    return False
+
+
+def _is_imported(node: ast.expr, module: Module) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    found = module.scope(node).lookup(node.id) if isinstance(node, ast.Name) else None
+    return found is not None and all(isinstance(b.source, Imported) for b in found[1])
 
 
 def _read_when_run(statement: ast.stmt) -> list[ast.AST]:

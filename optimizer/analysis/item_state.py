@@ -47,7 +47,7 @@ def stored_changes(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[St
     lifetime = _Lifetime(resolver, code)
     for reached in code:
         node, module = reached.node, reached.module
-        for target in _changed_objects(resolver, node, module):
+        for target in changed_objects(resolver, node, module):
             if lifetime.outlives(target, module) and not _is_set_once(node, target, module):
                 what = f"`{module.code(node).partition(chr(10))[0]}`"
                 yield StoredChange(
@@ -66,7 +66,7 @@ def stored_changes(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[St
                 yield StoredChange(module, node, message)
 
 
-def _changed_objects(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[ast.expr]:
+def changed_objects(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[ast.expr]:
     """The objects that running ``node`` itself changes in place."""
     match node:
         case ast.Assign(targets=targets) | ast.Delete(targets=targets):

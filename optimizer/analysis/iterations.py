@@ -107,7 +107,7 @@ def started_at_import(
 ) -> Iterator[tuple[ast.AST, Module]]:
     """The top-level code, outside of main guards, that leads to ``node``: itself, or a call of its function."""
     for start, owner in top_level_starts(resolver, node, module):
-        if not any(ancestor in owner.main_guards for ancestor in owner.ancestors(start)):
+        if not any(ancestor in owner.main_only for ancestor in owner.ancestors(start)):
             yield start, owner
 
 

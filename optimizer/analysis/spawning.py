@@ -13,6 +13,7 @@ from ..options import Options
 from .composition import composed_of
 from .datasets import Dataset
 from .facts import DataLoader, Fact
+from .global_changes import Setter, global_setters
 from .reach import Reached
 from .resolver import Resolver
 from .syntax import Module
@@ -95,14 +96,15 @@ def _local_definition(value: Value) -> tuple[Fact, str] | None:
             return None
 
 
-def names_only_set_in(
-    statements: Iterable[ast.stmt], code: Iterable[Reached], module: Module
+def names_set_in(
+    resolver: Resolver, statements: Iterable[ast.stmt], code: Iterable[Reached], module: Module
 ) -> Iterator[tuple[str, ast.AST]]:
-    """The globals of ``module`` that ``code`` reads and only ``statements`` (of its top level) set.
+    """The globals of ``module`` that ``code`` reads and ``statements`` (of its top level) set or change.
 
-    Yields each name with the node that sets it. A child process that does not run ``statements`` lacks them.
+    Yields each name with the node that sets it. A child process that does not run ``statements`` lacks the value.
     """
     guarded = set(statements)
+    setters: dict[str, list[Setter]] | None = None
     told: set[str] = set()
     for reached in code:
         node = reached.node
@@ -111,14 +113,19 @@ def names_only_set_in(
         found = module.scope(node).lookup(node.id)
         if found is None or not isinstance(found[0].node, ast.Module):
             continue
-        if all(top_level_statement(b.node, module) in guarded for b in found[1]):
-            told.add(node.id)
-            yield node.id, found[1][0].node
+        if setters is None:
+            setters = global_setters(resolver, module)
+        for setter in setters.get(node.id, ()):
+            inside = top_level_statement(setter.node, module) in guarded
+            if inside and setter.matters_to(node, module):
+                told.add(node.id)
+                yield node.id, setter.node
+                break
 
 
 def top_level_statement(node: ast.AST, module: Module) -> ast.stmt:
     """The statement of the module's own body that ``node`` stands in; guarded statements count as top level."""
-    bodies = [module.tree.body, *(guard.body for guard in module.main_guards)]
+    bodies = [module.tree.body, *(guard.body for guard in module.main_only)]
     current = module.statement(node)
     while not any(current in body for body in bodies):
         current = module.statement(module.parents[current])

@@ -190,6 +190,15 @@ class Module:
             if isinstance(statement, ast.If) and _is_main_test(statement.test)
         )
 
+    @cached_property
+    def main_only(self) -> tuple[ast.If, ...]:
+        """The statements of the file that only a start as a script enters: main guards, also with further conditions."""
+        return tuple(
+            statement
+            for statement in self.tree.body
+            if isinstance(statement, ast.If) and _demands_main(statement.test)
+        )
+
     @property
     def main_guard(self) -> ast.If | None:
         """The first ``if __name__ == "__main__":`` statement, if the file has one."""
@@ -217,6 +226,12 @@ def _attributes_of(target: ast.expr, owner: str, path: Path = ()) -> Iterator[tu
     elif isinstance(target, ast.Tuple | ast.List):
         for index, element in enumerate(target.elts):
             yield from _attributes_of(element, owner, (*path, index))
+
+
+def _demands_main(test: ast.expr) -> bool:
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(_demands_main(part) for part in test.values)
+    return _is_main_test(test)
 
 
 def _is_main_test(test: ast.expr) -> bool:

@@ -19,7 +19,7 @@ from .placement import default_device_call
 from .reach import Reached
 from .samplers import sampler_obstacle
 from .script import TrainingScript
-from .spawning import names_only_set_in, starts_workers_by_fork, top_level_statement, unpicklable
+from .spawning import names_set_in, starts_workers_by_fork, top_level_statement, unpicklable
 from .values import External, Made
 from .worker_state import Hazard, Obstacle, code_obstacles, dataset_obstacles
 
@@ -232,12 +232,12 @@ def spawning_refused(
     if guarded is None:
         if any(starts_at_import(script, i) for i in script.iterations if loader in i.loaders):
             return NO_GUARD
-        guarded = [statement for guard in entry.main_guards for statement in guard.body]
+        guarded = [statement for guard in entry.main_only for statement in guard.body]
     for dataset in work.datasets:
         cls = dataset.cls
         if cls and cls.module is entry and top_level_statement(cls.node, entry) in guarded:
             return f"{dataset.name} is defined under the main guard, where workers do not find it"
-    for name, node in names_only_set_in(guarded, work.code, entry):
+    for name, node in names_set_in(script.resolver, guarded, work.code, entry):
         where = place(Fact(entry, node), loader.path)
         return f"workers read the global `{name}`, which is set under the main guard {where}"
     return None

@@ -935,6 +935,12 @@ def test_name_under_the_guard_that_workers_read(check_noop: Check) -> None:
     check_noop(script("", code, train), "workers read the global `ROOT`", **SPAWN)
 
 
+def test_name_filled_under_the_guard_that_workers_read(check_noop: Check) -> None:
+    code = "PARTS = []\n" + FILES.replace("self.paths[index]", "PARTS[0] + self.paths[index]")
+    train = GUARDED.replace('"__main__":\n', '"__main__":\n    PARTS.append("data/")\n')
+    check_noop(script("", code, train), "workers read the global `PARTS`", **SPAWN)
+
+
 def test_dataset_class_under_the_guard(check_noop: Check) -> None:
     train = 'if __name__ == "__main__":\n' + indent(
         FILES + "loader = DataLoader(dataset)\n" + TRAIN, "    "

@@ -118,6 +118,30 @@ def test_constant_that_workers_read_stays_outside(check_transformed: Check) -> N
     )
 
 
+FILES_DATA = DATA.replace('datasets.MNIST("data", transform=transforms.ToTensor())', "Files([])")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["torch.set_default_dtype(torch.float64)\n", "ImageFile.LOAD_TRUNCATED_IMAGES = True\n"],
+)
+def test_settings_of_libraries_hold_in_workers_too(check_transformed: Check, setting: str) -> None:
+    first = 'model = nn.Linear(784, 10).to("cuda")\n'
+    head = IMPORTS + "from PIL import ImageFile\n\n\n" + FILES
+    check_transformed(
+        head + first + setting + FILES_DATA + TRAIN,
+        head + guarded(first) + setting + guarded(FILES_DATA + TRAIN),
+        **SPAWN,
+    )
+
+
+def test_imports_that_give_up_stay_outside(check_transformed: Check) -> None:
+    wanted = "try:\n    import wandb\nexcept ImportError as error:\n    print(error)\n    raise\n"
+    check_transformed(
+        IMPORTS + wanted + DATA + TRAIN, IMPORTS + wanted + guarded(DATA + TRAIN), **SPAWN
+    )
+
+
 @pytest.mark.parametrize(
     "options",
     [{"platform": "darwin"}, {"platform": "win32"}, {"python_version": (3, 14)}],
@@ -181,6 +205,113 @@ def test_dataset_that_reads_what_the_executable_part_sets(check_noop: Check) -> 
         "workers need what a statement of the executable part sets (line 19)",
         **SPAWN,
     )
+
+
+def needed(script: str, statement: str) -> str:
+    line = script.splitlines().index(statement.splitlines()[0]) + 1
+    return f"workers need what a statement of the executable part sets (line {line})"
+
+
+NAMES = FILES.replace("torch.load(self.paths[i])", "NAMES.index(self.paths[i])")
+SETUPS = {
+    "filled by a loop": (
+        "NAMES = []\n",
+        'for line in open("names"):\n    NAMES.append(line)\n',
+    ),
+    "filled by index": ("NAMES = []\n", 'for line in open("names"):\n    NAMES[0] = line\n'),
+    "filled by a function": (
+        'NAMES = []\ndef fill():\n    NAMES.extend(open("names"))\n',
+        "fill()\n",
+    ),
+    "handed to a function": (
+        'NAMES = []\ndef fill(into):\n    for line in open("names"):\n        into.append(line)\n',
+        "fill(NAMES)\n",
+    ),
+    "set by a function": (
+        'NAMES = []\ndef fill():\n    global NAMES\n    NAMES = list(open("names"))\n',
+        "fill()\n",
+    ),
+    "object that changes itself": (
+        "class Names(list):\n    def read(self, path):\n        self.paths = open(path).read()\n"
+        "NAMES = Names()\n",
+        'NAMES.read("names")\n',
+    ),
+}
+
+
+@pytest.mark.parametrize(("definition", "setup"), SETUPS.values(), ids=SETUPS)
+def test_global_of_the_workers_changed_by_the_executable_part(
+    check_noop: Check, definition: str, setup: str
+) -> None:
+    script = IMPORTS + definition + "\n\n" + NAMES + setup + FILES_DATA + TRAIN
+    check_noop(script, needed(script, setup), **SPAWN)
+
+
+def test_attribute_of_the_options_set_later(check_noop: Check) -> None:
+    args = "args = argparse.Namespace()\n\n\n"
+    files = FILES.replace("self.paths[i])", "self.paths[i]) * args.scale")
+    later = 'args.scale = float(open("scale").read())\n'
+    script = IMPORTS + args + files + later + FILES_DATA + TRAIN
+    check_noop(script, needed(script, later), **SPAWN)
+
+
+def test_attribute_of_the_options_that_workers_do_not_read(check_transformed: Check) -> None:
+    args = "args = argparse.Namespace(scale=2)\n\n\n"
+    files = FILES.replace("self.paths[i])", "self.paths[i]) * args.scale")
+    later = "args.names = list(open('names'))\n"
+    check_transformed(
+        IMPORTS + args + files + later + FILES_DATA + TRAIN,
+        IMPORTS + args + files + guarded(later + FILES_DATA + TRAIN),
+        **SPAWN,
+    )
+
+
+def test_class_attribute_set_later(check_noop: Check) -> None:
+    later = 'Files.scale = float(open("scale").read())\n'
+    script = IMPORTS + "\n\n" + FILES + later + FILES_DATA + TRAIN
+    check_noop(script, needed(script, later), **SPAWN)
+
+
+@pytest.mark.parametrize("statement", ["import __main__", "from train import scale"])
+def test_another_file_imports_the_script(check_noop: Check, statement: str) -> None:
+    files = {
+        "train.py": IMPORTS + "from data import Files\nscale = 2\n" + FILES_DATA + TRAIN,
+        "data.py": f"{statement}\nimport torch\nfrom torch.utils.data import Dataset\n\n\n{FILES}",
+    }
+    check_noop(files, "another file reads names of the script (data.py:1)", **SPAWN)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        '"__main__" == __name__',
+        '__name__ == "__main__" and torch.cuda.is_available()',
+    ],
+)
+def test_guards_of_another_form(check_noop: Check, test: str) -> None:
+    check_noop(IMPORTS + f"if {test}:\n" + indent(DATA + TRAIN, "    "), **SPAWN)
+
+
+def test_script_that_asks_for_fork(check_noop: Check) -> None:
+    fork = 'torch.multiprocessing.set_start_method("fork")\n'
+    check_noop(IMPORTS + fork + DATA + TRAIN, "not needed where workers are forked", **SPAWN)
+
+
+def test_start_method_of_the_loader(check_noop: Check) -> None:
+    data = DATA.replace("num_workers=2", 'num_workers=2, multiprocessing_context="fork"')
+    check_noop(IMPORTS + data + TRAIN, "not needed where workers are forked", **SPAWN)
+
+
+def test_start_of_a_worker_that_does_not_pickle(check_noop: Check) -> None:
+    seeded = "num_workers=2, worker_init_fn=lambda worker: torch.manual_seed(worker)"
+    data = DATA.replace("num_workers=2", seeded)
+    check_noop(IMPORTS + data + TRAIN, "a lambda does not pickle (line 7)", **SPAWN)
+
+
+def test_dataset_class_inside_a_function(check_noop: Check) -> None:
+    make = f"def make():\n{indent(FILES, '    ')}    return Files([])\n\n\n"
+    data = FILES_DATA.replace("Files([])", "make()")
+    check_noop(IMPORTS + make + data + TRAIN, "`Files` is defined inside a function", **SPAWN)
 
 
 def test_lambda_that_does_not_pickle(check_noop: Check) -> None:

@@ -35,7 +35,13 @@ net = nn.Linear(3, 3)
         ("'text'", Weight.DEFINITION),
         ("try:\n    import a\nexcept ImportError:\n    pass", Weight.DEFINITION),
         ("try:\n    import a\nexcept ImportError:\n    work()", Weight.HEAVY),
+        (
+            "try:\n    import a\nexcept ImportError:\n    work()\n    raise",
+            Weight.DEFINITION,
+        ),
         ("if work:\n    import a", Weight.DEFINITION),
+        ("if __name__ == '__main__' and net:\n    work()", Weight.DEFINITION),
+        ("torch.set_default_dtype(torch.float64)", Weight.LIGHT),
         ("if __name__ == '__main__':\n    work()", Weight.DEFINITION),
         ("x = 3", Weight.LIGHT),
         ("x: int = 3", Weight.LIGHT),

@@ -8,7 +8,7 @@ import pytest
 
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.analysis.spawning import (
-    names_only_set_in,
+    names_set_in,
     starts_workers_by_fork,
     unpicklable,
 )
@@ -115,4 +115,5 @@ if __name__ == "__main__":
     ((dataset,),) = understood.datasets.values()
     entry = understood.entry
     guarded = entry.main_guards[0].body
-    assert [name for name, _ in names_only_set_in(guarded, dataset.item_code, entry)] == ["SIZE"]
+    found = names_set_in(understood.resolver, guarded, dataset.item_code, entry)
+    assert [name for name, _ in found] == ["SIZE", "both"]
