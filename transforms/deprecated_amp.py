@@ -10,8 +10,8 @@ changes (``autocast(use_amp)`` becomes ``autocast("cuda", enabled=use_amp)``). W
 half-precision type, the old default is written out: ``torch.cuda.amp.autocast()`` always meant float16, while
 ``torch.amp.autocast("cuda")`` takes over the type of the region around it.
 
-Not when a name is handed around as a value, subclassed, or passed ``*arguments``: its calls cannot all be seen then,
-and nothing of that name changes anywhere. ``torch.amp.GradScaler`` needs PyTorch 2.3, ``torch.amp.custom_fwd`` 2.4.
+Not when a name is handed around as a value, subclassed, replaced by something else, or passed ``*arguments``: its calls
+cannot all be seen then, and nothing of that name changes anywhere. ``torch.amp.GradScaler`` needs PyTorch 2.3, ``torch.amp.custom_fwd`` 2.4.
 
 Source: https://docs.pytorch.org/docs/stable/amp.html and https://github.com/pytorch/pytorch/releases/tag/v2.4.0
 """
@@ -77,9 +77,12 @@ class DeprecatedAmp(Transform):
 
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
         references = find_amp_references(script.resolver)
+        called = {u.name for u in references if u.use in {AmpUse.CALLED, AmpUse.DECORATES}}
         kept: set[str] = set()
         for used in references:
             problem = _problem(used, options)
+            if problem is None and used.name not in called:
+                problem = f"`{used.name}` kept: nothing here calls it, and only a call warns"
             if problem is not None:
                 kept.add(used.name)
                 yield self.skip(used.path, used.span, problem)
@@ -101,6 +104,10 @@ def _problem(used: AmpReference, options: Options) -> str | None:
     if options.torch_version < _SINCE[last]:
         major, minor = _SINCE[last]
         return f"`{used.name}` kept: torch.amp.{last} needs PyTorch {major}.{minor}"
+    if used.use is AmpUse.REPLACED:
+        return f"`{used.name}` kept: the script puts something else in its place"
+    if used.use is AmpUse.BY_NAME:
+        return f"`{used.name}` kept: not all its calls are known, it is handed on by name here"
     if used.use is AmpUse.OTHER:
         return f"`{used.name}` kept: not all its calls are known, it is handed on as a value here"
     if used.reach is Reach.SPELLED and isinstance(used.node, ast.Name):

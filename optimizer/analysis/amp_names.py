@@ -8,7 +8,7 @@ from enum import Enum
 
 from .facts import Fact
 from .resolver import Resolver
-from .scopes import Assigned, Imported
+from .scopes import Imported
 from .syntax import Module
 from .values import External, Literal
 
@@ -26,11 +26,16 @@ _DEVICE_AMP_MODULES = frozenset({"torch.cuda.amp", "torch.cpu.amp"})
 
 
 class AmpUse(Enum):
-    """How a name is used: called, decorating without a call, only named (alias, annotation), or otherwise."""
+    """How a name is used: called, decorating without a call, only named (alias, annotation), or otherwise.
+
+    ``REPLACED``: something else is put in its place. ``BY_NAME``: a call gets its dotted name as text.
+    """
 
     CALLED = "called"
     DECORATES = "decorates"
     NAMED = "named"
+    REPLACED = "replaced"
+    BY_NAME = "by name"
     OTHER = "other"
 
 
@@ -71,9 +76,28 @@ def find_amp_references(resolver: Resolver) -> tuple[AmpReference, ...]:
         for node in module.nodes:
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
                 reference = _reference(resolver, node, module)
-                if reference is not None:
-                    found.append(reference)
+            else:
+                reference = _patch(resolver, node, module)
+            if reference is not None:
+                found.append(reference)
     return tuple(found)
+
+
+def _patch(resolver: Resolver, node: ast.AST, module: Module) -> AmpReference | None:
+    """``node`` where it puts something else in the place of a name, or may: ``mock.patch("torch.cuda.amp.autocast")``."""
+    if isinstance(node, ast.Attribute):
+        for owner in resolver.names(node.value, module):
+            name = f"{owner}.{node.attr}"
+            if name in DEVICE_AMP_NAMES:
+                return AmpReference(module, node, name, AmpUse.REPLACED, Reach.SPELLED, None)
+    elif (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value in DEVICE_AMP_NAMES
+        and isinstance(module.parents[node], ast.Call)
+    ):
+        return AmpReference(module, node, node.value, AmpUse.BY_NAME, Reach.SPELLED, None)
+    return None
 
 
 def amp_imports(module: Module) -> tuple[ast.ImportFrom, ...]:
@@ -115,6 +139,8 @@ def _use(module: Module, node: ast.expr) -> AmpUse:
     if isinstance(parent, ast.Assign) and parent.value is node:
         targets = parent.targets
         is_alias = len(targets) == 1 and isinstance(targets[0], ast.Name)
+        # What a class calls so may be another thing in a class that derives from it.
+        is_alias = is_alias and not module.scope(node).is_class
         return AmpUse.NAMED if is_alias else AmpUse.OTHER
     return AmpUse.NAMED if _in_annotation(module, node) else AmpUse.OTHER
 
@@ -141,17 +167,14 @@ def _reach(
         first = first.value
     found = module.scope(first).lookup(first.id) if isinstance(first, ast.Name) else None
     for binding in found[1] if found else ():
-        if isinstance(binding.source, Assigned):
+        source = binding.source
+        if not isinstance(source, Imported):
             return Reach.LOCAL, None
-        if isinstance(binding.source, Imported):
-            source = binding.source
-            path = (
-                source.module if source.attribute is None else f"{source.module}.{source.attribute}"
-            )
-            statement = module.statement(binding.node)
-            assert isinstance(statement, ast.Import | ast.ImportFrom)
-            if source.level == 0 and path.startswith(tuple(_DEVICE_AMP_MODULES)):
-                return Reach.LOCAL, statement
-            if isinstance(node, ast.Name):
-                return Reach.FOREIGN, None
+        path = source.module if source.attribute is None else f"{source.module}.{source.attribute}"
+        statement = module.statement(binding.node)
+        assert isinstance(statement, ast.Import | ast.ImportFrom)
+        if source.level == 0 and path.startswith(tuple(_DEVICE_AMP_MODULES)):
+            return Reach.LOCAL, statement
+        if isinstance(node, ast.Name):
+            return Reach.FOREIGN, None
     return Reach.SPELLED, None

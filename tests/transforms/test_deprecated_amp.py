@@ -515,6 +515,171 @@ def test_either_module(check_noop: Check) -> None:
     )
 
 
+KEPT = {
+    "class of the project for old releases": (
+        """
+        import torch
+
+        try:
+            autocast = torch.cuda.amp.autocast
+        except AttributeError:
+            class autocast:
+                def __init__(self, enabled):
+                    pass
+
+        with autocast(enabled=True):
+            pass
+        """,
+        "not all its calls are known",
+    ),
+    "context that does nothing for old releases": (
+        """
+        import torch
+
+        if torch.__version__ >= "1.6":
+            from torch.cuda.amp import autocast
+        else:
+            from contextlib import nullcontext as autocast
+        with autocast():
+            pass
+        """,
+        "not all its calls are known",
+    ),
+    "another library first": (
+        """
+        try:
+            from torch_xla.amp import GradScaler
+        except ImportError:
+            from torch.cuda.amp import GradScaler
+        scaler = GradScaler()
+        """,
+        "not all its calls are known",
+    ),
+    "module that may be missing": (
+        """
+        try:
+            from torch.cuda import amp
+        except ImportError:
+            amp = None
+        if amp is not None:
+            scaler = amp.GradScaler()
+        """,
+        "not all its calls are known",
+    ),
+    "default of a parameter": (
+        """
+        import torch
+
+        def step(make=torch.cuda.amp.GradScaler):
+            return make()
+        """,
+        "not all its calls are known",
+    ),
+    "table of classes": (
+        """
+        import torch
+
+        tools = {"scaler": torch.cuda.amp.GradScaler}
+        scaler = tools["scaler"]()
+        """,
+        "not all its calls are known",
+    ),
+    "class attribute, another in a subclass": (
+        """
+        import torch
+
+        class Trainer:
+            scaler_class = torch.cuda.amp.GradScaler
+            def __init__(self):
+                self.scaler = self.scaler_class()
+
+        class Quiet(Trainer):
+            scaler_class = object
+
+        Trainer(), Quiet()
+        """,
+        "not all its calls are known",
+    ),
+    "rebound in a branch": (
+        """
+        import torch
+        from torch.cuda.amp import autocast
+
+        if args.full:
+            autocast = torch.no_grad
+        with autocast():
+            pass
+        """,
+        "not all its calls are known",
+    ),
+    "replaced": (
+        """
+        import torch
+        from mine import autocast
+
+        torch.cuda.amp.autocast = autocast
+        with torch.cuda.amp.autocast():
+            pass
+        """,
+        "the script puts something else in its place",
+    ),
+    "replaced by name": (
+        """
+        import torch
+        from unittest import mock
+
+        with mock.patch("torch.cuda.amp.GradScaler"):
+            scaler = torch.cuda.amp.GradScaler()
+        """,
+        "it is handed on by name here",
+    ),
+    "only compared with": (
+        """
+        import torch
+
+        def is_scaler(x):
+            return isinstance(x, torch.cuda.amp.GradScaler)
+        """,
+        "nothing here calls it, and only a call warns",
+    ),
+    "arguments handed through": (
+        """
+        from torch.cuda.amp import autocast
+
+        def half(*arguments):
+            return autocast(*arguments)
+        """,
+        "passed by `*`",
+    ),
+    "handed to map": (
+        """
+        import torch
+
+        forwards = list(map(torch.cuda.amp.custom_fwd, forwards))
+        """,
+        "not all its calls are known",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), KEPT.values(), ids=KEPT)
+def test_kept(check_noop: Check, source: str, reason: str) -> None:
+    check_noop(source, reason)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'import torch\nscaler = getattr(torch.cuda.amp, "GradScaler")()\n',
+        'from torch.cuda.amp import autocast\n\n__all__ = ["autocast"]\n',
+        "from torch.cuda.amp.common import amp_definitely_not_available as off\nprint(off())\n",
+    ],
+    ids=["looked up by name", "handed on by the file", "has no successor"],
+)
+def test_not_concerned(check_noop: Check, source: str) -> None:
+    check_noop(source)
+
+
 def test_names_in_strings_and_comments(check_noop: Check) -> None:
     check_noop(
         """
