@@ -112,13 +112,14 @@ class ConstructionFinder:
     ) -> tuple[str, ast.expr | None, str | None] | None:
         """Where ``move`` moves to: the code of the device, the dtype it casts to, and what speaks against it."""
         assert isinstance(move.func, ast.Attribute)
+        reordered = _MEMORY_FORMAT if call_argument(move, "memory_format") is not None else None
         if move.func.attr == "cuda":
             given = call_argument(move, "device", 0)
             if given is None:
-                return self.cuda_device(move, module), None, None
+                return self.cuda_device(move, module), None, reordered
             code = module.code(given)
             refusal = f"`{code}` may be None, which `.cuda` and `device=` understand differently"
-            return code, None, refusal if self._may_be_none(given, module) else None
+            return code, None, refusal if self._may_be_none(given, module) else reordered
         if move.func.attr == "type_as" and len(move.args) == 1:
             like = move.args[0]
             if isinstance(like, ast.Attribute) and like.attr == "data":
@@ -137,7 +138,7 @@ class ConstructionFinder:
         refusal = (
             None if kind is not DeviceKind.UNKNOWN else f"`{code}` could not be traced to a device"
         )
-        return code, call_argument(move, "dtype", 1), refusal
+        return code, call_argument(move, "dtype", 1), refusal or reordered
 
     def cuda_device(self, at: ast.AST, module: Module) -> str:
         """How ``.cuda()`` is written as a device where ``at`` stands: the script's own name for it, if there is one."""
@@ -261,6 +262,7 @@ class ConstructionFinder:
         return None
 
 
+_MEMORY_FORMAT = "the move also changes the memory format, which the factory does not take"
 _NO_LEAF = "gradients are asked for before the move, which makes the moved tensor no leaf; say which is meant"
 
 

@@ -35,11 +35,13 @@ def _decides(resolver: Resolver, node: ast.expr, parent: ast.AST, module: Module
     match parent:
         case ast.If() | ast.While() | ast.Assert():
             return True
+        case ast.IfExp():
+            return parent.test is node
         case ast.Subscript():
             return parent.slice is node
         case ast.Attribute(attr=method):
             return method in _HOST_METHODS
-        case ast.For():
+        case ast.For() | ast.comprehension():
             return parent.iter is node
         case ast.Call() if node is not parent.func:
             names = resolver.names(parent.func, module)

@@ -378,6 +378,23 @@ LEFT = {
     "x = torch.zeros(n)\nprint(x)\nif use_cuda:\n    x = x.cuda()": "used on the host at line",
     "x = torch.zeros(n)\nif n > 3:\n    x = x.cuda()": "no variable names that device",
     "if use_cuda:\n    x = torch.zeros(n)\nx = x.to(device)": "in another block",
+    "x = torch.zeros(1, n, n, n).to(device, memory_format=torch.channels_last)": "memory format",
+    "x = torch.zeros(1, n, n, n).cuda(memory_format=torch.channels_last)": "memory format",
+    "x = torch.zeros(n, **y).to(device)": "may name a device already",
+    "x = torch.zeros(n).share_memory_().to(device)": "`.share_memory_` would run on the device",
+    "x = torch.bernoulli(y)\nz = torch.rand(n, generator=x).to(device)": "belongs to the CPU",
+    "x = torch.logspace(0, 1, n).cuda()": "rounds differently",
+    "x = torch.randint(0, n, (4,)).to(device)\nz = [y[i] for i in x]": "the draw decides",
+    "x = torch.rand(1).to(device)\nz = 1 if x < 0.5 else 2": "the draw decides",
+    "x = torch.rand(n).to(device) < 0.5\nz = y[x]": "the draw decides",
+    "x = torch.rand(n).cuda().tolist()": "the draw decides",
+    "torch.set_default_tensor_type(torch.DoubleTensor)\nx = torch.zeros(n).to(device)": (
+        "sets a default device"
+    ),
+    "x = torch.zeros(n)\nz = x.numpy()\nx = x.to(device)": "used on the host at line",
+    "x = torch.zeros(n)\nfor i in range(n):\n    x[i] = i\nx = x.to(device)": (
+        "used on the host at line"
+    ),
 }
 
 
@@ -397,6 +414,14 @@ def test_left_on_the_host(check_noop: Check, body: str, reason: str) -> None:
         "x = torch.zeros(n)\ny = x.to(device)\nprint(x, y)",
         "x = torch.nn.Linear(n, n).to(device)",
         "x = torch.zeros(n)",
+        "x = torch.sparse_coo_tensor([[0], [1]], [1.0], (2, 2)).to(device)",
+        "x = torch.multinomial(torch.ones(n), 2).to(device)",
+        "x = torch.cat([torch.zeros(n), torch.ones(n)]).to(device)",
+        "x = torch.stack([torch.randn(n) for _ in range(4)]).to(device)",
+        "x = (torch.randn(n) * 2).to(device)",
+        "x = torch.eye(n)[[1, 2]].to(device)",
+        "x = torch.as_tensor([1, 2]).to(device)",
+        "x = torch.nn.init.xavier_normal_(torch.empty(n, n)).to(device)",
     ],
 )
 def test_not_concerned(check_noop: Check, body: str) -> None:
