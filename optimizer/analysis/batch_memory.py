@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from .batches import BatchCopy, BatchPart, BatchTrace, Place
 from .classes import class_attribute
+from .composition import composed_of
 from .datasets import DatasetKind
 from .facts import DataLoader, Fact
 from .placement import default_device_call
+from .reach import Reached
 from .resolver import Resolver
 from .script import TrainingScript
 from .signatures import call_argument
@@ -18,6 +20,10 @@ from .trees import walk
 from .values import Class, Function, Literal, Made, union
 from .worker_state import Hazard
 from .workers import place, worker_code
+
+_WRITES_ARGUMENT = frozenset(
+    {"numpy.copyto", "numpy.put", "numpy.random.shuffle", "random.shuffle", "numpy.fill_diagonal"}
+)
 
 
 def pins_memory(resolver: Resolver, loader: DataLoader) -> bool:
@@ -52,10 +58,23 @@ def pinning_refused(script: TrainingScript, loader: DataLoader) -> str | None:
     for dataset in work.datasets:
         if dataset.kind is DatasetKind.UNKNOWN:
             return f"what {dataset.name} is cannot be traced"
+    for reached in work.code:
+        if _makes_sparse(script.resolver, reached):
+            where = place(Fact(reached.module, reached.node), loader.path)
+            return f"its batches are sparse tensors {where}, which not every version of PyTorch can pin"
     batch = _unpinnable_batch(script.resolver, loader)
     if batch is not None:
         return f"its batches are `{batch}` objects, which have no pin_memory() method"
     return _copies_refused(script, loader)
+
+
+def _makes_sparse(resolver: Resolver, reached: Reached) -> bool:
+    node = reached.node
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute) and node.func.attr.startswith("to_sparse"):
+        return True
+    return any(n.startswith("torch.sparse") for n in resolver.names(node.func, reached.module))
 
 
 def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
@@ -100,7 +119,7 @@ def host_write_after(script: TrainingScript, copy: BatchCopy) -> Fact | None:
     trace = BatchTrace(script.resolver, script.loaders)
     for module in script.modules:
         for node in module.nodes:
-            for target in _written(node):
+            for target in _written(script.resolver, node, module):
                 if _replaces_item(node, module, copy):
                     continue
                 shared = trace.parts(target, module) & copy.parts
@@ -109,21 +128,42 @@ def host_write_after(script: TrainingScript, copy: BatchCopy) -> Fact | None:
     return None
 
 
-def _written(node: ast.AST) -> Iterator[ast.expr]:
+def _written(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[ast.expr]:
     """The tensors that ``node`` writes to in place."""
     match node:
         case ast.Subscript(ctx=ast.Store()):
             yield node.value
-        case ast.AugAssign(target=ast.Name() as name):
-            yield name
-        case ast.Call(func=ast.Attribute(value=receiver, attr=method)):
-            if method.endswith("_") and not method.endswith("__"):
-                yield receiver
-            out = call_argument(node, "out")
-            if out is not None:
-                yield out
+        case ast.AugAssign(target=target):
+            yield target
+        case ast.Call():
+            yield from _written_by_call(resolver, node, module)
         case _:
             pass
+
+
+def _written_by_call(resolver: Resolver, call: ast.Call, module: Module) -> Iterator[ast.expr]:
+    out = call_argument(call, "out")
+    if out is not None:
+        yield out
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    in_place = name.endswith("_") and not name.endswith("__")
+    if in_place and isinstance(call.func, ast.Attribute):
+        yield call.func.value
+    names = resolver.names(call.func, module)
+    if in_place or names & _WRITES_ARGUMENT or _works_in_place(resolver, call, module):
+        yield from call.args[:1]
+
+
+def _works_in_place(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` may write to its argument: ``relu(x, inplace=True)``, a module that was made so."""
+    made = composed_of(resolver, resolver.values(call.func, module))
+    calls = [call, *(value.call for value in made if isinstance(value, Made))]
+    said = [call_argument(each, "inplace") for each in calls]
+    return any(s is not None and not _is_false(s) for s in said)
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and not node.value
 
 
 def _replaces_item(node: ast.AST, module: Module, copy: BatchCopy) -> bool:
@@ -132,7 +172,10 @@ def _replaces_item(node: ast.AST, module: Module, copy: BatchCopy) -> bool:
         return False
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
         return True
-    return module is copy.module and ast.unparse(node) == ast.unparse(copy.source)
+    statement = module.statement(node)
+    return (
+        module is copy.module and isinstance(statement, ast.Assign) and statement.value is copy.node
+    )
 
 
 def _may_follow(node: ast.AST, module: Module, copy: BatchCopy) -> bool:

@@ -20,13 +20,14 @@ from .values import Instance
 
 _VIEW_METHODS = frozenset(
     "view reshape flatten squeeze unsqueeze permute transpose t narrow select expand detach chunk split unbind "
-    "view_as expand_as movedim swapaxes".split()
+    "view_as expand_as movedim swapaxes numpy".split()
 )
 """Tensor methods whose result shares the memory of a contiguous tensor, as those of a collated batch are."""
 _CONTAINER_METHODS = frozenset({"items", "values", "get", "pop", "copy"})
 _SAME_ARGUMENT = frozenset(
     {
         "torch.autograd.Variable",
+        "numpy.asarray",
         "builtins.tuple",
         "builtins.list",
         "builtins.dict",

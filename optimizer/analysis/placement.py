@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 
 from .devices import device_kind
 from .facts import DeviceKind
@@ -67,7 +68,9 @@ def default_device_call(resolver: Resolver, module: Module) -> ast.Call | None:
     for call in module.calls:
         if call.args and resolver.names(call.func, module) & _DEFAULT_DEVICE:
             kind = device_kind(resolver, call.args[0], module)
-            names = resolver.names(call.args[0], module)
+            names = set(resolver.names(call.args[0], module))
+            with suppress(LookupError):
+                names.add(str(resolver.literal(call.args[0], module)))
             if kind in _ON_GPU or any(name.startswith("torch.cuda.") for name in names):
                 return call
     return None

@@ -54,7 +54,11 @@ def dataset_obstacles(resolver: Resolver, dataset: Dataset) -> Iterator[Obstacle
         for argument in [*dataset.node.args, *(k.value for k in dataset.node.keywords)]:
             call = on_gpu(resolver, argument, dataset.module)
             if call is not None:
-                yield _cuda(dataset.module, call)
+                # Seen where it is given when it is made in another file.
+                yield _cuda(dataset.module, call if call in dataset.module.parents else argument)
+                break
+        else:
+            yield from _kept_on_gpu(resolver, dataset)
     if is_iterable(resolver, dataset) and not _asks_for_its_share(resolver, dataset.item_code):
         message = (
             f"{dataset.name} is an IterableDataset that does not ask get_worker_info() for its share; "
@@ -95,6 +99,19 @@ def _runs_again(binding: Binding, module: Module) -> bool:
     """Whether a global gets its value in a loop, as the loop's variable, or in a function."""
     in_loop = isinstance(binding.source, Iterated) or module.loops(binding.node)
     return bool(in_loop) or module.function(binding.node) is not None
+
+
+def _kept_on_gpu(resolver: Resolver, dataset: Dataset) -> Iterator[Obstacle]:
+    """Where the items of ``dataset`` read tensors that its objects keep on a GPU: ``self.images[i]``."""
+    for reached in dataset.item_code:
+        node = reached.node
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+            continue
+        owners = resolver.values(node.value, reached.module)
+        if any(isinstance(owner, Instance) for owner in owners) and (
+            on_gpu(resolver, node, reached.module) is not None
+        ):
+            yield _cuda(reached.module, node)
 
 
 def _cuda(module: Module, call: ast.expr) -> Obstacle:

@@ -212,6 +212,80 @@ def test_left_alone(check_noop: Check, loop: str, reason: str | None) -> None:
     check_noop(script(loop), reason)
 
 
+WRITES = {
+    "array that shares the memory": "    array = x.numpy()\n    array[0] = 1\n",
+    "array filled in place": "    np.copyto(x.numpy(), 0)\n",
+    "shuffled": "    np.random.shuffle(np.asarray(x))\n",
+    "activation in place": "    nn.functional.relu(x, inplace=True)\n",
+    "function in place": "    torch.relu_(x)\n",
+    "filled anew": "    nn.init.normal_(x)\n",
+    "data": "    x.data.fill_(0)\n",
+    "view in place": "    x.t().zero_()\n",
+    "masked": "    x[y > 3] *= 0\n",
+    "patches exchanged": "    x[:, 3:5] = x[torch.randperm(64), 3:5]\n",
+    "other name": "    other = x\n    other -= 1\n",
+    "module in place": "    nn.Sequential(nn.ReLU(inplace=True), nn.Flatten())(x)\n",
+    "row replaced by something else": "    x[0] = y[0]\n",
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_batch_written_to_after_the_copy(check_noop: Check, write: str) -> None:
+    loop = "import numpy as np\nfor x, y in loader:\n    z = x.to(device)\n" + write
+    check_noop(script(loop), "the batch is written to while the copy may still read it")
+
+
+WRITES_OF_DICTS = {
+    "item in place": "    z = batch['x'].to(device)\n    batch['x'] += 1\n",
+    "each in place": "    z = [t.to(device) for t in batch]\n    for t in batch:\n        t.zero_()\n",
+    "some item": "    for key in batch.keys():\n        z = batch[key].to(device)\n        batch[key][0] = 1\n",
+}
+
+
+@pytest.mark.parametrize("loop", WRITES_OF_DICTS.values(), ids=WRITES_OF_DICTS)
+def test_parts_of_a_batch_written_to_after_the_copy(check_noop: Check, loop: str) -> None:
+    check_noop(script("for batch in loader:\n" + loop), "the batch is written to")
+
+
+COMPUTED = {
+    "padded": "nn.functional.pad(x, (1, 1))",
+    "one hot": "nn.functional.one_hot(y, 10)",
+    "stacked anew": "torch.stack([t for t in x])",
+    "made contiguous": "x.transpose(1, 2).contiguous()",
+    "by way of an array": "torch.from_numpy(x.numpy())",
+    "noise": "torch.randn_like(x)",
+}
+
+
+@pytest.mark.parametrize("computed", COMPUTED.values(), ids=COMPUTED)
+def test_computed_from_the_batch(check_noop: Check, computed: str) -> None:
+    loop = f"for x, y in loader:\n    z = {computed}.to(device)\n"
+    check_noop(script(loop), "is computed from the batch, and its new memory is not pinned")
+
+
+def test_masked_before_the_copy(check_noop: Check) -> None:
+    loop = """\
+        def mask(inputs):
+            labels = inputs.clone()
+            inputs[labels > 3] = 0
+            return inputs, labels
+        for x, y in loader:
+            original = x.to(device)
+            inputs, labels = mask(x)
+    """
+    check_noop(script(loop), "the batch is written to")
+
+
+def test_helper_that_also_brings_results_back(check_noop: Check) -> None:
+    loop = """\
+        def move(t, where):
+            return t.to(where)
+        for x, y in loader:
+            out = move(model(move(x, device)), "cpu")
+    """
+    check_noop(script(loop), "`t` may be something else than a batch of a loader")
+
+
 def test_cpu_target(check_noop: Check) -> None:
     check_noop(script(LOOPS["to"].format("")), target="cpu")
 

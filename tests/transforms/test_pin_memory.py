@@ -308,6 +308,133 @@ def test_batch_of_a_class_that_can_be_pinned(check_transformed: Check) -> None:
     )
 
 
+def test_dataclass_cannot_be_pinned(check_noop: Check) -> None:
+    loader = """\
+        from dataclasses import dataclass
+        @dataclass
+        class Batch:
+            x: torch.Tensor
+        def collate(items):
+            return Batch(torch.stack(items))
+        loader = DataLoader(dataset, collate_fn=collate)
+    """
+    check_noop(script(loader, BATCH_LOOP), "`Batch` objects, which have no pin_memory()")
+
+
+@pytest.mark.parametrize(
+    "batch", ["torch.stack(items).to_sparse()", "torch.sparse_coo_tensor(*zip(*items))"]
+)
+def test_sparse_batches(check_noop: Check, batch: str) -> None:
+    loader = f"""\
+        def collate(items):
+            return {batch}, 0
+        loader = DataLoader(dataset, collate_fn=collate)
+    """
+    check_noop(script(loader), "its batches are sparse tensors (line 8)")
+
+
+OTHER_DEVICES = {
+    "Apple": 'device = torch.device("mps")\n',
+    "TPU": "import torch_xla.core.xla_model as xm\ndevice = xm.xla_device()\n",
+    "host": 'device = "cpu"\n',
+    "host by default": (
+        'parser = argparse.ArgumentParser()\nparser.add_argument("--device", default="cpu")\n'
+        "device = parser.parse_args().device\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("device", OTHER_DEVICES.values(), ids=OTHER_DEVICES)
+def test_other_devices(check_noop: Check, device: str) -> None:
+    check_noop(script(device + "loader = DataLoader(dataset)\n", TO_DEVICE), "does not use a GPU")
+
+
+LOOPS_WITHOUT_COPIES = {
+    "only counted": "print(len(loader))\n",
+    "only the size is used": "for x, y in loader:\n    z = torch.randn(x.size(0), 3).cuda()\n",
+    "prepared by a library": (
+        "from accelerate import Accelerator\nloader = Accelerator().prepare(loader)\n"
+        "for x, y in loader:\n    model(x).sum().backward()\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS_WITHOUT_COPIES.values(), ids=LOOPS_WITHOUT_COPIES)
+def test_batches_that_are_not_copied(check_noop: Check, loop: str) -> None:
+    train = "model = nn.Linear(784, 10).cuda()\n" + loop
+    check_noop(script("loader = DataLoader(dataset)\n", train), "no copy of its batches to a GPU")
+
+
+COMPUTED = {
+    "one hot": "nn.functional.one_hot(y, 10)",
+    "by way of an array": "torch.tensor(x.numpy())",
+    "joined": "torch.cat([x, x])",
+    "pinned by hand": "x.pin_memory()",
+}
+
+
+@pytest.mark.parametrize("computed", COMPUTED.values(), ids=COMPUTED)
+def test_copies_of_what_is_computed(check_noop: Check, computed: str) -> None:
+    train = f"for x, y in loader:\n    z = {computed}.cuda()\n"
+    check_noop(
+        script("loader = DataLoader(dataset)\n", train), "not the batch itself but computed from it"
+    )
+
+
+def test_arrays(check_noop: Check) -> None:
+    loader = """\
+        import numpy as np
+        def collate(items):
+            return np.stack(items)
+        loader = DataLoader(dataset, collate_fn=collate)
+    """
+    train = "for batch in loader:\n    torch.from_numpy(batch).cuda()\n"
+    check_noop(script(loader, train), "not the batch itself but computed from it")
+
+
+def test_dataset_that_keeps_its_items_on_a_device_it_is_given(check_noop: Check) -> None:
+    dataset = """\
+        class Items(Dataset):
+            def __init__(self, device):
+                self.x = torch.rand(9, 3, device=device)
+            def __getitem__(self, i):
+                return self.x[i], 0
+        dataset = Items("cuda")
+    """
+    said = "on the GPU already (line 10)"
+    check_noop(script("loader = DataLoader(dataset)\n", dataset=dataset), said)
+
+
+def test_stream_of_batches_on_the_gpu(check_noop: Check) -> None:
+    dataset = """\
+        class Stream(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                for i in range(9):
+                    yield torch.rand(3).cuda(), 0
+        dataset = Stream()
+    """
+    said = "on the GPU already (line 9)"
+    check_noop(script("loader = DataLoader(dataset)\n", dataset=dataset), said)
+
+
+OTHER_LOADERS = {
+    "of another library": "from torch_geometric.loader import DataLoader\nloader = DataLoader(dataset)\n",
+    "of the project": (
+        "class DataLoader:\n    def __init__(self, dataset):\n        self.dataset = dataset\n"
+        "loader = DataLoader(dataset)\n"
+    ),
+    "derived, pinned by its class": (
+        "class Pinned(DataLoader):\n    def __init__(self, dataset):\n"
+        "        super().__init__(dataset, pin_memory=True)\nloader = Pinned(dataset)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("loader", OTHER_LOADERS.values(), ids=OTHER_LOADERS)
+def test_other_loaders(check_noop: Check, loader: str) -> None:
+    check_noop(script(loader))
+
+
 def test_dataset_that_cannot_be_traced(check_noop: Check) -> None:
     check_noop(
         script("loader = DataLoader(dataset)\n", dataset="dataset = globals()['d']\n"),
@@ -320,8 +447,16 @@ def test_arguments_that_cannot_be_resolved(check_noop: Check) -> None:
     check_noop(script(loader), "cannot be resolved, it may say so already")
 
 
-def test_default_device(check_noop: Check) -> None:
-    loader = 'torch.set_default_device("cuda")\nloader = DataLoader(dataset)\n'
+@pytest.mark.parametrize(
+    "call",
+    [
+        'torch.set_default_device("cuda")',
+        "torch.set_default_tensor_type(torch.cuda.FloatTensor)",
+        'torch.set_default_tensor_type("torch.cuda.FloatTensor")',
+    ],
+)
+def test_default_device(check_noop: Check, call: str) -> None:
+    loader = f"{call}\nloader = DataLoader(dataset)\n"
     check_noop(script(loader), "new tensors are made on the GPU by default")
 
 

@@ -92,6 +92,16 @@ def test_tensors_given_on_the_gpu(script: Script) -> None:
     assert hazard is Hazard.CUDA
 
 
+def test_tensors_kept_on_the_gpu(script: Script) -> None:
+    kept = items("return self.kept[i]").replace(
+        "        self.given = given",
+        "        self.given = given\n        self.kept = torch.ones(3, device='cuda')",
+    )
+    ((hazard, message),) = obstacles(script(kept))
+    assert hazard is Hazard.CUDA
+    assert message == "`self.kept` uses the GPU, which a worker process must not"
+
+
 @pytest.mark.parametrize(
     ("body", "hazards"),
     [
