@@ -1,7 +1,8 @@
 """``pytest tests/transforms --transform-table``: how well each transform is tested, and where it fires in the corpus.
 
-Counts what passed in this very run, and fails when a cell is empty. For advice, "transformed" is "advised", and there
-are no two versions to verify.
+Counts what passed in this very run. It fails when a cell is empty, and when a transform has not more cases in which nothing
+may change than cases in which something does. For advice, "transformed" is "advised", and there are no two versions to
+verify.
 """
 
 from __future__ import annotations
@@ -48,15 +49,17 @@ def pytest_terminal_summary(
         scripts = corpus_scripts(transform)
         counts = [cases[transform.name, kind] for kind in (TRANSFORMED, NOOP, VERIFIED)]
         verified = "-" if isinstance(transform, Advisor) else str(counts[2])
-        empty = not (counts[0] and counts[1] and scripts and (verified == "-" or counts[2]))
-        lacking |= empty
+        complete = 0 < counts[0] < counts[1] and scripts and (verified == "-" or counts[2])
+        lacking |= not complete
         terminalreporter.write_line(
             f"{transform.name:<22}{counts[0]:>12}{counts[1]:>8}{verified:>10}  {', '.join(scripts)}",
-            red=empty,
+            red=not complete,
         )
     session = config.pluginmanager.get_plugin("session")
     if lacking and session is not None:
-        terminalreporter.write_line("a transform lacks cases, a verified run or a script", red=True)
+        terminalreporter.write_line(
+            "a transform lacks cases, no-op cases, a verified run or a script", red=True
+        )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
