@@ -187,7 +187,8 @@ def _problem(
                 if top_level_statement(node, entry) not in guarded:
                     where = place(Fact(module, node), entry.path)
                     return f"workers need a statement {where} that starts a loop over the loader"
-    for statement in statements_needed_by_workers(script, loaders):
+    needed = statements_needed_by_workers(script, loaders)
+    for statement in sorted(needed, key=lambda s: s.lineno):
         if weight(script.resolver, statement, entry) is Weight.HEAVY:
             where = place(Fact(entry, statement), entry.path)
             return f"workers need what a statement of the executable part sets {where}"

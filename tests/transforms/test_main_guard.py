@@ -231,11 +231,6 @@ SETUPS = {
         'NAMES = []\ndef fill():\n    global NAMES\n    NAMES = list(open("names"))\n',
         "fill()\n",
     ),
-    "object that changes itself": (
-        "class Names(list):\n    def read(self, path):\n        self.paths = open(path).read()\n"
-        "NAMES = Names()\n",
-        'NAMES.read("names")\n',
-    ),
 }
 
 
