@@ -7,11 +7,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import TorchoptError
 from .options import Tier
 from .rewrite_result import AppliedChange, GivenAdvice, RewrittenFile, SkippedChange
 from .terminal import Paint, display_path
+
+if TYPE_CHECKING:
+    from .verified_rewrite import VerifiedRewrite
 
 JSON_VERSION = 1
 _TIER_COLOURS = {Tier.EXACT: "green", Tier.NUMERIC: "yellow", Tier.SEMANTIC: "red"}
@@ -54,8 +58,10 @@ class FileReport:
         return cls(error.path or Path(), error=str(replace(error, path=None)))
 
 
-def to_json(reports: Sequence[FileReport]) -> str:
-    """The reports as one JSON document, a newline at its end."""
+def to_json(
+    reports: Sequence[FileReport], verified: Sequence[VerifiedRewrite] | None = None
+) -> str:
+    """The reports as one JSON document, a newline at its end; with how they were ``verified``, if they were."""
     files = [
         {
             "path": display_path(report.path),
@@ -84,7 +90,12 @@ def to_json(reports: Sequence[FileReport]) -> str:
         }
         for report in reports
     ]
-    return json.dumps({"version": JSON_VERSION, "files": files}, indent=2) + "\n"
+    document: dict[str, object] = {"version": JSON_VERSION, "files": files}
+    if verified is not None:
+        from . import verified_rewrite_report
+
+        document["verification"] = [verified_rewrite_report.to_json(part) for part in verified]
+    return json.dumps(document, indent=2) + "\n"
 
 
 def to_diff(file: RewrittenFile, paint: Paint) -> bytes:

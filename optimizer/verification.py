@@ -65,11 +65,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class ScriptFailure:
-    """Why a script's own run failed: its status, exit status and traceback (or the end of its stderr)."""
+    """Why a script's own run failed: its status, exit status and traceback (or the end of its stderr).
+
+    ``timed`` says that it was a timed run, after the observed ones had not failed.
+    """
 
     status: Status
     exit_code: int | None
     details: str
+    timed: bool = False
 
 
 @dataclass(frozen=True)
@@ -347,7 +351,7 @@ class _Verification:
         if observations.status in (Status.FAILED, Status.KILLED):
             if version is self._original:
                 raise _OriginalFailed(observations)
-            raise _RewrittenFailed(_failure(observations))
+            raise _RewrittenFailed(replace(_failure(observations), timed=True))
         memory = observations.memory
         return TimedRun(observations.timing, memory.device, memory.host)
 

@@ -165,11 +165,11 @@ def to_json(report: VerificationReport) -> ReportJson:
             "seed": settings.seed,
             "runs": report.runs,
         },
-        "findings": [_finding_json(finding) for finding in verdict.findings] if verdict else [],
+        "findings": [finding_json(finding) for finding in verdict.findings] if verdict else [],
         "steps": [_step_json(step) for step in verdict.steps] if verdict else [],
         "vectors": _vectors_json(verdict),
         "same_arithmetic": _arithmetic_json(report.same_arithmetic),
-        "failure": _failure_json(report),
+        "failure": failure_json(report),
         "speed": _speed_json(report.measurement),
         "speed_note": report.speed_note,
     }
@@ -197,7 +197,9 @@ def _script_json(report: VerificationReport, *, original: bool) -> ScriptJson:
     }
 
 
-def _finding_json(finding: Finding) -> FindingJson:
+def finding_json(finding: Finding) -> FindingJson:
+    """``finding`` as plain values."""
+
     def plain(value: str | float | int | None) -> str | float | int | None:
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -244,7 +246,8 @@ def _arithmetic_json(verdict: Verdict | None) -> ArithmeticJson | None:
     return {"outcome": verdict.outcome.value, "reason": verdict.reason} if verdict else None
 
 
-def _failure_json(report: VerificationReport) -> FailureJson | None:
+def failure_json(report: VerificationReport) -> FailureJson | None:
+    """The failure of one of the scripts, the original's first; None when both ran."""
     failure = report.original_failure or report.rewritten_failure
     if failure is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,7 @@ from .flags import (
 if TYPE_CHECKING:
     from ...transforms.base import Transform
     from ..pipeline import Rewritten
+    from ..verified_rewrite import VerifiedRewrite
 
 
 def rewrite(
@@ -72,7 +73,7 @@ def rewrite(
         bool | None,
         typer.Option(
             "--verify/--no-verify",
-            help="Run both versions first; write nothing unless they train the same.",
+            help="Run both versions first; write only what trains the same, roll back the rest.",
         ),
     ] = None,
     python: Python = None,
@@ -91,6 +92,7 @@ def rewrite(
 
 
 def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str, ...]) -> int:
+    from ...transforms.base import Stage
     from ...transforms.registry import all_transforms
     from ..pipeline import rewrite_all
     from .catalogue import report_broken_transforms
@@ -103,17 +105,34 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     _note_what_cannot_run(transforms, options_in(folder))
     discovery = discover(paths)
     scripts = with_progress(discovery.scripts, "Rewriting")
-    rewritten = rewrite_all(scripts, transforms, lambda script: options_in(script.parent))
+
+    def rewrite_without(scripts: Iterable[Path], ignored: frozenset[str]) -> Rewritten:
+        def options(script: Path) -> Options:
+            wanted = options_in(script.parent)
+            return replace(wanted, ignore=wanted.ignore | ignored)
+
+        return rewrite_all(scripts, transforms, options)
+
+    rewritten = rewrite_without(scripts, frozenset())
     errors = (*discovery.errors, *rewritten.errors)
     for error in errors:
         print_error(error)
+    verified: tuple[VerifiedRewrite, ...] | None = None
     verdict = ExitCode.OK
     if settings.verify:
-        verdict = _verified(rewritten, settings, script_arguments)
-    written = not (settings.dry_run or settings.check or verdict)
+        from ..verified_rewrite import exit_code
+        from .verified import verify_and_roll_back, what_is_left
+
+        names = [transform.name for transform in transforms if transform.stage is not Stage.ADVICE]
+        verified = verify_and_roll_back(
+            rewritten, rewrite_without, names, settings, script_arguments
+        )
+        rewritten = what_is_left(rewritten, verified)
+        verdict = max(map(exit_code, verified), default=ExitCode.OK)
+    written = not (settings.dry_run or settings.check or (verdict and not rewritten.changed))
     if written:
         _write(rewritten, settings.output)
-    _report(rewritten, errors, settings, written)
+    _report(rewritten, errors, settings, written, verified)
     if errors:
         return ExitCode.USAGE
     return verdict or (ExitCode.FINDINGS if settings.check and rewritten.changed else ExitCode.OK)
@@ -151,25 +170,6 @@ def _note_what_cannot_run(transforms: Sequence[Transform], options: Options) -> 
         print_note(f"--gpus {options.gpus}: no transform for several GPUs is available yet")
 
 
-def _verified(
-    rewritten: Rewritten, settings: Settings, script_arguments: tuple[str, ...]
-) -> ExitCode:
-    """Run every script that would change against its original; the first verdict that forbids writing."""
-    from .verify import tell, verify_changes
-
-    final = {file.path: file for file in rewritten.files}
-    quiet = settings.dry_run or settings.format is Format.JSON
-    for result in rewritten.results:
-        files = [final[file.path] for file in result.files]
-        if not any(file.changed for file in files):
-            continue
-        report = verify_changes(result.entry, files, settings, script_arguments)
-        verdict = tell(report, as_json=False, stream=sys.stderr if quiet else sys.stdout)
-        if verdict is not ExitCode.OK:
-            return verdict
-    return ExitCode.OK
-
-
 def _write(rewritten: Rewritten, output: Path | None) -> None:
     from ..rewriting.losslessness import LossError, check_lossless
     from ..source import write_all
@@ -203,7 +203,11 @@ def _write(rewritten: Rewritten, output: Path | None) -> None:
 
 
 def _report(
-    rewritten: Rewritten, errors: Sequence[TorchoptError], settings: Settings, written: bool
+    rewritten: Rewritten,
+    errors: Sequence[TorchoptError],
+    settings: Settings,
+    written: bool,
+    verified: tuple[VerifiedRewrite, ...] | None,
 ) -> None:
     from ..rewrite_report import FileReport, to_diff, to_json, to_text
 
@@ -211,9 +215,14 @@ def _report(
         for error in file.errors:
             print_error(TorchoptError(f"{error.transform}: {error.message}", error.path))
     reports = [FileReport.of(file) for file in rewritten.files]
+    quiet = settings.dry_run or settings.format is Format.JSON
+    if verified is not None:
+        from .verified import tell
+
+        tell(verified, sys.stderr if quiet else sys.stdout)
     if settings.format is Format.JSON:
         reports += [FileReport.unreadable(error) for error in errors]
-        sys.stdout.write(to_json(reports))
+        sys.stdout.write(to_json(reports, verified))
         return
     if settings.dry_run:
         for file in rewritten.changed:

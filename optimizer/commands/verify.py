@@ -34,9 +34,9 @@ from .flags import (
 if TYPE_CHECKING:
     from ..execution.runner import ScriptVersion
     from ..rewrite_result import RewrittenFile
-    from ..verification import VerificationReport
+    from ..verification import VerificationReport, VerifySettings
 
-_WIDTH_OF_A_FILE = 120
+WIDTH_OF_A_FILE = 120
 
 
 def verify(
@@ -101,11 +101,12 @@ def verify_changes(
     Judged at the highest tier of the changes. Raises TorchoptError when there is nothing to compare.
     """
     from ..execution.runner import ScriptVersion
+    from ..verified_rewrite import changed_version, claimed_tier
 
     changed = [file for file in files if file.changed]
-    tier = max((change.tier for file in changed for change in file.changes), default=Tier.EXACT)
-    after = ScriptVersion(entry, {file.path: file.text for file in changed}, arguments)
-    return _compared(ScriptVersion(entry, args=arguments), after, tier, settings)
+    after = changed_version(entry, changed, arguments)
+    before = ScriptVersion(entry, args=arguments)
+    return _compared(before, after, claimed_tier(changed), settings)
 
 
 def tell(report: VerificationReport, as_json: bool, stream: TextIO) -> ExitCode:
@@ -120,7 +121,7 @@ def tell(report: VerificationReport, as_json: bool, stream: TextIO) -> ExitCode:
     else:
         from rich.console import Console
 
-        width = None if stream.isatty() else _WIDTH_OF_A_FILE
+        width = None if stream.isatty() else WIDTH_OF_A_FILE
         verification_report.render_text(report, Console(file=stream, width=width))
     return verification_report.exit_code(report)
 
@@ -172,8 +173,19 @@ def _compared(
 ) -> VerificationReport:
     from .. import verification
 
-    defaults = verification.VerifySettings(find_python(settings.python), Path.cwd())
-    wanted = verification.VerifySettings(
+    wanted = verify_settings(settings, tier)
+    with progress_bar() as show:
+        return verification.verify(
+            before, after, wanted, lambda p: show(p.done, p.total, p.description)
+        )
+
+
+def verify_settings(settings: Settings, tier: Tier | None = None) -> VerifySettings:
+    """How to verify what claims ``tier``, by the user's ``settings``."""
+    from ..verification import VerifySettings
+
+    defaults = VerifySettings(find_python(settings.python), Path.cwd())
+    return VerifySettings(
         python=defaults.python,
         cwd=defaults.cwd,
         tier=tier,
@@ -183,7 +195,3 @@ def _compared(
         pairs=settings.repeats or defaults.pairs,
         measure_speed=not settings.no_timing,
     )
-    with progress_bar() as show:
-        return verification.verify(
-            before, after, wanted, lambda p: show(p.done, p.total, p.description)
-        )

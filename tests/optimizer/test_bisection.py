@@ -10,7 +10,7 @@ from torchopt_cli.optimizer.bisection import Names, failing_set
 NAMES = tuple("abcdefghijklmnop")
 
 
-class Tests:
+class Trials:
     """Fails for every set that holds all of one of ``wrong``; keeps what it was asked."""
 
     def __init__(self, *wrong: str) -> None:
@@ -24,34 +24,34 @@ class Tests:
 
 @pytest.mark.parametrize("guilty", NAMES)
 def test_one_is_found_in_a_logarithmic_number_of_tests(guilty: str) -> None:
-    tests = Tests(guilty)
+    tests = Trials(guilty)
     assert failing_set(NAMES, tests) == (guilty,)
     assert len(tests.asked) <= math.log2(len(NAMES)) + 1
 
 
-@pytest.mark.parametrize("pair", itertools.combinations(NAMES[:6], 2))
+@pytest.mark.parametrize("pair", list(itertools.combinations(NAMES[:6], 2)))
 def test_two_that_are_only_wrong_together_are_found_in_order(pair: Names) -> None:
-    assert failing_set(NAMES[:6], Tests("".join(pair))) == pair
+    assert failing_set(NAMES[:6], Trials("".join(pair))) == pair
 
 
 def test_three_that_are_only_wrong_together() -> None:
-    tests = Tests("bgm")
+    tests = Trials("bgm")
     assert failing_set(NAMES, tests) == ("b", "g", "m")
     assert len(tests.asked) <= 3 * (math.log2(len(NAMES)) + 1)
 
 
 def test_of_several_the_one_that_is_applied_first_is_found() -> None:
-    assert failing_set(NAMES, Tests("k", "d", "ao")) == ("d",)
+    assert failing_set(NAMES, Trials("k", "d", "ao")) == ("d",)
 
 
 def test_the_only_one() -> None:
-    tests = Tests("a")
+    tests = Trials("a")
     assert failing_set(("a",), tests) == ("a",)
     assert tests.asked == []
 
 
 def test_all_together() -> None:
-    assert failing_set("abc", Tests("abc")) == ("a", "b", "c")
+    assert failing_set("abc", Trials("abc")) == ("a", "b", "c")
 
 
 def test_one_that_makes_good_what_another_breaks_is_not_blamed() -> None:
@@ -66,7 +66,7 @@ def test_one_that_makes_good_what_another_breaks_is_not_blamed() -> None:
 
 
 def test_asks_in_the_order_of_application() -> None:
-    tests = Tests("bgm")
+    tests = Trials("bgm")
     failing_set(NAMES, tests)
     assert all(list(names) == sorted(names) for names in tests.asked)
     assert () not in tests.asked

@@ -11,7 +11,7 @@ import pytest
 
 from torchopt_cli.optimizer import verification, verification_report
 from torchopt_cli.optimizer.cli import main
-from torchopt_cli.optimizer.errors import ExitCode, TorchoptError
+from torchopt_cli.optimizer.errors import ExitCode
 from torchopt_cli.optimizer.execution.observations import Status
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
@@ -162,59 +162,6 @@ def test_unreadable_input_is_one_line(
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(("bad.py:1:", "no.py: no such file"))
     assert engine.asked == []
-
-
-def test_rewrite_writes_what_was_verified(project: Project, header: str, engine: Engine) -> None:
-    folder = project({"train.py": "slow()\n"})
-    assert main(["rewrite", "train.py", "--verify", "--", "-v"]) == 0
-    assert (folder / "train.py").read_text() == header + "fast()\n"
-    ((original, rewritten, settings),) = engine.asked
-    assert original.args == rewritten.args == ("-v",)
-    assert settings.tier is Tier.EXACT
-
-
-@pytest.mark.parametrize(
-    "code", [ExitCode.NOT_EQUIVALENT, ExitCode.SCRIPT_FAILED, ExitCode.FINDINGS]
-)
-def test_rewrite_writes_nothing_unless_equivalent(
-    project: Project, header: str, engine: Engine, code: ExitCode
-) -> None:
-    folder = project({"train.py": "slow()\n", "other.py": "slow()\n"})
-    engine.code = code
-    assert main(["rewrite", "train.py", "other.py", "--verify"]) == code
-    assert (folder / "train.py").read_text() == header + "slow()\n"
-    assert (folder / "other.py").read_text() == header + "slow()\n"
-
-
-def test_rewrite_keeps_stdout_for_diff_and_json(
-    project: Project, engine: Engine, capsys: Capture
-) -> None:
-    project({"train.py": "slow()\n"})
-    assert main(["rewrite", "train.py", "--verify", "--dry-run"]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("--- a/train.py\n")
-    assert "it has failed" in err
-    assert main(["rewrite", "train.py", "--verify", "--format", "json"]) == 0
-    json.loads(capsys.readouterr().out)
-
-
-def test_rewrite_does_not_run_what_did_not_change(project: Project, engine: Engine) -> None:
-    project({"train.py": "fast()\n"})
-    assert main(["rewrite", "train.py", "--verify"]) == 0
-    assert engine.asked == []
-
-
-def test_what_cannot_be_compared_is_one_line(
-    project: Project, header: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nothing(*_: object) -> VerificationReport:
-        raise TorchoptError("nothing to compare", Path("train.py"))
-
-    monkeypatch.setattr(verification, "verify", nothing)
-    folder = project({"train.py": "slow()\n"})
-    assert main(["rewrite", "train.py", "--verify"]) == 2
-    assert capsys.readouterr() == ("", "train.py: nothing to compare\n")
-    assert (folder / "train.py").read_text() == header + "slow()\n"
 
 
 TRAINING = """
