@@ -255,8 +255,6 @@ def _callables(resolver: Resolver, values: Iterable[Value]) -> Iterator[_Root]:
         match value:
             case Function():
                 yield _body(value), value.module
-            case Display(ast.Lambda(body=body), owner):
-                yield [body], owner
             case Made(_, _, Class() as cls):
                 for name in ("__call__", "forward"):
                     for method in class_attribute(resolver, cls, name):

@@ -7,13 +7,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from .composition import call_arguments
 from .models import is_module_class
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
 from .trees import child_nodes
-from .values import Class, Function
+from .values import Class, External, Function, Made
 
 _LEXICAL = "_torchopt_lexical"
+_RUN_ARGUMENTS = frozenset(
+    {
+        "builtins.map",
+        "builtins.filter",
+        "builtins.sorted",
+        "builtins.min",
+        "builtins.max",
+        "functools.reduce",
+        "itertools.starmap",
+        "torch.utils.checkpoint.checkpoint",
+    }
+)
+"""Library functions that run the functions they are given."""
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -53,7 +67,7 @@ def reached_nodes(
 ) -> Iterator[Reached]:
     """Every node that runs when ``roots`` run, following calls to first-party functions, each function once.
 
-    Functions handed to ``.step(...)`` (closures) count as called. A model's ``forward`` is followed only when asked.
+    Functions handed to ``.step(...)`` (closures), to ``map`` and its like count as called. A model's ``forward`` is followed only when asked.
     """
     seen: set[FunctionNode | ast.Lambda] = set()
     pending: list[tuple[list[ast.AST], Module, bool]] = [(list(roots), module, True)]
@@ -88,12 +102,18 @@ def _called(
 ) -> Iterator[tuple[FunctionNode | ast.Lambda, Module]]:
     for callee in resolver.callees(call, module):
         yield callee.node, callee.module
+    pending: list[tuple[ast.expr, Module]] = []
+    for value in resolver.values(call.func, module):
+        if isinstance(value, Made) and value.maker == External("functools.partial"):
+            pending += [(argument, value.module) for argument in value.call.args[:1]]
+        elif isinstance(value, External) and value.name in _RUN_ARGUMENTS:
+            pending += [(argument, module) for argument in call_arguments(call)]
     if isinstance(call.func, ast.Attribute) and call.func.attr == "step":
-        for argument in [*call.args, *(k.value for k in call.keywords)]:
-            for value in resolver.values(argument, module):
-                node = getattr(value, "node", None)
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                    yield node, value.module  # type: ignore[union-attr]
+        pending += [(argument, module) for argument in call_arguments(call)]
+    for argument, owner in pending:
+        for value in resolver.values(argument, owner):
+            if isinstance(value, Function):
+                yield value.node, value.module
 
 
 def functions_run(resolver: Resolver, module: Module) -> frozenset[FunctionNode | ast.Lambda]:

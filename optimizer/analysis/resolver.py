@@ -185,6 +185,8 @@ class Resolver:
                 return self.values(node.value, module)
             case ast.Subscript():
                 return self._subscript(node, module)
+            case ast.Lambda():
+                return frozenset([Function(node, module)])
             case ast.Starred() | ast.Await():
                 return frozenset([Unknown("starred or awaited expression")])
             case _:

@@ -17,7 +17,7 @@ from .global_changes import Setter, global_setters
 from .reach import Reached
 from .resolver import Resolver
 from .syntax import Module
-from .values import Class, Display, Function, Made, Value
+from .values import Class, Function, Made, Value
 
 _SET_START_METHOD = frozenset(
     {
@@ -85,7 +85,7 @@ def _local_definition(value: Value) -> tuple[Fact, str] | None:
     if isinstance(value, Made) and isinstance(value.maker, Class):
         value = value.maker
     match value:
-        case Display(ast.Lambda() as node, module) | Function(ast.Lambda() as node, module):
+        case Function(ast.Lambda() as node, module):
             return Fact(module, node), "a lambda does not pickle"
         case Function(ast.FunctionDef() as node, module, False) | Class(node, module):
             if module.function(node) is None:

@@ -2187,3 +2187,61 @@ def test_evaluation_that_takes_gradients_by_hand(
     assert text.count("torch.autocast(") == 1
     messages = [skip.message for skip in result.files[0].skips]
     assert any("by hand" in message for message in messages), messages
+
+
+MEASURES = {
+    "lambda with a name": (
+        "measure = lambda out, x: torch.autograd.grad(out.sum(), x)[0]",
+        "measure(out, x)",
+    ),
+    "lambda in a dict": (
+        'tools = {"grad": lambda out, x: torch.autograd.grad(out.sum(), x)[0]}',
+        'tools["grad"](out, x)',
+    ),
+    "partial function": (
+        "def gradient(scale, out, x):\n"
+        "        return scale * torch.autograd.grad(out.sum(), x)[0]\n\n"
+        "    measure = functools.partial(gradient, 2.0)",
+        "measure(out, x)",
+    ),
+    "handed to map": (
+        "def total(values):\n        return sum(values)",
+        "total(map(lambda o: torch.autograd.grad(o, x, retain_graph=True)[0], out.sum(1)))",
+    ),
+}
+
+
+@pytest.mark.parametrize(("definition", "measured"), MEASURES.values(), ids=MEASURES)
+def test_evaluation_that_takes_gradients_in_another_function(
+    rewrite: Callable[..., RewriteResult], definition: str, measured: str
+) -> None:
+    code = f"""
+    import functools
+
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+    from data import train_set, test_set
+
+    loader = DataLoader(train_set, batch_size=16, shuffle=True)
+    test_loader = DataLoader(test_set, batch_size=16)
+    model = nn.Linear(8, 3).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    {definition}
+
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+    for x, y in test_loader:
+        x = x.cuda().requires_grad_()
+        out = model(x)
+        print({measured}.abs().mean().item())
+    """
+    result = rewrite(code, ["autocast", "no-grad"])
+    text = result.files[0].text
+    assert text.count("torch.autocast(") == 1
+    assert "no_grad" not in text
+    messages = [skip.message for skip in result.files[0].skips]
+    assert any("by hand" in message for message in messages), messages
