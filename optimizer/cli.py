@@ -13,6 +13,7 @@ import typer
 
 from .commands.catalogue import explain, rules
 from .commands.flags import Action
+from .commands.gate import gate
 from .commands.parsing import RawCommand
 from .commands.profile import profile
 from .commands.rewrite import rewrite
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": []},  # see `torchopt` below
 )
-for command in (rewrite, verify, profile, rules, explain):
+for command in (rewrite, verify, profile, gate, rules, explain):
     app.command(cls=RawCommand, context_settings={"help_option_names": ["-h", "--help"]})(command)
 
 

@@ -135,7 +135,19 @@ def load_settings(folder: Path) -> Settings:
     """``[tool.torchopt]`` of the nearest ``pyproject.toml`` that has one, from ``folder`` upwards.
 
     Raises :class:`TorchoptError` (path, line) for what is not TOML, an unknown key or a wrong
-    value.
+    value. The table of the gate in it is the gate's to read.
+    """
+    found = configuration_table(folder)
+    if found is None:
+        return Settings()
+    path, text, table = found
+    return _settings(path, text, {key: value for key, value in table.items() if key != "gate"})
+
+
+def configuration_table(folder: Path) -> tuple[Path, str, Mapping[str, object]] | None:
+    """The nearest ``pyproject.toml`` with a ``[tool.torchopt]``, from ``folder`` upwards: path, text, that table.
+
+    Raises :class:`TorchoptError` (path, line) for what is not TOML.
     """
     folder = folder.absolute()
     for parent in (folder, *folder.parents):
@@ -148,8 +160,8 @@ def load_settings(folder: Path) -> Settings:
             continue
         table = _table(path, text)
         if table is not None:
-            return _settings(path, text, table)
-    return Settings()
+            return path, text, table
+    return None
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -171,7 +183,7 @@ def _table(path: Path, text: str) -> Mapping[str, object] | None:
         raise TorchoptError(f"not valid TOML: {message}", path, line, column) from None
     table = document.get("tool", {}).get("torchopt")
     if not isinstance(table, dict | None):
-        raise TorchoptError("tool.torchopt is not a table", path, _line_of(text, "torchopt"))
+        raise TorchoptError("tool.torchopt is not a table", path, line_of(text, "torchopt"))
     return cast("dict[str, object] | None", table)
 
 
@@ -179,7 +191,7 @@ def _settings(path: Path, text: str, table: Mapping[str, object]) -> Settings:
     known = {_dashed(field.name) for field in fields(Settings)}
     values: dict[str, Any] = {}
     for key, value in table.items():
-        line, name = _line_of(text, key), key.replace("-", "_")
+        line, name = line_of(text, key), key.replace("-", "_")
         if _dashed(key) not in known:
             close = suggestion(_dashed(key), known)
             raise TorchoptError(f"unknown key {key!r} in [tool.torchopt]{close}", path, line)
@@ -203,7 +215,8 @@ def _relative_to(folder: Path, settings: Settings) -> Settings:
     return settings
 
 
-def _line_of(text: str, key: str) -> int | None:
+def line_of(text: str, key: str) -> int | None:
+    """The line (1-based) of a configuration's ``text`` that says ``key``, None where none is found."""
     lines = text.splitlines()
     headers = (i for i, row in enumerate(lines) if re.match(r"\s*\[\s*tool\.torchopt", row))
     header = next(headers, 0)
@@ -228,7 +241,7 @@ def _typed_number(key: str, value: object) -> object:
 
 def _parsed(key: str, value: object, place: str) -> Any:
     try:
-        return _PARSERS[key](value)
+        return parsers[key](value)
     except ValueError as error:
         raise TorchoptError(f"{place}: {error}") from None
 
@@ -281,7 +294,7 @@ def _version(value: object) -> Version:
     return int(match[1]), int(match[2])
 
 
-_PARSERS: Mapping[str, Callable[[object], object]] = {
+parsers: Mapping[str, Callable[[object], object]] = {
     "dry_run": _flag,
     "check": _flag,
     "output": lambda value: Path(_text(value)),
@@ -306,3 +319,4 @@ _PARSERS: Mapping[str, Callable[[object], object]] = {
     "trace": lambda value: Path(_text(value)),
     "nvtx": _flag,
 }
+"""What reads the value of each key: raises ValueError, which says why, for one that is none."""

@@ -282,7 +282,7 @@ def speedup(
     drawn = generator.integers(pairs, size=(pairs, RESAMPLES))
     columns = generator.integers(RESAMPLES, size=(pairs, RESAMPLES))
     low, high = np.quantile(ratios[drawn, columns].mean(axis=0), [0.025, 0.975])
-    widened = math.sqrt(pairs / (pairs - 1)) * _t(pairs - 1) / _Z
+    widened = math.sqrt(pairs / (pairs - 1)) * student_t(pairs - 1) / _Z
     return Speedup(
         math.exp(estimate),
         math.exp(estimate + min(float(low) - estimate, 0.0) * widened),
@@ -298,7 +298,8 @@ def _medians(seconds: Sequence[float], generator: np.random.Generator) -> NDArra
     return np.median(values[drawn], axis=1)
 
 
-def _t(degrees: int) -> float:
+def student_t(degrees: int) -> float:
+    """The 97.5 % point of Student's t."""
     return _T[degrees - 1] if degrees <= len(_T) else _Z * (1 + 1 / (2 * degrees))
 
 

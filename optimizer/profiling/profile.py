@@ -28,6 +28,7 @@ class ProfileSettings:
     """How to profile: ``steps`` are rounds per run, ``timeout_s`` seconds per run.
 
     ``trace`` is where to put a Chrome trace of the last rounds, ``nvtx`` marks phases for Nsight.
+    ``resident`` asks for the second run.
     """
 
     python: Path
@@ -37,6 +38,7 @@ class ProfileSettings:
     timeout_s: float = 600.0
     trace: Path | None = None
     nvtx: bool = False
+    resident: bool = True
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -57,7 +59,7 @@ class StepProfile:
 
     ``step_seconds`` is the median step, undisturbed; the ``phases`` were measured one by one, waiting for the device
     after each, so on a GPU they add up to more than a step whose parts overlap. ``resident_step_seconds`` is the median
-    step on a batch that is there already, None where that could not be run.
+    step on a batch that is there already, None where that was not or could not be run.
     """
 
     versions: Versions | None
@@ -104,8 +106,10 @@ def profile(
         if seen.rounds < settings.steps:
             fewer = replace(settings, steps=seen.rounds)
             seen = _checked(version, fewer, _run(version, fewer, Path(folder) / "again"))
-        told(1, 2, "a run on one batch that stays on the device")
-        resident = _resident(version, settings, seen.rounds, Path(folder) / "resident")
+        resident = None
+        if settings.resident:
+            told(1, 2, "a run on one batch that stays on the device")
+            resident = _resident(version, settings, seen.rounds, Path(folder) / "resident")
         assert seen.profile is not None
         if settings.trace is not None and seen.profile.trace_file is not None:
             shutil.copyfile(seen.folder / seen.profile.trace_file, settings.trace)

@@ -1,0 +1,130 @@
+"""Whether the gate catches what it is for, in a repository with a history, on the machine at hand.
+
+    python -m benchmarks.gate [--clean 10]
+
+Makes a small project under git and gates pull requests against its main branch on the CPU: one that only moves code
+about (again and again: it has to pass each time), one that makes the step about a tenth slower, one that changes the
+training; and a committed rewrite of which the original has moved on. Prints a table, and exits with 1 if any gate was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TRAIN = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def main():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    data = TensorDataset(torch.randn(16384, 256), torch.randint(10, (16384,)))
+    for epoch in range(10):
+        for x, y in DataLoader(data, batch_size=512, shuffle=True):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        print(f"epoch {epoch}: loss {loss.item():.4f}")
+
+
+if __name__ == "__main__":
+    main()
+"""
+STEP = "            loss = nn.functional.cross_entropy(model(x), y)\n"
+# A third of a step is its forward pass: a third of the batch, once more, makes it about a tenth longer.
+SLOW = STEP + "            with torch.no_grad():\n                model(x[: len(x) // 3])\n"
+TIDY = STEP.replace("loss = ", "output = model(x)\n            loss = ").replace(
+    "(model(x)", "(output"
+)
+WRONG = "momentum=0.9, weight_decay=0.01"
+FAST = TRAIN.replace("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=True)")
+PASSES, NOT_EQUIVALENT, NOT_FAST_ENOUGH = 0, 3, 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is gated: the working tree's ``files``, how, and the exit status that is right."""
+
+    name: str
+    files: dict[str, str]
+    arguments: tuple[str, ...]
+    expected: int
+
+
+AGAINST_MAIN = ("train.py", "--base", "main")
+CLEAN = Case("only moves code", {"train.py": TRAIN.replace(STEP, TIDY)}, AGAINST_MAIN, PASSES)
+CASES = (
+    Case("a tenth slower", {"train.py": TRAIN.replace(STEP, SLOW)}, AGAINST_MAIN, NOT_FAST_ENOUGH),
+    Case(
+        "another training",
+        {"train.py": TRAIN.replace("momentum=0.9", WRONG)},
+        AGAINST_MAIN,
+        NOT_EQUIVALENT,
+    ),
+    Case(
+        "a stale rewrite",
+        {"train.py": TRAIN.replace("lr=0.05", "lr=0.04"), "fast.py": FAST},
+        ("fast.py", "--original", "train.py", "--minimum-speedup", "0.95"),
+        NOT_EQUIVALENT,
+    ),
+)
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    command = ["git", *identity, "-C", str(folder), *arguments]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def gate(folder: Path, case: Case) -> tuple[int, str]:
+    """The exit status of one gate, and the line it printed about the script."""
+    git(folder, "checkout", "-q", "-B", "change", "main")
+    for name, text in case.files.items():
+        (folder / name).write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", case.name)
+    command = [sys.executable, "-m", "torchopt_cli.optimizer.cli", "gate", *case.arguments]
+    command += ["--device", "cpu", "--python", sys.executable]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, (done.stdout or done.stderr).splitlines()[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--clean", type=int, default=10, help="gates of the clean change")
+    options = parser.parse_args(arguments)
+    wrong = 0
+    print("| change | seconds | right | what the gate said |\n| --- | ---: | --- | --- |")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        git(folder, "init", "-q", "-b", "main")
+        (folder / "train.py").write_text(TRAIN)
+        git(folder, "add", "-A")
+        git(folder, "commit", "-qm", "train")
+        for case in (*CASES, *(CLEAN,) * options.clean):
+            started = time.monotonic()
+            status, told = gate(folder, case)
+            right = status == case.expected
+            wrong += not right
+            seconds = time.monotonic() - started
+            print(
+                f"| {case.name} | {seconds:.0f} | {'yes' if right else f'no: {status}'} | {told} |",
+                flush=True,
+            )
+    print(f"\n{wrong} of {options.clean + len(CASES)} gates were wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""``torchopt gate``: fails a build when a rewrite no longer trains the same, or is not fast enough."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..environment import find_python
+from ..errors import TorchoptError
+from ..terminal import display_path, progress_bar
+from .flags import Action, Python, TierName
+
+
+def gate(
+    scripts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SCRIPT]...",
+            help="The scripts to gate (default: those of [tool.torchopt.gate]).",
+        ),
+    ] = None,
+    original: Annotated[
+        str | None,
+        typer.Option("--original", metavar="FILE", help="What the one SCRIPT is a rewrite of."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option("--base", metavar="REF", help="Compare with the same scripts in this commit."),
+    ] = None,
+    minimum_speedup: Annotated[
+        str | None,
+        typer.Option(
+            "--minimum-speedup",
+            metavar="FACTOR",
+            help="What the lower end of the speedup has to reach (default: 1, against a commit 0.95).",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="auto|cuda|cpu", help="Where to gate."),
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option("--steps", metavar="N", help="Optimizer steps to compare.")
+    ] = None,
+    repeats: Annotated[
+        str | None,
+        typer.Option("--repeats", metavar="N", help="The most timed runs of each version."),
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option("--seed", metavar="N", help="Seed of the runs.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
+    ] = None,
+    tier: TierName = None,
+    python: Python = None,
+    junit: Annotated[
+        str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML here.")
+    ] = None,
+    summary: Annotated[
+        str | None,
+        typer.Option(
+            "--summary",
+            metavar="FILE",
+            help="Write a markdown summary here (on GitHub it also goes to the job's summary).",
+        ),
+    ] = None,
+) -> Action:
+    """Fail when a script does not train the same as before, or is not fast enough.
+
+    Compares a committed rewrite with its original, or the scripts of a working tree with those of a commit.
+    Every option is also a key of [tool.torchopt.gate] in pyproject.toml. What follows -- is passed to the scripts.
+    """
+    said: dict[str, object] = dict(base=base, minimum_speedup=minimum_speedup, device=device)
+    said |= dict(steps=steps, repeats=repeats, seed=seed, timeout=timeout, tier=tier)
+    said |= dict(python=python, junit=junit, summary=summary)
+    named = [Path(script) for script in scripts or ()]
+    compared = Path(original) if original else None
+    return lambda arguments: _gate(named, compared, said, arguments)
+
+
+def _gate(
+    named: list[Path],
+    original: Path | None,
+    said: dict[str, object],
+    arguments: tuple[str, ...],
+) -> int:
+    from ..gate import reports
+    from ..gate.jobs import jobs_of, judge_all, visible_gpus
+    from ..gate.judge import MOST_PAIRS, Limits
+    from ..gate.settings import Device, GatedScript, from_flags, load_gate_settings
+
+    flags = from_flags(said)
+    if original is not None and len(named) != 1:
+        raise TorchoptError("--original: takes one SCRIPT, which is its rewrite")
+    folder = named[0].parent if named else Path.cwd()
+    settings = flags.over(load_gate_settings(folder))
+    if named:
+        configured = {one.script.resolve(): one for one in settings.scripts or ()}
+        chosen = [configured.get(p.resolve(), GatedScript(p)) for p in named]
+        if original is not None:
+            chosen = [replace(chosen[0], original=original)]
+        settings = replace(settings, scripts=tuple(chosen))
+    interpreter = find_python(settings.python)
+    wanted = settings.device is not Device.CPU
+    gpus = visible_gpus(interpreter) if wanted else ()
+    jobs = jobs_of(settings, gpus, folder, arguments)
+    limits = Limits(
+        python=interpreter,
+        cwd=Path.cwd(),
+        seed=settings.seed or 0,
+        timeout_s=settings.timeout or 600.0,
+        pairs=settings.repeats or MOST_PAIRS,
+    )
+    with progress_bar() as show:
+        done = judge_all(jobs, limits, gpus, lambda n, what: show(n, len(jobs), what))
+    sys.stdout.write(reports.to_text(done))
+    for path, text in (
+        (settings.junit, reports.to_junit(done)),
+        (settings.summary, reports.to_markdown(done)),
+    ):
+        if path is not None:
+            _write(path, text)
+    github = os.environ.get("GITHUB_STEP_SUMMARY")
+    if github:
+        with open(github, "a", encoding="utf-8") as file:
+            file.write(reports.to_markdown(done))
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        sys.stdout.write(reports.to_annotations(done, Path.cwd()))
+    return reports.exit_code(done)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        told = f"cannot be written: {error.strerror}"
+        raise TorchoptError(told, Path(display_path(path))) from None

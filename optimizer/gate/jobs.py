@@ -1,0 +1,139 @@
+"""From settings to jobs, and jobs over the devices there are: one at a time on the CPU, one per GPU otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import TorchoptError
+from ..execution.runner import ScriptVersion
+from ..script_versions import beside
+from ..source import SourceFile, parse
+from .base import Base, read_base
+from .judge import Job, Judgement, Limits, judge
+from .settings import Device, GatedScript, GateSettings
+
+DEFAULT_STEPS = 20
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_COUNT = "import json, torch; print(json.dumps(torch.cuda.device_count()))"
+_MENTIONS_CUDA = re.compile(rb"\bcuda\b|\bnccl\b")
+
+
+def visible_gpus(python: Path) -> tuple[str, ...]:
+    """The GPUs that ``python`` sees, as values of ``CUDA_VISIBLE_DEVICES``.
+
+    Raises TorchoptError when torch cannot be imported there.
+    """
+    try:
+        done = subprocess.run(
+            [str(python), "-c", _COUNT], capture_output=True, check=True, timeout=120
+        )
+        count = int(json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        raise TorchoptError(f"--python: torch cannot be imported by {python}") from None
+    named = [name.strip() for name in os.environ.get(_VISIBLE, "").split(",") if name.strip()]
+    return tuple(named[:count]) if len(named) >= count else tuple(map(str, range(count)))
+
+
+def jobs_of(
+    settings: GateSettings, gpus: Sequence[str], folder: Path, arguments: tuple[str, ...]
+) -> list[Job]:
+    """The comparisons that ``settings`` ask for.
+
+    ``arguments`` go to scripts that bring none of their own. Raises TorchoptError where there is nothing to compare
+    with, or no GPU although one is asked for.
+    """
+    scripts = settings.scripts or ()
+    if not scripts:
+        raise TorchoptError("nothing to gate: name scripts, or say which in [tool.torchopt.gate]")
+    base = None
+    if any(one.original is None for one in scripts):
+        if settings.base is None:
+            told = "nothing to compare with: name its original (--original), or a commit (--base)"
+            raise TorchoptError(told, next(s.script for s in scripts if s.original is None))
+        base = read_base(settings.base, folder)
+    return [_job(one, settings, gpus, base, arguments) for one in scripts]
+
+
+def _job(
+    one: GatedScript,
+    settings: GateSettings,
+    gpus: Sequence[str],
+    base: Base | None,
+    arguments: tuple[str, ...],
+) -> Job:
+    script = Path(os.path.abspath(one.script))
+    args = arguments if one.args is None else one.args
+    parse(SourceFile.read(script))
+    if one.original is not None:
+        original = Path(os.path.abspath(one.original))
+        parse(SourceFile.read(original))
+        before, after = ScriptVersion(original, args=args), beside(original, script, args)
+        name = f"{_shown(script)} against {_shown(original)}"
+    else:
+        assert base is not None
+        before, after = base.version_of(script, args), ScriptVersion(script, args=args)
+        name = f"{_shown(script)} against {base.name}"
+    emulated = _emulated(settings, gpus, after)
+    return Job(
+        name=name,
+        before=before,
+        after=after,
+        tier=settings.tier,
+        minimum=settings.minimum_for(one),
+        expected=1.0 if one.original is None else None,
+        steps=one.steps or settings.steps or DEFAULT_STEPS,
+        env={_VISIBLE: ""} if settings.device is Device.CPU else {},
+        emulated=emulated,
+    )
+
+
+def _emulated(settings: GateSettings, gpus: Sequence[str], version: ScriptVersion) -> bool:
+    """Whether CUDA has to be emulated: a GPU is wanted, and there is none."""
+    if gpus or settings.device is Device.CPU:
+        return False
+    if settings.device is Device.CUDA:
+        return True
+    project = version.entry.parent.rglob("*.py")
+    texts = [path.read_bytes() for path in [version.entry, *project] if path.is_file()]
+    return any(_MENTIONS_CUDA.search(text) for text in texts)
+
+
+def _shown(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def judge_all(
+    jobs: Sequence[Job],
+    limits: Limits,
+    gpus: Sequence[str],
+    progress: Callable[[int, str], None],
+) -> list[Judgement]:
+    """Judge ``jobs``, in their order; ``progress`` is told how many are done, and what runs.
+
+    With several GPUs as many jobs run at a time, each on a device of its own.
+    """
+    free: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
+    for gpu in gpus or ("",):
+        free.put({_VISIBLE: gpu} if gpus else {})
+    done: list[Job] = []
+
+    def work(job: Job) -> Judgement:
+        place = free.get()
+        try:
+            placed = replace(job, env={**place, **job.env})
+            return judge(placed, limits, lambda what: progress(len(done), f"{job.name}: {what}"))
+        finally:
+            done.append(job)
+            free.put(place)
+
+    with ThreadPoolExecutor(max_workers=max(1, len(gpus))) as pool:
+        return list(pool.map(work, jobs))

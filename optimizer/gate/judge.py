@@ -1,0 +1,282 @@
+"""Gate one script: equivalent first, then fast enough, and if not, what got slower."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from ..comparison.verdict import Outcome
+from ..errors import ExitCode, TorchoptError
+from ..execution.observations import Status
+from ..execution.profile_record import Phase
+from ..execution.runner import Mode, RunSettings, ScriptVersion, run
+from ..measurement import Measurement, Speedup, TimedRun, TooShort, compare_speeds
+from ..options import Tier
+from ..profiling.profile import ProfileSettings, ScriptFailed, StepProfile, profile
+from ..verification import VerificationReport, VerifySettings, verify
+from .precision import FIRST_PAIRS, log_ratios, pairs_needed
+
+TIMED_SECONDS = 10.0
+MOST_TIMED_ROUNDS = 200
+MOST_PAIRS = 24
+
+
+class Gated(str, Enum):
+    """What became of one script."""
+
+    PASSED = "passed"
+    NOT_EQUIVALENT = "not equivalent"
+    TOO_SLOW = "not fast enough"
+    INCONCLUSIVE = "inconclusive"
+    ORIGINAL_FAILED = "original failed"
+    ERROR = "could not be gated"
+
+
+EXIT_CODES = {
+    Gated.PASSED: ExitCode.OK,
+    Gated.NOT_EQUIVALENT: ExitCode.NOT_EQUIVALENT,
+    Gated.TOO_SLOW: ExitCode.NOT_FAST_ENOUGH,
+    Gated.INCONCLUSIVE: ExitCode.FINDINGS,
+    Gated.ORIGINAL_FAILED: ExitCode.SCRIPT_FAILED,
+    Gated.ERROR: ExitCode.USAGE,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One comparison to make. ``name`` is what to call it; ``before`` is the original, or the script in the base.
+
+    ``expected`` is the speedup of a change that is in order, None where any is: 1 against a base commit.
+    ``emulated`` asks for CUDA to be emulated, in which case no speed is measured. ``env`` is for the script's runs.
+    """
+
+    name: str
+    before: ScriptVersion
+    after: ScriptVersion
+    tier: Tier | None
+    minimum: float
+    expected: float | None
+    steps: int
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    emulated: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What holds for all jobs: the interpreter, where scripts are started, seed, seconds per run, pairs of runs."""
+
+    python: Path
+    cwd: Path
+    seed: int = 0
+    timeout_s: float = 600.0
+    pairs: int = MOST_PAIRS
+
+
+@dataclass(frozen=True)
+class PhaseChange:
+    """Mean seconds per step that a phase takes in both versions."""
+
+    phase: Phase
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one job came to. ``reason`` is one line.
+
+    ``measurement`` is None when no speed was measured, and ``speed_note`` then says why. ``phases`` are those of a
+    script that was too slow, the one that lost most first. ``details`` is the traceback of a script that failed.
+    """
+
+    job: Job
+    gated: Gated
+    reason: str
+    report: VerificationReport | None = None
+    measurement: Measurement | None = None
+    speed_note: str | None = None
+    phases: tuple[PhaseChange, ...] = ()
+    details: str | None = None
+
+    @property
+    def speedup(self) -> Speedup | None:
+        return self.measurement.speedup if self.measurement else None
+
+
+def judge(job: Job, limits: Limits, progress: Callable[[str], None]) -> Judgement:
+    """Run both versions of ``job`` as often as needed; ``progress`` is told what runs. Never raises TorchoptError."""
+    try:
+        return _Judge(job, limits, progress).judgement()
+    except TorchoptError as error:
+        return Judgement(job, Gated.ERROR, str(error))
+
+
+class _Judge:
+    def __init__(self, job: Job, limits: Limits, progress: Callable[[str], None]) -> None:
+        self._job, self._limits, self._progress = job, limits, progress
+
+    def judgement(self) -> Judgement:
+        report = verify(
+            self._job.before,
+            self._job.after,
+            self._verify_settings(),
+            lambda p: self._progress(p.description),
+        )
+        unequal = self._unequal(report)
+        if unequal is not None:
+            return unequal
+        if self._job.emulated:
+            note = "speed was not gated: there is no GPU, CUDA was emulated"
+            return Judgement(self._job, Gated.PASSED, _reason(report), report, speed_note=note)
+        with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as folder:
+            try:
+                measurement = self._measure(report, Path(folder))
+            except TooShort as error:
+                told = f"speed could not be measured: {error}"
+                return Judgement(self._job, Gated.ERROR, told, report, speed_note=told)
+            except _Failed as failed:
+                return Judgement(
+                    self._job, failed.gated, failed.told, report, details=failed.details
+                )
+        return self._by_speed(report, measurement)
+
+    def _verify_settings(self) -> VerifySettings:
+        return VerifySettings(
+            python=self._limits.python,
+            cwd=self._limits.cwd,
+            tier=self._job.tier,
+            steps=self._job.steps,
+            seed=self._limits.seed,
+            timeout_s=self._limits.timeout_s,
+            measure_speed=False,
+            env=self._job.env,
+        )
+
+    def _unequal(self, report: VerificationReport) -> Judgement | None:
+        verdict = report.verdict
+        if verdict is None:
+            failure = report.original_failure
+            details = failure.details if failure else None
+            last = (
+                details.strip().splitlines()[-1] if details and details.strip() else "no traceback"
+            )
+            told = f"the original fails by itself: {last}"
+            return Judgement(self._job, Gated.ORIGINAL_FAILED, told, report, details=details)
+        gated = {
+            Outcome.NOT_EQUIVALENT: Gated.NOT_EQUIVALENT,
+            Outcome.INCONCLUSIVE: Gated.INCONCLUSIVE,
+        }.get(verdict.outcome)
+        if gated is None:
+            return None
+        details = report.rewritten_failure.details if report.rewritten_failure else None
+        note = "speed was not measured"
+        return Judgement(self._job, gated, verdict.reason, report, speed_note=note, details=details)
+
+    # -- speed
+
+    def _measure(self, report: VerificationReport, folder: Path) -> Measurement:
+        rounds = self._rounds(folder)
+        before: list[TimedRun] = []
+        after: list[TimedRun] = []
+        pairs = FIRST_PAIRS
+        while len(before) < pairs:
+            turns = [(self._job.before, before), (self._job.after, after)]
+            for version, runs in turns if len(before) % 2 == 0 else reversed(turns):
+                which = "original" if version is self._job.before else "rewritten"
+                self._progress(f"{which}, timed, {len(runs) + 1} of {pairs}")
+                runs.append(self._timed(version, rounds, folder))
+            if len(before) == FIRST_PAIRS:
+                ratios = log_ratios(before, after)
+                needed = pairs_needed(ratios, self._job.minimum, self._job.expected)
+                pairs = min(max(needed, FIRST_PAIRS), max(self._limits.pairs, FIRST_PAIRS))
+        return compare_speeds(before, after)
+
+    def _rounds(self, folder: Path) -> int:
+        """How many rounds take about :data:`TIMED_SECONDS`, by a first run that nobody counts."""
+        self._progress("original, for its pace")
+        seen = self._timed(self._job.before, self._job.steps, folder)
+        pace = statistics.median(seen.timing.round_seconds or (TIMED_SECONDS,))
+        wanted = math.ceil(TIMED_SECONDS / pace) if pace else MOST_TIMED_ROUNDS
+        return max(self._job.steps, min(wanted, MOST_TIMED_ROUNDS))
+
+    def _timed(self, version: ScriptVersion, rounds: int, folder: Path) -> TimedRun:
+        settings = RunSettings(
+            python=self._limits.python,
+            cwd=self._limits.cwd,
+            steps=rounds,
+            seed=self._limits.seed,
+            mode=Mode.TIME,
+            timeout_s=self._limits.timeout_s,
+            env=self._job.env,
+            block_steps=max(1, rounds // 20),
+            cache=folder / "compiled",
+        )
+        with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
+            seen = run(version, settings, Path(place) / "run")
+        if seen.status in (Status.FAILED, Status.KILLED):
+            original = version is self._job.before
+            raise _Failed(original, seen.traceback or "\n".join(seen.stderr.splitlines()[-20:]))
+        return TimedRun(seen.timing, seen.memory.device, seen.memory.host)
+
+    def _by_speed(self, report: VerificationReport, measurement: Measurement) -> Judgement:
+        speedup, minimum = measurement.speedup, self._job.minimum
+        if speedup.low >= minimum:
+            return Judgement(self._job, Gated.PASSED, _reason(report), report, measurement)
+        phases = self._phases()
+        told = f"{speedup} does not reach {minimum:.2f}x"
+        if speedup.high >= minimum:
+            told = f"{speedup} is too noisy to tell whether it reaches {minimum:.2f}x"
+        if phases and phases[0].after > phases[0].before:
+            told += f"; most of what is lost is in {phase_words(phases[0])}"
+        return Judgement(self._job, Gated.TOO_SLOW, told, report, measurement, phases=phases)
+
+    def _phases(self) -> tuple[PhaseChange, ...]:
+        """The phases of both versions, profiled one after the other; none where they cannot be."""
+        found: list[StepProfile] = []
+        for version, which in ((self._job.before, "original"), (self._job.after, "rewritten")):
+            self._progress(f"{which}, profiled")
+            settings = ProfileSettings(
+                python=self._limits.python,
+                cwd=self._limits.cwd,
+                steps=max(self._job.steps, 50),
+                seed=self._limits.seed,
+                timeout_s=self._limits.timeout_s,
+                env=self._job.env,
+                resident=False,
+            )
+            try:
+                found.append(profile(version, settings))
+            except (TorchoptError, ScriptFailed):
+                return ()
+        changes = [PhaseChange(p, *(one.seconds(p) for one in found)) for p in Phase]
+        changes = [change for change in changes if change.before or change.after]
+        return tuple(sorted(changes, key=lambda change: change.before - change.after))
+
+
+def phase_words(change: PhaseChange) -> str:
+    """``data: 1.2 ms -> 3.4 ms per step``."""
+    before, after = (f"{seconds * 1e3:.3g} ms" for seconds in (change.before, change.after))
+    return f"{change.phase.value}: {before} -> {after} per step"
+
+
+class _Failed(Exception):
+    """A version failed when it was timed, though not under observation."""
+
+    def __init__(self, original: bool, details: str) -> None:
+        super().__init__(details)
+        self.details = details
+        self.gated = Gated.ORIGINAL_FAILED if original else Gated.NOT_EQUIVALENT
+        last = details.strip().splitlines()[-1:] or ["no traceback"]
+        self.told = (
+            f"the {'original' if original else 'rewritten script'} fails when timed: {last[0]}"
+        )
+
+
+def _reason(report: VerificationReport) -> str:
+    assert report.verdict is not None
+    return report.verdict.reason

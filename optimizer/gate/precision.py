@@ -1,0 +1,43 @@
+"""How often to measure: two stages, so that the interval is as narrow as the gate needs on the machine it runs on.
+
+The first few pairs of runs show how much a speedup varies from pair to pair; from that follows how many pairs are needed
+for an interval of a wanted width (Stein, "A two-sample test for a linear hypothesis whose power is independent of the
+variance", Annals of Mathematical Statistics 16, 1945). How many are needed depends on the spread and not on the speedup,
+so stopping there does not favour a result.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from ..measurement import TimedRun, read_run, student_t
+
+FIRST_PAIRS = 4
+SMALLEST_MARGIN = 0.02
+"""On the logarithm of the speedup: nothing closer to the minimum than two percent is told apart from it."""
+_SHARE_OF_MARGIN = 1 / 2.4
+"""With this part of the margin for half of its width, an interval reaches across the minimum in one gate of a thousand:
+the standard error is then that half over 2.2, and what is left of the margin, 1 - 1 / 2.4, is 3.1 standard errors."""
+
+
+def log_ratios(original: Sequence[TimedRun], rewritten: Sequence[TimedRun]) -> list[float]:
+    """The logarithm of the speedup of each pair of runs."""
+    return [
+        math.log(read_run(a.timing).median_seconds / read_run(b.timing).median_seconds)
+        for a, b in zip(original, rewritten, strict=True)
+    ]
+
+
+def pairs_needed(ratios: Sequence[float], minimum: float, expected: float | None) -> int:
+    """How many pairs in all show whether the speedup reaches ``minimum``, by the ``ratios`` of the first ones.
+
+    ``expected`` is the speedup that is to be told from the minimum, None for what the first pairs show.
+    """
+    shown = statistics.fmean(ratios) if expected is None else math.log(expected)
+    margin = max(abs(shown - math.log(minimum)), SMALLEST_MARGIN)
+    half_width = margin * _SHARE_OF_MARGIN
+    spread = statistics.stdev(ratios)
+    wanted = (student_t(len(ratios) - 1) * spread / half_width) ** 2
+    return max(len(ratios), math.ceil(wanted))

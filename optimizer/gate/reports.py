@@ -1,0 +1,132 @@
+"""Tell what a gate came to: text, a markdown summary, JUnit XML, and annotations on a pull request."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import ExitCode
+from .judge import EXIT_CODES, Gated, Judgement, phase_words
+
+_ORDER = (
+    ExitCode.NOT_EQUIVALENT,
+    ExitCode.NOT_FAST_ENOUGH,
+    ExitCode.SCRIPT_FAILED,
+    ExitCode.USAGE,
+    ExitCode.FINDINGS,
+)
+_MARKS = {Gated.PASSED: "✅"}
+
+
+def exit_code(judgements: Sequence[Judgement]) -> ExitCode:
+    """The gravest of all: not equivalent, then not fast enough, failed by itself, not gated, inconclusive."""
+    found = {EXIT_CODES[one.gated] for one in judgements}
+    return next((code for code in _ORDER if code in found), ExitCode.OK)
+
+
+def to_text(judgements: Sequence[Judgement]) -> str:
+    """A line for each script, and below it what got slower, or the traceback."""
+    lines: list[str] = []
+    for one in judgements:
+        lines.append(f"{one.job.name}: {one.gated.value}: {one.reason}{_and_speed(one)}")
+        lines += [f"    {phase_words(change)}" for change in one.phases]
+        lines += [f"    {line}" for line in (one.details or "").strip().splitlines()]
+    failed = sum(one.gated is not Gated.PASSED for one in judgements)
+    verdict = f"{failed} of {len(judgements)} did not pass" if failed else "the gate passes"
+    return "\n".join([*lines, verdict]) + "\n"
+
+
+def _and_speed(one: Judgement) -> str:
+    if one.gated is Gated.PASSED and one.speedup:
+        return f"; {one.speedup}, at least {one.job.minimum:.2f}x wanted"
+    return f"; {one.speed_note}" if one.speed_note and one.speed_note != one.reason else ""
+
+
+def to_markdown(judgements: Sequence[Judgement]) -> str:
+    """A table for a job summary or a comment."""
+    rows = [
+        "### torchopt gate",
+        "",
+        "| | script | equivalence | speedup | wanted |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for one in judgements:
+        speed = str(one.speedup) if one.speedup else one.speed_note or "not measured"
+        cells = [_MARKS.get(one.gated, "❌"), one.job.name, _equivalence(one), speed]
+        cells.append(f"{one.job.minimum:.2f}x")
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    for one in judgements:
+        if one.gated is not Gated.PASSED:
+            rows += ["", f"**{one.job.name}**: {one.gated.value}: {one.reason}"]
+        if one.phases:
+            rows += ["", "| phase | before | after |", "| --- | ---: | ---: |"]
+            rows += [
+                f"| {c.phase.value} | {c.before * 1e3:.3g} ms | {c.after * 1e3:.3g} ms |"
+                for c in one.phases
+            ]
+        if one.details:
+            rows += ["", "```", one.details.strip(), "```"]
+    return "\n".join(rows) + "\n"
+
+
+def _equivalence(one: Judgement) -> str:
+    verdict = one.report.verdict if one.report else None
+    if verdict is None:
+        return one.gated.value
+    emulated = ", CUDA emulated" if one.job.emulated else ""
+    return f"{verdict.outcome.value} ({verdict.tier.label}{emulated})"
+
+
+def to_junit(judgements: Sequence[Judgement]) -> str:
+    """JUnit XML as CI services read it: a test of equivalence and one of speed for each script."""
+    suite = ElementTree.Element("testsuite", name="torchopt gate")
+    for one in judgements:
+        equivalence = ElementTree.SubElement(
+            suite, "testcase", classname=one.job.name, name="equivalence"
+        )
+        speed = ElementTree.SubElement(suite, "testcase", classname=one.job.name, name="speed")
+        _fill(one, equivalence, speed)
+    cases = list(suite)
+    for kind in ("failure", "error", "skipped"):
+        count = sum(case.find(kind) is not None for case in cases)
+        suite.set({"failure": "failures", "error": "errors"}.get(kind, kind), str(count))
+    suite.set("tests", str(len(cases)))
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suites, "unicode") + "\n"
+    )
+
+
+def _fill(one: Judgement, equivalence: ElementTree.Element, speed: ElementTree.Element) -> None:
+    def put(case: ElementTree.Element, tag: str, message: str) -> None:
+        ElementTree.SubElement(case, tag, message=message).text = one.details or message
+
+    if one.gated is Gated.TOO_SLOW:
+        put(speed, "failure", one.reason)
+        return
+    if one.gated is Gated.PASSED:
+        if one.measurement is None:
+            put(speed, "skipped", one.speed_note or "not measured")
+        return
+    timed = one.gated is Gated.ERROR and one.report is not None
+    wrong = one.gated in (Gated.NOT_EQUIVALENT, Gated.INCONCLUSIVE)
+    put(speed if timed else equivalence, "failure" if wrong else "error", one.reason)
+    if not timed:
+        put(speed, "skipped", "not measured")
+
+
+def to_annotations(judgements: Sequence[Judgement], root: Path) -> str:
+    """Workflow commands by which GitHub shows what did not pass at the file."""
+    lines: list[str] = []
+    for one in judgements:
+        if one.gated is Gated.PASSED:
+            continue
+        entry = one.job.after.entry
+        path = entry.relative_to(root) if entry.is_relative_to(root) else entry
+        # https://docs.github.com/actions/reference/workflow-commands-for-github-actions
+        told = one.reason.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+        lines.append(f"::error file={path},title=torchopt gate ({one.gated.value})::{told}\n")
+    return "".join(lines)

@@ -1,0 +1,56 @@
+"""That two-stage sampling gives the interval it promises, by simulation with fixed seeds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from torchopt_cli.optimizer.execution.observations import Timing
+from torchopt_cli.optimizer.gate.precision import FIRST_PAIRS, log_ratios, pairs_needed
+from torchopt_cli.optimizer.measurement import TimedRun, student_t
+
+
+def timed(seconds: float) -> TimedRun:
+    return TimedRun(Timing(9.0, 1.0, 0.5, (seconds,) * 10, (0.0,) * 10))
+
+
+def test_ratios_are_of_pairs() -> None:
+    ratios = log_ratios([timed(2.0), timed(3.0)], [timed(1.0), timed(4.0)])
+    assert ratios == [pytest.approx(math.log(2.0)), pytest.approx(math.log(0.75))]
+
+
+def test_runs_that_agree_need_no_more() -> None:
+    assert pairs_needed([0.01, 0.011, 0.009, 0.01], 0.95, 1.0) == FIRST_PAIRS
+
+
+def test_more_are_needed_the_noisier_and_the_closer_to_the_minimum() -> None:
+    noisy = [0.05, -0.05, 0.04, -0.04]
+    needed = pairs_needed(noisy, 0.95, 1.0)
+    assert needed > 20
+    assert pairs_needed([2 * ratio for ratio in noisy], 0.95, 1.0) > 3 * needed
+    assert pairs_needed(noisy, 0.8, 1.0) < needed
+    assert pairs_needed([math.log(2.0) + r for r in noisy], 1.2, None) < needed
+    at_the_minimum = pairs_needed([math.log(1.2) + r for r in noisy], 1.2, None)
+    assert needed < at_the_minimum < 10_000
+
+
+@pytest.mark.parametrize("spread", [0.005, 0.02, 0.05])
+def test_a_clean_change_passes_and_a_slow_one_does_not(spread: float) -> None:
+    """Against a minimum of 0.95: in 2000 simulated gates of either kind."""
+    generator = np.random.default_rng(0)
+
+    def passes(speedup: float) -> float:
+        passed = 0
+        for _ in range(2000):
+            first = generator.normal(math.log(speedup), spread, FIRST_PAIRS)
+            needed = pairs_needed(list(first), 0.95, 1.0)
+            rest = generator.normal(math.log(speedup), spread, needed - FIRST_PAIRS)
+            ratios = np.concatenate([first, rest])
+            half = student_t(needed - 1) * ratios.std(ddof=1) / math.sqrt(needed)
+            passed += float(ratios.mean()) - half >= math.log(0.95)
+        return passed / 2000
+
+    assert passes(1.0) > 0.98
+    assert passes(1 / 1.1) <= 0.002
