@@ -90,8 +90,7 @@ def _gate(
     said: dict[str, object],
     arguments: tuple[str, ...],
 ) -> int:
-    from ..gate import reports
-    from ..gate.jobs import jobs_of, judge_all, visible_gpus
+    from ..gate import jobs, reports
     from ..gate.judge import MOST_PAIRS, Limits
     from ..gate.settings import Device, GatedScript, from_flags, load_gate_settings
 
@@ -108,8 +107,8 @@ def _gate(
         settings = replace(settings, scripts=tuple(chosen))
     interpreter = find_python(settings.python)
     wanted = settings.device is not Device.CPU
-    gpus = visible_gpus(interpreter) if wanted else ()
-    jobs = jobs_of(settings, gpus, folder, arguments)
+    gpus = jobs.visible_gpus(interpreter) if wanted else ()
+    asked = jobs.jobs_of(settings, gpus, folder, arguments)
     limits = Limits(
         python=interpreter,
         cwd=Path.cwd(),
@@ -118,7 +117,7 @@ def _gate(
         pairs=settings.repeats or MOST_PAIRS,
     )
     with progress_bar() as show:
-        done = judge_all(jobs, limits, gpus, lambda n, what: show(n, len(jobs), what))
+        done = jobs.judge_all(asked, limits, gpus, lambda n, what: show(n, len(asked), what))
     sys.stdout.write(reports.to_text(done))
     for path, text in (
         (settings.junit, reports.to_junit(done)),
