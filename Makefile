@@ -42,8 +42,9 @@ build: $(READY) ## the wheel and the source distribution
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 
-docs: $(READY) ## write docs/transforms again from the transforms
+docs: $(READY) ## write docs/transforms and the JSON schema again from the code
 	$(BIN)/python -m torchopt_cli.optimizer.documentation docs/transforms
+	$(BIN)/python -m torchopt_cli.optimizer.json_schema docs/verify-report.schema.json
 
 benchmark: $(READY) ## every corpus script: original, rewritten, expert; prints the table and writes JSON
 	$(BIN)/python -m benchmarks.corpus

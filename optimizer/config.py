@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from .comparison.seeds import MOST_SEEDS
 from .environment import Environment, Version, find_python, inspect_environment
 from .errors import TorchoptError
 from .options import NEWEST_TORCH, OLDEST_TORCH, AmpDtype, Options, Target, Tier
@@ -52,6 +53,7 @@ class Settings:
     python: str | None = None
     steps: int | None = None
     seed: int | None = None
+    seeds: int | None = None
     timeout: float | None = None
     no_timing: bool | None = None
     repeats: int | None = None
@@ -230,7 +232,7 @@ def _dashed(key: str) -> str:
 
 def _typed_number(key: str, value: object) -> object:
     """The number that a flag's text says, where the flag takes a number and the text is one."""
-    whole = key in {"gpus", "accumulate", "workers", "steps", "seed", "repeats"}
+    whole = key in {"gpus", "accumulate", "workers", "steps", "seed", "seeds", "repeats"}
     if not (whole or key == "timeout") or not isinstance(value, str):
         return value
     try:
@@ -268,6 +270,18 @@ def _at_least(smallest: int) -> Callable[[object], int]:
         if isinstance(value, int) and not isinstance(value, bool) and value >= smallest:
             return value
         raise ValueError(f"{value!r} is not a whole number of at least {smallest}")
+
+    return parse
+
+
+def _between(smallest: int, largest: int) -> Callable[[object], int]:
+    at_least = _at_least(smallest)
+
+    def parse(value: object) -> int:
+        number = at_least(value)
+        if number <= largest:
+            return number
+        raise ValueError(f"{number} is more than {largest}")
 
     return parse
 
@@ -313,6 +327,7 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "python": _text,
     "steps": _at_least(1),
     "seed": _at_least(0),
+    "seeds": _between(1, MOST_SEEDS),
     "timeout": _seconds,
     "no_timing": _flag,
     "repeats": _at_least(1),

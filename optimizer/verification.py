@@ -2,7 +2,8 @@
 
 The runs, in order, none more than the verdict needs: the original twice and the rewrite once under observation
 (exact tier); where they differ and the rewrite uses a reduced precision, the rewrite with that switched off, which
-must do the original's arithmetic; the original from perturbed parameters (numeric tier); timing runs of both.
+must do the original's arithmetic; the original from perturbed parameters (numeric tier); both with further seeds (where
+training is changed, or when asked for); timing runs of both.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from .changed_defaults import changed_defaults, changed_defaults_note, without_defaults
 from .comparison.findings import Finding, Kind, by_importance, note
 from .comparison.process import ENDED_WELL
+from .comparison.seeds import SeedComparison
 from .comparison.stages import judge_in_stages
 from .comparison.tolerance import Precision
 from .comparison.verdict import Outcome, Verdict
@@ -26,6 +28,7 @@ from .execution.runner import Mode, Perturbation, RunSettings, ScriptVersion, ru
 from .measurement import Measurement, TimedRun, TooShort, measure
 from .options import Tier
 from .original_runs import OriginalRuns, original_runs
+from .seed_runs import SeedRuns, run_seeds, seeds_needed, with_seeds
 
 MOST_TIMED_ROUNDS = 200
 
@@ -38,6 +41,8 @@ class VerifySettings:
     rounding a numeric rewrite may show; None takes it from the run (autocast, TF32, the parameters' types).
     ``steps`` are rounds under observation, ``timeout_s`` seconds per run. ``pairs`` timing runs of each version, each
     of about ``timing_seconds``; ``measure_speed`` turns them off. ``perturbed_runs`` make the numeric envelope.
+    ``seeds``: with how many the end losses are compared, where the runs are not bit for bit the same; None compares
+    those of changes of training with :data:`.seed_runs.DEFAULT_SEEDS`, and no others.
     """
 
     python: Path
@@ -51,6 +56,7 @@ class VerifySettings:
     timing_seconds: float = 30.0
     measure_speed: bool = True
     perturbed_runs: int = 3
+    seeds: int | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -102,7 +108,7 @@ class VerificationReport:
     ``verdict`` is None when the original itself failed (``original_failure``). ``same_arithmetic`` is the verdict on
     the rewrite with its reduced precision switched off, where there was such a comparison. ``measurement`` is None
     when nothing was timed; ``speed_note`` says why. ``runs`` are all it rests on, those made for an earlier report
-    included.
+    included. ``seeds`` compares the end losses, where several seeds were run.
     """
 
     original: ScriptVersion
@@ -117,6 +123,7 @@ class VerificationReport:
     rewritten_failure: ScriptFailure | None = None
     measurement: Measurement | None = None
     speed_note: str | None = None
+    seeds: SeedComparison | None = None
 
 
 def exit_code(report: VerificationReport) -> ExitCode:
@@ -201,6 +208,9 @@ class _Verification:
             notes = changed_defaults_note(self._changed_defaults)
             verdict = replace(found.verdict, findings=(*found.verdict.findings, *notes))
             verdict = _unless_blind(verdict, first, rewritten)
+            seeds = self._seeds(verdict, first, rewritten)
+            if seeds is not None:
+                verdict = with_seeds(verdict, seeds)
             measurement, speed_note, failure = self._speed(verdict, first, rewritten)
         except _OriginalFailed as failed:
             return self._base(first or failed.run, original_failure=_failure(failed.run))
@@ -215,7 +225,17 @@ class _Verification:
             rewritten_failure=failure,
             measurement=measurement,
             speed_note=speed_note,
+            seeds=seeds.comparison if seeds else None,
         )
+
+    def _seeds(
+        self, verdict: Verdict, first: Observations, rewritten: Observations
+    ) -> SeedRuns | None:
+        """Both versions with further seeds, where the verdict needs them."""
+        count = seeds_needed(verdict, self._settings.seeds)
+        if count < 2 or rewritten.status not in ENDED_WELL:
+            return None
+        return run_seeds((first, rewritten), self._settings.seed, count, self._observe)
 
     def _base(
         self, first: Observations, original_failure: ScriptFailure | None = None
@@ -246,15 +266,16 @@ class _Verification:
         original: bool,
         perturb: Perturbation | None = None,
         full_precision: bool = False,
+        seed: int | None = None,
         runs_to_come: int = 0,
     ) -> Observations:
-        """A run under observation; the original failing ends the verification, unless it was perturbed."""
+        """A run under observation; the original failing ends it all, but for perturbed runs and further seeds."""
         self._expected = max(self._expected, self._done + 1 + runs_to_come + self._timing_runs)
         settings = RunSettings(
             python=self._settings.python,
             cwd=self._settings.cwd,
             steps=self._settings.steps,
-            seed=self._settings.seed,
+            seed=self._settings.seed if seed is None else seed,
             mode=Mode.OBSERVE,
             timeout_s=self._settings.timeout_s,
             perturb=perturb,
@@ -275,7 +296,7 @@ class _Verification:
         self._done += 1
         observations = without_defaults(observations, self._changed_defaults)
         failed = observations.status in (Status.FAILED, Status.KILLED)
-        if original and perturb is None:
+        if original and perturb is None and seed is None:
             if failed:
                 raise _OriginalFailed(observations)
             self._check(observations)

@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from .comparison.figures import StepFigures
 from .comparison.findings import Finding
+from .comparison.seeds import SeedComparison
 from .comparison.verdict import Verdict
 from .measurement import Measurement, VersionSpeed
 from .verification import VerificationReport, exit_code
@@ -119,6 +120,37 @@ class SpeedJson(TypedDict):
     rewritten: VersionSpeedJson
 
 
+class SeedPairJson(TypedDict):
+    """The end losses of both versions with one seed."""
+
+    seed: int
+    original: float | None
+    rewritten: float | None
+
+
+class EndLossJson(TypedDict):
+    """See :class:`.comparison.seeds.EndLoss`; ``verdict``: ``no worse``, ``worse`` or ``cannot tell``."""
+
+    optimizer: int
+    verdict: str
+    two_sided: bool
+    difference: float | None
+    low: float | None
+    high: float | None
+    margin: float | None
+    worse_from: float | None
+    pairs: list[SeedPairJson]
+
+
+class SeedsJson(TypedDict):
+    """The losses at the end over several seeds, each the mean of the last ``smoothed`` steps."""
+
+    verdict: str
+    reason: str
+    smoothed: int
+    ends: list[EndLossJson]
+
+
 class ReportJson(TypedDict):
     """One verification. ``outcome``: ``equivalent``, ``not equivalent``, ``inconclusive`` or ``original failed``."""
 
@@ -138,6 +170,7 @@ class ReportJson(TypedDict):
     failure: FailureJson | None
     speed: SpeedJson | None
     speed_note: str | None
+    seeds: SeedsJson | None
 
 
 def to_json(report: VerificationReport) -> ReportJson:
@@ -172,6 +205,7 @@ def to_json(report: VerificationReport) -> ReportJson:
         "failure": failure_json(report),
         "speed": _speed_json(report.measurement),
         "speed_note": report.speed_note,
+        "seeds": _seeds_json(report.seeds),
     }
 
 
@@ -271,6 +305,33 @@ def _speed_json(measurement: Measurement | None) -> SpeedJson | None:
         "break_even_rounds": measurement.break_even_rounds,
         "original": _version_json(measurement.original),
         "rewritten": _version_json(measurement.rewritten),
+    }
+
+
+def _seeds_json(seeds: SeedComparison | None) -> SeedsJson | None:
+    if seeds is None:
+        return None
+    return {
+        "verdict": seeds.verdict.value,
+        "reason": seeds.reason,
+        "smoothed": seeds.smoothed,
+        "ends": [
+            {
+                "optimizer": end.optimizer,
+                "verdict": end.verdict.value,
+                "two_sided": end.two_sided,
+                "difference": _finite(end.difference),
+                "low": _finite(end.low),
+                "high": _finite(end.high),
+                "margin": _finite(end.margin),
+                "worse_from": _finite(end.worse_from),
+                "pairs": [
+                    {"seed": p.seed, "original": p.original, "rewritten": p.rewritten}
+                    for p in end.pairs
+                ],
+            }
+            for end in seeds.ends
+        ],
     }
 
 

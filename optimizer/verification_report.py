@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from .comparison.figures import StepFigures
 from .comparison.findings import Finding
 from .comparison.verdict import Outcome, Verdict
+from .curves import loss_curves
 from .measurement import Measurement, SpeedVerdict, VersionSpeed
+from .options import Tier
 from .verification import VerificationReport, exit_code
 from .verification_json import ORIGINAL_FAILED, ReportJson, reason, to_json
 
@@ -38,6 +40,7 @@ def render_text(report: VerificationReport, console: Console) -> None:
         _findings(report.verdict, console)
         _step_table(report.verdict, console)
         _first_step(report.verdict, console)
+        _ends(report, report.verdict, console)
     if report.measurement is not None:
         _speed_table(report.measurement, console)
     elif report.speed_note:
@@ -145,6 +148,21 @@ def _first_step(verdict: Verdict, console: Console) -> None:
             + f", {vector.norm_ratio:.4f} times as long, "
             f"relative distance {vector.distance:.1e} (allowed {vector.allowed:.1e})",
         )
+
+
+def _ends(report: VerificationReport, verdict: Verdict, console: Console) -> None:
+    """Both curves of a rewrite that changes training, and the end losses per seed."""
+    changed = verdict.tier is Tier.SEMANTIC and verdict.outcome is not Outcome.EQUIVALENT
+    if changed and console.encoding.startswith("utf"):
+        for line in loss_curves(verdict.steps):
+            _line(console, line)
+    for end in report.seeds.ends if report.seeds else ():
+        for name, values in (
+            ("original ", [pair.original for pair in end.pairs]),
+            ("rewritten", [pair.rewritten for pair in end.pairs]),
+        ):
+            told = "  ".join(f"{value:.5g}" for value in values)
+            _line(console, f"end loss of optimizer {end.optimizer} per seed, {name} {told}")
 
 
 def _speed_table(measurement: Measurement, console: Console) -> None:

@@ -54,6 +54,14 @@ def verify(
     seed: Annotated[
         str | None, typer.Option("--seed", metavar="N", help="Seed of the runs compared.")
     ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds",
+            metavar="N",
+            help="Compare the losses at the end over N seeds (default: 5 where training is changed, else 1).",
+        ),
+    ] = None,
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
     ] = None,
@@ -84,7 +92,9 @@ def verify(
     Both run in a scratch copy of the project: no file of yours is touched. What follows -- is passed to
     the scripts.
     """
-    said = dict(steps=steps, seed=seed, timeout=timeout, no_timing=no_timing, repeats=repeats)
+    said = dict(
+        steps=steps, seed=seed, seeds=seeds, timeout=timeout, no_timing=no_timing, repeats=repeats
+    )
     said |= dict(format=format, python=python, tier=tier, select=select, ignore=ignore)
     said |= dict(target=target, gpus=gpus, accumulate=accumulate, torch=torch, amp=amp)
     said |= dict(workers=workers, profile=profile)
@@ -191,6 +201,7 @@ def verify_settings(settings: Settings, tier: Tier | None = None) -> VerifySetti
         tier=tier,
         steps=settings.steps or defaults.steps,
         seed=defaults.seed if settings.seed is None else settings.seed,
+        seeds=settings.seeds,
         timeout_s=settings.timeout or defaults.timeout_s,
         pairs=settings.repeats or defaults.pairs,
         measure_speed=not settings.no_timing,

@@ -48,6 +48,7 @@ class Kind(str, Enum):
     PARAMETER = "parameter"
     BUFFER = "buffer"
     EVALUATION_OUTPUT = "evaluation-output"
+    END_LOSS = "end-loss"
     CHECKPOINT_FILES = "checkpoint-files"
     CHECKPOINT_KEYS = "checkpoint-keys"
     CHECKPOINT_SHAPE = "checkpoint-shape"

@@ -43,7 +43,7 @@ def compare_series(
 
     ``undetermined``: per parameter, how far rounding alone may move it in one step (an L2 norm).
     """
-    yield from _non_finite(original, other)
+    yield from loss_turns_non_finite(original, other)
     for optimizer in sorted({step.optimizer for step in original.steps}):
         runs = [_steps_of(run, optimizer) for run in (original, other, *neighbours)]
         for kind, name, value, scale in (
@@ -108,7 +108,8 @@ def limits_of(
     return limits
 
 
-def _non_finite(original: Observations, other: Observations) -> Iterator[Finding]:
+def loss_turns_non_finite(original: Observations, other: Observations) -> Iterator[Finding]:
+    """The first step whose loss is NaN or Inf in one of the runs only."""
     for ours, theirs in zip(original.steps, other.steps, strict=False):
         before, after = loss(ours), loss(theirs)
         if before is None or after is None or math.isfinite(before) == math.isfinite(after):

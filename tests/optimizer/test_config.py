@@ -45,6 +45,7 @@ seed = 0
 timeout = 1.5
 no-timing = true
 repeats = 3
+seeds = 5
 trace = "trace.json"
 nvtx = false
 """,
@@ -71,6 +72,7 @@ nvtx = false
         timeout=1.5,
         no_timing=True,
         repeats=3,
+        seeds=5,
         trace=tmp_path / "trace.json",
         nvtx=False,
     )

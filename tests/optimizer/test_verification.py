@@ -365,3 +365,89 @@ def test_progress_counts_runs(fake: Fake, settings: VerifySettings) -> None:
     assert [p.done for p in told] == list(range(7))
     assert all(p.done < p.total for p in told)
     assert told[0].description == "original"
+
+
+def seeded(gap: float) -> Answer:
+    """An original whose loss hangs a little on the seed, and a rewrite that is off by ``gap``."""
+
+    def answer(original: bool, how: RunSettings) -> Observations:
+        end = 1.0 + how.seed % 3 / 10 + (0.0 if original else gap)
+        return observed((2.0, 1.5 + (0.0 if original else 0.2), end))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("gap", "code", "word"),
+    [
+        (0.0, ExitCode.FINDINGS, "ends no worse: over 5 seeds"),
+        (9.0, ExitCode.NOT_EQUIVALENT, "end-loss: ends worse: over 5 seeds"),
+        (0.1, ExitCode.FINDINGS, "cannot tell"),
+    ],
+)
+def test_changes_of_training_are_judged_by_their_end_over_five_seeds(
+    fake: Fake, settings: VerifySettings, gap: float, code: ExitCode, word: str
+) -> None:
+    runs = fake(seeded(gap))
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, tier=Tier.SEMANTIC))
+    assert report.verdict is not None
+    assert word in report.verdict.reason
+    assert exit_code(report) is code
+    assert report.seeds is not None
+    assert [pair.seed for pair in report.seeds.ends[0].pairs] == [0, 1, 2, 3, 4]
+    extra = [how.seed for _, how in runs.asked if how.seed]
+    assert extra == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_other_tiers_are_run_with_more_seeds_when_asked(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    def near(original: bool, how: RunSettings) -> Observations:
+        first = 2.0 if original else 2.0000001
+        return observed((first, 1.5, 1.0 + how.seed / 10))
+
+    runs = fake(near)
+    assert verify(ORIGINAL, REWRITTEN, settings).seeds is None
+    before = len(runs.asked)
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, seeds=3, seed=7))
+    assert report.seeds is not None
+    assert {how.seed for _, how in runs.asked[before:]} == {7, 8, 9}
+    assert report.verdict is not None
+    assert Kind.END_LOSS in {f.kind for f in report.verdict.findings if not f.fails}
+
+
+def test_equal_runs_need_no_further_seeds(fake: Fake, settings: VerifySettings) -> None:
+    runs = fake(lambda original, how: observed())
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, seeds=5))
+    assert (report.seeds, len(runs.asked)) == (None, 3)
+
+
+def test_a_rewrite_that_fails_with_another_seed_is_not_equivalent(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    def answer(original: bool, how: RunSettings) -> Observations:
+        if how.seed == 2 and not original:
+            return observed(status=Status.FAILED, exit_code=1, traceback="ValueError: seed 2")
+        return seeded(0.0)(original, how)
+
+    runs = fake(answer)
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, tier=Tier.SEMANTIC))
+    assert exit_code(report) is ExitCode.NOT_EQUIVALENT
+    assert report.verdict is not None
+    assert "with seed 2: fails" in report.verdict.reason
+    assert max(how.seed for _, how in runs.asked) == 2
+
+
+def test_an_original_that_fails_with_another_seed_leaves_that_seed_out(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    def answer(original: bool, how: RunSettings) -> Observations:
+        if how.seed == 2:
+            return observed(status=Status.FAILED, exit_code=1)
+        return seeded(0.0)(original, how)
+
+    fake(answer)
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, tier=Tier.SEMANTIC))
+    assert report.original_failure is None
+    assert report.seeds is not None
+    assert [pair.seed for pair in report.seeds.ends[0].pairs] == [0, 1, 3, 4]

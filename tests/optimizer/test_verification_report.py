@@ -1,18 +1,20 @@
 import json
-import typing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator, ValidationError
 from rich.console import Console
 
 from torchopt_cli.optimizer.comparison.figures import StepFigures, VectorFigures
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
+from torchopt_cli.optimizer.comparison.seeds import SeedComparison, SeedPair, end_loss
 from torchopt_cli.optimizer.comparison.tolerance import Precision
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.execution.observations import Status, Timing, Versions
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
+from torchopt_cli.optimizer.json_schema import report_schema, schema_text
 from torchopt_cli.optimizer.measurement import TimedRun, compare_speeds
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.verification import (
@@ -59,6 +61,15 @@ def report() -> VerificationReport:
         ),
         measurement=compare_speeds([runs[0]] * 3, [runs[1]] * 3, (32.0, 32.0)),
     )
+
+
+def with_ends(report: VerificationReport) -> VerificationReport:
+    """The report on a rewrite that changes training, with five seeds."""
+    pairs = tuple(SeedPair(seed, 1.0 + seed / 100, 1.0 + seed / 100) for seed in range(5))
+    ends = SeedComparison(5, (end_loss(0, pairs, False), end_loss(1, pairs[:1], False)))
+    assert report.verdict is not None
+    verdict = replace(report.verdict, outcome=Outcome.INCONCLUSIVE, tier=Tier.SEMANTIC)
+    return replace(report, verdict=verdict, seeds=ends)
 
 
 def text_of(report: VerificationReport) -> str:
@@ -143,33 +154,11 @@ def test_json_holds_what_the_schema_says_and_only_that(report: VerificationRepor
     finding = Finding(Kind.NON_FINITE, "NaN", step=3, original=1.0, rewritten=float("nan"))
     failure = ScriptFailure(Status.FAILED, 1, "KeyError")
     bare = replace(report, verdict=None, measurement=None, versions=None, original_failure=failure)
-    for one in (report, failed(report, finding), bare):
+    validator = Draft202012Validator(report_schema())
+    for one in (report, failed(report, finding), bare, with_ends(report)):
         told = json.loads(json.dumps(to_json(one), allow_nan=False))
-        check(told, ReportJson)
-
-
-def check(value: object, schema: object) -> None:
-    """Whether parsed JSON is of the type that a TypedDict tells."""
-    origin, parts = typing.get_origin(schema), typing.get_args(schema)
-    if typing.is_typeddict(schema):
-        hints = typing.get_type_hints(schema)
-        assert isinstance(value, dict)
-        assert value.keys() == hints.keys()
-        for key, hint in hints.items():
-            check(value[key], hint)
-    elif origin is list:
-        assert isinstance(value, list)
-        for item in value:
-            check(item, parts[0])
-    elif parts:  # a union
-        dicts = [part for part in parts if typing.is_typeddict(part)]
-        if isinstance(value, dict):
-            check(value, dicts[0])
-        else:
-            plain = tuple(part for part in parts if isinstance(part, type) and part not in dicts)
-            assert isinstance(value, plain + ((int,) if float in plain else ()))
-    else:
-        assert isinstance(value, (int, float) if schema is float else schema)  # pyright: ignore
+        validator.validate(told)
+        assert told.keys() == ReportJson.__annotations__.keys()
 
 
 def test_json_of_an_equivalent_pair(report: VerificationReport) -> None:
@@ -189,3 +178,28 @@ def test_numbers_that_are_not_finite_become_null(report: VerificationReport) -> 
     assert report.verdict is not None
     infinite = replace(report.verdict, vectors=(replace(VECTOR, allowed=float("inf")),))
     assert to_json(replace(report, verdict=infinite))["vectors"][0]["allowed"] is None
+
+
+def test_the_schema_in_the_documentation_is_that_of_the_code() -> None:
+    file = Path(__file__).parents[2] / "docs" / "verify-report.schema.json"
+    assert file.read_text(encoding="utf-8") == schema_text(), "run `make docs`"
+
+
+def test_the_schema_refuses_what_is_no_report(report: VerificationReport) -> None:
+    validator = Draft202012Validator(report_schema())
+    told = json.loads(json.dumps(to_json(report)))
+    for wrong in ({"exit_code": "0"}, {"findings": [{"kind": "loss"}]}, {"speed": {}}):
+        with pytest.raises(ValidationError):
+            validator.validate({**told, **wrong})
+    del told["outcome"]
+    with pytest.raises(ValidationError, match="outcome"):
+        validator.validate(told)
+
+
+def test_a_change_of_training_shows_both_curves_and_every_seed(report: VerificationReport) -> None:
+    text = text_of(with_ends(report))
+    assert "loss, original  \u2588" in text
+    assert "loss, rewritten \u2588" in text
+    assert "end loss of optimizer 0 per seed, rewritten 1  1.01  1.02  1.03  1.04" in text
+    assert "end loss" not in text_of(report)
+    assert "\u2588" not in text_of(report)
