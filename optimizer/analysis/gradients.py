@@ -26,7 +26,17 @@ from .networks import Networks
 from .reach import lexical_nodes
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Defined, Imported, Iterated, Managed, Parameter, Untraceable
+from .scopes import (
+    Assigned,
+    Binding,
+    Defined,
+    Deleted,
+    Imported,
+    Iterated,
+    Managed,
+    Parameter,
+    Untraceable,
+)
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
 from .values import (
@@ -142,7 +152,7 @@ class Gradients:
                 return self.free(iterable, module)
             case Managed(context, _):
                 return self.free(context, module)
-            case Defined():
+            case Defined() | Deleted():
                 return True
             case Imported() as source:
                 return self._imported(source, module)

@@ -6,7 +6,7 @@ import ast
 import sys
 from typing import cast
 
-from .scopes import Binding, Defined, Imported, Parameter, Scope
+from .scopes import Binding, Defined, Deleted, Imported, Parameter, Scope
 from .syntax import Module
 from .trees import walk
 
@@ -28,6 +28,13 @@ def reaching_bindings(
     """
     if len(bindings) == 1 or owner.is_class:
         return bindings
+    reaching = _reaching(module, owner, bindings, scope, use)
+    return [b for b in reaching if not isinstance(b.source, Deleted)] or reaching
+
+
+def _reaching(
+    module: Module, owner: Scope, bindings: list[Binding], scope: Scope | None, use: ast.AST
+) -> list[Binding]:
     if scope is None:
         return _after_last_unconditional(module, owner, bindings)
     if runs_later(scope, owner):
@@ -45,7 +52,7 @@ def reaching_bindings(
     fresh = [b for b in before if _block(module, b) in around]
     loops = [
         loop
-        for loop in module.loops(use)
+        for loop in [*_tested(module, use), *module.loops(use)]
         if not any(loop in module.ancestors(b.node) for b in fresh)
     ]
     reaching += [
@@ -54,6 +61,14 @@ def reaching_bindings(
         if b not in before and any(loop in module.ancestors(b.node) for loop in loops)
     ]
     return reaching or bindings
+
+
+def _tested(module: Module, use: ast.AST) -> list[ast.While]:
+    """The ``while`` whose condition ``use`` stands in: its body runs before the condition is asked again."""
+    statement = module.statement(use)
+    if isinstance(statement, ast.While):
+        return [statement]
+    return []
 
 
 def runs_later(scope: Scope, owner: Scope) -> bool:

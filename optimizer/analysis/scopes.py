@@ -83,14 +83,19 @@ class Defined:
 
 
 @dataclass(frozen=True)
+class Deleted:
+    """``del name``: the name has no value from there on."""
+
+
+@dataclass(frozen=True)
 class Untraceable:
-    """Bound in a way no value is traced through: ``del``, ``x += 1``, ``except ... as``, ``match``."""
+    """Bound in a way no value is traced through: ``x += 1``, ``except ... as``, ``match``."""
 
     why: str
 
 
 BindingSource: TypeAlias = (
-    Assigned | Iterated | Managed | Imported | Parameter | Defined | Untraceable
+    Assigned | Iterated | Managed | Imported | Parameter | Defined | Deleted | Untraceable
 )
 
 
@@ -278,6 +283,12 @@ class _ScopeBuilder(ast.NodeVisitor):
         if node.value is not None:
             self.visit(node.value)
             self._bind_target(node.target, Assigned, node.value)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            for name, _ in unpacked_names(target):
+                self._bind(name.id, name, Deleted())
+            self.visit(target)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.generic_visit(node)

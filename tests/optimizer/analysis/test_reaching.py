@@ -15,6 +15,14 @@ Ask = Callable[..., set[object]]
         ("x = 1\nx = 2\nASK(x)\n", {2}),
         ("x = 1\nif c:\n    x = 2\nASK(x)\n", {1, 2}),
         ("x = 1\nASK(x)\nx = 2\n", {1}),
+        ("x = 1\nwhile ASK(x):\n    x = 2\n", {1, 2}),
+        ("while c:\n    x = 1\n    while ASK(x):\n        x = 2\n    x = 3\n", {1, 2}),
+        ("x = 1\nx = 2\nwhile c:\n    ASK(x)\n", {2}),
+        ("x = 1\nASK(x)\ndel x\n", {1}),
+        ("x = 1\ndel x\nx = 2\nASK(x)\n", {2}),
+        ("x = 1\ndef f():\n    ASK(x)\nf()\ndel x\n", {1}),
+        ("x = 1\ndef f():\n    x = 2\n    ASK(x)\n    del x\n", {2}),
+        ("for i in c:\n    x = 1\n    ASK(x)\n    del x\n", {1}),
         ("x = 1\nfor i in c:\n    ASK(x)\n    x = 2\n", {1, 2}),
         ("x = 1\nfor i in c:\n    x = 3\n    ASK(x)\n    x = 2\n", {3}),
         ("for x in [1, 2]:\n    ASK(x)\n    x = 3\n", {1, 2}),
@@ -49,3 +57,15 @@ def test_flow(ask: Ask, code: str, values: set[int]) -> None:
 )
 def test_comprehensions_run_where_they_stand(ask: Ask, comprehension: str) -> None:
     assert ask(f"c = open('c')\nx = 1\n{comprehension}\nx = 2\n") == {1}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = 1\ndef f():\n    ASK(x)\n    del x\n",
+        "x = 1\ndel x\nASK(x)\n",
+        "x, y = 1, 2\ndel (x, y)\nASK(x)\n",
+    ],
+)
+def test_a_deleted_name_has_no_value(ask: Ask, code: str) -> None:
+    assert ask(code) == {"Unknown"}
