@@ -46,6 +46,7 @@ class Settings:
     accumulate: int | None = None
     workers: int | None = None
     profile: Path | None = None
+    sync_batchnorm: bool | None = None
     torch: Version | None = None
     amp: AmpDtype | None = None
     format: Format | None = None
@@ -118,6 +119,7 @@ class Settings:
             gpus=self.gpus,
             accumulate=self.accumulate,
             workers=self._workers(),
+            sync_batchnorm=bool(self.sync_batchnorm),
             torch_version=torch_version,
             python_version=environment.python_version,
             select=frozenset(self.select or ()),
@@ -320,6 +322,7 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "accumulate": _at_least(2),
     "workers": _at_least(0),
     "profile": lambda value: Path(_text(value)),
+    "sync_batchnorm": _flag,
     "torch": _version,
     "amp": _one_of({dtype.value: dtype for dtype in AmpDtype}),
     "format": _one_of({kind.value: kind for kind in Format}),

@@ -55,6 +55,8 @@ class Options:
     ``accumulate`` is the number of smaller batches each training step is made of, None for steps as they are.
     ``workers`` is how many processes shall make the batches of a loader that has none, 0 for none, None for a choice at
     run time.
+    ``sync_batchnorm`` lets BatchNorm see the whole batch of all processes. ``script_arguments`` are those the script is
+    to be started with.
     """
 
     tier: Tier = Tier.NUMERIC
@@ -63,6 +65,8 @@ class Options:
     gpus: int | None = None
     accumulate: int | None = None
     workers: int | None = None
+    sync_batchnorm: bool = False
+    script_arguments: tuple[str, ...] = ()
     torch_version: tuple[int, int] = NEWEST_TORCH
     python_version: tuple[int, int] = (3, 12)
     platform: str = sys.platform

@@ -136,6 +136,10 @@ def to_text(reports: Sequence[FileReport], written: bool, paint: Paint) -> str:
     for report in reports:
         # The same change twice on one line, such as two copies, is told once.
         lines += dict.fromkeys(_change_line(change, paint) for change in report.changes)
+    for report in reports:
+        if report.launch is not None:
+            place = paint(display_path(report.path), "bold")
+            lines.append(f"{place} is started with `{report.launch}` from now on")
     for title, remarks in (
         ("Left alone:", [skip for report in reports for skip in report.skips]),
         ("Advice:", [given for report in reports for given in report.advice]),

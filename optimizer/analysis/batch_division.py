@@ -63,7 +63,7 @@ def divide_batches(
         why = "the batch size is not written in the call of the DataLoader"
         return Obstacle(loader.module, loader.node, why)
     values = resolver.values(size.value, size.module)
-    number = _number(values)
+    number = known_number(values)
     if number is None or not isinstance(size.value, ast.Constant | ast.Name | ast.Attribute):
         code = size.module.code(size.value)
         return Obstacle(loader.module, loader.node, f"the batch size `{code}` is not known")
@@ -71,8 +71,8 @@ def divide_batches(
         why = f"a batch of {number} samples does not divide into {parts} equal parts"
         return Obstacle(loader.module, loader.node, why)
     return (
-        _counted_on(resolver, number, loop)
-        or (None if isinstance(size.value, ast.Constant) else _read(resolver, values, loaders))
+        counted_on(resolver, number, loop)
+        or (None if isinstance(size.value, ast.Constant) else other_use(resolver, values, loaders))
         or _counts_batches(resolver, loader)
         or BatchDivision(size, number, parts)
     )
@@ -101,7 +101,7 @@ def _is_true(resolver: Resolver, argument: Argument) -> bool:
     return bool(values) and all(isinstance(v, Literal) and v.value is True for v in values)
 
 
-def _number(values: Iterable[Value]) -> int | None:
+def known_number(values: Iterable[Value]) -> int | None:
     match list(values):
         case [Literal(value=int() as number)] | [
             Option(default=ast.Constant(value=int() as number))
@@ -111,7 +111,7 @@ def _number(values: Iterable[Value]) -> int | None:
             return None
 
 
-def _counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
+def counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
     """Where the step, or a tensor made beforehand, has ``number`` written in it."""
     for reached in reached_nodes(resolver, loop.node.body, loop.module, into_forward=True):
         node = reached.node
@@ -133,7 +133,7 @@ def _counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
     return None
 
 
-def _read(
+def other_use(
     resolver: Resolver, values: frozenset[Value], loaders: tuple[DataLoader, ...]
 ) -> Fact | None:
     """Where the variable or option that holds the batch size is used for anything but loaders and messages."""

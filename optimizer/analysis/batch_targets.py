@@ -19,7 +19,12 @@ _CONVERSIONS = frozenset(
 
 
 class BatchTargets:
-    """The variables of a loop that hold parts of its batch, for each sample as the dataset gives it."""
+    """The variables of a loop that hold parts of its batch, for each sample as the dataset gives it.
+
+    ``weighted`` says that a mean may also be one in which the samples weigh differently.
+    """
+
+    weighted = False
 
     def __init__(self, resolver: Resolver, loop: ast.For, module: Module) -> None:
         self._resolver, self._loop, self._module = resolver, loop, module
@@ -64,6 +69,18 @@ class BatchTargets:
                 return names == frozenset({"torch.autograd.Variable"}) and self._is_part(argument)
             case _:
                 return False
+
+
+class AnyTargets(BatchTargets):
+    """For whom it is all one where targets come from, and how samples weigh, as long as a loss is a mean."""
+
+    weighted = True
+
+    def __init__(self) -> None:
+        """There is nothing to follow."""
+
+    def has_target(self, call: ast.Call, module: Module) -> bool:
+        return True
 
 
 def _assignments(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -28,6 +28,8 @@ _LOSSES = {
 _FUNCTIONS = frozenset(f"torch.nn.functional.{name}" for name in _LOSSES)
 _LAYERS = frozenset(f"torch.nn.{name}" for name in _LOSSES.values())
 _SUMS = frozenset({"size_average", "reduce"})
+WEIGHTS = frozenset({"weight", "ignore_index"})
+"""Arguments that make a loss a mean in which samples weigh differently."""
 _MIXING_FUNCTIONS = frozenset(
     f"torch.{name}"
     for name in ("arange", "eye", "randperm", "roll", "flip", "matmul", "mm", "cdist", "einsum")
@@ -151,7 +153,7 @@ def _not_a_mean(
         case Display(node=ast.BinOp() as node, module=module):
             return not_a_mean(resolver, node, module, targets, seen)
         case Made(call=call, module=module) | Display(node=ast.Call() as call, module=module):
-            found = _call_not_a_mean(resolver, call, module, loss)
+            found = _call_not_a_mean(resolver, call, module, loss, targets)
             if found is None and not targets.has_target(call, module):
                 why = "the targets of the loss are not seen to come with the batch, one for each sample"
                 return Obstacle(module, call, why)
@@ -160,7 +162,9 @@ def _not_a_mean(
             return Obstacle(loss.module, loss.node, _unknown(loss.module, loss.node))
 
 
-def _call_not_a_mean(resolver: Resolver, call: ast.Call, module: Module, loss: Fact) -> Fact | None:
+def _call_not_a_mean(
+    resolver: Resolver, call: ast.Call, module: Module, loss: Fact, targets: BatchTargets
+) -> Fact | None:
     """What ``call`` is, if no function or layer that computes a plain mean."""
     calls, by_position = [(call, module)], 2
     names = resolver.names(call.func, module)
@@ -171,14 +175,17 @@ def _call_not_a_mean(resolver: Resolver, call: ast.Call, module: Module, loss: F
         kinds = [resolver.names(call.func, owner) for call, owner in calls]
         if not layers or len(calls) < len(layers) or not all(k and k <= _LAYERS for k in kinds):
             return Obstacle(loss.module, loss.node, _unknown(loss.module, loss.node))
-    return next(filter(None, (_weighted(c, owner, by_position) for c, owner in calls)), None)
+    return next(
+        filter(None, (_weighted(c, owner, by_position, targets.weighted) for c, owner in calls)),
+        None,
+    )
 
 
 def _unknown(module: Module, loss: ast.AST) -> str:
     return f"`{module.code(loss)}` is not known to be a mean over the samples of the batch"
 
 
-def _weighted(call: ast.Call, module: Module, by_position: int) -> Fact | None:
+def _weighted(call: ast.Call, module: Module, by_position: int, weighted: bool) -> Fact | None:
     """What makes the loss made or computed by ``call`` another thing than a plain mean."""
     if any(isinstance(a, ast.Starred) for a in call.args) or len(call.args) > by_position:
         return Obstacle(module, call, "not all arguments of the loss are known")
@@ -191,7 +198,7 @@ def _weighted(call: ast.Call, module: Module, by_position: int) -> Fact | None:
     for keyword in call.keywords:
         if keyword.arg is None:
             return Obstacle(module, call, "not all arguments of the loss are known")
-        if keyword.arg in _SUMS or keyword.arg in {"weight", "ignore_index"}:
+        if keyword.arg in _SUMS or (keyword.arg in WEIGHTS and not weighted):
             why = f"with `{keyword.arg}` the loss is not a plain mean over the samples"
             return Obstacle(module, call, why)
     return None

@@ -45,7 +45,7 @@ class SetupPlace:
 
 
 @dataclass(frozen=True, eq=False)
-class _Block:
+class Block:
     """The statements of one block that run before the one that trains."""
 
     module: Module
@@ -55,7 +55,7 @@ class _Block:
 
 def setup_place(script: TrainingScript) -> SetupPlace | None:
     """Where a setting of the whole process belongs; None when no statement of the script is seen to train."""
-    blocks = list(_blocks(script))
+    blocks = list(training_blocks(script))
     if not blocks:
         return None
     for block in blocks:
@@ -73,7 +73,7 @@ def setup_place(script: TrainingScript) -> SetupPlace | None:
     return SetupPlace(blocks[-1].module, blocks[-1].trains, False)
 
 
-def _blocks(script: TrainingScript) -> Iterator[_Block]:
+def training_blocks(script: TrainingScript) -> Iterator[Block]:
     """The blocks that lead from the script's beginning to its training, outside in."""
     resolver, module = script.resolver, script.entry
     body: Sequence[ast.stmt] = module.tree.body
@@ -82,7 +82,7 @@ def _blocks(script: TrainingScript) -> Iterator[_Block]:
         trains = next((s for s in body if _trains(resolver, s, module)), None)
         if trains is None:
             return
-        yield _Block(module, list(body[: body.index(trains)]), trains)
+        yield Block(module, list(body[: body.index(trains)]), trains)
         branch = _branch(resolver, trains, module)
         if branch is not None:
             body = branch
@@ -128,7 +128,7 @@ def _called(
     return function, callees[0].module
 
 
-def _seeded(resolver: Resolver, block: _Block) -> ast.stmt | None:
+def _seeded(resolver: Resolver, block: Block) -> ast.stmt | None:
     """The last of the statements that seed PyTorch, and of those next to them that seed others."""
     for statement in block.before:
         if _seeds(resolver, statement, block.module, _TORCH_SEEDS):
@@ -136,7 +136,7 @@ def _seeded(resolver: Resolver, block: _Block) -> ast.stmt | None:
     return None
 
 
-def _last_setting(resolver: Resolver, block: _Block, statement: ast.stmt) -> ast.stmt:
+def _last_setting(resolver: Resolver, block: Block, statement: ast.stmt) -> ast.stmt:
     """``statement``, or the last of the seeds and settings right below it."""
     for following in block.before[block.before.index(statement) + 1 :]:
         if not (
@@ -182,7 +182,7 @@ def _sets(resolver: Resolver, statement: ast.stmt, module: Module) -> bool:
     return any(name.startswith(("torch.backends", "torch.set_")) for name in names)
 
 
-def _device(script: TrainingScript, block: _Block) -> ast.stmt | None:
+def _device(script: TrainingScript, block: Block) -> ast.stmt | None:
     """The statement of ``block`` that chooses the device; flags count when there is no device."""
     found: list[tuple[bool, ast.stmt]] = []
     for name in script.devices:
@@ -195,7 +195,7 @@ def _device(script: TrainingScript, block: _Block) -> ast.stmt | None:
     return min(found, key=lambda each: each[0])[1] if found else None
 
 
-def _first_made(script: TrainingScript, block: _Block) -> ast.stmt | None:
+def _first_made(script: TrainingScript, block: Block) -> ast.stmt | None:
     """The first statement that makes a network, a loader or an optimizer."""
     made = {fact.node for fact in [*script.models, *script.loaders, *script.optimizers]}
     for statement in block.before:

@@ -59,6 +59,13 @@ Profile: TypeAlias = Annotated[
         help="What `torchopt profile --format json` wrote: choose the workers by it.",
     ),
 ]
+SyncBatchNorm: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--sync-batchnorm/--no-sync-batchnorm",
+        help="On several GPUs, BatchNorm normalizes by the whole batch.",
+    ),
+]
 Torch: TypeAlias = Annotated[
     str | None,
     typer.Option(

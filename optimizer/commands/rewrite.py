@@ -28,6 +28,7 @@ from .flags import (
     Profile,
     Python,
     Select,
+    SyncBatchNorm,
     TargetName,
     TierName,
     Torch,
@@ -66,6 +67,7 @@ def rewrite(
     accumulate: Accumulate = None,
     workers: Workers = None,
     profile: Profile = None,
+    sync_batchnorm: SyncBatchNorm = None,
     torch: Torch = None,
     amp: Amp = None,
     format: FormatName = None,
@@ -87,6 +89,7 @@ def rewrite(
     said |= dict(tier=tier, target=target, gpus=gpus, torch=torch, amp=amp, format=format)
     said |= dict(accumulate=accumulate, workers=workers, profile=profile)
     said |= dict(verify=verify, python=python)
+    said |= dict(sync_batchnorm=sync_batchnorm)
     flags = Settings.from_flags(said)
     return lambda script_arguments: _rewrite([Path(p) for p in paths], flags, script_arguments)
 
@@ -99,7 +102,7 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
 
     folder = paths[0] if paths[0].is_dir() else paths[0].parent
     settings = flags.over(load_settings(folder))
-    options_in = _options_in_folder(flags)
+    options_in = _options_in_folder(flags, script_arguments)
     transforms = all_transforms()
     report_broken_transforms()
     _note_what_cannot_run(transforms, options_in(folder))
@@ -138,19 +141,21 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     return verdict or (ExitCode.FINDINGS if settings.check and rewritten.changed else ExitCode.OK)
 
 
-def _options_in_folder(flags: Settings) -> Callable[[Path], Options]:
+def _options_in_folder(
+    flags: Settings, script_arguments: tuple[str, ...]
+) -> Callable[[Path], Options]:
     """The options of the scripts in a folder, each folder being configured by what is nearest to it."""
 
     @cache
     def options_in(folder: Path) -> Options:
-        return flags.over(load_settings(folder)).options_in(folder)
+        options = flags.over(load_settings(folder)).options_in(folder)
+        return replace(options, script_arguments=script_arguments)
 
     return options_in
 
 
 def _note_what_cannot_run(transforms: Sequence[Transform], options: Options) -> None:
     """Tell what the user asked for and will not get; raises for names that are no transform's."""
-    from ...transforms.base import Stage
     from ..pipeline import selected_transforms
 
     selected_transforms(transforms, options)
@@ -165,9 +170,6 @@ def _note_what_cannot_run(transforms: Sequence[Transform], options: Options) -> 
         ):
             tier = transform.tier.label
             print_note(f"{transform.name} is {tier}: it only runs with --tier {tier}")
-    for_several = any(transform.stage is Stage.DISTRIBUTED for transform in transforms)
-    if (options.gpus or 1) > 1 and not for_several:
-        print_note(f"--gpus {options.gpus}: no transform for several GPUs is available yet")
 
 
 def _write(rewritten: Rewritten, output: Path | None) -> None:

@@ -25,6 +25,7 @@ from .flags import (
     Profile,
     Python,
     Select,
+    SyncBatchNorm,
     TargetName,
     TierName,
     Torch,
@@ -83,6 +84,7 @@ def verify(
     accumulate: Accumulate = None,
     workers: Workers = None,
     profile: Profile = None,
+    sync_batchnorm: SyncBatchNorm = None,
     torch: Torch = None,
     amp: Amp = None,
 ) -> Action:
@@ -98,6 +100,7 @@ def verify(
     said |= dict(format=format, python=python, tier=tier, select=select, ignore=ignore)
     said |= dict(target=target, gpus=gpus, accumulate=accumulate, torch=torch, amp=amp)
     said |= dict(workers=workers, profile=profile)
+    said |= dict(sync_batchnorm=sync_batchnorm)
     flags = Settings.from_flags(said)
     other = Path(rewritten) if rewritten else None
     return lambda arguments: _verify(Path(original), other, flags, arguments)
@@ -117,6 +120,10 @@ def verify_changes(
     after = changed_version(entry, changed, arguments)
     before = ScriptVersion(entry, args=arguments)
     return _compared(before, after, claimed_tier(changed), settings)
+    tier = max((change.tier for file in changed for change in file.changes), default=Tier.EXACT)
+    texts = {file.path: file.text for file in changed if not file.created}
+    after = ScriptVersion(entry, texts, arguments)
+    return _compared(ScriptVersion(entry, args=arguments), after, tier, settings)
 
 
 def tell(report: VerificationReport, as_json: bool, stream: TextIO) -> ExitCode:

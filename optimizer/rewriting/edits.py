@@ -86,11 +86,13 @@ class InsertBefore:
     """Insert the statements of ``code`` (dedented, may be several lines) above the statement at ``statement``.
 
     They land below the comments that belong to the previous statement and above none of the comments that
-    lead ``statement``: a comment block directly above ``statement`` stays directly above it.
+    lead ``statement``: a comment block directly above ``statement`` stays directly above it. ``apart`` sets them
+    off with blank lines.
     """
 
     statement: Span
     code: str
+    apart: bool = False
 
 
 @dataclass(frozen=True)

@@ -128,10 +128,13 @@ class StatementEdits:
 
         def function(text: str) -> str:
             if before:
-                apart = blank if target_is_definition or above_definitions[1] else 0
+                apart = int(before[-1].apart)
+                if target_is_definition or above_definitions[1]:
+                    apart = blank
                 text = above + newline * (1 + apart) + text
-                if above_definitions[0] and target is not block[0]:
-                    text = newline * max(0, blank - source.blank_lines_above(first)) + text
+                wanted = blank if above_definitions[0] else int(before[0].apart)
+                if target is not block[0]:
+                    text = newline * max(0, wanted - source.blank_lines_above(first)) + text
             if after:
                 apart = blank if target_is_definition or below_definitions[0] else 0
                 if text:  # else the statement is removed
@@ -152,7 +155,12 @@ class StatementEdits:
         if not codes:
             return "", (False, False)
         new = ast.parse("\n".join(codes)).body
-        text = self.style.newline.join(lay_out(code, prefix, self.style, extra) for code in codes)
+        newline = self.style.newline
+        laid_out = [lay_out(code, prefix, self.style, extra) for code in codes]
+        for index, edit in enumerate(edits[:-1]):
+            if isinstance(edit, InsertBefore) and edit.apart:
+                laid_out[index] += newline
+        text = newline.join(laid_out)
         return text, (isinstance(new[0], _DEFINITIONS), isinstance(new[-1], _DEFINITIONS))
 
     # Removals and replacements

@@ -129,9 +129,11 @@ def test_a_new_file_is_told_apart_and_its_diff_makes_it(
         (False, "torchrun train.py"),
         (True, None),
     ]
-    assert to_text(reports, True, plain).splitlines()[-1] == (
-        "1 file rewritten, 1 file made: 1 change."
-    )
+    assert to_text(reports, True, plain).splitlines()[1:] == [
+        "train.py is started with `torchrun train.py` from now on",
+        "",
+        "1 file rewritten, 1 file made: 1 change.",
+    ]
     subprocess.run(["git", "apply"], input=to_diff(new, plain), check=True)
     assert path.read_text() == text
     assert os.access(path, os.X_OK)

@@ -260,14 +260,6 @@ def test_a_faulty_transform_is_told_and_the_rest_is_done(
     assert (folder / "train.py").read_text() == header + "fast()\n"
 
 
-def test_several_gpus(project: Project, capsys: Capture) -> None:
-    project({"train.py": "fast()\n"})
-    assert main(["rewrite", "train.py", "--gpus", "2"]) == 0
-    assert "no transform for several GPUs is available yet" in capsys.readouterr().err
-    assert main(["rewrite", "train.py", "--gpus", "1"]) == 0
-    assert capsys.readouterr().err == ""
-
-
 def test_configuration(project: Project, header: str, capsys: Capture) -> None:
     folder = project(
         {

@@ -1,0 +1,117 @@
+"""Where a script spreads a network over GPUs already: ``nn.DataParallel`` and ``torch.distributed``."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from .facts import CallFact, Fact
+from .obstacles import Obstacle
+from .resolver import Resolver
+from .signatures import call_argument
+from .syntax import Module
+
+DATA_PARALLEL = "torch.nn.parallel.DataParallel"
+_DISTRIBUTED = frozenset(
+    {
+        "torch.distributed.init_process_group",
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.multiprocessing.spawn",
+        "torch.distributed.fsdp.FullyShardedDataParallel",
+        "apex.parallel.DistributedDataParallel",
+        "horovod.torch.init",
+    }
+)
+_MOVES = frozenset({"cuda", "to"})
+
+
+@dataclass(frozen=True, eq=False)
+class DataParallelUse(Fact):
+    """``statement`` is ``name = nn.DataParallel(network).cuda()``; ``moves`` are the moves behind the wrapper."""
+
+    node: ast.Call
+    statement: ast.Assign
+    network: ast.expr
+    moves: tuple[str, ...]
+
+    @property
+    def target(self) -> ast.expr:
+        return self.statement.targets[0]
+
+
+def distributed_call(resolver: Resolver) -> CallFact | None:
+    """The first call by which the script runs in several processes already."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            names = sorted(resolver.names(call.func, module) & _DISTRIBUTED)
+            if names:
+                return CallFact(module, call, names[0])
+    return None
+
+
+def data_parallel_calls(resolver: Resolver) -> tuple[CallFact, ...]:
+    """The calls of ``nn.DataParallel``."""
+    return tuple(
+        CallFact(module, call, DATA_PARALLEL)
+        for module in resolver.project.modules
+        if "DataParallel" in module.source.text
+        for call in module.calls
+        if DATA_PARALLEL in resolver.names(call.func, module)
+    )
+
+
+def data_parallel_use(resolver: Resolver, call: CallFact) -> DataParallelUse | Obstacle:
+    """The statement around a call of ``nn.DataParallel``, or why it is left alone."""
+    module = call.module
+    network = call_argument(call.node, "module", 0)
+    if network is None:
+        return Obstacle(module, call.node, "what is wrapped is not seen")
+    outer: ast.expr = call.node
+    moves: list[str] = []
+    while True:
+        parent = module.parents[outer]
+        grand = module.parents.get(parent)
+        if (
+            isinstance(parent, ast.Attribute)
+            and parent.attr in _MOVES
+            and isinstance(grand, ast.Call)
+            and grand.func is parent
+        ):
+            whole, inner = module.code(grand), module.code(outer)
+            moves.append(whole[len(inner) :])
+            outer = grand
+            continue
+        break
+    statement = module.parents[outer]
+    if not (isinstance(statement, ast.Assign) and len(statement.targets) == 1):
+        return Obstacle(module, call.node, "the wrapped network is not simply kept in a variable")
+    target = statement.targets[0]
+    if isinstance(target, ast.Attribute) and not _is_self(target):
+        code = module.code(target)
+        why = f"only `{code}` is wrapped, a part of the network: the rest of it would not be kept in step"
+        return Obstacle(module, call.node, why)
+    if isinstance(target, ast.Name | ast.Attribute):
+        return DataParallelUse(module, call.node, statement, network, tuple(moves))
+    return Obstacle(module, call.node, "the wrapped network is not simply kept in a variable")
+
+
+def _is_self(target: ast.Attribute) -> bool:
+    return isinstance(target.value, ast.Name) and target.value.id == "self"
+
+
+def later_moves(use: DataParallelUse) -> str:
+    """The move of the wrapped network to its device further down: ``.cuda()`` of ``model.cuda()``, or nothing."""
+    module: Module = use.module
+    target = module.code(use.target)
+    wanted = ast.dump(ast.parse(target, mode="eval").body)
+    for call in module.calls:
+        function = call.func
+        if (
+            isinstance(function, ast.Attribute)
+            and function.attr in _MOVES
+            and call.lineno > use.statement.lineno
+            and module.function(call) is module.function(use.statement)
+            and ast.dump(ast.parse(module.code(function.value), mode="eval").body) == wanted
+        ):
+            return module.code(call)[len(module.code(function.value)) :]
+    return ""

@@ -1,0 +1,292 @@
+"""Whether a training script can run as one process per GPU with the same result, and the edits that takes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
+from .data_parallel import (
+    DataParallelUse,
+    data_parallel_calls,
+    data_parallel_use,
+)
+from .data_preparation import Preparation, find_preparation, prepared_by
+from .distributed_obstacles import script_obstacle, step_obstacle
+from .epoch_loops import EpochLoop, epoch_loop
+from .facts import CallFact, Fact
+from .layer_uses import conditional_layer, layer_left_out
+from .mean_losses import WEIGHTS, batch_norms
+from .network_flow import network_flow
+from .network_wrapping import Wrapping, wrap_beside, wrap_instead
+from .obstacles import Obstacle
+from .process_names import Place, ProcessNames, taken_name
+from .rank_zero import find_rank_zero_actions, progress_bar_edits, rank_zero_edits
+from .script import TrainingScript
+from .setup_place import Block, training_blocks
+from .sharded_loader import ShardedLoader, shard_loader
+from .steps import StepCode
+from .trained import trained_networks
+
+_BEFOREHAND = (
+    *("builtins.", "argparse.", "collections.", "datetime.", "logging.", "os.", "pathlib.", "sys."),
+    *("time.", "warnings.", "yaml.", "json."),
+)
+"""What a script may call before its processes meet: nothing that takes part in the training."""
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution(Fact):
+    """A training that can be distributed: ``edits`` do it, ``notes`` say what is not as it was."""
+
+    replaces_data_parallel: bool
+    edits: tuple[FileEdit, ...]
+    notes: tuple[str, ...]
+
+
+class _NotPossibleError(Exception):
+    def __init__(self, fact: Fact) -> None:
+        super().__init__()
+        self.fact = fact
+
+
+def find_distribution(
+    script: TrainingScript, step: StepCode, *, sync_batchnorm: bool
+) -> Distribution | Fact:
+    """How the training of ``step`` runs in several processes, or why it does not."""
+    try:
+        return _Plan(script, step, sync_batchnorm).distribution()
+    except _NotPossibleError as error:
+        return error.fact
+
+
+class _Plan:
+    def __init__(self, script: TrainingScript, step: StepCode, sync_batchnorm: bool) -> None:
+        self._script, self._step = script, step
+        self._resolver = script.resolver
+        self._names = ProcessNames(script.entry)
+        self._sync_batchnorm = sync_batchnorm
+        self._notes: list[str] = []
+
+    def distribution(self) -> Distribution:
+        script, step, resolver = self._script, self._step, self._resolver
+        self._refuse_if(script_obstacle(script, step))
+        for module in script.modules:
+            self._refuse_if(taken_name(module))
+        loader = self._loader()
+        self._refuse_if(step_obstacle(script, step))
+        blocks = list(training_blocks(script))
+        setup = self._setup_place(blocks)
+        edits = [*self._network(), *loader.edits]
+        if loader.shuffles:
+            edits += self._epochs(loader)
+        preparation = self._preparation(blocks)
+        edits += self._barriers(preparation)
+        edits += self._rank_zero(preparation)
+        edits.insert(0, self._process_group(*setup, preparation is not None))
+        edits += self._any_gpu()
+        self._say_what_changes()
+        edits[:0] = self._names.edits()
+        place = step.backwards[0]
+        replaced = bool(data_parallel_calls(resolver))
+        return Distribution(place.module, place.node, replaced, tuple(edits), tuple(self._notes))
+
+    def _refuse(self, fact: Fact, why: str) -> NoReturn:
+        raise _NotPossibleError(Obstacle(fact.module, fact.node, why))
+
+    def _refuse_if(self, fact: Fact | None) -> None:
+        if fact is not None:
+            raise _NotPossibleError(fact)
+
+    # The processes
+
+    def _setup_place(self, blocks: list[Block]) -> tuple[Block, ast.stmt]:
+        """Where the processes meet: above the first statement that has to do with torch, below a main guard."""
+        entry = self._script.entry
+        for block in blocks:
+            if block.module is entry and entry.main_guards and block.trains in entry.tree.body:
+                continue  # also runs when workers import the file
+            for statement in block.before:
+                if self._starts(statement, block):
+                    return block, statement
+        if not blocks:
+            self._refuse(
+                self._step, "the way from the script's beginning to its training is not seen"
+            )
+        return blocks[-1], blocks[-1].trains
+
+    def _starts(self, statement: ast.stmt, block: Block) -> bool:
+        passed = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        if isinstance(statement, passed):
+            return False
+        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        return any(
+            self._resolver.callees(call, block.module)
+            or any(
+                not name.startswith(_BEFOREHAND)
+                for name in self._resolver.names(call.func, block.module)
+            )
+            for call in calls
+        )
+
+    def _process_group(self, block: Block, statement: ast.stmt, waits_long: bool) -> FileEdit:
+        module, names = block.module, self._names
+        dist, torch = names.distributed(module), names.spelled(module, "torch")
+        atexit = names.spelled(module, "atexit")
+        backends = f'"cpu:gloo,cuda:nccl" if {torch}.cuda.is_available() else "gloo"'
+        if waits_long:
+            backends += f", timeout={names.imported(module, 'datetime', 'timedelta')}(hours=2)"
+        rows = [
+            f"if {names.name(Place.WORLD_SIZE, module)} > 1:",
+            f"    if {torch}.cuda.is_available():",
+            f"        {torch}.cuda.set_device({names.name(Place.LOCAL_RANK, module)})",
+            f"    {dist}.init_process_group({backends})",
+            f"    {atexit}.register({dist}.destroy_process_group)  # also behind an error",
+        ]
+        return FileEdit(module.path, InsertBefore(module.span(statement), "\n".join(rows), True))
+
+    def _any_gpu(self) -> Iterator[FileEdit]:
+        """The GPU that a process has been given, in place of one that is named by its number."""
+        numbered = [
+            (module, node, node.value)
+            for module in self._script.modules
+            for node in module.nodes
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and re.fullmatch(r"cuda:\d+", node.value)
+        ]
+        for module, node, name in numbered:
+            if name != numbered[0][2]:
+                why = f"the script uses several GPUs, `{numbered[0][2]}` and `{name}`"
+                self._refuse(Fact(module, node), why)
+            code = module.code(node).replace(name, "cuda")
+            yield FileEdit(module.path, ReplaceExpression(module.span(node), code))
+
+    # Network and data
+
+    def _network(self) -> Iterator[FileEdit]:
+        script, resolver, step = self._script, self._resolver, self._step
+        trained = trained_networks(resolver, script.optimizers)
+        if len(trained) != 1:
+            self._refuse(
+                script.optimizers[0], "what the optimizer trains is not seen to be one network"
+            )
+        model = trained[0]
+        forwards = [
+            call
+            for call in step.loop.forwards
+            if model in script.models_of(call.node.func, call.module)
+            or model.node in {m.node for m in script.models_of(call.node.func, call.module)}
+        ]
+        if len(forwards) != 1:
+            why = f"the network runs in {len(forwards) or 'no'} places of the step, not in one"
+            self._refuse(forwards[1] if len(forwards) > 1 else step.backwards[0], why)
+        unused = layer_left_out(resolver, model) or conditional_layer(resolver, model)
+        wrapping = Wrapping(self._names, self._sync_batchnorm, unused is not None)
+        uses = [data_parallel_use(resolver, call) for call in data_parallel_calls(resolver)]
+        for use in uses:
+            if not isinstance(use, DataParallelUse):
+                raise _NotPossibleError(use)
+        if len(uses) > 1:
+            self._refuse(uses[1], "`DataParallel` is used more than once")
+        if uses and isinstance(uses[0], DataParallelUse):
+            replaced = wrap_instead(script, uses[0], wrapping)
+            if isinstance(replaced, Obstacle):
+                raise _NotPossibleError(replaced)
+            yield from replaced
+            return
+        flow = network_flow(resolver, step, forwards[0])
+        if isinstance(flow, Obstacle):
+            raise _NotPossibleError(flow)
+        edits = wrap_beside(script, flow, wrapping)
+        if isinstance(edits, Obstacle):
+            raise _NotPossibleError(edits)
+        yield from edits
+
+    def _loader(self) -> ShardedLoader:
+        loaders = self._step.loop.loaders
+        if len(loaders) != 1:
+            self._refuse(
+                self._step.loop, "the loop over the batches does not go over one DataLoader"
+            )
+        sharded = shard_loader(self._script, loaders[0], self._step.loop, self._names)
+        if not isinstance(sharded, ShardedLoader):
+            raise _NotPossibleError(sharded)
+        return sharded
+
+    def _epochs(self, loader: ShardedLoader) -> Iterator[FileEdit]:
+        epochs = epoch_loop(self._resolver, self._step.loop)
+        if epochs is None:
+            return
+        if not isinstance(epochs, EpochLoop):
+            raise _NotPossibleError(epochs)
+        name = epochs.name_of(self._resolver, loader.loader)
+        if name is None:
+            self._refuse(epochs, "the DataLoader has no name in the loop over epochs")
+        module = epochs.module
+        world = self._names.name(Place.WORLD_SIZE, module)
+        code = f"if {world} > 1:\n    {name}.sampler.set_epoch({epochs.counter.id})  # another order in every epoch"
+        yield FileEdit(module.path, InsertBefore(module.span(epochs.node.body[0]), code))
+
+    # What one process does
+
+    def _preparation(self, blocks: list[Block]) -> Preparation | None:
+        for block in blocks:
+            found = find_preparation(self._resolver, block.before, block.module)
+            if isinstance(found, Preparation):
+                return found
+            self._refuse_if(found)
+        return None
+
+    def _barriers(self, preparation: Preparation | None) -> Iterator[FileEdit]:
+        if preparation is None:
+            return
+        module, names = preparation.module, self._names
+        rank, dist = names.name(Place.RANK, module), names.distributed(module)
+        world = names.name(Place.WORLD_SIZE, module)
+        first = f"if {rank} > 0:\n    {dist}.barrier()  # the first process prepares the data"
+        then = f"if {rank} == 0 and {world} > 1:\n    {dist}.barrier()"
+        yield FileEdit(module.path, InsertBefore(module.span(preparation.node), first))
+        yield FileEdit(module.path, InsertAfter(module.span(preparation.last), then))
+
+    def _rank_zero(self, preparation: Preparation | None) -> Iterator[FileEdit]:
+        functions = self._script.functions_run
+        left_out: set[ast.AST] = set()
+        if preparation is not None:
+            left_out = {*preparation.functions, *prepared_by(preparation)}
+        actions = find_rank_zero_actions(self._resolver, functions, left_out)
+        yield from rank_zero_edits(actions, self._names)
+        yield from progress_bar_edits(self._resolver, functions, self._names)
+
+    # What is not as it was
+
+    def _say_what_changes(self) -> None:
+        if batch_norms(self._resolver):
+            if self._sync_batchnorm:
+                self._notes.append("BatchNorm normalizes by the whole batch (SyncBatchNorm)")
+            else:
+                self._notes.append(
+                    "BatchNorm normalizes by each process's part of a batch (--sync-batchnorm: by the whole batch)"
+                )
+        if any(self._weighs(module_call) for module_call in self._losses()):
+            self._notes.append(
+                "the loss is a mean that weighs samples, taken in each process by itself"
+            )
+        if self._script.evaluation_loops:
+            self._notes.append("every process evaluates all of the data, the first one tells")
+        self._notes.append("losses told in the course of a step are those of the first process")
+
+    def _losses(self) -> Iterator[CallFact]:
+        for module in self._script.modules:
+            for call in module.calls:
+                for name in self._resolver.names(call.func, module):
+                    if (
+                        name.startswith("torch.nn.") and "loss" in name.lower()
+                    ) or "cross_entropy" in name:
+                        yield CallFact(module, call, name)
+
+    def _weighs(self, loss: CallFact) -> bool:
+        return any(keyword.arg in WEIGHTS for keyword in loss.node.keywords)

@@ -1,0 +1,179 @@
+"""What keeps a training from running in several processes: code that DistributedDataParallel would break."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from .batch_targets import AnyTargets
+from .data_parallel import distributed_call
+from .facts import Fact
+from .loops import backward_calls
+from .mean_losses import compares_samples, not_a_mean, sets_reduction
+from .obstacles import Obstacle
+from .precision import find_frameworks
+from .reach import Reached, reached_nodes
+from .resolver import Resolver
+from .script import TrainingScript
+from .steps import StepCode
+from .syntax import Module
+
+_AVERAGES = re.compile(r"swa_utils|torch_ema|AveragedModel")
+_SPLITS = frozenset(
+    {
+        "torch.utils.data.random_split",
+        "torch.randperm",
+        "numpy.random.permutation",
+        "numpy.random.shuffle",
+        "random.shuffle",
+        "random.sample",
+        "numpy.random.choice",
+        "sklearn.model_selection.train_test_split",
+    }
+)
+_LIBRARY = {"torch": "torch", "numpy": "numpy", "random": "random", "sklearn": "numpy"}
+
+
+def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
+    """What of the script as a whole stands against several processes."""
+    resolver = script.resolver
+    framework = next(iter(find_frameworks(resolver)), None)
+    if framework is not None:
+        why = f"{framework.framework} runs the training, and spreads it over GPUs itself"
+        return Obstacle(framework.module, framework.node, why)
+    running = distributed_call(resolver)
+    if running is not None:
+        return Obstacle(
+            running.module, running.node, "the script runs in several processes already"
+        )
+    if len(script.optimizers) > 1:
+        why = "several optimizers take turns: which network waits for which gradients is not proven"
+        return Obstacle(script.optimizers[1].module, script.optimizers[1].node, why)
+    if not script.optimizers:
+        return Obstacle(step.module, step.backwards[0].node, "no optimizer is seen")
+    if script.optimizers[0].library_name == "torch.optim.LBFGS":
+        why = "LBFGS calls the network as often as it likes"
+        return Obstacle(script.optimizers[0].module, script.optimizers[0].node, why)
+    every = [Reached(n, module, True) for module in script.modules for n in module.nodes]
+    backwards = [c for c in backward_calls(every) if not resolver.callees(c.node, c.module)]
+    if len(backwards) != 1:
+        why = f"{len(backwards)} backward passes are seen, not one"
+        return Obstacle(backwards[1].module, backwards[1].node, why) if backwards else None
+    return _device_obstacle(resolver) or _unseeded(script) or _averages(script)
+
+
+def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
+    """What in the training step is another thing when every process has only a part of the batch."""
+    resolver, module = script.resolver, step.module
+    backward = step.backwards[0]
+    if backward.node.args or backward.node.keywords:
+        return Obstacle(module, backward.node, "the backward pass has arguments of its own")
+    reached = list(reached_nodes(resolver, step.body, module))
+    mixing = compares_samples(reached, resolver)
+    if mixing is not None:
+        why = "the loss may compare the samples of a batch, of which every process would have only a part"
+        return Obstacle(mixing.module, mixing.node, why)
+    loss = _unscaled(resolver, backward.loss, module)
+    found = not_a_mean(resolver, loss, module, AnyTargets()) or sets_reduction(resolver)
+    if found is not None:
+        return found
+    return next(_decisions(script, step), None)
+
+
+def _unscaled(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:
+    """``loss`` without the scaling that float16 needs, and without the mean over DataParallel's replicas."""
+    match loss:
+        case ast.Call(func=ast.Attribute(value=scaler, attr="scale"), args=[inner], keywords=[]):
+            makers = resolver.maker_names(scaler, module)
+            if makers and all(name.endswith("GradScaler") for name in makers):
+                return _unscaled(resolver, inner, module)
+        case ast.Call(func=ast.Attribute(value=inner, attr="mean"), args=[], keywords=[]):
+            return _unscaled(resolver, inner, module)
+        case _:
+            pass
+    return loss
+
+
+def _device_obstacle(resolver: Resolver) -> Fact | None:
+    """Where a GPU is chosen by its number, which every process would then use."""
+    for module in resolver.project.modules:
+        for node in module.nodes:
+            match node:
+                case ast.Call(func=ast.Attribute(attr="cuda"), args=[device]):
+                    why = f"every process would use the GPU `{module.code(device)}`"
+                    return Obstacle(module, node, why)
+                case ast.Call(func=function) if "torch.cuda.set_device" in resolver.names(
+                    function, module
+                ):
+                    return Obstacle(module, node, "the script chooses its GPU itself")
+                case _:
+                    pass
+    return None
+
+
+def _unseeded(script: TrainingScript) -> Fact | None:
+    """Where data is split by chance, and by another chance in every process."""
+    for module in script.modules:
+        for call in module.calls:
+            for name in script.resolver.names(call.func, module) & _SPLITS:
+                told = {"generator", "random_state", "seed"} & {k.arg for k in call.keywords}
+                library = _LIBRARY[name.partition(".")[0]]
+                inside = module.function(call)
+                if told or script.seeding.is_seeded(library):
+                    continue
+                if inside is not None and inside not in script.functions_run:
+                    continue
+                why = f"drawn without a seed, this would be another one in every process (seed {library})"
+                return Obstacle(module, call, why)
+    return None
+
+
+def _averages(script: TrainingScript) -> Fact | None:
+    for module in script.modules:
+        found = _AVERAGES.search(module.source.text)
+        if found is not None:
+            return Obstacle(
+                module, module.tree, f"`{found.group()}` keeps an average of the weights"
+            )
+    return None
+
+
+def _decisions(script: TrainingScript, step: StepCode) -> Iterator[Fact]:
+    """Where the training stops, or its learning rate changes, by what one process has measured."""
+    resolver = script.resolver
+    for module in script.modules:
+        for call in module.calls:
+            if (
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr == "step"
+                and (call.args or call.keywords)
+                and any(
+                    "ReduceLROnPlateau" in n for n in resolver.maker_names(call.func.value, module)
+                )
+            ):
+                why = "the learning rate would follow what each process has measured by itself"
+                yield Obstacle(module, call, why)
+    for loop in script.loops:
+        if not loop.backwards:
+            continue
+        for node in loop.node.body:
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Break) and loop.module.loops(inner)[:1] == [loop.node]:
+                    test = _test_around(loop.module, inner)
+                    if test is not None and not _counts_only(test):
+                        why = "the training would stop by what each process has measured by itself"
+                        yield Obstacle(loop.module, test, why)
+
+
+def _test_around(module: Module, node: ast.AST) -> ast.expr | None:
+    parent = module.parents[node]
+    return parent.test if isinstance(parent, ast.If) else None
+
+
+def _counts_only(test: ast.expr) -> bool:
+    """Whether ``test`` compares a counter, such as of steps, with a limit: the same in every process."""
+    names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+    return bool(names) and all(
+        re.search(r"step|iter|batch|epoch|idx|^i$|args|opt|config|cfg|max|limit", n) for n in names
+    )

@@ -1,0 +1,86 @@
+"""The loop over epochs around a training loop."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from .facts import DataLoader, Fact, Loop
+from .obstacles import Obstacle
+from .reach import lexical_nodes, reached_nodes
+from .resolver import Resolver
+from .syntax import Module
+from .values import Made
+
+
+@dataclass(frozen=True, eq=False)
+class EpochLoop(Fact):
+    """``node`` runs a training loop once per pass; ``counter`` is the variable that counts the passes."""
+
+    node: ast.For
+    counter: ast.Name
+
+    def name_of(self, resolver: Resolver, loader: DataLoader) -> str | None:
+        """What ``loader`` is called in the body of the loop, None when it has no name there."""
+        module = self.module
+        inside = [
+            n for n in lexical_nodes(self.node.body) if isinstance(n, ast.Name | ast.Attribute)
+        ]
+        for node in [*inside, *(n for n in module.nodes if isinstance(n, ast.Name))]:
+            if isinstance(node.ctx, ast.Load) and self._is(resolver, node, loader):
+                return module.code(node)
+        return None
+
+    def _is(self, resolver: Resolver, node: ast.expr, loader: DataLoader) -> bool:
+        values = resolver.values(node, self.module)
+        if len(values) != 1 or not all(
+            isinstance(v, Made) and v.call is loader.node for v in values
+        ):
+            return False
+        base = node
+        while isinstance(base, ast.Attribute):
+            base = base.value
+        if not isinstance(base, ast.Name):
+            return False
+        there = self.module.scope(node).lookup(base.id)
+        here = self.module.scope(self.node).lookup(base.id)
+        return there is not None and here is not None and there[0] is here[0]
+
+
+def epoch_loop(resolver: Resolver, loop: Loop) -> EpochLoop | Obstacle | None:
+    """The loop in which ``loop`` runs again and again; None when it runs once, an obstacle when that is not clear."""
+    node, module = loop.node, loop.module
+    seen: set[ast.AST] = set()
+    while True:
+        around = module.loops(node)
+        if around:
+            return _counted(resolver, around[0], module)
+        function = module.function(node)
+        if function is None or function in seen:
+            return None
+        seen.add(function)
+        sites = resolver.call_sites(function)
+        if len(sites) != 1:
+            return Obstacle(
+                module, function, f"`{function.name}` is not called in exactly one place"
+            )
+        node, module = sites[0].call, sites[0].module
+
+
+def _counted(resolver: Resolver, loop: ast.AST, module: Module) -> EpochLoop | Obstacle:
+    why = "the epochs are not counted by a variable"
+    if not isinstance(loop, ast.For):
+        return Obstacle(module, loop, why)
+    makers = {
+        name
+        for reached in reached_nodes(resolver, [loop.iter], module)
+        if isinstance(reached.node, ast.Call)
+        for name in resolver.names(reached.node.func, module)
+    }
+    target = loop.target
+    if "builtins.enumerate" in makers and isinstance(target, ast.Tuple):
+        target = target.elts[0]
+    counts = makers & {"builtins.range", "builtins.enumerate", "tqdm.trange", "tqdm.auto.trange"}
+    if not isinstance(target, ast.Name) or not counts:
+        return Obstacle(module, loop, why)
+    return EpochLoop(module, loop, target)

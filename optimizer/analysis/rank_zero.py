@@ -1,0 +1,197 @@
+"""What only one of several processes should do: print, log, save."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..rewriting.edits import FileEdit, ReplaceExpression, SetArgument, Wrap
+from .facts import Fact
+from .process_names import Place, ProcessNames
+from .reach import reached_nodes
+from .resolver import Resolver
+from .syntax import LoopNode, Module
+
+_ACTIONS = frozenset(
+    {
+        "builtins.print",
+        "torch.save",
+        "torch.jit.save",
+        "torchvision.utils.save_image",
+        "numpy.save",
+        "numpy.savez",
+        "numpy.savetxt",
+        "json.dump",
+        "pickle.dump",
+        "yaml.dump",
+        "os.remove",
+        "os.rename",
+        "os.replace",
+        "os.mkdir",
+        "shutil.copy",
+        "shutil.copyfile",
+        "shutil.rmtree",
+        "warnings.warn",
+    }
+)
+_ACTING_PACKAGES = ("logging.", "wandb.", "matplotlib.", "mlflow.", "neptune.", "loguru.")
+_BARS = frozenset(
+    {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.std.tqdm", "tqdm.trange"}
+)
+_WRITERS = re.compile(
+    r"(SummaryWriter|logging\.getLogger|tqdm|pyplot\.\w+|builtins\.open|wandb\.init)$"
+)
+_ACTING_METHODS = re.compile(
+    r"add_\w+|log|debug|info|warning|error|write|writelines|writerow|flush|close|savefig|set_postfix\w*|"
+    r"set_description\w*|update|save|to_csv|finish|watch|dump"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class RankZeroAction(Fact):
+    """Sibling statements that only one process should run; ``node`` is the first."""
+
+    node: ast.stmt
+    last: ast.stmt
+
+
+def find_rank_zero_actions(
+    resolver: Resolver, functions: Collection[ast.AST], left_out: Collection[ast.AST]
+) -> tuple[RankZeroAction, ...]:
+    """The runs of statements that only tell or save something, in the modules' own code and in ``functions``.
+
+    ``left_out`` are nodes in which every process has to do all there is.
+    """
+    found: list[RankZeroAction] = []
+    for module in resolver.project.modules:
+        finder = _Finder(resolver, module, functions, left_out)
+        if module is resolver.project.entry:
+            found += finder.in_block(module.tree.body)
+        for node in module.nodes:
+            if isinstance(node, ast.FunctionDef) and node in functions and node not in left_out:
+                found += finder.in_block(node.body)
+    return tuple(found)
+
+
+def rank_zero_edits(actions: Iterable[RankZeroAction], names: ProcessNames) -> Iterator[FileEdit]:
+    """The edits that let only the first process run ``actions``."""
+    for action in actions:
+        module, first = action.module, action.node
+        is_first = f"{names.name(Place.RANK, module)} == 0"
+        if first is action.last and isinstance(first, ast.If) and not first.orelse:
+            test = first.test
+            code = module.code(test)
+            if (isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)) or "\n" in code:
+                code = f"({code})"
+            edit = ReplaceExpression(module.span(test), f"{is_first} and {code}")
+        else:
+            edit = Wrap(module.span(first), module.span(action.last), f"if {is_first}:")
+        yield FileEdit(module.path, edit)
+
+
+def progress_bar_edits(
+    resolver: Resolver, functions: Collection[ast.AST], names: ProcessNames
+) -> Iterator[FileEdit]:
+    """The edits that let only the first process show its progress bars."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            shown = resolver.names(call.func, module)
+            if not shown or not shown <= _BARS or not _runs(call, module, functions, resolver):
+                continue
+            if any(k.arg in {"disable", None} for k in call.keywords):
+                continue
+            rank = names.name(Place.RANK, module)
+            yield FileEdit(module.path, SetArgument(module.span(call), "disable", f"{rank} > 0"))
+
+
+def _runs(
+    node: ast.AST, module: Module, functions: Collection[ast.AST], resolver: Resolver
+) -> bool:
+    function = module.function(node)
+    if function is None:
+        return module is resolver.project.entry
+    return function in functions
+
+
+class _Finder:
+    def __init__(
+        self,
+        resolver: Resolver,
+        module: Module,
+        functions: Collection[ast.AST],
+        left_out: Collection[ast.AST],
+    ) -> None:
+        self._resolver, self._module = resolver, module
+        self._functions, self._left_out = functions, left_out
+
+    def in_block(self, block: Sequence[ast.stmt]) -> Iterator[RankZeroAction]:
+        run: list[ast.stmt] = []
+        for statement in [*block, None]:
+            if statement is not None and self._is_action(statement):
+                run.append(statement)
+                continue
+            if run:
+                yield RankZeroAction(self._module, run[0], run[-1])
+                run = []
+            if statement is None or statement in self._left_out:
+                continue
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            for inner in _blocks(statement):
+                yield from self.in_block(inner)
+
+    def _is_action(self, statement: ast.stmt) -> bool:
+        """Whether ``statement`` does nothing but tell or save, and no other process waits for it."""
+        if statement in self._left_out or not self._only_acts(statement):
+            return False
+        for reached in reached_nodes(self._resolver, [statement], self._module, into_forward=True):
+            node, module = reached.node, reached.module
+            if isinstance(node, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await):
+                return False
+            if isinstance(node, LoopNode) and not reached.direct:
+                return False
+            if isinstance(node, ast.Call) and self._is_heavy(node, module):
+                return False
+        return True
+
+    def _only_acts(self, statement: ast.stmt) -> bool:
+        match statement:
+            case ast.Expr(value=ast.Call() as call):
+                return self._acts(call)
+            case ast.If(body=body, orelse=orelse):
+                inner = [*body, *orelse]
+                return all(self._only_acts(s) or isinstance(s, ast.Pass) for s in inner) and any(
+                    self._only_acts(s) for s in inner
+                )
+            case ast.For(body=body, orelse=[]) | ast.With(body=body):
+                return all(map(self._only_acts, body))
+            case _:
+                return False
+
+    def _acts(self, call: ast.Call) -> bool:
+        names = self._resolver.names(call.func, self._module)
+        if names:
+            return all(n in _ACTIONS or n.startswith(_ACTING_PACKAGES) for n in names)
+        if not isinstance(call.func, ast.Attribute) or not _ACTING_METHODS.fullmatch(
+            call.func.attr
+        ):
+            return False
+        makers = self._resolver.maker_names(call.func.value, self._module)
+        return bool(makers) and all(_WRITERS.search(name) for name in makers)
+
+    def _is_heavy(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call`` runs a network, which processes may have to do together."""
+        from .loops import is_forward
+
+        return is_forward(self._resolver, call, module)
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(statement, field, [])
+        if block:
+            yield block
+    for handler in getattr(statement, "handlers", []):
+        yield handler.body

@@ -1,0 +1,180 @@
+"""A training DataLoader that gives each of several processes its own part of every batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..rewriting.edits import FileEdit, InsertBefore, ReplaceExpression, SetArgument
+from .batch_division import counted_on, known_number, other_use
+from .datasets import find_datasets, is_iterable
+from .facts import Argument, DataLoader, Fact, Loop
+from .last_batches import only_trains
+from .loaders import DATALOADER, PARAMETERS
+from .obstacles import Obstacle
+from .process_names import Place, ProcessNames
+from .resolver import Resolver
+from .script import TrainingScript
+from .syntax import Module
+from .values import Literal
+
+_SAMPLER = "train_sampler"
+_NEEDED = ("dataset", "batch_size")
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedLoader(Fact):
+    """A DataLoader whose batches can be shared by processes; ``shuffles`` says whether every epoch has its own order."""
+
+    loader: DataLoader
+    shuffles: bool
+    edits: tuple[FileEdit, ...]
+
+
+def shard_loader(
+    script: TrainingScript, loader: DataLoader, loop: Loop, names: ProcessNames
+) -> ShardedLoader | Fact:
+    """``loader`` with a DistributedSampler, or what forbids that."""
+    resolver = script.resolver
+    obstacle = _obstacle(script, loader, loop)
+    if obstacle is not None:
+        return obstacle
+    module, statement = loader.module, loader.module.statement(loader.node)
+    if any(
+        name in scope.bindings for scope in module.scopes.by_node.values() for name in [_SAMPLER]
+    ):
+        return Obstacle(module, loader.node, f"`{_SAMPLER}` is a name of the script's own")
+    shuffle = loader.arguments.get("shuffle")
+    edits: list[FileEdit] = []
+    dataset = loader.arguments["dataset"]
+    code = module.code(dataset.value)
+    rows: list[str] = []
+    if not isinstance(dataset.value, ast.Name | ast.Attribute):
+        name = _free_name(module)
+        rows.append(f"{name} = {code}")
+        edits.append(_replaced(module, dataset.value, name))
+        code = name
+    size = loader.arguments["batch_size"]
+    world = names.name(Place.WORLD_SIZE, module)
+    batch = module.code(size.value)
+    if not isinstance(size.value, ast.Constant | ast.Name | ast.Attribute):
+        batch = f"({batch})"
+    told = "every process gets an equal part of every batch"
+    rows.append(f'assert {batch} % {world} == 0, "{told}"')
+    sampler = names.imported(module, "torch.utils.data", "DistributedSampler")
+    shuffles = shuffle is not None and not _is(resolver, shuffle, False)
+    given = ", ".join([code, *_sampler_arguments(script, loader, shuffle, shuffles)])
+    rows.append(f"{_SAMPLER} = {sampler}({given}) if {world} > 1 else None")
+    edits.append(FileEdit(module.path, InsertBefore(module.span(statement), "\n".join(rows))))
+    edits.append(_replaced(module, size.value, f"{batch} // {world}"))
+    span = module.span(loader.node)
+    if shuffle is not None and shuffles:
+        alone = f"{_SAMPLER} is None"
+        if not _is(resolver, shuffle, True) or not isinstance(shuffle.value, ast.Constant):
+            alone = f"{module.code(shuffle.value)} and {alone}"
+        edits.append(_replaced(module, shuffle.value, alone))
+    edits.append(
+        FileEdit(module.path, SetArgument(span, "sampler", _SAMPLER, PARAMETERS.index("sampler")))
+    )
+    return ShardedLoader(module, loader.node, loader, shuffles, tuple(edits))
+
+
+def _obstacle(script: TrainingScript, loader: DataLoader, loop: Loop) -> Fact | None:
+    resolver, module = script.resolver, loader.module
+    why = _not_shared(resolver, loader) or only_trains(
+        resolver, loader, script.loops, script.iterations
+    )
+    if why is not None:
+        return Obstacle(module, loader.node, f"its DataLoader cannot be shared: {why}")
+    size = loader.arguments["batch_size"]
+    number = known_number(resolver.values(size.value, module))
+    if number is not None:
+        counted = counted_on(resolver, number, loop)
+        if counted is not None:
+            return counted
+    if isinstance(size.value, ast.Constant):
+        return None
+    return other_use(resolver, resolver.values(size.value, module), script.loaders)
+
+
+def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
+    module = loader.module
+    if loader.opaque is not None:
+        return f"`{module.code(loader.opaque)}` is not known"
+    if resolver.names(loader.node.func, module) != frozenset({DATALOADER}):
+        return "its class is the script's own"
+    for name in ("sampler", "batch_sampler"):
+        if name in loader.arguments:
+            return f"it has a `{name}` of its own"
+    written = {*loader.node.args, *(keyword.value for keyword in loader.node.keywords)}
+    for name in (*_NEEDED, "shuffle", "drop_last"):
+        argument = loader.arguments.get(name)
+        if argument is not None and argument.value not in written:
+            return f"its `{name}` comes by a dict"
+        if argument is None and name in _NEEDED:
+            return f"its `{name}` is not given"
+    if any(
+        isinstance(p, ast.comprehension | ast.DictComp | ast.ListComp | ast.Lambda)
+        for p in module.ancestors(loader.node)
+    ):
+        return "it is one of several that one expression makes"
+    datasets = find_datasets(resolver, loader)
+    if any(is_iterable(resolver, dataset) for dataset in datasets):
+        return "its dataset is only iterated: every process would read all of it"
+    shuffle = loader.arguments.get("shuffle")
+    if not datasets and (shuffle is None or not _is(resolver, shuffle, True)):
+        return "the length of its dataset is not known"
+    return None
+
+
+def _sampler_arguments(
+    script: TrainingScript, loader: DataLoader, shuffle: Argument | None, shuffles: bool
+) -> Iterator[str]:
+    resolver, module = script.resolver, loader.module
+    if shuffle is None or not shuffles:
+        yield "shuffle=False"
+    elif not _is(resolver, shuffle, True):
+        yield f"shuffle={module.code(shuffle.value)}"
+    seed = _seed(script, loader)
+    if shuffles and seed is not None:
+        yield f"seed={seed}"
+    drop_last = loader.arguments.get("drop_last")
+    if drop_last is not None and not _is(resolver, drop_last, False):
+        yield f"drop_last={module.code(drop_last.value)}"
+
+
+def _seed(script: TrainingScript, loader: DataLoader) -> str | None:
+    """The script's own seed as it can be written where the loader is made."""
+    seeds = [seed for seed in script.seeding.seeds if "torch" in seed.libraries]
+    if not seeds or not isinstance(seeds[0].node, ast.Call) or not seeds[0].node.args:
+        return None
+    first, place = seeds[0].node.args[0], seeds[0].module
+    if isinstance(first, ast.Constant):
+        return None if first.value == 0 else place.code(first)
+    base = first
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    if not isinstance(base, ast.Name) or place is not loader.module:
+        return None
+    there = place.scope(first).lookup(base.id)
+    here = loader.module.scope(loader.node).lookup(base.id)
+    same = there is not None and here is not None and there[0] is here[0]
+    return place.code(first) if same else None
+
+
+def _replaced(module: Module, node: ast.expr, code: str) -> FileEdit:
+    return FileEdit(module.path, ReplaceExpression(module.span(node), code))
+
+
+def _is(resolver: Resolver, argument: Argument, wanted: bool) -> bool:
+    values = resolver.values(argument.value, argument.module)
+    return bool(values) and all(isinstance(v, Literal) and v.value is wanted for v in values)
+
+
+def _free_name(module: Module) -> str:
+    taken = {name for scope in module.scopes.by_node.values() for name in scope.bindings}
+    name = "train_set"
+    while name in taken:
+        name = f"_{name}"
+    return name

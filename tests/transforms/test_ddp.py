@@ -1,0 +1,692 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
+GPUS = {"gpus": 2}
+SCRIPT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 5)
+        self.second = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+def train(model, loader, criterion, optimizer):
+    model.train()
+    total = 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        total += loss.item()
+    return total / len(loader)
+
+
+def main():
+    torch.manual_seed(1)
+    data = TensorDataset(torch.randn(48, 8), torch.randint(0, 3, (48,)))
+    loader = DataLoader(data, batch_size=16, shuffle=True)
+    model = Net()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    for epoch in range(3):
+        loss = train(model, loader, criterion, optimizer)
+        print(epoch, loss)
+        torch.save({"model": model.state_dict(), "epoch": epoch}, "checkpoint.pt")
+
+
+if __name__ == "__main__":
+    main()
+"""
+FLAT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
+loader = DataLoader(data, batch_size=16, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    print(epoch, loss.item())
+"""
+MODEL = "model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))\n"
+AFTER = """\
+import atexit
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+# torchrun starts one process per GPU and tells it its place; without it there is one process.
+RANK = int(os.environ.get("RANK", 0))
+LOCAL_RANK = int(os.environ.get("LOCAL_RANK", 0))
+WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 5)
+        self.second = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+def train(model, loader, criterion, optimizer):
+    model.train()
+    total = 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        total += loss.item()
+    return total / len(loader)
+
+
+def main():
+    if WORLD_SIZE > 1:
+        if torch.cuda.is_available():
+            torch.cuda.set_device(LOCAL_RANK)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        )
+        atexit.register(dist.destroy_process_group)  # also behind an error
+
+    torch.manual_seed(1)
+    data = TensorDataset(torch.randn(48, 8), torch.randint(0, 3, (48,)))
+    assert 16 % WORLD_SIZE == 0, "every process gets an equal part of every batch"
+    train_sampler = DistributedSampler(data, seed=1) if WORLD_SIZE > 1 else None
+    loader = DataLoader(
+        data,
+        batch_size=16 // WORLD_SIZE,
+        shuffle=train_sampler is None,
+        sampler=train_sampler,
+    )
+    model = Net()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+
+    ddp_model = model
+    if WORLD_SIZE > 1:
+        ddp_model = DistributedDataParallel(model)
+        # every process draws its own dropout masks and augmentations
+        torch.manual_seed(torch.initial_seed() + RANK)
+
+    for epoch in range(3):
+        if WORLD_SIZE > 1:
+            loader.sampler.set_epoch(epoch)  # another order in every epoch
+        loss = train(ddp_model, loader, criterion, optimizer)
+        if RANK == 0:
+            print(epoch, loss)
+            torch.save({"model": model.state_dict(), "epoch": epoch}, "checkpoint.pt")
+
+
+if __name__ == "__main__":
+    main()
+"""
+FLAT_AFTER = """\
+import atexit
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+# torchrun starts one process per GPU and tells it its place; without it there is one process.
+RANK = int(os.environ.get("RANK", 0))
+LOCAL_RANK = int(os.environ.get("LOCAL_RANK", 0))
+WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
+
+if WORLD_SIZE > 1:
+    if torch.cuda.is_available():
+        torch.cuda.set_device(LOCAL_RANK)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    )
+    atexit.register(dist.destroy_process_group)  # also behind an error
+
+data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
+assert 16 % WORLD_SIZE == 0, "every process gets an equal part of every batch"
+train_sampler = DistributedSampler(data) if WORLD_SIZE > 1 else None
+loader = DataLoader(
+    data,
+    batch_size=16 // WORLD_SIZE,
+    shuffle=train_sampler is None,
+    sampler=train_sampler,
+)
+model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+ddp_model = model
+if WORLD_SIZE > 1:
+    ddp_model = DistributedDataParallel(model)
+    # every process draws its own dropout masks and augmentations
+    torch.manual_seed(torch.initial_seed() + RANK)
+
+for epoch in range(2):
+    if WORLD_SIZE > 1:
+        loader.sampler.set_epoch(epoch)  # another order in every epoch
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(ddp_model(x), y)
+        loss.backward()
+        optimizer.step()
+    if RANK == 0:
+        print(epoch, loss.item())
+"""
+
+
+def code(result: RewriteResult, name: str = "train.py") -> str:
+    errors = [error.message for file in result.files for error in file.errors]
+    assert errors == []
+    return next(file.text for file in result.files if file.path.name == name)
+
+
+def rows(text: str) -> list[str]:
+    return [row.strip() for row in text.splitlines()]
+
+
+@pytest.mark.parametrize(("before", "after"), [(SCRIPT, AFTER), (FLAT, FLAT_AFTER)])
+def test_a_script_for_one_gpu(
+    check_transformed: Callable[..., None], before: str, after: str
+) -> None:
+    check_transformed(before, after, **GPUS)
+
+
+@pytest.mark.parametrize(
+    ("wrapping", "wrapped"),
+    [
+        (
+            "model = nn.DataParallel(model).cuda()",
+            """\
+if WORLD_SIZE > 1:
+    model = DistributedDataParallel(model.cuda(), device_ids=[LOCAL_RANK])
+else:
+    model = nn.DataParallel(model).cuda()
+""",
+        ),
+        (
+            "model = nn.DataParallel(model, device_ids=[0, 1])\nmodel.cuda()",
+            """\
+if WORLD_SIZE > 1:
+    model = DistributedDataParallel(model.cuda(), device_ids=[LOCAL_RANK])
+else:
+    model = nn.DataParallel(model, device_ids=[0, 1])
+model.cuda()
+""",
+        ),
+        (
+            "model.cuda()\nif torch.cuda.device_count() > 1:\n    model = nn.DataParallel(model)",
+            """\
+if WORLD_SIZE > 1:
+    model = DistributedDataParallel(
+        model, device_ids=[LOCAL_RANK] if torch.cuda.is_available() else None
+    )
+elif torch.cuda.device_count() > 1:
+    model = nn.DataParallel(model)
+""",
+        ),
+        (
+            "if torch.cuda.is_available():\n"
+            "    model = nn.DataParallel(model).cuda()\n"
+            "    torch.backends.cudnn.benchmark = True",
+            """\
+if torch.cuda.is_available():
+    if WORLD_SIZE == 1:
+        model = nn.DataParallel(model).cuda()
+    torch.backends.cudnn.benchmark = True
+if WORLD_SIZE > 1:
+    model = DistributedDataParallel(model.cuda(), device_ids=[LOCAL_RANK])
+""",
+        ),
+        (
+            "if torch.cuda.device_count() == 1:\n"
+            "    model.cuda()\n"
+            "elif torch.cuda.device_count() > 1:\n"
+            "    model = nn.DataParallel(model).cuda()",
+            """\
+elif torch.cuda.device_count() > 1:
+    if WORLD_SIZE == 1:
+        model = nn.DataParallel(model).cuda()
+if WORLD_SIZE > 1:
+    model = DistributedDataParallel(model.cuda(), device_ids=[LOCAL_RANK])
+""",
+        ),
+    ],
+)
+def test_data_parallel_is_replaced_in_place_by_default(
+    rewrite: Callable[..., RewriteResult], wrapping: str, wrapped: str
+) -> None:
+    result = rewrite(FLAT.replace(MODEL, MODEL + wrapping + "\n"), ["ddp"])
+    assert wrapped in code(result)
+    assert "model(x)" in code(result)
+    assert "\nif WORLD_SIZE > 1:\n    # every process draws its own" in code(result)
+    assert result.launch == "torchrun --standalone --nproc-per-node gpu train.py"
+
+
+def test_a_single_gpu_is_enough_unless_more_are_asked_for(check_noop: Callable[..., None]) -> None:
+    check_noop(SCRIPT)
+    check_noop(SCRIPT, gpus=1)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by", "reason"),
+    [
+        ("shuffle=True", "sampler=torch.utils.data.RandomSampler(data)", "a `sampler` of its own"),
+        (
+            "batch_size=16, shuffle=True",
+            "**dict(batch_size=16)",
+            "its `batch_size` comes by a dict",
+        ),
+        ("batch_size=16, ", "", "its `batch_size` is not given"),
+        ("for epoch in range(2):", "while True:", "epochs are not counted"),
+        ("cross_entropy(model(x), y)", "cross_entropy(model(x), y, reduction='sum')", "not a mean"),
+        ("cross_entropy(model(x), y)", "kl_div(model(x), y)", "not known to be a mean"),
+        ("model(x), y)", "model(x) @ model(x).t(), y)", "may compare the samples"),
+        ("model(x), y)", "model(x) + model(x), y)", "runs in 2 places of the step"),
+        (
+            "        loss.backward()",
+            "        loss.backward(retain_graph=True)",
+            "arguments of its own",
+        ),
+        (MODEL, MODEL + "model.cuda(1)\n", "every process would use the GPU `1`"),
+        (MODEL, MODEL + "torch.cuda.set_device(0)\n", "chooses its GPU itself"),
+        (MODEL, MODEL + "RANK = 3\n", "`RANK` is a name of the script's own"),
+        (MODEL, MODEL + "ddp_model = 3\n", "`ddp_model` is a name of the script's own"),
+        (MODEL, MODEL + "model[0] = nn.DataParallel(model[0])\n", "not simply kept in a variable"),
+        (MODEL, MODEL + "model.a = nn.DataParallel(model[0])\n", "a part of the network"),
+        (
+            "loader = ",
+            "data, _ = torch.utils.data.random_split(data, [30, 10])\nloader = ",
+            "without a seed",
+        ),
+        (
+            "torch.optim.SGD(model.parameters(), lr=0.1)",
+            "torch.optim.LBFGS(model.parameters())",
+            "LBFGS",
+        ),
+        (
+            "for epoch in",
+            "other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1)\nfor epoch in",
+            "several optimizers",
+        ),
+        (
+            "    print(epoch, loss.item())",
+            "    if loss.item() < 0.1:\n        break",
+            "would stop by what each process has measured",
+        ),
+        (
+            "for epoch in",
+            "plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\n"
+            "plateau.step(torch.ones(1))\n"
+            "for epoch in",
+            "the learning rate would follow",
+        ),
+        (
+            "    print(epoch, loss.item())",
+            "    for x, y in loader:\n        model(x)",
+            "the loop that goes over it is not for training alone",
+        ),
+    ],
+)
+def test_left_alone(check_noop: Callable[..., None], replaced: str, by: str, reason: str) -> None:
+    assert replaced in FLAT
+    check_noop(FLAT.replace(replaced, by), reason, **GPUS)
+
+
+@pytest.mark.parametrize(
+    "running",
+    [
+        "torch.distributed.init_process_group('nccl')",
+        "model = nn.parallel.DistributedDataParallel(model)",
+        "torch.multiprocessing.spawn(print)",
+    ],
+)
+def test_what_is_distributed_stays(check_noop: Callable[..., None], running: str) -> None:
+    check_noop(FLAT.replace(MODEL, f"{MODEL}{running}\n"), **GPUS)
+
+
+def test_only_the_first_process_acts(rewrite: Callable[..., RewriteResult]) -> None:
+    acting = """\
+    if epoch % 2 or epoch > 5:
+        print("a")
+    elif epoch:
+        print("b")
+    for name in ["x", "y"]:
+        print(name)
+    with open("log.txt", "a") as log:
+        log.write("c")
+    kept = print("d")
+    best = max(epoch, 2)
+    if best == 2:
+        best = 3
+        torch.save(model.state_dict(), "best.pt")
+    print(model(data[0][0]))
+"""
+    text = code(rewrite(FLAT + acting, ["ddp"], **GPUS))
+    assert text.endswith("""\
+    if RANK == 0:
+        print(epoch, loss.item())
+        if epoch % 2 or epoch > 5:
+            print("a")
+        elif epoch:
+            print("b")
+        for name in ["x", "y"]:
+            print(name)
+        with open("log.txt", "a") as log:
+            log.write("c")
+    kept = print("d")
+    best = max(epoch, 2)
+    if best == 2:
+        best = 3
+        if RANK == 0:
+            torch.save(model.state_dict(), "best.pt")
+    print(model(data[0][0]))
+""")
+
+
+def test_one_condition_is_not_put_around_another(rewrite: Callable[..., RewriteResult]) -> None:
+    text = code(
+        rewrite(
+            FLAT.replace("    print(", "    if epoch or x is y:\n        print("), ["ddp"], **GPUS
+        )
+    )
+    assert "    if RANK == 0 and (epoch or x is y):\n        print(" in text
+
+
+def test_progress_bars(rewrite: Callable[..., RewriteResult]) -> None:
+    bar = "from tqdm import tqdm\n" + FLAT.replace("in loader:", "in tqdm(loader):")
+    text = code(rewrite(bar, ["ddp"], **GPUS))
+    assert "    for x, y in tqdm(loader, disable=RANK > 0):" in text
+
+
+def test_data_is_prepared_by_the_first_process(rewrite: Callable[..., RewriteResult]) -> None:
+    download = "from torchvision import datasets\n" + FLAT.replace(
+        "data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))",
+        "data = datasets.MNIST('data', download=True)",
+    )
+    text = code(rewrite(download, ["ddp"], **GPUS))
+    assert (
+        """\
+if RANK > 0:
+    dist.barrier()  # the first process prepares the data
+data = datasets.MNIST('data', download=True)
+if RANK == 0 and WORLD_SIZE > 1:
+    dist.barrier()
+"""
+        in text
+    )
+    assert text.index("timeout=timedelta(hours=2)") < text.index("if RANK > 0:")
+
+
+def test_data_that_is_written_over_and_over_is_no_preparation(
+    check_noop: Callable[..., None],
+) -> None:
+    writing = "def write():\n    with open('data.txt', 'w') as file:\n        file.write('1')\n\n\nwrite()\n"
+    before, after = FLAT.split("data = ")[0], FLAT[len(FLAT.split("data = ")[0]) :]
+    check_noop(before + writing + after, "every process would write this anew", **GPUS)
+
+
+def test_the_sampler_does_as_the_loader_did(rewrite: Callable[..., RewriteResult]) -> None:
+    def sampler(arguments: str, before: str = "") -> str:
+        text = FLAT.replace("batch_size=16, shuffle=True", arguments).replace(
+            "data = ", before + "data = "
+        )
+        after = code(rewrite(text, ["ddp"], **GPUS))
+        return next(row for row in rows(after) if row.startswith("train_sampler ="))
+
+    ends = " if WORLD_SIZE > 1 else None"
+    assert (
+        sampler("batch_size=16") == f"train_sampler = DistributedSampler(data, shuffle=False){ends}"
+    )
+    assert sampler("batch_size=16, shuffle=True, drop_last=True") == (
+        f"train_sampler = DistributedSampler(data, drop_last=True){ends}"
+    )
+    assert sampler("16, True", "torch.manual_seed(7)\n") == (
+        f"train_sampler = DistributedSampler(data, seed=7){ends}"
+    )
+
+
+def test_without_shuffling_all_epochs_are_alike(rewrite: Callable[..., RewriteResult]) -> None:
+    text = code(rewrite(FLAT.replace(", shuffle=True", ""), ["ddp"], **GPUS))
+    assert "set_epoch" not in text
+    assert "shuffle=False)" in text
+
+
+def test_a_gpu_named_by_number_is_any_gpu(rewrite: Callable[..., RewriteResult]) -> None:
+    named = FLAT.replace(
+        MODEL, MODEL + "model.to('cuda:0' if torch.cuda.is_available() else 'cpu')\n"
+    )
+    assert "model.to('cuda' if torch" in code(rewrite(named, ["ddp"], **GPUS))
+
+
+def test_synchronized_batchnorm_when_asked_for(rewrite: Callable[..., RewriteResult]) -> None:
+    norm = FLAT.replace("nn.ReLU()", "nn.BatchNorm1d(5)")
+    plain = rewrite(norm, ["ddp"], **GPUS)
+    assert "--sync-batchnorm" in plain.files[0].changes[0].reason
+    text = code(rewrite(norm, ["ddp"], sync_batchnorm=True, **GPUS))
+    assert "DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model))" in text
+
+
+def test_a_layer_without_gradients_is_looked_for(rewrite: Callable[..., RewriteResult]) -> None:
+    spare = SCRIPT.replace(
+        "        self.first =", "        self.spare = nn.Linear(8, 5)\n        self.first ="
+    )
+    assert "DistributedDataParallel(model, find_unused_parameters=True)" in code(
+        rewrite(spare, ["ddp"], **GPUS)
+    )
+
+
+def test_what_needs_the_network_itself_gets_it(rewrite: Callable[..., RewriteResult]) -> None:
+    saving = SCRIPT.replace(
+        "    return total / len(loader)",
+        "    torch.save(model.state_dict(), 'last.pt')\n    return total / len(loader)",
+    )
+    text = code(rewrite(saving, ["ddp"], **GPUS))
+    assert "torch.save((model.module if WORLD_SIZE > 1 else model).state_dict(), 'last.pt')" in text
+    assert "train(ddp_model, loader, criterion, optimizer)" in text
+
+
+PROJECT = {
+    "train.py": """\
+import torch
+from data import make_loader
+from engine import fit
+from network import make_network
+
+torch.manual_seed(0)
+loader = make_loader(16)
+network = make_network()
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+for epoch in range(2):
+    fit(network, loader, optimizer)
+""",
+    "network.py": """\
+from torch import nn
+
+
+def make_network():
+    model = nn.Linear(8, 3)
+    model = nn.DataParallel(model)
+    return model
+""",
+    "data.py": """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def make_loader(size):
+    data = TensorDataset(torch.randn(48, 8), torch.randint(0, 3, (48,)))
+    return DataLoader(data, batch_size=size, shuffle=True)
+""",
+    "engine.py": """\
+import torch
+
+
+def fit(network, loader, optimizer):
+    for x, y in loader:
+        loss = torch.nn.functional.cross_entropy(network(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(loss.item())
+""",
+}
+
+
+def test_a_project_of_several_files(rewrite: Callable[..., RewriteResult]) -> None:
+    result = rewrite(PROJECT, ["ddp"])
+    assert {file.path.name for file in result.files if file.changed} == {
+        "train.py",
+        "network.py",
+        "data.py",
+        "engine.py",
+        "launch_train.sh",
+        "launch_train.sbatch",
+    }
+    assert "    if WORLD_SIZE > 1:\n        model = Distributed" in code(result, "network.py")
+    assert "sampler=train_sampler" in code(result, "data.py")
+    assert "    if RANK == 0:\n        print(loss.item())" in code(result, "engine.py")
+    assert "loader.sampler.set_epoch(epoch)" in code(result)
+
+
+def test_of_several_files_all_are_changed_or_none(
+    rewrite: Callable[..., RewriteResult], tmp_path: Path
+) -> None:
+    guarded = PROJECT | {"engine.py": "# torchopt: ignore-file\n" + PROJECT["engine.py"]}
+    result = rewrite(guarded, ["ddp"])
+    assert not any(file.changed for file in result.files)
+    assert not (tmp_path / "launch_train.sh").exists()
+    assert any("suppressed" in skip.message for file in result.files for skip in file.skips)
+
+
+def test_launchers(rewrite: Callable[..., RewriteResult], tmp_path: Path) -> None:
+    arguments = ("--name", "it's $HOME", "--lr=0.1")
+    result = rewrite(FLAT, ["ddp"], script_arguments=arguments, gpus=8)
+    made = {file.path.name: file for file in result.files if file.created}
+    assert sorted(made) == ["launch_train.sbatch", "launch_train.sh"]
+    assert made["launch_train.sh"].original.executable
+    assert "#SBATCH --gpus-per-node=8" in made["launch_train.sbatch"].text
+    launcher = tmp_path / "launch_train.sh"
+    launcher.write_text(made["launch_train.sh"].text)
+    fake = tmp_path / "bin" / "torchrun"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\nfor argument in "$@"; do echo "$argument"; done\n')
+    fake.chmod(0o755)
+
+    def started(*more: str, **variables: str) -> list[str]:
+        env = {"PATH": f"{fake.parent}:{os.environ['PATH']}", **variables}
+        command = ["bash", str(launcher), *more]
+        return subprocess.run(
+            command, env=env, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+
+    script = [f"{tmp_path}/train.py", *arguments]
+    assert started("--epochs", "2") == [
+        "--standalone",
+        "--nproc-per-node",
+        "8",
+        *script,
+        "--epochs",
+        "2",
+    ]
+    assert started(NNODES="2", RDZV_ENDPOINT="a:1", GPUS="4") == [
+        *(
+            "--nnodes",
+            "2",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-id",
+            "train",
+            "--rdzv-endpoint",
+            "a:1",
+        ),
+        *("--nproc-per-node", "4", *script),
+    ]
+
+
+def test_a_launcher_of_the_users_own_stays(
+    rewrite: Callable[..., RewriteResult], tmp_path: Path
+) -> None:
+    (tmp_path / "launch_train.sh").write_text("mine\n")
+    result = rewrite(FLAT, ["ddp"], **GPUS)
+    assert [file.path.name for file in result.files if file.created] == ["launch_train.sbatch"]
+    assert "launch_train.sh is there already" in result.files[0].changes[0].reason
+
+
+def losses(folder: Path, script: str, processes: int) -> list[float]:
+    """What ``script`` prints when it runs in ``folder``, as numbers, but for the number of the epoch."""
+    (folder / "run.py").write_text(script)
+    starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [sys.executable, *(starter if processes > 1 else []), "run.py"]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [float(row.split()[-1]) for row in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_two_processes_train_as_one(rewrite: Callable[..., RewriteResult], tmp_path: Path) -> None:
+    after = code(rewrite(SCRIPT, ["ddp"], **GPUS))
+    before = losses(tmp_path, SCRIPT, 1)
+    assert losses(tmp_path, after, 1) == before  # alone it is the very same training
+    # one process, in the order of a DistributedSampler
+    ordered = after.replace("if WORLD_SIZE > 1 else None", "if WORLD_SIZE else None")
+    ordered = ordered.replace(
+        "    if WORLD_SIZE > 1:\n            loader", "    if WORLD_SIZE:\n            loader"
+    )
+    assert ordered.count("> 1") == after.count("> 1") - 2
+    ordered = ordered.replace(
+        "DistributedSampler(data, seed=1)", "DistributedSampler(data, 1, 0, seed=1)"
+    )
+    losses(tmp_path, ordered, 1)
+    one = torch_load(tmp_path / "checkpoint.pt")
+    assert len(losses(tmp_path, after, 2)) == len(before)  # told once
+    two = torch_load(tmp_path / "checkpoint.pt")
+    assert one.keys() == two.keys()
+    for name, weights in one.items():
+        np.testing.assert_allclose(weights, two[name], rtol=1e-4, atol=1e-6)
+
+
+def torch_load(path: Path) -> dict[str, Any]:
+    """The weights in the checkpoint that ``SCRIPT`` saves, as arrays."""
+    import torch
+
+    weights: dict[str, Any] = torch.load(path)["model"]
+    return {name: weight.numpy() for name, weight in weights.items()}

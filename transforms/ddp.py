@@ -1,0 +1,166 @@
+"""One process per GPU: `DistributedDataParallel` under torchrun, in place of `nn.DataParallel` or of a single GPU.
+
+`nn.DataParallel` copies the network to every GPU in every step and gathers what they compute on the first; one Python
+process feeds them all. With `DistributedDataParallel` each GPU has a process of its own, which loads its own part of every
+batch; only gradients travel, while the backward pass is still running. A script that uses `DataParallel` is rewritten by
+default, one for a single GPU with `--gpus N`. How to start it, what travels, and what is not as it was:
+[distributed.md](../distributed.md).
+
+The global batch stays the script's: each process takes an equal part of it. A `DistributedSampler` shuffles as the loader
+did, in another order in every epoch. Each process uses its own GPU and its own random numbers; the data is downloaded or
+written by the first one while the others wait; only the first one prints, logs and saves. Checkpoints keep their keys: the
+wrapped network has a variable of its own, or `.module` where `DataParallel` had put it. The process group is destroyed at
+exit, also behind an error. Started as before, with `python train.py`, the script is one process and trains exactly as
+it did. The launchers `launch_train.sh` and `launch_train.sbatch` start it on one node or several; what follows `--`
+on the command line of torchopt becomes the script's arguments there. A file of that name that says something else stays.
+
+Not the same: BatchNorm normalizes by each process's part of a batch (`--sync-batchnorm` keeps it to the whole batch), a
+dataset that does not divide is filled up with a few samples twice, and a loss that weighs samples (class weights,
+`ignore_index`) is a mean in each process.
+
+Left alone, with the reason: several optimizers or backward passes (GANs), losses that compare the samples of a batch
+(contrastive ones) or are not known to be a mean over samples, samplers of the script's own, datasets that are only
+iterated, batch sizes or networks that other code counts on, learning rates or stops that follow what one process measures,
+splits drawn without a seed, GPUs chosen by number, networks of which only a part is wrapped, frameworks that distribute by
+themselves, scripts that run in several processes already.
+
+Source: https://docs.pytorch.org/docs/stable/notes/ddp.html and https://docs.pytorch.org/docs/stable/elastic/run.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from ..optimizer.analysis.data_parallel import data_parallel_calls, distributed_call
+from ..optimizer.analysis.distributed import Distribution, find_distribution
+from ..optimizer.analysis.facts import Fact, seen_at
+from ..optimizer.analysis.obstacles import Obstacle
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.launchers import launch_command, launchers
+from ..optimizer.options import Options, Tier
+from ..optimizer.rewriting.edits import NewFile
+from .base import Change, Example, Skip, Stage, Transform
+
+
+class DistributedDataParallel(Transform):
+    name: ClassVar[str] = "ddp"
+    tier: ClassVar[Tier] = Tier.NUMERIC
+    stage: ClassVar[Stage] = Stage.DISTRIBUTED
+    example: ClassVar[Example] = Example(
+        before="""\
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from torchvision import datasets, transforms
+
+            train_set = datasets.MNIST("data", transform=transforms.ToTensor())
+            loader = DataLoader(train_set, batch_size=64, shuffle=True)
+            model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            for epoch in range(10):
+                for images, labels in loader:
+                    optimizer.zero_grad()
+                    loss = nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
+                    loss.backward()
+                    optimizer.step()
+                torch.save(model.state_dict(), "model.pt")
+        """,
+        after="""\
+            import atexit
+            import os
+
+            import torch
+            import torch.distributed as dist
+            from torch import nn
+            from torch.nn.parallel import DistributedDataParallel
+            from torch.utils.data import DataLoader, DistributedSampler
+            from torchvision import datasets, transforms
+
+            # torchrun starts one process per GPU and tells it its place; without it there is one process.
+            RANK = int(os.environ.get("RANK", 0))
+            LOCAL_RANK = int(os.environ.get("LOCAL_RANK", 0))
+            WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
+
+            if WORLD_SIZE > 1:
+                if torch.cuda.is_available():
+                    torch.cuda.set_device(LOCAL_RANK)
+                dist.init_process_group(
+                    "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+                )
+                atexit.register(dist.destroy_process_group)  # also behind an error
+
+            train_set = datasets.MNIST("data", transform=transforms.ToTensor())
+            assert 64 % WORLD_SIZE == 0, "every process gets an equal part of every batch"
+            train_sampler = DistributedSampler(train_set) if WORLD_SIZE > 1 else None
+            loader = DataLoader(
+                train_set,
+                batch_size=64 // WORLD_SIZE,
+                shuffle=train_sampler is None,
+                sampler=train_sampler,
+            )
+            model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            ddp_model = model
+            if WORLD_SIZE > 1:
+                ddp_model = DistributedDataParallel(model)
+                # every process draws its own dropout masks and augmentations
+                torch.manual_seed(torch.initial_seed() + RANK)
+
+            for epoch in range(10):
+                if WORLD_SIZE > 1:
+                    loader.sampler.set_epoch(epoch)  # another order in every epoch
+                for images, labels in loader:
+                    optimizer.zero_grad()
+                    loss = nn.functional.cross_entropy(ddp_model(images.cuda()), labels.cuda())
+                    loss.backward()
+                    optimizer.step()
+                if RANK == 0:
+                    torch.save(model.state_dict(), "model.pt")
+        """,
+        options={"gpus": 8},
+    )
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        wrapped = data_parallel_calls(script.resolver)
+        if not wrapped and (options.gpus or 1) < 2:
+            return
+        if distributed_call(script.resolver) is not None:
+            return
+        steps = script.step_code
+        if len(steps) != 1:
+            for place in [*wrapped, *(step.backwards[0] for step in steps)][:1]:
+                why = "not exactly one training step is seen"
+                yield self.skip(place.path, place.span, f"not distributed: {why}")
+            return
+        place = wrapped[0] if wrapped else steps[0].backwards[0]
+        found = find_distribution(script, steps[0], sync_batchnorm=options.sync_batchnorm)
+        if not isinstance(found, Distribution):
+            yield self.skip(place.path, place.span, f"not distributed: {_said(found, place)}")
+            return
+        entry = script.entry.path
+        files: list[NewFile] = []
+        notes = list(found.notes)
+        for new in launchers(entry, options.gpus, options.script_arguments):
+            if not new.path.exists():
+                files.append(new)
+            elif new.path.read_bytes() != new.text.encode():
+                notes.append(f"{new.path.name} is there already and stays as it is")
+        yield Change(
+            self.name,
+            self.tier,
+            place.path,
+            place.span,
+            "one process per GPU: DistributedDataParallel under torchrun",
+            "; ".join(["the mean of the processes' gradients is that of the whole batch", *notes]),
+            found.edits,
+            tuple(files),
+            launch_command(entry, options.gpus),
+        )
+
+
+def _said(why: Fact, place: Fact) -> str:
+    text = why.message if isinstance(why, Obstacle) else "that is not possible here"
+    return f"{text}{seen_at(why, place)}"
