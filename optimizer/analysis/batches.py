@@ -10,6 +10,7 @@ from enum import Enum
 from .facts import DataLoader, DeviceKind, Fact
 from .loops import iterated_loaders
 from .placement import move_target
+from .questions import Answers, Questions
 from .reaching import reaching_bindings
 from .resolver import Resolver
 from .scopes import Assigned, Binding, BindingSource, Iterated, Parameter, Path
@@ -111,17 +112,12 @@ class BatchTrace:
     def __init__(self, resolver: Resolver, loaders: tuple[DataLoader, ...]) -> None:
         self._resolver = resolver
         self._loaders = loaders
-        self._active: set[ast.AST] = set()
+        self._questions = Questions()
+        self._known = Answers[ast.expr, Parts](frozenset(), lambda parts: parts | _OTHER)
 
     def parts(self, node: ast.expr, module: Module) -> Parts:
         """What ``node`` may be. An expression that only leads back to itself is nothing (the empty set)."""
-        if node in self._active:
-            return frozenset()
-        self._active.add(node)
-        try:
-            return self._parts(node, module)
-        finally:
-            self._active.discard(node)
+        return self._questions.ask(node, self._known, lambda: self._parts(node, module))
 
     def _parts(self, node: ast.expr, module: Module) -> Parts:
         match node:

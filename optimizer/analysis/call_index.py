@@ -7,7 +7,7 @@ from functools import cached_property
 
 from .project import Project
 from .scopes import Imported
-from .syntax import FunctionNode, Module
+from .syntax import FunctionNode, Module, last_identifier
 
 Call = tuple[ast.Call, Module]
 
@@ -30,27 +30,24 @@ class CallIndex:
         if names & self._handed_around:
             return self._all
         # Calls of an expression without a name (`nets[kind](x)`) may reach anything.
-        return [call for name in (*names, "") for call in self._by_name.get(name, [])]
+        return [call for name in (*names, "") for call in self._named(name)]
+
+    def _named(self, name: str) -> list[Call]:
+        return [
+            (call, module) for module in self._project.modules for call in module.calls_named(name)
+        ]
 
     @cached_property
     def _parents(self) -> dict[FunctionNode, ast.AST]:
         return {
             node: module.parents[node]
             for module in self._project.modules
-            for node in module.nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for node in module.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef)
         }
 
     @cached_property
     def _all(self) -> list[Call]:
         return [(call, module) for module in self._project.modules for call in module.calls]
-
-    @cached_property
-    def _by_name(self) -> dict[str, list[Call]]:
-        index: dict[str, list[Call]] = {}
-        for call, module in self._all:
-            index.setdefault(_identifier(call.func), []).append((call, module))
-        return index
 
     @cached_property
     def _calls_of_objects(self) -> list[Call]:
@@ -70,8 +67,7 @@ class CallIndex:
         return frozenset(
             node.name
             for module in self._project.modules
-            for node in module.nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            for node in module.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         )
 
     @cached_property
@@ -85,12 +81,12 @@ class CallIndex:
                         source = binding.source
                         if isinstance(source, Imported) and source.attribute in self._defined:
                             aliases.setdefault(source.attribute, set()).add(local)
-            for name, node in self._mentions(module):
-                statement = module.statement(node)
-                if isinstance(statement, ast.Assign):
-                    aliases.setdefault(name, set()).update(
-                        _identifier(target) for target in statement.targets
-                    )
+        for name, node, module in self._mentions:
+            statement = module.statement(node)
+            if isinstance(statement, ast.Assign):
+                aliases.setdefault(name, set()).update(
+                    last_identifier(target) for target in statement.targets
+                )
         return aliases
 
     @cached_property
@@ -98,40 +94,34 @@ class CallIndex:
         """The functions and classes that are passed to a call, returned or kept in another expression."""
         return frozenset(
             name
-            for module in self._project.modules
-            for name, node in self._mentions(module)
+            for name, node, module in self._mentions
             if not isinstance(module.statement(node), ast.Assign | ast.ClassDef)
             and not _is_type_check(node, module)
         )
 
-    def _mentions(self, module: Module) -> list[tuple[str, ast.expr]]:
+    @cached_property
+    def _mentions(self) -> list[tuple[str, ast.expr, Module]]:
         """Where a function or class defined in the project is named without being called."""
+        defined = self._defined
         return [
-            (name, node)
-            for node in module.nodes
-            if isinstance(node, ast.Name | ast.Attribute)
+            (name, node, module)
+            for module in self._project.modules
+            for node in module.nodes_of(ast.Name, ast.Attribute)
+            if (name := last_identifier(node)) in defined
             and isinstance(node.ctx, ast.Load)
-            and (name := _identifier(node)) in self._defined
             and not _is_called_or_qualifies(node, module)
         ]
 
     def _with_subclasses(self, name: str) -> set[str]:
         found = {name}
         classes = [
-            (node.name, {_identifier(base) for base in node.bases})
+            (node.name, {last_identifier(base) for base in node.bases})
             for module in self._project.modules
-            for node in module.nodes
-            if isinstance(node, ast.ClassDef)
+            for node in module.nodes_of(ast.ClassDef)
         ]
         while grown := {name for name, bases in classes if bases & found} - found:
             found |= grown
         return found
-
-
-def _identifier(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_called_or_qualifies(node: ast.expr, module: Module) -> bool:

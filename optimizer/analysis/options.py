@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 def option_value(resolver: Resolver, namespace: Made, name: str) -> Option | None:
     """The option that attribute ``name`` of an argparse namespace holds, None when no parser declares it."""
     for module in resolver.project.modules:
-        for call in module.calls:
-            if not (isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"):
-                continue
-            if destination(call) == name:
+        for call in module.calls_named("add_argument"):
+            if isinstance(call.func, ast.Attribute) and destination(call) == name:
                 return Option(name, call, module, call_argument(call, "default"))
     return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from typing import cast
 
 from .scopes import Binding, Defined, Deleted, Imported, Parameter, Scope
 from .syntax import Module
@@ -177,15 +176,13 @@ def _block(module: Module, binding: Binding) -> int:
 
 
 def _enclosing_blocks(module: Module, use: ast.AST) -> set[int]:
+    """The identities of the statement lists that ``use`` is in, up to the function or class around it."""
     blocks: set[int] = set()
     child = use
-    for ancestor in [use, *module.ancestors(use)]:
-        for _, value in ast.iter_fields(ancestor):
-            if isinstance(value, list) and child in cast(list[ast.AST], value):
-                blocks.add(id(cast(object, value)))
-        if ancestor is not use and isinstance(
-            ancestor, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
-        ):
+    for ancestor in module.ancestors(use):
+        if isinstance(child, ast.stmt):
+            blocks.add(id(module.block(child)))
+        if isinstance(ancestor, _DEFINITIONS):
             break
         child = ancestor
     return blocks

@@ -7,15 +7,14 @@ may be whatever any call of the project passes. A set with an :class:`Unknown` i
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from .call_index import CallIndex
 from .classes import class_attribute, first_party_bases
 from .containers import select
 from .options import option_value
 from .project import Project
+from .questions import Answers, Questions
 from .reaching import reaching_bindings
 from .scopes import (
     Assigned,
@@ -52,9 +51,6 @@ from .values import (
 
 Values = frozenset[Value]
 _NONE: Values = frozenset()
-_NEVER = sys.maxsize
-_Key = TypeVar("_Key")
-_T = TypeVar("_T")
 _SAME_OBJECT_METHODS = frozenset(
     "to cuda cpu train eval float half double bfloat16 requires_grad_ share_memory apply type contiguous detach "
     "clone long int bool xpu".split()
@@ -67,50 +63,36 @@ class Resolver:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self._values: dict[ast.expr, Values] = {}
-        self._attributes: dict[tuple[Module, str], Values] = {}
-        self._active: dict[object, int] = {}
-        self._cut_at = _NEVER
-        self._call_sites: dict[FunctionNode, tuple[CallSite, ...]] = {}
+        self._questions = Questions()
+        self._values = Answers[ast.expr, Values](_NONE, _not_exhaustive)
+        self._attributes = Answers[tuple[Module, str], Values](_NONE, _not_exhaustive)
+        self._call_sites = Answers[FunctionNode, tuple[CallSite, ...]]((), None)
+        self._names: dict[ast.expr, frozenset[str]] = {}
+        self._callees: dict[ast.Call, tuple[Function, ...]] = {}
         self._calls = CallIndex(project)
 
     def values(self, expression: ast.expr, module: Module) -> Values:
         """What ``expression`` may evaluate to; never empty, an :class:`Unknown` stands for no answer."""
-        found = self._once(
-            expression, self._values, lambda: self._evaluate(expression, module), _NONE
+        if known := self._values.final.get(expression):
+            return known
+        found = self._questions.ask(
+            expression, self._values, lambda: self._evaluate(expression, module)
         )
         # Within a trace, no values means a cycle that adds nothing to the other possibilities.
-        return found if found or self._active else frozenset([Unknown("depends only on itself")])
-
-    def _once(
-        self, key: _Key, answers: dict[_Key, _T], answer: Callable[[], _T], when_asked_again: _T
-    ) -> _T:
-        """Answer a question once. Asked again while it is being answered, the cycle is cut.
-
-        An answer is remembered unless a cycle led back to a question asked before it: then it is final only as a
-        part of that question's answer.
-        """
-        if key in answers:
-            return answers[key]
-        if key in self._active:
-            self._cut_at = min(self._cut_at, self._active[key])
-            return when_asked_again
-        depth = self._active[key] = len(self._active)
-        cut_outside, self._cut_at = self._cut_at, _NEVER
-        try:
-            found = answer()
-        finally:
-            del self._active[key]
-        if self._cut_at >= depth:
-            answers[key] = found
-            self._cut_at = cut_outside
-        else:
-            self._cut_at = min(self._cut_at, cut_outside)
-        return found
+        if found or self._questions.open:
+            return found
+        return frozenset([Unknown("depends only on itself")])
 
     def names(self, expression: ast.expr, module: Module) -> frozenset[str]:
         """The library names ``expression`` may stand for."""
-        return frozenset(v.name for v in self.values(expression, module) if isinstance(v, External))
+        known = self._names.get(expression)
+        if known is not None:
+            return known
+        values = self.values(expression, module)
+        found = frozenset([v.name for v in values if isinstance(v, External)])
+        if expression in self._values.final:
+            self._names[expression] = found
+        return found
 
     def maker_names(self, expression: ast.expr, module: Module) -> frozenset[str]:
         """The library callables whose result ``expression`` may be."""
@@ -129,12 +111,20 @@ class Resolver:
 
     def call_sites(self, function: FunctionNode) -> tuple[CallSite, ...]:
         """The calls of the project that reach ``function`` (for a method: through an instance or a class)."""
-        return self._once(
-            function, self._call_sites, lambda: tuple(self._find_call_sites(function)), ()
+        return self._questions.ask(
+            function, self._call_sites, lambda: tuple(self._find_call_sites(function))
         )
 
     def callees(self, call: ast.Call, module: Module) -> tuple[Function, ...]:
         """The first-party functions ``call`` may run: functions, methods, ``__init__`` and ``forward``."""
+        if call in self._callees:
+            return self._callees[call]
+        found = tuple(self._find_callees(call, module))
+        if not self._questions.open:  # Within a trace, cycles may have been cut.
+            self._callees[call] = found
+        return found
+
+    def _find_callees(self, call: ast.Call, module: Module) -> list[Function]:
         found: list[Function] = []
         for value in self.values(call.func, module):
             if isinstance(value, Function):
@@ -148,7 +138,7 @@ class Resolver:
             elif isinstance(value, Made) and isinstance(value.maker, Class):
                 maker = value.maker
                 found.extend(self._methods(maker, "forward") or self._methods(maker, "__call__"))
-        return tuple(found)
+        return found
 
     def base_names(self, cls: Class) -> frozenset[str]:
         """The library classes a first-party class derives from, directly or not."""
@@ -231,8 +221,8 @@ class Resolver:
 
     def module_attribute(self, module: Module, name: str) -> Values:
         """What the attribute ``name`` of a first-party module may be once the module is imported."""
-        return self._once(
-            (module, name), self._attributes, lambda: self._find_attribute(module, name), _NONE
+        return self._questions.ask(
+            (module, name), self._attributes, lambda: self._find_attribute(module, name)
         )
 
     def _find_attribute(self, module: Module, name: str) -> Values:
@@ -429,6 +419,10 @@ class CallSite:
         self.call = call
         self.module = module
         self.bound = bound
+
+
+def _not_exhaustive(values: Values) -> Values:
+    return values | {Unknown("the trace is too long")}
 
 
 def _is_setting(values: Values) -> bool:

@@ -30,19 +30,12 @@ def spawned_argument(resolver: Resolver, function: FunctionNode, name: str) -> f
         return frozenset()
     found: set[Value] = set()
     for module in resolver.project.modules:
-        for call in module.calls:
-            starter = _starter(call)
-            if starter is not None and _starts(resolver, call, module, starter, function):
-                index = parameters.index(name) - (starter in {"spawn", "start_processes"})
-                found |= _argument(resolver, call, module, starter, index)
+        for starter in _STARTERS:
+            for call in module.calls_named(starter):
+                if _starts(resolver, call, module, starter, function):
+                    index = parameters.index(name) - (starter in {"spawn", "start_processes"})
+                    found |= _argument(resolver, call, module, starter, index)
     return frozenset(found)
-
-
-def _starter(call: ast.Call) -> str | None:
-    name = (
-        call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
-    )
-    return name if name in _STARTERS else None
 
 
 def _starts(

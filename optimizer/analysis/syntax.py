@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path as FilePath
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 from ..rewriting.edits import Span
 from ..source import SourceFile
@@ -16,6 +16,7 @@ from .trees import child_nodes, walk
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
+_Node = TypeVar("_Node", bound=ast.AST)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,17 +47,42 @@ class Module:
         return tuple(walk(self.tree))
 
     @cached_property
+    def _places_by_kind(self) -> dict[type[ast.AST], list[int]]:
+        """Where in ``nodes`` those of each class are."""
+        found: dict[type[ast.AST], list[int]] = {}
+        for place, node in enumerate(self.nodes):
+            found.setdefault(node.__class__, []).append(place)
+        return found
+
+    def nodes_of(self, *kinds: type[_Node]) -> list[_Node]:
+        """The nodes of the classes ``kinds``, outer before inner; looking at all ``nodes`` for them takes far longer."""
+        places = [place for kind in kinds for place in self._places_by_kind.get(kind, ())]
+        if len(kinds) > 1:
+            places.sort()
+        return cast("list[_Node]", [self.nodes[place] for place in places])
+
+    @cached_property
     def calls(self) -> tuple[ast.Call, ...]:
         """Every call of the file, in source order."""
-        calls = (node for node in self.nodes if isinstance(node, ast.Call))
+        calls = self.nodes_of(ast.Call)
         return tuple(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
+
+    @cached_property
+    def _calls_by_name(self) -> dict[str, list[ast.Call]]:
+        found: dict[str, list[ast.Call]] = {}
+        for call in self.calls:
+            found.setdefault(last_identifier(call.func), []).append(call)
+        return found
+
+    def calls_named(self, name: str) -> list[ast.Call]:
+        """The calls ``name(..)`` and ``x.name(..)`` of the file, whatever ``x`` is, in source order."""
+        return self._calls_by_name.get(name, [])
 
     @cached_property
     def _names(self) -> dict[str, list[ast.Name]]:
         found: dict[str, list[ast.Name]] = {}
-        for node in self.nodes:
-            if isinstance(node, ast.Name):
-                found.setdefault(node.id, []).append(node)
+        for node in self.nodes_of(ast.Name):
+            found.setdefault(node.id, []).append(node)
         return found
 
     def names_of(self, name: str) -> list[ast.Name]:
@@ -98,7 +124,8 @@ class Module:
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around ``node``, innermost first."""
-        while (parent := self.parents.get(node)) is not None:
+        parents = self.parents
+        while (parent := parents.get(node)) is not None:
             yield parent
             node = parent
 
@@ -136,19 +163,24 @@ class Module:
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
         """The list of sibling statements that ``statement`` belongs to."""
-        parent = self.parents[statement]
-        for _, value in ast.iter_fields(parent):
-            if isinstance(value, list) and statement in value:
-                return value  # type: ignore[return-value]
-        return [statement]
+        return self._blocks.get(statement) or [statement]
+
+    @cached_property
+    def _blocks(self) -> dict[ast.AST, list[ast.stmt]]:
+        """The statement lists by the statements in them."""
+        found: dict[ast.AST, list[ast.stmt]] = {}
+        for node in self.nodes:
+            if not isinstance(node, ast.expr):
+                for field in ("body", "orelse", "finalbody"):
+                    block: list[ast.stmt] = node.__dict__.get(field) or []
+                    found.update(dict.fromkeys(block, block))
+        return found
 
     @cached_property
     def self_assignments(self) -> dict[tuple[ast.ClassDef, str], list[tuple[ast.expr, Path]]]:
         """What the methods of each class assign to ``self.<name>``, with the part of the value it gets."""
         found: dict[tuple[ast.ClassDef, str], list[tuple[ast.expr, Path]]] = {}
-        for cls in self.nodes:
-            if not isinstance(cls, ast.ClassDef):
-                continue
+        for cls in self.nodes_of(ast.ClassDef):
             for method in cls.body:
                 if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.args.args:
                     for name, value, path in _assigned_attributes(method):
@@ -157,7 +189,14 @@ class Module:
 
     def scope(self, node: ast.AST) -> Scope:
         """The scope in which the names of ``node`` are looked up."""
-        return self.scopes.of_node(node, self.parents)
+        known = self._scopes_of_nodes
+        if node not in known:
+            known[node] = self.scopes.of_node(node, self.parents)
+        return known[node]
+
+    @cached_property
+    def _scopes_of_nodes(self) -> dict[ast.AST, Scope]:
+        return {}
 
     @cached_property
     def rebinds_by_name(self) -> bool:
@@ -203,6 +242,13 @@ class Module:
     def main_guard(self) -> ast.If | None:
         """The first ``if __name__ == "__main__":`` statement, if the file has one."""
         return self.main_guards[0] if self.main_guards else None
+
+
+def last_identifier(node: ast.expr) -> str:
+    """``c`` of ``a.b.c`` and of ``c``; nothing where an expression has no such name."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _assigned_attributes(method: FunctionNode) -> Iterator[tuple[str, ast.expr, Path]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Sequence
+from typing import Any
 
 _CHILDREN = "_torchopt_children"
 
@@ -15,23 +15,23 @@ def child_nodes(node: ast.AST) -> Sequence[ast.AST]:
     Remembered on the node itself: trees are not changed once they are parsed, and are walked many times.
     """
     fields = node.__dict__
-    known = fields.get(_CHILDREN)
+    known: Sequence[ast.AST] | None = fields.get(_CHILDREN)
     if known is not None:
-        return cast(Sequence[ast.AST], known)
+        return known
     found: list[ast.AST] = []
     for name in node._fields:
-        value = fields.get(name)
-        if isinstance(value, list):
-            found += [item for item in cast(list[object], value) if isinstance(item, ast.AST)]
+        value: Any = fields.get(name)
+        if value.__class__ is list:
+            found += [item for item in value if isinstance(item, ast.AST)]
         elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
             found.append(value)
     fields[_CHILDREN] = found
     return found
 
 
-def walk(node: ast.AST) -> Iterator[ast.AST]:
+def walk(node: ast.AST) -> Sequence[ast.AST]:
     """``node`` and everything below it, outer before inner."""
     pending = [node]
     for current in pending:
         pending += child_nodes(current)
-        yield current
+    return pending

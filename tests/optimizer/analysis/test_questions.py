@@ -1,0 +1,66 @@
+"""Questions that lead to each other: cycles are cut, and no tangle of them takes forever."""
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.questions import MOST_STEPS, Answers, Questions
+
+
+class Reachable:
+    """What is reachable from a node of a graph, asked the way the resolver asks."""
+
+    def __init__(self, edges):
+        self.edges = edges
+        self.questions = Questions()
+        self.answers = Answers(frozenset(), lambda found: found | {"incomplete"})
+        self.steps = 0
+
+    def of(self, node):
+        return self.questions.ask(node, self.answers, lambda: self.find(node))
+
+    def find(self, node):
+        self.steps += 1
+        return frozenset([node]).union(*(self.of(target) for target in self.edges[node]))
+
+
+def test_a_chain_is_answered_once_and_remembered():
+    graph = Reachable({0: [1], 1: [2], 2: []})
+    assert graph.of(0) == {0, 1, 2}
+    assert graph.of(1) == {1, 2}
+    assert graph.steps == 3
+
+
+def test_all_of_a_cycle_see_each_other():
+    graph = Reachable({0: [1], 1: [2], 2: [0]})
+    assert [graph.of(node) for node in (1, 0, 2)] == [{0, 1, 2}] * 3
+
+
+def test_what_leans_on_an_open_question_is_not_remembered_as_final():
+    # 1 is first asked while 0 is open: what it then lacks has to be found when it is asked by itself.
+    graph = Reachable({0: [1, 2], 1: [0], 2: []})
+    assert graph.of(0) == {0, 1, 2}
+    assert graph.of(1) == {0, 1, 2}
+
+
+def test_a_tangle_is_given_up_and_says_so():
+    everything = range(40)
+    graph = Reachable({node: everything for node in everything})
+    found = graph.of(0)
+    assert "incomplete" in found
+    assert graph.steps <= MOST_STEPS + len(everything)
+    assert all("incomplete" in graph.of(node) for node in everything)
+
+
+def test_answers_that_cannot_say_they_are_incomplete_are_asked_for_again():
+    everything = range(40)
+    graph = Reachable({node: everything for node in everything})
+    graph.answers = Answers(frozenset(), None)
+    graph.of(0)
+    assert not graph.answers.final
+
+
+def test_a_question_that_fails_leaves_nothing_behind():
+    graph = Reachable({0: [1], 1: [0]})
+    with pytest.raises(KeyError):
+        Reachable.of(graph, 2)
+    assert not graph.questions.open
+    assert graph.of(0) == {0, 1}
