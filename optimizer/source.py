@@ -158,6 +158,9 @@ class Sources:
 
     def exists(self, path: Path) -> bool:
         """Whether there is a file at ``path``, on disk or made here."""
+        # Asked of many names that are no files: what is not there needs no look at where its links lead.
+        if not self._rewritten and not os.path.isfile(path):
+            return False
         key = self._key(path)
         return key in self._rewritten or key in self._disk or os.path.isfile(key)
 

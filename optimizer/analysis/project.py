@@ -112,11 +112,11 @@ def _search_roots(entry: Path) -> list[Path]:
 
 def _imported_names(module: Module) -> Iterator[str]:
     """Every dotted name ``module`` imports that may be a module, packages before what is in them."""
-    for node in module.nodes:
+    for node in module.nodes_of(ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _with_parents(alias.name)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = absolute_name(module, node.module or "", node.level)
             yield from _with_parents(base)
             for alias in node.names:
