@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,6 +24,8 @@ DEVICE_AMP_NAMES = {
 """The deprecated names and the device type each stands for (https://docs.pytorch.org/docs/stable/amp.html)."""
 
 _DEVICE_AMP_MODULES = frozenset({"torch.cuda.amp", "torch.cpu.amp"})
+_AMP = re.compile(r"\bamp\b")
+"""However they are imported, the module's name is spelled somewhere (in a word like ``example`` it says nothing)."""
 
 
 class AmpUse(Enum):
@@ -70,7 +73,7 @@ def find_amp_references(resolver: Resolver) -> tuple[AmpReference, ...]:
     """Every use of a device-specific AMP name in the project, in source order per module."""
     found: list[AmpReference] = []
     modules = resolver.project.modules
-    if not any("amp" in module.source.text for module in modules):
+    if not any(_AMP.search(module.source.text) for module in modules):
         return ()
     for module in modules:
         for node in module.nodes:

@@ -37,8 +37,8 @@ class AttributeReads:
     def _loads(self) -> dict[str, list[tuple[ast.Attribute, Module]]]:
         found: dict[str, list[tuple[ast.Attribute, Module]]] = {}
         for module in self._resolver.project.modules:
-            for node in module.nodes:
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            for node in module.nodes_of(ast.Attribute):
+                if isinstance(node.ctx, ast.Load):
                     found.setdefault(node.attr, []).append((node, module))
         return found
 
@@ -47,7 +47,7 @@ class AttributeReads:
         """Reads by ``getattr(x, "name")``, and under ``*`` those whose name is not written out."""
         found: dict[str, list[tuple[ast.expr, Module]]] = {}
         for module in self._resolver.project.modules:
-            for node in module.nodes:
+            for node in module.nodes_of(ast.Attribute, ast.Call):
                 if isinstance(node, ast.Attribute) and node.attr == "__dict__":
                     found.setdefault(_ANY, []).append((node, module))
                 elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

@@ -142,7 +142,7 @@ def _later_entries(resolver: Resolver, dicts: frozenset[Value]) -> dict[str, Arg
     """What is added to one of ``dicts`` after it is made, under whatever name; None when unclear."""
     found: dict[str, Argument] = {}
     for module in resolver.project.modules:
-        for node in module.nodes:
+        for node in module.nodes_of(ast.Subscript, ast.Call):
             changed = _changed_dict(node)
             if changed is None or not resolver.values(changed, module) & dicts:
                 continue

@@ -11,7 +11,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .trees import walk
+from .trees import child_nodes, walk
 
 Path: TypeAlias = tuple[int | str, ...]
 """Which part of an unpacked value a name gets: indices from the outside in, ``"*"`` for a starred rest."""
@@ -201,6 +201,10 @@ class _ScopeBuilder(ast.NodeVisitor):
     def __init__(self, tree: ast.Module) -> None:
         self.scope = Scope(tree, None)
         self.by_node: dict[ast.AST, Scope] = {tree: self.scope}
+
+    def generic_visit(self, node: ast.AST) -> None:
+        for child in child_nodes(node):
+            self.visit(child)
 
     def _bind(self, name: str, node: ast.AST, source: BindingSource) -> None:
         self.scope.bind(Binding(name, node, source))
