@@ -58,6 +58,7 @@ class Settings:
     timeout: float | None = None
     no_timing: bool | None = None
     repeats: int | None = None
+    attribute: bool | None = None
     trace: Path | None = None
     nvtx: bool | None = None
 
@@ -334,6 +335,7 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "timeout": _seconds,
     "no_timing": _flag,
     "repeats": _at_least(1),
+    "attribute": _flag,
     "trace": lambda value: Path(_text(value)),
     "nvtx": _flag,
 }

@@ -166,6 +166,29 @@ def verify_against(
         return _Verification(original, rewritten, settings, Path(folder), progress).report()
 
 
+def rounds_to_time(settings: VerifySettings, step_seconds: float) -> int:
+    """As many rounds as take the wanted time at that pace (0: unknown), at least as many as are observed."""
+    wanted = (
+        math.ceil(settings.timing_seconds / step_seconds) if step_seconds else MOST_TIMED_ROUNDS
+    )
+    return max(settings.steps, min(wanted, MOST_TIMED_ROUNDS))
+
+
+def timed_run_settings(settings: VerifySettings, rounds: int, cache: Path) -> RunSettings:
+    """How a run is timed over ``rounds``, with the kernels compiled in ``cache``."""
+    return RunSettings(
+        python=settings.python,
+        cwd=settings.cwd,
+        steps=rounds,
+        seed=settings.seed,
+        mode=Mode.TIME,
+        timeout_s=settings.timeout_s,
+        env=settings.env,
+        block_steps=max(1, rounds // 20),
+        cache=cache,
+    )
+
+
 class _OriginalFailed(Exception):
     def __init__(self, run: Observations) -> None:
         super().__init__(run.traceback)
@@ -334,7 +357,8 @@ class _Verification:
                 "not measured: the speed of a script that does something else means nothing",
                 None,
             )
-        rounds = self._timed_rounds(first)
+        seconds = first.timing.round_seconds
+        rounds = rounds_to_time(self._settings, statistics.median(seconds) if seconds else 0.0)
         try:
             measurement = measure(
                 lambda: self._time(self._original, "original, timed", rounds),
@@ -348,24 +372,9 @@ class _Verification:
             return None, "not measured: the rewritten script failed when timed", error.failure
         return measurement, None, None
 
-    def _timed_rounds(self, first: Observations) -> int:
-        """As many rounds as take the wanted time at the pace of the observed run, at least as many as it had."""
-        pace = statistics.median(first.timing.round_seconds) if first.timing.round_seconds else 0.0
-        wanted = math.ceil(self._settings.timing_seconds / pace) if pace else MOST_TIMED_ROUNDS
-        return max(self._settings.steps, min(wanted, MOST_TIMED_ROUNDS))
-
     def _time(self, version: ScriptVersion, description: str, rounds: int) -> TimedRun:
-        settings = RunSettings(
-            python=self._settings.python,
-            cwd=self._settings.cwd,
-            steps=rounds,
-            seed=self._settings.seed,
-            mode=Mode.TIME,
-            timeout_s=self._settings.timeout_s,
-            env=self._settings.env,
-            block_steps=max(1, rounds // 20),
-            cache=self._folder / "compiled-timed",
-        )
+        cache = self._folder / "compiled-timed"
+        settings = timed_run_settings(self._settings, rounds, cache)
         self._expected = max(self._expected, self._done + 1)
         observations = self._run(version, settings, description, self._folder / f"run{self._done}")
         self._done += 1

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from .bisection import Names, failing_set
 from .comparison.verdict import Outcome
@@ -28,6 +28,9 @@ from .original_runs import OriginalRuns, original_runs
 from .pipeline import Rewritten
 from .rewrite_result import AppliedChange, RewrittenFile
 from .verification import Progress, VerificationReport, VerifySettings, verify_against
+
+if TYPE_CHECKING:
+    from .ablation import Ablation
 
 Rewrite: TypeAlias = Callable[[frozenset[str]], Rewritten]
 """Rewrites the scripts without the transforms of these names."""
@@ -74,7 +77,7 @@ class VerifiedRewrite:
 
     ``reports`` are the last ones on a rewrite as a whole, one per script that it changes, up to the first that is not
     equivalent. ``runs`` and ``verifications`` were made in all. ``gave_up`` says that the search was ended by its limit,
-    so that more than what is wrong may be missing.
+    so that more than what is wrong may be missing. ``ablations`` tell what each transform buys, where that was asked for.
     """
 
     scripts: tuple[Path, ...]
@@ -85,6 +88,7 @@ class VerifiedRewrite:
     runs: int
     verifications: int
     gave_up: bool = False
+    ablations: tuple[Ablation, ...] = ()
 
 
 def exit_code(result: VerifiedRewrite) -> ExitCode:
@@ -130,7 +134,8 @@ class _Search:
     ) -> None:
         self._rewrite_without, self._transforms = rewrite, tuple(transforms)
         self._settings, self._arguments = settings, arguments
-        self._searching = replace(settings, measure_speed=False)
+        # Further seeds, unless they were asked for, never make a change of training equivalent.
+        self._searching = replace(settings, measure_speed=False, seeds=settings.seeds or 1)
         self._tell, self._stack = tell, stack
         self._originals: dict[Path, OriginalRuns] = {}
         self._rewrites: dict[frozenset[str], Rewritten] = {}
@@ -156,7 +161,7 @@ class _Search:
             if outcome is Outcome.INCONCLUSIVE and not self._shown_by_itself(reports[-1]):
                 return self._ended(Ending.INCONCLUSIVE, self._nothing(), reports)
             if reports[-1].rewritten_failure and reports[-1].rewritten_failure.timed:
-                self._searching = replace(self._settings, pairs=1)
+                self._searching = replace(self._searching, measure_speed=True, pairs=1)
             try:
                 # Without what others do next to it, a transform may now do more than in the first rewrite.
                 if self._passes(only := self._only(names)):
@@ -236,8 +241,7 @@ class _Search:
         return self._only(())
 
     def _applied(self, rewritten: Rewritten) -> Names:
-        made = {change.transform for file in rewritten.files for change in file.changes}
-        return tuple(name for name in self._transforms if name in made)
+        return applied(rewritten, self._transforms)
 
     # -- verifying
 
@@ -286,6 +290,12 @@ class _Search:
 def claimed_tier(files: Iterable[RewrittenFile]) -> Tier:
     """The highest tier of the changes in ``files``."""
     return max((change.tier for file in files for change in file.changes), default=Tier.EXACT)
+
+
+def applied(rewritten: Rewritten, transforms: Sequence[str]) -> Names:
+    """Those of ``transforms`` that changed something, in their order."""
+    made = {change.transform for file in rewritten.files for change in file.changes}
+    return tuple(name for name in transforms if name in made)
 
 
 def changed_version(

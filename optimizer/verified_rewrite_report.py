@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypedDict
 
-from . import verification_report
+from . import ablation_report, verification_report
+from .ablation_report import AblationJson
 from .comparison.findings import Finding
 from .comparison.verdict import Outcome
 from .rewrite_result import AppliedChange
@@ -57,6 +58,7 @@ class VerifiedRewriteJson(TypedDict):
     reports: list[ReportJson]
     verifications: int
     runs: int
+    attribution: list[AblationJson]
 
 
 def to_json(result: VerifiedRewrite) -> VerifiedRewriteJson:
@@ -69,6 +71,7 @@ def to_json(result: VerifiedRewrite) -> VerifiedRewriteJson:
         "reports": [verification_report.to_json(report) for report in result.reports],
         "verifications": result.verifications,
         "runs": result.runs,
+        "attribution": [ablation_report.to_json(ablation) for ablation in result.ablations],
     }
 
 
@@ -112,6 +115,8 @@ def render_text(result: VerifiedRewrite, console: Console) -> None:
         console.print()
     for report in result.reports if result.ending is not Ending.NOTHING_LEFT else ():
         verification_report.render_text(report, console)
+    for ablation in result.ablations:
+        ablation_report.render_text(ablation, console)
     if result.rolled_back or result.ending is not Ending.VERIFIED:
         _print(console, _summary(result), "bold")
 

@@ -89,6 +89,13 @@ Python: TypeAlias = Annotated[
         help="The interpreter that runs the script (default: the active environment's).",
     ),
 ]
+Attribute: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--attribute/--no-attribute",
+        help="Also measure what each transform buys, added one by one (many more timed runs).",
+    ),
+]
 Paths: TypeAlias = Annotated[
     list[str], typer.Argument(metavar="PATH", help="Scripts, or folders to search for them.")
 ]

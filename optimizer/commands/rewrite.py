@@ -21,6 +21,7 @@ from .flags import (
     Accumulate,
     Action,
     Amp,
+    Attribute,
     FormatName,
     Gpus,
     Ignore,
@@ -78,6 +79,7 @@ def rewrite(
             help="Run both versions first; write only what trains the same, roll back the rest.",
         ),
     ] = None,
+    attribute: Attribute = None,
     python: Python = None,
 ) -> Action:
     """Rewrite scripts in place.
@@ -88,14 +90,13 @@ def rewrite(
     said = dict(dry_run=dry_run, check=check, output=output, select=select, ignore=ignore)
     said |= dict(tier=tier, target=target, gpus=gpus, torch=torch, amp=amp, format=format)
     said |= dict(accumulate=accumulate, workers=workers, profile=profile)
-    said |= dict(verify=verify, python=python)
     said |= dict(sync_batchnorm=sync_batchnorm)
+    said |= dict(verify=verify, attribute=attribute, python=python)
     flags = Settings.from_flags(said)
     return lambda script_arguments: _rewrite([Path(p) for p in paths], flags, script_arguments)
 
 
 def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str, ...]) -> int:
-    from ...transforms.base import Stage
     from ...transforms.registry import all_transforms
     from ..pipeline import rewrite_all
     from .catalogue import report_broken_transforms
@@ -124,11 +125,11 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     verdict = ExitCode.OK
     if settings.verify:
         from ..verified_rewrite import exit_code
+        from .attribute import changing
         from .verified import verify_and_roll_back, what_is_left
 
-        names = [transform.name for transform in transforms if transform.stage is not Stage.ADVICE]
         verified = verify_and_roll_back(
-            rewritten, rewrite_without, names, settings, script_arguments
+            rewritten, rewrite_without, changing(transforms), settings, script_arguments
         )
         rewritten = what_is_left(rewritten, verified)
         verdict = max(map(exit_code, verified), default=ExitCode.OK)

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO, TypeAlias
 
+from ..ablation import measure_gains
 from ..config import Settings
 from ..pipeline import Rewritten
 from ..rewrite_result import RewriteResult
 from ..terminal import progress_bar
-from ..verification import Progress
-from ..verified_rewrite import VerifiedRewrite, verified_rewrite
+from ..verification import Progress, VerifySettings
+from ..verified_rewrite import Ending, Rewrite, Tell, VerifiedRewrite, applied, verified_rewrite
 from ..verified_rewrite_report import render_text
 from .verify import WIDTH_OF_A_FILE, verify_settings
 
@@ -52,8 +53,41 @@ def verify_and_roll_back(
             ) -> Rewritten:
                 return rewrite_without(scripts, ignored) if ignored else group
 
-            done.append(verified_rewrite(rewrite, transforms, wanted, arguments, tell))
+            part = verified_rewrite(rewrite, transforms, wanted, arguments, tell)
+            if settings.attribute:
+                part = _attributed(part, rewrite, transforms, wanted, arguments, tell)
+            done.append(part)
     return tuple(done)
+
+
+def _attributed(
+    part: VerifiedRewrite,
+    rewrite: Rewrite,
+    transforms: Sequence[str],
+    settings: VerifySettings,
+    arguments: tuple[str, ...],
+    tell: Tell,
+) -> VerifiedRewrite:
+    """``part`` with what each transform buys that is left, in every script whose speed was measured."""
+    gone = frozenset(transforms) - frozenset(applied(part.rewritten, transforms))
+
+    def without(ignored: frozenset[str]) -> Rewritten:
+        return rewrite(ignored | gone) if ignored else part.rewritten
+
+    ablations = tuple(
+        measure_gains(
+            report.original.entry,
+            without,
+            transforms,
+            settings,
+            report.measurement.original.step_seconds,
+            arguments,
+            tell,
+        )
+        for report in part.reports
+        if part.ending is Ending.VERIFIED and report.measurement is not None
+    )
+    return replace(part, ablations=ablations)
 
 
 def what_is_left(rewritten: Rewritten, verified: Iterable[VerifiedRewrite]) -> Rewritten:

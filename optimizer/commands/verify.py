@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -12,13 +13,14 @@ import typer
 
 from ..config import Format, Settings, load_settings
 from ..environment import find_python
-from ..errors import ExitCode
+from ..errors import ExitCode, TorchoptError
 from ..options import Tier
 from ..terminal import display_path, print_error, progress_bar
 from .flags import (
     Accumulate,
     Action,
     Amp,
+    Attribute,
     FormatName,
     Gpus,
     Ignore,
@@ -33,7 +35,9 @@ from .flags import (
 )
 
 if TYPE_CHECKING:
+    from ..ablation import Ablation
     from ..execution.runner import ScriptVersion
+    from ..pipeline import Rewritten
     from ..rewrite_result import RewrittenFile
     from ..verification import VerificationReport, VerifySettings
 
@@ -74,6 +78,7 @@ def verify(
         str | None,
         typer.Option("--repeats", metavar="N", help="Timed runs of each version."),
     ] = None,
+    attribute: Attribute = None,
     format: FormatName = None,
     python: Python = None,
     tier: TierName = None,
@@ -101,6 +106,7 @@ def verify(
     said |= dict(target=target, gpus=gpus, accumulate=accumulate, torch=torch, amp=amp)
     said |= dict(workers=workers, profile=profile)
     said |= dict(sync_batchnorm=sync_batchnorm)
+    said |= dict(attribute=attribute)
     flags = Settings.from_flags(said)
     other = Path(rewritten) if rewritten else None
     return lambda arguments: _verify(Path(original), other, flags, arguments)
@@ -126,12 +132,17 @@ def verify_changes(
     return _compared(ScriptVersion(entry, args=arguments), after, tier, settings)
 
 
-def tell(report: VerificationReport, as_json: bool, stream: TextIO) -> ExitCode:
-    """Print ``report`` on ``stream``; gives the exit status it asks for."""
-    from .. import verification_report
+def tell(
+    report: VerificationReport, ablation: Ablation | None, as_json: bool, stream: TextIO
+) -> ExitCode:
+    """Print ``report``, and the ``ablation`` if there was one, on ``stream``; gives the exit status it asks for."""
+    from .. import ablation_report, verification_report
 
     if as_json:
-        json.dump(verification_report.to_json(report), stream, indent=2)
+        document: dict[str, object] = {**verification_report.to_json(report)}
+        if ablation is not None:
+            document["attribution"] = ablation_report.to_json(ablation)
+        json.dump(document, stream, indent=2)
         stream.write("\n")
         if report.original_failure is not None:
             print(report.original_failure.details, file=sys.stderr)
@@ -139,7 +150,10 @@ def tell(report: VerificationReport, as_json: bool, stream: TextIO) -> ExitCode:
         from rich.console import Console
 
         width = None if stream.isatty() else WIDTH_OF_A_FILE
-        verification_report.render_text(report, Console(file=stream, width=width))
+        console = Console(file=stream, width=width)
+        verification_report.render_text(report, console)
+        if ablation is not None:
+            ablation_report.render_text(ablation, console)
     return verification_report.exit_code(report)
 
 
@@ -148,8 +162,13 @@ def _verify(
 ) -> int:
     settings = flags.over(load_settings(original.parent))
     original = original.absolute()
+    ablation: Ablation | None = None
+    if settings.attribute and settings.no_timing:
+        raise TorchoptError("--attribute measures speed, which --no-timing forbids")
     if rewritten is None:
-        report = _verify_rewrite(original, settings, arguments)
+        report, ablation = _verify_rewrite(original, settings, arguments)
+    elif flags.attribute:
+        raise TorchoptError("--attribute is about torchopt's own rewrite: leave out REWRITTEN")
     else:
         from ..execution.runner import ScriptVersion
         from ..script_versions import beside
@@ -161,28 +180,39 @@ def _verify(
         report = _compared(before, after, settings.tier, settings)
     if report is None:
         return ExitCode.OK
-    return tell(report, settings.format is Format.JSON, sys.stdout)
+    return tell(report, ablation, settings.format is Format.JSON, sys.stdout)
 
 
 def _verify_rewrite(
     script: Path, settings: Settings, arguments: tuple[str, ...]
-) -> VerificationReport | None:
+) -> tuple[VerificationReport | None, Ablation | None]:
     """Rewrite ``script`` in memory and verify that; None when there is nothing to rewrite."""
     from ...transforms.registry import all_transforms
     from ..pipeline import rewrite_all
     from .catalogue import report_broken_transforms
 
     report_broken_transforms()
-    options = settings.options_in(script.parent)
-    done = rewrite_all([script], all_transforms(), lambda _: options)
+    options, transforms = settings.options_in(script.parent), all_transforms()
+
+    def rewrite(ignored: frozenset[str]) -> Rewritten:
+        wanted = replace(options, ignore=options.ignore | ignored)
+        return rewrite_all([script], transforms, lambda _: wanted)
+
+    done = rewrite(frozenset())
     if not done.results:
         raise done.errors[0]
     for error in done.errors:
         print_error(error)
     if not done.changed:
         print(f"{display_path(script)}: nothing to rewrite")
-        return None
-    return verify_changes(script, done.changed, settings, arguments)
+        return None, None
+    report = verify_changes(script, done.changed, settings, arguments)
+    if not settings.attribute or report.measurement is None:
+        return report, None
+    from .attribute import attributed
+
+    pace = report.measurement.original.step_seconds
+    return report, attributed(script, rewrite, transforms, pace, settings, arguments)
 
 
 def _compared(

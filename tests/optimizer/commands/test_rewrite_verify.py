@@ -10,13 +10,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from torchopt_cli.optimizer import verified_rewrite
+from torchopt_cli.optimizer import ablation, verified_rewrite
 from torchopt_cli.optimizer.cli import main
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.errors import TorchoptError
-from torchopt_cli.optimizer.execution.observations import Status
-from torchopt_cli.optimizer.execution.runner import ScriptVersion
+from torchopt_cli.optimizer.execution.observations import Observations, Status, Timing
+from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion
+from torchopt_cli.optimizer.measurement import Measurement, TimedRun, compare_speeds
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.original_runs import OriginalRuns
 from torchopt_cli.optimizer.verification import (
@@ -41,6 +42,7 @@ class Engine:
     wrong: tuple[str, ...] = ()
     inconclusive: tuple[str, ...] = ()
     original_fails: bool = False
+    measurement: Measurement | None = None
     asked: list[tuple[ScriptVersion, ScriptVersion, VerifySettings]] = field(default_factory=list)
 
     def verify(
@@ -69,6 +71,7 @@ class Engine:
             if self.original_fails
             else Verdict(outcome, Tier.EXACT, None, "the reason", findings),
             original_failure=FAILED if self.original_fails else None,
+            measurement=self.measurement,
         )
 
 
@@ -219,7 +222,38 @@ def test_json_tells_it_all(project: Project, engine: Engine, capsys: Capture) ->
         ],
         "verifications": 4,
         "runs": 4,
+        "attribution": [],
     }
+
+
+def test_what_is_left_is_attributed(
+    project: Project, engine: Engine, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step is timed from the original to what is left, without what was rolled back."""
+    folder = project({"train.py": "slow()\nbold()\n"})
+    timed = TimedRun(Timing(1.0, 0.5, 0.2, (0.1,) * 20, (0.0,) * 20))
+    engine.measurement = compare_speeds([timed, timed], [timed, timed])
+    engine.wrong = ("bolder()\n",)
+    versions: list[str] = []
+
+    def timing(version: ScriptVersion, settings: RunSettings, place: Path) -> Observations:
+        text = version.overrides.get(folder / "train.py", "slow()\nbold()\n")
+        versions.append(" ".join(text.splitlines()[-2:]))
+        seconds = 0.05 if "fast()\n" in text else 0.1
+        return Observations(
+            *(place, Status.STOPPED, 0, None, "", "", False, False, 21, True),
+            Timing(1.0, 0.5, 0.2, (seconds,) * 20, (0.0,) * 20),
+        )
+
+    monkeypatch.setattr(ablation, "run", timing)
+    flags = ["--verify", "--attribute", "--tier", "semantic", "--format", "json"]
+    assert main(["rewrite", "train.py", *flags]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    ((attribution,),) = (part["attribution"] for part in document["verification"])
+    assert [gain["transforms"] for gain in attribution["gains"]] == [["slow-to-fast"]]
+    assert attribution["gains"][0]["pays"]
+    assert versions[:4] == ["slow() bold()", "fast() bold()", "fast() bold()", "slow() bold()"]
 
 
 def test_check_speaks_of_what_is_left(project: Project, engine: Engine) -> None:

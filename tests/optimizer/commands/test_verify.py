@@ -150,6 +150,24 @@ def test_json(project: Project, engine: Engine, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--attribute", "--no-timing"], "--attribute measures speed"),
+        (["other.py", "--attribute"], "leave out REWRITTEN"),
+    ],
+)
+def test_attribution_needs_a_rewrite_of_ours_and_timing(
+    project: Project, engine: Engine, capsys: Capture, flags: list[str], words: str
+) -> None:
+    project({"train.py": "slow()\n", "other.py": "fast()\n"})
+    assert main(["verify", "train.py", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert words in err
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize(
     "names", [["bad.py"], ["train.py", "bad.py"], ["no.py"], ["bad.py", "no.py"]]
 )
 def test_unreadable_input_is_one_line(

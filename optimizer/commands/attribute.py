@@ -1,0 +1,44 @@
+"""``--attribute``: what each transform of a rewrite buys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..ablation import Ablation, measure_gains
+from ..config import Settings
+from ..terminal import progress_bar
+from ..verified_rewrite import Rewrite
+from .verify import verify_settings
+
+if TYPE_CHECKING:
+    from ...transforms.base import Transform
+
+
+def attributed(
+    script: Path,
+    rewrite: Rewrite,
+    transforms: Sequence[Transform],
+    step_seconds: float,
+    settings: Settings,
+    arguments: tuple[str, ...],
+) -> Ablation:
+    """The gains of the transforms that ``rewrite`` (without those it is told) applies to ``script``."""
+    with progress_bar() as show:
+        return measure_gains(
+            script,
+            rewrite,
+            changing(transforms),
+            verify_settings(settings),
+            step_seconds,
+            arguments,
+            lambda what, p: show(p.done, p.total, f"{what}: {p.description}"),
+        )
+
+
+def changing(transforms: Sequence[Transform]) -> tuple[str, ...]:
+    """The names of those that are there to change scripts, not to give advice on the result."""
+    from ...transforms.base import Stage
+
+    return tuple(transform.name for transform in transforms if transform.stage is not Stage.ADVICE)
