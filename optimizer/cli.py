@@ -17,6 +17,7 @@ from .commands.gate import gate
 from .commands.parsing import RawCommand
 from .commands.profile import profile
 from .commands.rewrite import rewrite
+from .commands.tune import tune
 from .commands.verify import verify
 from .errors import ExitCode, TorchoptError
 from .terminal import print_error
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": []},  # see `torchopt` below
 )
-for command in (rewrite, verify, profile, gate, rules, explain):
+for command in (rewrite, verify, tune, profile, gate, rules, explain):
     app.command(cls=RawCommand, context_settings={"help_option_names": ["-h", "--help"]})(command)
 
 

@@ -61,6 +61,8 @@ class Settings:
     attribute: bool | None = None
     trace: Path | None = None
     nvtx: bool | None = None
+    budget: float | None = None
+    resume: bool | None = None
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, object]) -> Settings:
@@ -236,7 +238,7 @@ def _dashed(key: str) -> str:
 def _typed_number(key: str, value: object) -> object:
     """The number that a flag's text says, where the flag takes a number and the text is one."""
     whole = key in {"gpus", "accumulate", "workers", "steps", "seed", "seeds", "repeats"}
-    if not (whole or key == "timeout") or not isinstance(value, str):
+    if not (whole or key in {"timeout", "budget"}) or not isinstance(value, str):
         return value
     try:
         return int(value) if whole else float(value)
@@ -295,6 +297,12 @@ def _seconds(value: object) -> float:
     raise ValueError(f"{value!r} is not a number of seconds above 0")
 
 
+def _minutes(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    raise ValueError(f"{value!r} is not a number of minutes above 0")
+
+
 def _one_of(choices: Mapping[str, _E]) -> Callable[[object], _E]:
     def parse(value: object) -> _E:
         if isinstance(value, str) and value in choices:
@@ -338,5 +346,7 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "attribute": _flag,
     "trace": lambda value: Path(_text(value)),
     "nvtx": _flag,
+    "budget": _minutes,
+    "resume": _flag,
 }
 """What reads the value of each key: raises ValueError, which says why, for one that is none."""

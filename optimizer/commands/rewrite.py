@@ -135,7 +135,7 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
         verdict = max(map(exit_code, verified), default=ExitCode.OK)
     written = not (settings.dry_run or settings.check or (verdict and not rewritten.changed))
     if written:
-        _write(rewritten, settings.output)
+        write_files(rewritten, settings.output)
     _report(rewritten, errors, settings, written, verified)
     if errors:
         return ExitCode.USAGE
@@ -173,7 +173,11 @@ def _note_what_cannot_run(transforms: Sequence[Transform], options: Options) -> 
             print_note(f"{transform.name} is {tier}: it only runs with --tier {tier}")
 
 
-def _write(rewritten: Rewritten, output: Path | None) -> None:
+def write_files(rewritten: Rewritten, output: Path | None) -> None:
+    """Write what changed, all files or none; the one file to ``output`` if that is given.
+
+    Raises TorchoptError when anything but the edits would change, or ``output`` cannot hold it.
+    """
     from ..rewriting.losslessness import LossError, check_lossless
     from ..source import write_all
 

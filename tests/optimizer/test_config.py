@@ -48,6 +48,8 @@ repeats = 3
 seeds = 5
 trace = "trace.json"
 nvtx = false
+budget = 2.5
+resume = true
 """,
     )
     assert load_settings(tmp_path) == Settings(
@@ -75,6 +77,8 @@ nvtx = false
         seeds=5,
         trace=tmp_path / "trace.json",
         nvtx=False,
+        budget=2.5,
+        resume=True,
     )
 
 

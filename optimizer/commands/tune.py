@@ -1,0 +1,144 @@
+"""``torchopt tune``: measure each change on this machine, keep what pays, pick the numbers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..config import Format, Settings, load_settings
+from ..errors import ExitCode, TorchoptError
+from ..terminal import display_path, painter, print_error, print_note
+from .flags import Action, Amp, FormatName, Ignore, Python, Select, TargetName, TierName, Torch
+from .rewrite import write_files
+from .verify import WIDTH_OF_A_FILE, verify_settings
+
+if TYPE_CHECKING:
+    from ..pipeline import Rewritten
+
+_BUDGET_MINUTES = 15.0
+
+
+def tune(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script.")],
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="MINUTES", help="How long it may take (default: 15)."),
+    ] = None,
+    resume: Annotated[
+        bool | None,
+        typer.Option("--resume/--no-resume", help="Go on with a search that was interrupted."),
+    ] = None,
+    dry_run: Annotated[
+        bool | None,
+        typer.Option("--dry-run/--no-dry-run", help="Write nothing; show the diff of the winner."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the one changed file here."),
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option("--steps", metavar="N", help="Optimizer steps to compare.")
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option("--seed", metavar="N", help="Seed of the runs.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
+    ] = None,
+    repeats: Annotated[
+        str | None,
+        typer.Option("--repeats", metavar="N", help="Timed runs of winner and original."),
+    ] = None,
+    format: FormatName = None,
+    python: Python = None,
+    tier: TierName = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    target: TargetName = None,
+    torch: Torch = None,
+    amp: Amp = None,
+) -> Action:
+    """Find the rewrite that is fastest on this machine.
+
+    Tries the changes one after the other, keeps those that pay, then other numbers of workers and half-precision types.
+    What wins is verified before it is written. Interrupting it loses nothing: see --resume.
+    What follows -- is passed to the script.
+    """
+    said = dict(budget=budget, resume=resume, dry_run=dry_run, output=output, steps=steps)
+    said |= dict(seed=seed, timeout=timeout, repeats=repeats, format=format, python=python)
+    said |= dict(tier=tier, select=select, ignore=ignore, target=target, torch=torch, amp=amp)
+    flags = Settings.from_flags(said)
+    return lambda arguments: _tune(Path(script).absolute(), flags, arguments)
+
+
+def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
+    from ...transforms.registry import all_transforms
+    from ..profiling.profile import ScriptFailed
+    from ..tuning import report
+    from ..tuning.tune import TuneSettings
+    from ..tuning.tune import tune as search
+
+    settings = flags.over(load_settings(script.parent))
+    wanted = TuneSettings(
+        verify_settings(settings),
+        60.0 * (settings.budget or _BUDGET_MINUTES),
+        Path.cwd() / f".torchopt-tune-{script.stem}.json",
+        resume=bool(settings.resume),
+    )
+    options = settings.options_in(script.parent)
+    try:
+        tuned = search(script, all_transforms(), options, arguments, wanted, _teller())
+    except ScriptFailed as failed:
+        print(failed.details, file=sys.stderr)
+        code = ExitCode.SCRIPT_FAILED
+        raise TorchoptError("fails by itself", script, exit_code=code) from None
+    except KeyboardInterrupt:
+        if wanted.journal.exists():
+            print_note(f"{display_path(wanted.journal)} has what was measured: go on with --resume")
+        raise
+    wanted.journal.unlink(missing_ok=True)
+    written = None
+    if tuned.winner is not None and tuned.verified is not None:
+        written = None if settings.dry_run else settings.output or script
+        _show_or_write(tuned.verified.rewritten, settings)
+    if settings.format is Format.JSON:
+        sys.stdout.write(report.to_json(script, tuned, written))
+        return ExitCode.OK
+    from rich.console import Console
+
+    stream = sys.stderr if settings.dry_run else sys.stdout
+    report.render_text(
+        tuned, Console(file=stream, width=None if stream.isatty() else WIDTH_OF_A_FILE)
+    )
+    if written is not None:
+        print(f"Written: {display_path(written)}")
+    return ExitCode.OK
+
+
+def _show_or_write(rewritten: Rewritten, settings: Settings) -> None:
+    from ..rewrite_report import to_diff
+
+    for error in rewritten.errors:
+        print_error(error)
+    if not settings.dry_run:
+        write_files(rewritten, settings.output)
+    elif settings.format is not Format.JSON:
+        for file in rewritten.changed:
+            sys.stdout.buffer.write(to_diff(file, painter(sys.stdout)))
+        sys.stdout.flush()
+
+
+def _teller() -> Callable[[str], None]:
+    """Tells on stderr what is being done, with the minutes since the beginning."""
+    started = time.monotonic()
+
+    def tell(what: str) -> None:
+        minutes = (time.monotonic() - started) / 60
+        print(f"[{minutes:5.1f} min] {what}", file=sys.stderr, flush=True)
+
+    return tell

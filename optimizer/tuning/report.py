@@ -1,0 +1,94 @@
+"""Tell what tuning came to: what each change bought, what was kept, and what the whole is worth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..verified_rewrite import Ending
+from ..verified_rewrite_report import to_json as verified_json
+from .search import Outcome
+from .tune import Tuned
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STYLES = {Outcome.ADOPTED: "green", Outcome.FAILED: "red"}
+
+
+def render_text(tuned: Tuned, console: Console) -> None:
+    """Print what was tried, what won, and by how much."""
+    from rich.table import Table
+
+    if tuned.trials:
+        table = Table(title="Each change against the best before it", title_justify="left")
+        table.add_column("change")
+        table.add_column("speedup", justify="right")
+        table.add_column("pairs", justify="right")
+        table.add_column("")
+        for trial in tuned.trials:
+            speed = str(trial.speedup) if trial.speedup else "-"
+            told = trial.outcome.value
+            style = _STYLES.get(trial.outcome)
+            table.add_row(trial.change, speed, str(trial.pairs), told, style=style)
+        console.print(table)
+    for line in summary(tuned):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def summary(tuned: Tuned) -> list[str]:
+    """The outcome in a few lines."""
+    if not tuned.trials:
+        return ["torchopt rewrite would change nothing here."]
+    took = f"{tuned.seconds / 60:.1f} min"
+    resumed = f", {tuned.resumed} measurements taken over" if tuned.resumed else ""
+    if tuned.winner is None:
+        why = "nothing that was tried is faster"
+        if tuned.verified is not None:
+            why = "what was fastest was not shown to be equivalent and faster than the original"
+        return [f"The script is best left as it is: {why} ({took}{resumed})."]
+    lines = [f"Best: {tuned.winner.label} ({took}{resumed})."]
+    for report in tuned.verified.reports if tuned.verified else ():
+        assert report.verdict is not None
+        verdict = report.verdict
+        speed = f"; {report.measurement.speedup} against the original" if report.measurement else ""
+        lines.append(
+            f"{verdict.outcome.value.capitalize()} ({verdict.tier.label}): {verdict.reason}{speed}."
+        )
+    return lines
+
+
+def to_json(script: Path, tuned: Tuned, written: Path | None) -> str:
+    """The report as a JSON document, a newline at its end."""
+    verified = tuned.verified
+    document = {
+        "schema": 1,
+        "script": str(script),
+        "written": str(written) if written else None,
+        "winner": None
+        if tuned.winner is None
+        else {
+            "transforms": sorted(tuned.winner.transforms),
+            "workers": tuned.winner.workers,
+            "amp": tuned.winner.amp.value if tuned.winner.amp else None,
+        },
+        "seconds": tuned.seconds,
+        "resumed": tuned.resumed,
+        "trials": [
+            {
+                "change": trial.change,
+                "best": trial.best.label,
+                "candidate": trial.candidate.label,
+                "outcome": trial.outcome.value,
+                "pairs": trial.pairs,
+                "speedup": None
+                if trial.speedup is None
+                else [trial.speedup.factor, trial.speedup.low, trial.speedup.high],
+            }
+            for trial in tuned.trials
+        ],
+        "verified": verified is not None and verified.ending is Ending.VERIFIED,
+        "verification": None if verified is None else verified_json(verified),
+    }
+    return json.dumps(document, indent=2) + "\n"

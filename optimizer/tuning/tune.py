@@ -1,0 +1,245 @@
+"""Tune one script: profile, search, verify what won, measure it against the original."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...transforms.base import Transform
+from ..errors import TorchoptError
+from ..execution.observations import Status
+from ..execution.runner import Mode, RunSettings, ScriptVersion, run
+from ..measurement import TimedRun, TooShort, read_run
+from ..options import Options
+from ..pipeline import Rewritten
+from ..profiling.opportunities import opportunities, usable_cores, workers_needed
+from ..profiling.profile import ProfileSettings, ScriptFailed, profile
+from ..verification import VerifySettings
+from ..verified_rewrite import Ending, VerifiedRewrite, changed_version, verified_rewrite
+from .configurations import Configuration, Rewriter, applied
+from .journal import Journal
+from .search import Failed, NoTimeLeft, Search, Trial
+
+TIMED_SECONDS = 6.0
+MOST_TIMED_ROUNDS = 200
+SHARE_FOR_SEARCH = 0.7
+"""Of the budget; the rest is for verifying the winner and measuring it against the original."""
+MOST_ROUNDS = 3
+"""A winner that is not equivalent is searched again without what was at fault, so many times."""
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """How to tune: ``budget_s`` seconds for the search and the verification together, ``steps`` per observed run."""
+
+    verify: VerifySettings
+    budget_s: float
+    journal: Path
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning came to: the ``trials`` in order, and the ``verified`` winner.
+
+    ``winner`` is what is left of it after verification; its script is in ``verified.rewritten``. None when the script
+    is best left as it is.
+    """
+
+    trials: tuple[Trial, ...]
+    winner: Configuration | None
+    verified: VerifiedRewrite | None
+    seconds: float
+    resumed: int
+
+
+def tune(
+    script: Path,
+    transforms: Sequence[Transform],
+    options: Options,
+    arguments: tuple[str, ...],
+    settings: TuneSettings,
+    tell: Callable[[str], None],
+) -> Tuned:
+    """Search for the fastest equivalent rewrite of ``script``; ``tell`` is told what is being done.
+
+    Raises TorchoptError when there is nothing to measure, ScriptFailed when the script fails by itself.
+    """
+    return _Tuning(script, transforms, options, arguments, settings, tell).result()
+
+
+class _Tuning:
+    def __init__(
+        self,
+        script: Path,
+        transforms: Sequence[Transform],
+        options: Options,
+        arguments: tuple[str, ...],
+        settings: TuneSettings,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._script, self._arguments = script, arguments
+        self._transforms, self._options = transforms, options
+        self._settings, self._tell = settings, tell
+        self._rewriter = Rewriter(script, transforms, options)
+        key = {
+            "text": script.read_text(encoding="utf-8", errors="replace"),
+            "arguments": arguments,
+            "python": str(settings.verify.python),
+            "options": repr(options),
+            "cores": usable_cores(),
+        }
+        self._journal = Journal(settings.journal, key, resume=settings.resume)
+        self._started = time.monotonic()
+        self._pace: float | None = None
+
+    def result(self) -> Tuned:
+        resumed = len(self._journal)
+        plain = self._rewriter.plain()
+        if not plain.transforms:
+            return Tuned((), None, None, self._seconds(), resumed)
+        bounds, workers = self._profile()
+        trials: list[Trial] = []
+        banned: frozenset[str] = frozenset()
+        winner, verified = None, None
+        for _ in range(MOST_ROUNDS):
+            search = Search(self._pair, lambda trial: self._tell(_said(trial)))
+            allowed = replace(plain, transforms=plain.transforms - banned)
+            winner = search.run(allowed, bounds.get, workers, usable_cores())
+            trials += search.trials
+            if not winner.transforms:
+                return Tuned(tuple(trials), None, None, self._seconds(), resumed)
+            verified = self._verify(winner)
+            guilty = {item.transform for item in verified.rolled_back}
+            if not guilty:
+                break
+            banned |= guilty
+        assert verified is not None
+        if verified.ending is not Ending.VERIFIED or not self._faster(verified):
+            return Tuned(tuple(trials), None, verified, self._seconds(), resumed)
+        assert winner is not None
+        left = applied(verified.rewritten, self._transforms)
+        return Tuned(
+            tuple(trials), replace(winner, transforms=left), verified, self._seconds(), resumed
+        )
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    # -- evidence
+
+    def _profile(self) -> tuple[dict[str, float | None], int | None]:
+        """What each transform could save at most, and how many workers would do."""
+        known: dict[str, Any] | None = self._journal.get({"profile": True})
+        if known is None:
+            self._tell("profiling the script as it is")
+            limits = self._settings.verify
+            found = profile(
+                ScriptVersion(self._script, args=self._arguments),
+                ProfileSettings(
+                    limits.python,
+                    limits.cwd,
+                    seed=limits.seed,
+                    timeout_s=limits.timeout_s,
+                    resident=False,
+                ),
+            )
+            rewritten = self._rewriter.rewrite(self._rewriter.plain())
+            changes = [change for file in rewritten.files for change in file.changes]
+            could = opportunities(found, changes, self._transforms)
+            known = {
+                "bounds": {one.transform: one.at_most for one in could},
+                "workers": workers_needed(found, usable_cores()),
+                "pace": found.step_seconds,
+            }
+            self._journal.note({"profile": True}, known)
+        self._pace = known["pace"]
+        return known["bounds"], known["workers"]
+
+    def _pair(self, best: Configuration, candidate: Configuration, number: int) -> float:
+        what = {"best": best.label, "candidate": candidate.label, "pair": number}
+        known = self._journal.get(what)
+        if known is not None:
+            if known == "failed":
+                raise Failed
+            return known
+        if self._seconds() > SHARE_FOR_SEARCH * self._settings.budget_s:
+            raise NoTimeLeft
+        self._tell(f"{candidate.label} against {best.label}, pair {number + 1}")
+        try:
+            times: dict[Configuration, float] = {}
+            for one in (best, candidate) if number % 2 == 0 else (candidate, best):
+                times[one] = self._median(one)
+        except Failed:
+            self._journal.note(what, "failed")
+            raise
+        ratio = math.log(times[best] / times[candidate])
+        self._journal.note(what, ratio)
+        return ratio
+
+    def _median(self, configuration: Configuration) -> float:
+        """Seconds per steady step of one run."""
+        limits = self._settings.verify
+        pace = self._pace or TIMED_SECONDS
+        rounds = max(limits.steps, min(math.ceil(TIMED_SECONDS / pace), MOST_TIMED_ROUNDS))
+        settings = RunSettings(
+            python=limits.python,
+            cwd=limits.cwd,
+            steps=rounds,
+            seed=limits.seed,
+            mode=Mode.TIME,
+            timeout_s=limits.timeout_s,
+            env=limits.env,
+            block_steps=max(1, rounds // 20),
+        )
+        with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
+            seen = run(self._version(configuration), settings, Path(folder) / "run")
+        if seen.status not in (Status.STOPPED, Status.COMPLETED):
+            if not configuration.transforms:
+                raise ScriptFailed(seen)
+            raise Failed
+        try:
+            return read_run(TimedRun(seen.timing).timing).median_seconds
+        except TooShort as error:
+            raise TorchoptError(f"nothing to measure: {error}", self._script) from None
+
+    def _version(self, configuration: Configuration) -> ScriptVersion:
+        if not configuration.transforms:
+            return ScriptVersion(self._script, args=self._arguments)
+        rewritten = self._rewriter.rewrite(configuration)
+        return changed_version(self._script, rewritten.changed, self._arguments)
+
+    # -- the winner
+
+    def _verify(self, winner: Configuration) -> VerifiedRewrite:
+        self._tell(f"verifying {winner.label}")
+
+        def without(ignored: frozenset[str]) -> Rewritten:
+            left = replace(winner, transforms=winner.transforms - ignored)
+            return self._rewriter.rewrite(left)
+
+        names = [transform.name for transform in self._transforms]
+        return verified_rewrite(
+            without,
+            names,
+            self._settings.verify,
+            self._arguments,
+            lambda what, progress: self._tell(f"{what}: {progress.description}"),
+        )
+
+    @staticmethod
+    def _faster(verified: VerifiedRewrite) -> bool:
+        """Whether what was verified was also measured not to be slower than the original."""
+        measured = [r.measurement.speedup for r in verified.reports if r.measurement is not None]
+        return bool(measured) and statistics.fmean(math.log(s.factor) for s in measured) > 0.0
+
+
+def _said(trial: Trial) -> str:
+    speed = f" {trial.speedup}" if trial.speedup else ""
+    return f"{trial.change}: {trial.outcome.value}{speed}"

@@ -1,0 +1,167 @@
+"""``torchopt tune`` from the command line, with runs, profile and verification made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer.cli import main
+from torchopt_cli.optimizer.errors import ExitCode
+from torchopt_cli.optimizer.execution.observations import Observations, Status, Timing
+from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion
+from torchopt_cli.optimizer.profiling.profile import StepProfile
+from torchopt_cli.optimizer.tuning import tune as module
+from torchopt_cli.optimizer.verification import Progress, VerifySettings
+from torchopt_cli.optimizer.verified_rewrite import Ending, Rewrite, VerifiedRewrite
+
+Project = Callable[..., Path]
+Capture = pytest.CaptureFixture[str]
+
+
+class Machine:
+    """Runs the script ``factor`` times as fast where it calls ``fast()``; interrupted after ``runs_left`` runs."""
+
+    def __init__(self) -> None:
+        self.factor = 2.0
+        self.runs = 0
+        self.runs_left = 10_000
+        self.status = Status.STOPPED
+        self.ending = Ending.VERIFIED
+        self.profiled = 0
+
+    def run(self, version: ScriptVersion, settings: RunSettings, folder: Path) -> Observations:
+        if self.runs_left == 0:
+            raise KeyboardInterrupt
+        self.runs, self.runs_left = self.runs + 1, self.runs_left - 1
+        fast = any("\nfast()" in text for text in version.overrides.values())
+        seconds = 0.1 * (1 + 0.001 * (self.runs % 3)) / (self.factor if fast else 1.0)
+        return Observations(
+            folder=folder,
+            status=self.status,
+            exit_code=1,
+            traceback="Traceback\nValueError: no data\n",
+            stdout="",
+            stderr="",
+            stdout_cut=False,
+            stderr_cut=False,
+            rounds=30,
+            optimizer_seen=True,
+            timing=Timing(9.0, 1.0, 0.5, (seconds,) * 30, (0.0,) * 30),
+        )
+
+    def profile(self, *_: object) -> StepProfile:
+        self.profiled += 1
+        return StepProfile(None, 50, 0.1, None, (), (), (), None, None, None, None, None)
+
+    def verified_rewrite(
+        self,
+        rewrite: Rewrite,
+        transforms: Sequence[str],
+        settings: VerifySettings,
+        arguments: tuple[str, ...],
+        tell: Callable[[str, Progress], None],
+    ) -> VerifiedRewrite:
+        tell("1 of 1 transforms", Progress(0, 3, "original"))
+        rewritten = rewrite(frozenset())
+        scripts = tuple(result.entry for result in rewritten.results)
+        return VerifiedRewrite(scripts, rewritten, (), self.ending, (), 9, 1)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    for name in ("run", "profile", "verified_rewrite"):
+        monkeypatch.setattr(module, name, getattr(machine, name))
+    monkeypatch.setattr(module._Tuning, "_faster", staticmethod(lambda _: True))
+    return machine
+
+
+def test_the_winner_is_written_and_attributed(
+    project: Project, header: str, machine: Machine, capsys: Capture
+) -> None:
+    folder = project({"train.py": "slow()\n"})
+    assert main(["tune", "train.py"]) == ExitCode.OK
+    assert (folder / "train.py").read_text() == header + "fast()\n"
+    printed = capsys.readouterr()
+    assert "+ slow-to-fast" in printed.out
+    assert "adopted" in printed.out
+    assert "Best: slow-to-fast" in printed.out
+    assert printed.out.endswith("Written: train.py\n")
+    assert "verifying slow-to-fast" in printed.err
+    assert list(folder.iterdir()) == [folder / "train.py"]
+
+
+def test_nothing_slower_is_written(
+    project: Project, header: str, machine: Machine, capsys: Capture
+) -> None:
+    machine.factor = 0.9
+    folder = project({"train.py": "slow()\n"})
+    assert main(["tune", "train.py"]) == ExitCode.OK
+    assert (folder / "train.py").read_text() == header + "slow()\n"
+    assert "best left as it is: nothing that was tried is faster" in capsys.readouterr().out
+
+
+def test_nothing_that_is_not_equivalent_is_written(
+    project: Project, header: str, machine: Machine, capsys: Capture
+) -> None:
+    machine.ending = Ending.INCONCLUSIVE
+    folder = project({"train.py": "slow()\n"})
+    assert main(["tune", "train.py"]) == ExitCode.OK
+    assert (folder / "train.py").read_text() == header + "slow()\n"
+    assert "was not shown to be equivalent" in capsys.readouterr().out
+
+
+def test_a_dry_run_shows_the_diff(
+    project: Project, header: str, machine: Machine, capsys: Capture
+) -> None:
+    folder = project({"train.py": "slow()\n"})
+    assert main(["tune", "train.py", "--dry-run"]) == ExitCode.OK
+    assert (folder / "train.py").read_text() == header + "slow()\n"
+    printed = capsys.readouterr()
+    assert "+fast()\n" in printed.out
+    assert "Best: slow-to-fast" in printed.err
+
+
+def test_an_interrupted_search_goes_on_where_it_was(
+    project: Project, machine: Machine, capsys: Capture
+) -> None:
+    folder = project({"train.py": "slow()\n"})
+    machine.runs_left = 3
+    assert main(["tune", "train.py"]) == 130
+    assert "go on with --resume" in capsys.readouterr().err
+    assert (folder / ".torchopt-tune-train.json").exists()
+    measured, machine.runs_left = machine.runs, 10_000
+    assert main(["tune", "train.py", "--resume", "--format", "json"]) == ExitCode.OK
+    document = json.loads(capsys.readouterr().out)
+    assert document["resumed"] == 2  # the profile and the first pair
+    assert machine.profiled == 1
+    assert machine.runs - measured == 2 * document["trials"][0]["pairs"] - 2
+    assert document["winner"]["transforms"] == ["slow-to-fast"]
+    assert document["trials"][0]["speedup"][1] > 1.0
+    assert not (folder / ".torchopt-tune-train.json").exists()
+
+
+def test_a_script_that_fails_by_itself(project: Project, machine: Machine, capsys: Capture) -> None:
+    machine.status = Status.FAILED
+    project({"train.py": "slow()\n"})
+    assert main(["tune", "train.py"]) == ExitCode.SCRIPT_FAILED
+    error = capsys.readouterr().err
+    assert "ValueError: no data" in error
+    assert error.splitlines()[-1] == "train.py: fails by itself"
+
+
+def test_nothing_to_tune(project: Project, machine: Machine, capsys: Capture) -> None:
+    project({"train.py": "fast()\n"})
+    assert main(["tune", "train.py"]) == ExitCode.OK
+    assert capsys.readouterr().out == "torchopt rewrite would change nothing here.\n"
+    assert machine.runs == 0
+
+
+@pytest.mark.parametrize("budget", ["0", "soon"])
+def test_a_budget_that_is_none(project: Project, capsys: Capture, budget: str) -> None:
+    project({"train.py": "slow()\n"})
+    assert main(["tune", "train.py", "--budget", budget]) == ExitCode.USAGE
+    assert "--budget: " in capsys.readouterr().err

@@ -1,0 +1,170 @@
+"""The search, over made-up machines on which each change is worth a known factor."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.options import AmpDtype
+from torchopt_cli.optimizer.tuning.configurations import Configuration, alternatives, groups
+from torchopt_cli.optimizer.tuning.search import (
+    FEWEST_PAIRS,
+    MOST_PAIRS,
+    Failed,
+    NoTimeLeft,
+    Outcome,
+    Search,
+    Trial,
+    interval,
+)
+
+
+class Machine:
+    """``worth`` maps a set of transforms to the factor that they bring when all of them run."""
+
+    def __init__(self, worth: dict[frozenset[str], float], noise: float = 0.002) -> None:
+        self.worth, self.noise = worth, noise
+        self.workers: dict[int | None, float] = {}
+        self.fails: frozenset[str] = frozenset()
+        self.pairs: list[tuple[Configuration, Configuration]] = []
+        self.limit = 10_000
+        self._random = random.Random(0)
+
+    def speed(self, one: Configuration) -> float:
+        speed = math.prod(f for names, f in self.worth.items() if names <= one.transforms)
+        if "dataloader-workers" in one.transforms:
+            speed *= self.workers.get(one.workers, 1.0)
+        return speed
+
+    def pair(self, best: Configuration, candidate: Configuration, number: int) -> float:
+        if len(self.pairs) >= self.limit:
+            raise NoTimeLeft
+        self.pairs.append((best, candidate))
+        if candidate.transforms & self.fails:
+            raise Failed
+        ratio = math.log(self.speed(candidate) / self.speed(best))
+        return ratio + self._random.gauss(0.0, self.noise)
+
+
+def worth(**factors: float) -> dict[frozenset[str], float]:
+    return {frozenset(name.replace("_", "-").split("--")): f for name, f in factors.items()}
+
+
+def search(
+    machine: Machine,
+    *names: str,
+    bounds: dict[str, float] | None = None,
+    workers: int | None = None,
+) -> tuple[Configuration, list[Trial]]:
+    told: list[Trial] = []
+    done = Search(machine.pair, told.append)
+    best = done.run(Configuration(frozenset(names)), (bounds or {}).get, workers, 4)
+    assert told == done.trials
+    return best, done.trials
+
+
+def test_what_pays_is_kept_and_what_does_not_is_dropped() -> None:
+    machine = Machine(worth(compile=1.3, tf32=1.0, defer_sync=1.1, channels_last=0.8))
+    best, trials = search(machine, "compile", "tf32", "defer-sync", "channels-last")
+    assert best.transforms == {"compile", "defer-sync"}
+    outcomes = {trial.change: trial.outcome for trial in trials}
+    assert outcomes["+ compile"] is Outcome.ADOPTED
+    assert outcomes["+ tf32"] is Outcome.NOT_PAYING
+    assert outcomes["+ channels-last"] is Outcome.NOT_PAYING
+
+
+def test_losers_are_stopped_early_and_ties_measured_longer() -> None:
+    machine = Machine(worth(slow=0.5, even=1.0), noise=0.02)
+    _, trials = search(machine, "slow", "even")
+    pairs = {trial.change: trial.pairs for trial in trials}
+    assert pairs["+ slow"] == 2
+    assert pairs["+ even"] >= FEWEST_PAIRS
+    assert max(pairs.values()) <= MOST_PAIRS
+
+
+def test_the_cheapest_evidence_comes_first() -> None:
+    machine = Machine(worth(a=1.2, b=1.2, c=1.2, d=1.2))
+    _, trials = search(machine, "a", "b", "c", "d", bounds={"c": 0.5, "a": 0.25, "d": 1e-4})
+    assert [trial.change for trial in trials] == ["+ c", "+ a", "+ d", "+ b"]
+
+
+def test_what_pays_only_together_is_tried_together() -> None:
+    both = frozenset({"pin-memory", "non-blocking"})
+    assert groups(both | {"tf32"}, {}.get) == [both, frozenset({"tf32"})]
+    machine = Machine({both: 1.2})
+    assert search(machine, *both)[0].transforms == both
+    others = frozenset({"x", "y"})
+    best, trials = search(Machine({others: 1.5}), "x", "y")
+    assert best.transforms == others
+    assert trials[-1].change == "+ x, y"
+
+
+def test_the_number_of_workers_is_chosen() -> None:
+    machine = Machine(worth(dataloader_workers=1.2))
+    machine.workers = {None: 1.0, 2: 1.3, 4: 0.9}
+    best, trials = search(machine, "dataloader-workers", workers=2)
+    assert best == Configuration(frozenset({"dataloader-workers"}), workers=2)
+    assert [t.change for t in trials] == [
+        "+ dataloader-workers",
+        "2 workers",
+        "1 workers",
+        "4 workers",
+    ]
+
+
+def test_workers_that_do_not_help_are_left_out() -> None:
+    machine = Machine(worth(dataloader_workers=0.7, compile=1.2))
+    best, trials = search(machine, "dataloader-workers", "compile")
+    assert best.transforms == {"compile"}
+    assert not any("workers" in t.change and t.candidate.workers for t in trials)
+
+
+def test_other_half_precision_types_are_tried() -> None:
+    started = Configuration(frozenset({"autocast"}))
+    found = alternatives(started, None, 4)
+    assert found == [replace(started, amp=AmpDtype.BF16), replace(started, amp=AmpDtype.FP16)]
+
+
+def test_never_slower_than_a_plain_rewrite() -> None:
+    """Each change alone is too small to be seen, all together they are not."""
+    names = [f"t{n}" for n in range(8)]
+    machine = Machine({frozenset({name}): 1.012 for name in names}, noise=0.03)
+    machine._random.seed(5)
+    best, trials = search(machine, *names)
+    last = trials[-1]
+    assert last.candidate.transforms == frozenset(names)
+    assert machine.speed(best) >= 1.0
+
+
+def test_a_change_that_fails_is_left_out() -> None:
+    machine = Machine(worth(compile=1.3, tf32=1.2))
+    machine.fails = frozenset({"compile"})
+    best, trials = search(machine, "compile", "tf32")
+    assert best.transforms == {"tf32"}
+    assert [t.outcome for t in trials if "compile" in t.change] == [Outcome.FAILED, Outcome.FAILED]
+
+
+def test_what_there_is_no_time_for_is_said() -> None:
+    machine = Machine(worth(a=1.3, b=1.3, c=1.3))
+    machine.limit = 4
+    best, trials = search(machine, "a", "b", "c")
+    assert best.transforms == {"a"}
+    assert [t.outcome for t in trials][:3] == [Outcome.ADOPTED, Outcome.NO_TIME, Outcome.NO_TIME]
+
+
+@pytest.mark.parametrize("truth", [1.0, 1.05])
+def test_the_interval_holds_what_it_promises(truth: float) -> None:
+    generator = random.Random(1)
+
+    def holds() -> bool:
+        found = interval([generator.gauss(math.log(truth), 0.02) for _ in range(4)])
+        return found.low <= truth <= found.high
+
+    assert 0.93 < sum(holds() for _ in range(3000)) / 3000 < 0.97
+
+
+def test_no_interval_from_one_pair() -> None:
+    assert interval([0.5]).high == math.inf
