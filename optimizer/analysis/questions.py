@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 MOST_STEPS = 10_000
-"""Three times what the costliest question took in six public collections of scripts whose questions all came to an end
-(pytorch/examples, PyTorch-GAN, pytorch-tutorial, pytorch-cifar, pytorch-cifar100, our own corpus)."""
+"""Three times the 3,550 that the costliest question took in five collections of scripts whose questions all came to an
+end (pytorch/examples, PyTorch-GAN, pytorch-tutorial, pytorch-cifar100, our own corpus)."""
 _Key = TypeVar("_Key")
 _T = TypeVar("_T")
 
