@@ -1,8 +1,6 @@
 """Tell sunsets, seas and meadows apart: a small CNN on photos of a megapixel, read straight from JPEG."""
 import argparse
 import csv
-import functools
-import os
 from pathlib import Path
 
 import torch
@@ -52,61 +50,30 @@ class ConvNet(nn.Module):
         return self.fc(x)
 
 
-@functools.cache
-def channel_statistics(device):
-    mean = torch.tensor([0.485, 0.456, 0.406], device=device).view(3, 1, 1)
-    std = torch.tensor([0.229, 0.224, 0.225], device=device).view(3, 1, 1)
-    return mean, std
-
-
-# ToTensor and Normalize, for uint8 images that are on the device already.
-def normalize_images(images):
-    mean, std = channel_statistics(images.device)
-    return images.float().div_(255).sub_(mean).div_(std)
-
-
-def train(model, loader, optimizer, scaler, device, epoch, log_interval):
+def train(model, loader, optimizer, device, epoch, log_interval):
     model.train()
-    amp_dtype = torch.float16 if scaler.is_enabled() else torch.bfloat16
     for batch_idx, (data, target) in enumerate(loader):
-        data, target = (
-            data.to(device, non_blocking=True, memory_format=torch.channels_last),
-            target.to(device, non_blocking=True),
-        )
-        data = normalize_images(data)
-        if batch_idx % 2 == 0:
-            optimizer.zero_grad()
-        with torch.autocast("cuda", dtype=amp_dtype, enabled=device.type == "cuda"):
-            output = model(data)
-            loss = F.cross_entropy(output, target)
-        scaler.scale(loss / 2).backward()
-        if (batch_idx + 1) % 2 == 0 or batch_idx + 1 == len(loader):
-            scaler.step(optimizer)
-            scaler.update()
+        data, target = data.to(device), target.to(device)
+        optimizer.zero_grad()
+        output = model(data)
+        loss = F.cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
         if batch_idx % log_interval == 0:
             print(f"Epoch {epoch} [{batch_idx}/{len(loader)}] loss: {loss.item():.4f}")
 
 
-@torch.no_grad()
 def validate(model, loader, device):
     model.eval()
     val_loss = 0.0
     correct = 0
-    amp_dtype = (
-        torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    )
     for data, target in loader:
-        data, target = (
-            data.to(device, non_blocking=True, memory_format=torch.channels_last),
-            target.to(device, non_blocking=True),
-        )
-        data = normalize_images(data)
-        with torch.autocast("cuda", dtype=amp_dtype, enabled=device.type == "cuda"):
-            output = model(data)
-            val_loss += F.cross_entropy(output, target, reduction="sum").double()
-        correct += (output.argmax(dim=1) == target).sum()
+        data, target = data.to(device), target.to(device)
+        output = model(data)
+        val_loss += F.cross_entropy(output, target, reduction="sum").item()
+        correct += (output.argmax(dim=1) == target).sum().item()
     n = len(loader.dataset)
-    print(f"Validation: loss {float(val_loss) / n:.4f}, accuracy {int(correct)}/{n}")
+    print(f"Validation: loss {val_loss / n:.4f}, accuracy {correct}/{n}")
 
 
 def main():
@@ -125,48 +92,30 @@ def main():
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
+    normalize = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     train_transform = transforms.Compose([
         transforms.RandomResizedCrop(args.size, scale=(0.3, 1.0)),
         transforms.RandomHorizontalFlip(),
         transforms.ColorJitter(0.2, 0.2, 0.2),
-        transforms.PILToTensor(),
+        transforms.ToTensor(),
+        normalize,
     ])
     val_transform = transforms.Compose([
         transforms.Resize(args.size),
         transforms.CenterCrop(args.size),
-        transforms.PILToTensor(),
+        transforms.ToTensor(),
+        normalize,
     ])
     train_set = PhotoDataset(make_photos(args.data, "train", args.train_photos), train_transform)
     val_set = PhotoDataset(make_photos(args.data, "val", args.val_photos), val_transform)
-    num_workers = min(8, len(os.sched_getaffinity(0)))
-    train_loader = DataLoader(
-        train_set,
-        batch_size=args.batch_size // 2,
-        shuffle=True,
-        num_workers=num_workers,
-        persistent_workers=num_workers > 0,
-        pin_memory=device.type == "cuda",
-    )
-    val_loader = DataLoader(
-        val_set,
-        batch_size=args.batch_size,
-        num_workers=num_workers,
-        persistent_workers=num_workers > 0,
-        pin_memory=device.type == "cuda",
-    )
+    train_loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True)
+    val_loader = DataLoader(val_set, batch_size=args.batch_size)
 
-    model = ConvNet(args.width, len(CLASSES)).to(device, memory_format=torch.channels_last)
-    optimizer = optim.Adam(model.parameters(), lr=args.lr, fused=device.type == "cuda")
-    scaler = torch.amp.GradScaler(
-        "cuda",
-        enabled=device.type == "cuda"
-        and not torch.cuda.is_bf16_supported(including_emulation=False),
-    )
-    if device.type == "cuda":
-        model.compile()
+    model = ConvNet(args.width, len(CLASSES)).to(device)
+    optimizer = optim.Adam(model.parameters(), lr=args.lr)
 
     for epoch in range(1, args.epochs + 1):
-        train(model, train_loader, optimizer, scaler, device, epoch, args.log_interval)
+        train(model, train_loader, optimizer, device, epoch, args.log_interval)
         validate(model, val_loader, device)
         torch.save(model.state_dict(), "photo_classifier.pt")
 

@@ -1,12 +1,11 @@
 # Image classification with ResNet-18, mixed precision and the profiler.
 import argparse
-import os
 
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.amp import autocast, GradScaler
-from torch.profiler import profile, record_function, ProfilerActivity, schedule
+from torch.cuda.amp import autocast, GradScaler
+from torch.profiler import profile, record_function, ProfilerActivity
 from torch.utils.data import DataLoader
 from torchvision import datasets, models, transforms
 
@@ -23,7 +22,6 @@ parser.add_argument("--num-test", type=int, default=2000)
 args = parser.parse_args()
 
 torch.manual_seed(0)
-torch.backends.cudnn.benchmark = True
 
 # device
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -33,49 +31,26 @@ print("Using", device)
 train_transform = transforms.Compose([
     transforms.RandomResizedCrop(args.image_size),
     transforms.RandomHorizontalFlip(),
-    transforms.PILToTensor(),
+    transforms.ToTensor(),
+    transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
 ])
 test_transform = transforms.Compose([
     transforms.Resize((args.image_size, args.image_size)),
-    transforms.PILToTensor(),
+    transforms.ToTensor(),
+    transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
 ])
 
 # data
 train_dataset = datasets.ImageFolder(make_split(args.data, "train", args.num_train, seed=1), train_transform)
 test_dataset = datasets.ImageFolder(make_split(args.data, "test", args.num_test, seed=2), test_transform)
-num_workers = min(8, len(os.sched_getaffinity(0)))
-train_loader = DataLoader(
-    train_dataset,
-    batch_size=args.batch_size,
-    shuffle=True,
-    num_workers=num_workers,
-    persistent_workers=num_workers > 0,
-    pin_memory=device.type == "cuda",
-)
-test_loader = DataLoader(
-    test_dataset,
-    batch_size=args.batch_size,
-    num_workers=num_workers,
-    persistent_workers=num_workers > 0,
-    pin_memory=device.type == "cuda",
-)
+train_loader = DataLoader(train_dataset, batch_size=args.batch_size, shuffle=True)
+test_loader = DataLoader(test_dataset, batch_size=args.batch_size)
 
 # model, loss, optimizer
-model = models.resnet18(num_classes=len(train_dataset.classes)).to(
-    device, memory_format=torch.channels_last
-)
+model = models.resnet18(num_classes=len(train_dataset.classes)).to(device)
 criterion = nn.CrossEntropyLoss()
 optimizer = optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
-scaler = GradScaler("cuda")
-
-
-mean = torch.tensor([0.485, 0.456, 0.406], device=device).view(3, 1, 1)
-std = torch.tensor([0.229, 0.224, 0.225], device=device).view(3, 1, 1)
-
-
-# ToTensor and Normalize, for uint8 images that are on the device already.
-def normalize(images):
-    return images.float().div_(255).sub_(mean).div_(std)
+scaler = GradScaler()
 
 
 # training with mixed precision
@@ -83,25 +58,12 @@ def train_one_epoch():
     model.train()
     running_loss = 0.0
     correct = 0
-    prof = profile(
-        activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
-        record_shapes=True,
-        schedule=schedule(wait=1, warmup=1, active=3, repeat=1),
-        on_trace_ready=lambda prof: print(
-            prof.key_averages().table(sort_by="cuda_time_total", row_limit=3)
-        ),
-    )
-    prof.start()
     for i, (inputs, labels) in enumerate(train_loader):
-        inputs, labels = (
-            inputs.to(device, non_blocking=True, memory_format=torch.channels_last),
-            labels.to(device, non_blocking=True),
-        )
-        inputs = normalize(inputs)
+        inputs, labels = inputs.to(device), labels.to(device)
 
         optimizer.zero_grad()
 
-        with autocast("cuda"):
+        with autocast():
             outputs = model(inputs)
             loss = criterion(outputs, labels)
 
@@ -109,44 +71,33 @@ def train_one_epoch():
         scaler.step(optimizer)
         scaler.update()
 
-        running_loss += loss.detach().double()
-        correct += (outputs.argmax(dim=1) == labels).sum()
+        running_loss += loss.item()
+        correct += (outputs.argmax(dim=1) == labels).sum().item()
         if (i + 1) % 20 == 0:
             print(f"  step {i + 1}/{len(train_loader)}: loss = {loss.item():.4f}")
 
         # where does the time go?
-        with record_function("model_inference"):
-            _ = model(inputs)
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as prof:
+            with record_function("model_inference"):
+                _ = model(inputs)
 
-        prof.step()
-    running_loss = float(running_loss)
-    correct = int(correct)
-    prof.stop()
+        print(prof.key_averages().table(sort_by="cuda_time_total", row_limit=3))
 
     print(f"  train loss = {running_loss / len(train_loader):.4f}, accuracy = {correct / len(train_dataset):.4f}")
 
 
-@torch.no_grad()
 def evaluate():
     model.eval()
     test_loss = 0.0
     correct = 0
     for inputs, labels in test_loader:
-        inputs, labels = (
-            inputs.to(device, non_blocking=True, memory_format=torch.channels_last),
-            labels.to(device, non_blocking=True),
-        )
-        inputs = normalize(inputs)
+        inputs, labels = inputs.to(device), labels.to(device)
         outputs = model(inputs)
-        test_loss += criterion(outputs, labels).double()
-        correct += (outputs.argmax(dim=1) == labels).sum()
-    test_loss = float(test_loss)
-    correct = int(correct)
+        test_loss += criterion(outputs, labels).item()
+        correct += (outputs.argmax(dim=1) == labels).sum().item()
     print(f"  test loss = {test_loss / len(test_loader):.4f}, accuracy = {correct / len(test_dataset):.4f}")
 
 
-if device.type == "cuda":
-    model.compile()
 for epoch in range(args.epochs):
     print(f"Epoch {epoch + 1}/{args.epochs}")
     train_one_epoch()

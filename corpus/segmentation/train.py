@@ -1,6 +1,5 @@
 """Segmentation of street scenes, 512x512, with a small U-Net."""
 import argparse
-import functools
 import os
 import random
 
@@ -105,31 +104,13 @@ def iou(confusion):
     return hits / (confusion.sum(0) + confusion.sum(1) - hits).clamp(min=1)
 
 
-@functools.cache
-def channel_statistics(device):
-    mean = torch.tensor([0.485, 0.456, 0.406], device=device).view(3, 1, 1)
-    std = torch.tensor([0.229, 0.224, 0.225], device=device).view(3, 1, 1)
-    return mean, std
-
-
-# ToTensor and Normalize, for uint8 images that are on the device already.
-def normalize(images):
-    mean, std = channel_statistics(images.device)
-    return images.float().div_(255).sub_(mean).div_(std)
-
-
-@torch.no_grad()
 def evaluate(model, loader, device):
     model.eval()
     confusion = torch.zeros(len(CLASSES), len(CLASSES))
-    amp_dtype = (
-        torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    )
     for images, masks in loader:
-        images = normalize(images.to(device, non_blocking=True))
-        masks = masks.to(device, non_blocking=True)
-        with torch.autocast("cuda", dtype=amp_dtype, enabled=device.type == "cuda"):
-            predicted = model(images).argmax(dim=1)
+        images = images.to(device)
+        masks = masks.to(device)
+        predicted = model(images).argmax(dim=1)
         pairs = (masks * len(CLASSES) + predicted).flatten()
         counts = torch.bincount(pairs, minlength=len(CLASSES) ** 2)
         confusion += counts.view(len(CLASSES), len(CLASSES)).cpu()
@@ -153,56 +134,31 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     transform = transforms.Compose([
-        transforms.PILToTensor(),
+        transforms.ToTensor(),
+        transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
     ])
     train_folder = make_scenes(args.data, "train", args.train_images)
     val_folder = make_scenes(args.data, "val", args.val_images)
     train_set = StreetDataset(train_folder, args.train_images, args.size, True, transform)
     val_set = StreetDataset(val_folder, args.val_images, args.size, False, transform)
-    train_loader = DataLoader(
-        train_set,
-        batch_size=args.batch_size // 2,
-        shuffle=True,
-        num_workers=2,
-        persistent_workers=True,
-        pin_memory=device.type == "cuda",
-    )
-    val_loader = DataLoader(
-        val_set,
-        batch_size=args.batch_size,
-        num_workers=2,
-        persistent_workers=True,
-        pin_memory=device.type == "cuda",
-    )
+    train_loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, num_workers=2)
+    val_loader = DataLoader(val_set, batch_size=args.batch_size, num_workers=2)
 
     model = SegNet(args.width, len(CLASSES)).to(device)
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, fused=device.type == "cuda")
-    amp_dtype = (
-        torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    )
-    scaler = torch.amp.GradScaler(
-        "cuda", enabled=device.type == "cuda" and amp_dtype == torch.float16
-    )
-    if device.type == "cuda":
-        model.compile()
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
 
     for epoch in range(args.epochs):
         model.train()
         total = 0.0
-        for step, (images, masks) in enumerate(train_loader):
-            images = normalize(images.to(device, non_blocking=True))
-            masks = masks.to(device, non_blocking=True)
-            if step % 2 == 0:
-                optimizer.zero_grad()
-            with torch.autocast("cuda", dtype=amp_dtype, enabled=device.type == "cuda"):
-                loss = criterion(model(images), masks)
-            scaler.scale(loss / 2).backward()
-            if (step + 1) % 2 == 0 or step + 1 == len(train_loader):
-                scaler.step(optimizer)
-                scaler.update()
-            total += loss.detach().double()
-        total = float(total)
+        for images, masks in train_loader:
+            images = images.to(device)
+            masks = masks.to(device)
+            optimizer.zero_grad()
+            loss = criterion(model(images), masks)
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
         scores = evaluate(model, val_loader, device)
         print("epoch %d: loss %.4f, mean IoU %.4f" % (epoch + 1, total / len(train_loader), scores.mean()))
         for name, score in zip(CLASSES, scores):

@@ -34,7 +34,6 @@ parser.add_argument('--seed', type=int, default=1)
 args = parser.parse_args()
 
 torch.manual_seed(args.seed)
-torch.backends.cudnn.benchmark = True
 device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
 os.makedirs(args.out, exist_ok=True)
 
@@ -105,7 +104,7 @@ class VAE(nn.Module):
 
     def reparameterize(self, mu, logvar):
         std = torch.exp(0.5 * logvar)
-        eps = torch.randn(std.size(0), std.size(1), device=device)
+        eps = torch.randn(std.size(0), std.size(1)).to(device)
         return mu + eps * std
 
     def decode(self, z):
@@ -125,79 +124,53 @@ def loss_function(recon, x, mu, logvar):
     return error + args.beta * kld
 
 
-transform = transforms.Compose([transforms.Resize(args.image_size), transforms.PILToTensor()])
+transform = transforms.Compose([transforms.Resize(args.image_size), transforms.ToTensor()])
 draw_blobs(os.path.join(args.data, 'train'), args.num_train, seed=0)
 draw_blobs(os.path.join(args.data, 'test'), args.num_test, seed=1000000)
-num_workers = min(8, len(os.sched_getaffinity(0)))
 train_loader = DataLoader(
-    BlobDataset(os.path.join(args.data, 'train'), transform),
-    batch_size=args.batch_size,
-    shuffle=True,
-    num_workers=num_workers,
-    persistent_workers=num_workers > 0,
-    pin_memory=device.type == 'cuda',
-)
+    BlobDataset(os.path.join(args.data, 'train'), transform), batch_size=args.batch_size, shuffle=True)
 test_loader = DataLoader(
-    BlobDataset(os.path.join(args.data, 'test'), transform),
-    batch_size=args.batch_size,
-    shuffle=False,
-    num_workers=num_workers,
-    persistent_workers=num_workers > 0,
-    pin_memory=device.type == 'cuda',
-)
+    BlobDataset(os.path.join(args.data, 'test'), transform), batch_size=args.batch_size, shuffle=False)
 
 model = VAE(args.width, args.latent_dim, args.image_size).to(device)
-optimizer = optim.Adam(model.parameters(), lr=args.lr, fused=device.type == 'cuda')
-amp_dtype = (
-    torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-)
-scaler = torch.amp.GradScaler('cuda', enabled=device.type == 'cuda' and amp_dtype == torch.float16)
+optimizer = optim.Adam(model.parameters(), lr=args.lr)
 
 
 def train(epoch):
     model.train()
     train_loss = 0
     for batch_idx, data in enumerate(train_loader):
-        data = data.to(device, non_blocking=True).float().div_(255)
+        data = data.to(device)
         optimizer.zero_grad()
-        with torch.autocast('cuda', dtype=amp_dtype, enabled=device.type == 'cuda'):
-            recon, mu, logvar = model(data)
-            loss = loss_function(recon, data, mu, logvar)
-        scaler.scale(loss).backward()
-        train_loss += loss.detach().double()
-        scaler.step(optimizer)
-        scaler.update()
+        recon, mu, logvar = model(data)
+        loss = loss_function(recon, data, mu, logvar)
+        loss.backward()
+        train_loss += loss.item()
+        optimizer.step()
         if batch_idx % args.log_interval == 0:
             print('Train Epoch: {} [{}/{}]\tLoss: {:.4f}'.format(
                 epoch, batch_idx * len(data), len(train_loader.dataset), loss.item() / len(data)))
-    train_loss = float(train_loss)
     print('====> Epoch: {} Average loss: {:.4f}'.format(epoch, train_loss / len(train_loader.dataset)))
 
 
-@torch.no_grad()
 def test(epoch):
     test_loss = 0
     for i, data in enumerate(test_loader):
-        data = data.to(device, non_blocking=True).float().div_(255)
-        with torch.autocast('cuda', dtype=amp_dtype, enabled=device.type == 'cuda'):
-            recon, mu, logvar = model(data)
-            test_loss += loss_function(recon, data, mu, logvar).double()
+        data = data.to(device)
+        recon, mu, logvar = model(data)
+        test_loss += loss_function(recon, data, mu, logvar).item()
         if i == 0:
             n = min(data.size(0), 8)
             sheet = torch.cat([data[:n], recon[:n]])
             save_image(sheet.cpu(), os.path.join(args.out, 'reconstruction_%d.png' % epoch), nrow=n)
-    test_loss = float(test_loss)
     print('====> Test set loss: {:.4f}'.format(test_loss / len(test_loader.dataset)))
 
 
-if device.type == 'cuda':
-    model.compile()
 for epoch in range(1, args.epochs + 1):
     train(epoch)
     test(epoch)
-    noise = torch.randn(64, args.latent_dim, device=device)
-    with torch.no_grad():
-        sample = model.decode(noise).cpu()
+    noise = torch.randn(64, args.latent_dim).to(device)
+    sample = model.decode(noise).cpu()
     save_image(sample, os.path.join(args.out, 'sample_%d.png' % epoch))
 
 torch.save(model.state_dict(), os.path.join(args.out, 'vae.pth'))
