@@ -25,11 +25,10 @@ _E = TypeVar("_E", bound=Enum)
 
 
 class Format(str, Enum):
-    """How a command reports; ``GITHUB`` is for `rewrite` alone, the others then report as text."""
+    """How a command reports."""
 
     TEXT = "text"
     JSON = "json"
-    GITHUB = "github"
 
 
 @dataclass(frozen=True)

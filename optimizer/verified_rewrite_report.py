@@ -143,8 +143,7 @@ def _rolled_back_lines(item: RolledBack) -> Iterator[str]:
 
 def _summary(result: VerifiedRewrite) -> str:
     scripts = ", ".join(display_path(script) for script in result.scripts)
-    noun = "verification" if result.verifications == 1 else "verifications"
-    effort = f"{result.runs} runs, {result.verifications} {noun}"
+    effort = f"{result.runs} runs, {result.verifications} verifications"
     if result.ending is Ending.ORIGINAL_FAILED:
         return f"{scripts}: left as it was, because it fails by itself ({effort})."
     if result.ending is Ending.INCONCLUSIVE:

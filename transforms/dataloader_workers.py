@@ -4,7 +4,10 @@ A `DataLoader` without workers reads, decodes and augments every batch in the tr
 With workers the next batches are made while the current one is computed. Loaders that leave `num_workers` out, or say
 0 (also through a keyword dict, a constant or the default of a command-line option), get as many workers as this
 process may use CPU cores, at most 8, or as many as `--workers N` or the measurement in `--profile FILE` says; 0 leaves
-them without. Where a loader is gone over again in every epoch, `persistent_workers`
+them without. The cores are counted where the script runs, so that it can be shared between machines. `os.cpu_count()` alone would be
+shorter, but counts all of the machine: a job that Slurm or `docker run --cpuset-cpus` gives 2 of 64 cores would start 8 workers,
+which take turns with the training process, need memory each, and make PyTorch warn. Only Linux says which cores a process may use.
+Where a loader is gone over again in every epoch, `persistent_workers`
 saves starting them anew each time. `prefetch_factor` is left alone: its default of 2 batches per worker is seldom too few.
 
 Workers hand batches over in shared memory (`/dev/shm`), which containers often limit (`docker run --shm-size`).
@@ -32,7 +35,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..optimizer.analysis.facts import Argument, DataLoader
+from ..optimizer.analysis.facts import Argument, DataLoader, Fact
 from ..optimizer.analysis.free_names import (
     assignment_beside,
     common_statement,
@@ -41,7 +44,7 @@ from ..optimizer.analysis.free_names import (
 )
 from ..optimizer.analysis.loader_settings import said_later, setting_of, settings_by_place
 from ..optimizer.analysis.random_draws import draws_random_numbers
-from ..optimizer.analysis.references import Reference, reference
+from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.signatures import call_argument
 from ..optimizer.analysis.syntax import FunctionNode, Module
@@ -80,6 +83,15 @@ class _Group:
     count: WorkerCount
 
 
+@dataclass(frozen=True)
+class _Count:
+    """``code`` is the number of workers; ``setup``, if any, the statement before it, and ``edits`` their imports."""
+
+    code: str
+    setup: str | None
+    edits: tuple[FileEdit, ...]
+
+
 class DataLoaderWorkers(Transform):
     name = "dataloader-workers"
     tier = Tier.EXACT
@@ -113,12 +125,9 @@ class DataLoaderWorkers(Transform):
             from torchvision import datasets, transforms
 
             train_set = datasets.ImageFolder("data", transforms.Compose([transforms.Resize(64), transforms.ToTensor()]))
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             train_loader = DataLoader(
-                train_set,
-                batch_size=64,
-                shuffle=True,
-                num_workers=min(8, len(os.sched_getaffinity(0))),
-                persistent_workers=True,
+                train_set, batch_size=64, shuffle=True, num_workers=min(8, cores), persistent_workers=True
             )
             model = nn.Sequential(nn.Flatten(), nn.Linear(64 * 64 * 3, 10))
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -148,7 +157,7 @@ class DataLoaderWorkers(Transform):
                     yield self.skip(loader.path, loader.span, f"{_NOT_MOVED}: {reason}")
         for module in script.modules:
             yield from self._start(
-                script, module, options, [g for g in ready if _home(g) is module]
+                script, module, options, [g for g in ready if _place(script, g).module is module]
             )
         yield from self._keep_alive(script, chosen)
 
@@ -158,24 +167,33 @@ class DataLoaderWorkers(Transform):
         """Give the loaders of ``module`` workers; those that say so in their own calls share one variable."""
         if not groups:
             return
-        value = _value(module, options)
         unheld = [g for g in groups if g.count.zero is None or g.count.zero.holder is None]
-        variable = _variable(module, unheld) if len(unheld) > 1 else None
-        if variable is not None:
-            edits = [_assignment(module, unheld, f"{variable} = {value.code}"), *value.edits]
-            for group in unheld:
-                edits += _count_edits(script, group, variable)
-                edits += self._persistent(script, group, f"{variable} > 0")
-            yield self._change(script, [x for g in unheld for x in g.loaders], value.code, edits)
-        for group in groups:
-            if variable is None or group not in unheld:
-                zero = group.count.zero
-                known_positive = zero is None or zero.holder is None
-                edits = [*_count_edits(script, group, value.code), *value.edits]
-                edits += self._persistent(script, group, "True" if known_positive else None)
-                yield self._change(script, group.loaders, value.code, edits)
+        first = common_statement(module, [_place(script, group).node for group in groups])
+        variable = _variable(module, first) if len(unheld) > 1 and unheld == groups else None
+        count = _count(module, first, options)
+        if count.setup is None and variable is None:
+            for group in groups:
+                edits = list(self._group_edits(script, group, count.code, None))
+                yield self._change(script, group.loaders, count.code, edits)
+        else:
+            assigned = f"{variable} = {count.code}" if variable is not None else None
+            lines = [line for line in (count.setup, assigned) if line is not None]
+            edits = [_assignments(module, groups, first, "\n".join(lines)), *count.edits]
+            for group in groups:
+                edits += self._group_edits(script, group, count.code, variable)
+            yield self._change(script, [x for g in groups for x in g.loaders], count.code, edits)
         for group in groups:
             yield from self._kept_short(script, group.loaders)
+
+    def _group_edits(
+        self, script: TrainingScript, group: _Group, code: str, variable: str | None
+    ) -> Iterator[FileEdit]:
+        """The edits that give ``group`` its workers: as many as ``variable``, if there is one, or ``code`` says."""
+        yield from _count_edits(script, group, variable or code)
+        zero = group.count.zero
+        known_positive = "True" if zero is None or zero.holder is None else None
+        condition = f"{variable} > 0" if variable is not None else known_positive
+        yield from self._persistent(script, group, condition)
 
     def _change(
         self,
@@ -262,9 +280,13 @@ def _groups(script: TrainingScript) -> list[_Group]:
     return [_Group(tuple(x for x, _ in members), members[0][1]) for members in grouped.values()]
 
 
-def _home(group: _Group) -> Module:
-    """The module in which the count of ``group`` is written."""
-    return group.count.zero.module if group.count.zero is not None else group.loaders[0].module
+def _place(script: TrainingScript, group: _Group) -> Fact:
+    """Where the count of ``group`` is written: the 0 that says it now, or the arguments of its loaders."""
+    zero = group.count.zero
+    if zero is not None and zero.holder is not None:
+        return zero
+    setting = setting_of(script, "num_workers", group.loaders[0])
+    return Fact(setting.module, setting.node)
 
 
 def _refusals(script: TrainingScript, group: _Group, options: Options) -> dict[DataLoader, str]:
@@ -307,22 +329,24 @@ def _shared(group: _Group, refusals: dict[DataLoader, str], loader: DataLoader) 
     return f"it shares its num_workers with another loader {where} that must not have workers"
 
 
-def _value(module: Module, options: Options) -> Reference:
-    """The number of workers as an expression: the CPU cores this process may use, at most 8, if nobody chose."""
+def _count(module: Module, first: ast.stmt, options: Options) -> _Count:
+    """The number of workers: the CPU cores this process may use, at most 8, if nobody chose."""
     if options.workers is not None:
-        return Reference(str(options.workers), ())
-    if options.platform.startswith("linux"):
-        cores = reference(module, "os.sched_getaffinity")
-        return Reference(f"min({_MOST_WORKERS}, len({cores.code}(0)))", cores.edits)
-    cores = reference(module, "os.cpu_count")
-    return Reference(f"min({_MOST_WORKERS}, {cores.code}() or 1)", cores.edits)
+        return _Count(str(options.workers), None, ())
+    system = reference(module, "os")
+    names = ["cores", "cpu_cores", "usable_cores"]
+    if _is_constant(module, first):
+        names = [name.upper() for name in names]
+    cores = free_name(module, names) or "usable_cpu_cores"
+    has_affinity = f"hasattr({system.code}, {quoted(module, 'sched_getaffinity')})"
+    granted = f"len({system.code}.sched_getaffinity(0))"
+    setup = f"{cores} = {granted} if {has_affinity} else {system.code}.cpu_count() or 1"
+    return _Count(f"min({_MOST_WORKERS}, {cores})", setup, system.edits)
 
 
-def _assignment(module: Module, groups: list[_Group], code: str) -> FileEdit:
-    """Inserts ``code`` above the loaders of ``groups``, if possible beside their batch size."""
-    loaders = [loader for group in groups for loader in group.loaders]
-    first = common_statement(module, [loader.node for loader in loaders])
-    for loader in loaders:
+def _assignments(module: Module, groups: list[_Group], first: ast.stmt, code: str) -> FileEdit:
+    """Inserts ``code`` above ``first``, if possible beside the batch size of ``groups``."""
+    for loader in (loader for group in groups for loader in group.loaders):
         batch_size = loader.arguments.get("batch_size")
         if batch_size is not None and batch_size.module is module:
             beside = assignment_beside(module, batch_size.value, first)
@@ -331,12 +355,17 @@ def _assignment(module: Module, groups: list[_Group], code: str) -> FileEdit:
     return FileEdit(module.path, InsertBefore(module.span(first), code))
 
 
-def _variable(module: Module, groups: list[_Group]) -> str | None:
-    """A name for the number of workers that several loaders share."""
-    first = common_statement(module, [loader.node for g in groups for loader in g.loaders])
+def _is_constant(module: Module, first: ast.stmt) -> bool:
+    """Whether a variable that is set above ``first`` is one that the file would spell in capitals."""
     shared_by_functions = isinstance(first, FunctionNode | ast.ClassDef)
-    at_top = first in module.tree.body
-    if shared_by_functions or (at_top and names_constants_in_capitals(module)):
+    return shared_by_functions or (
+        first in module.tree.body and names_constants_in_capitals(module)
+    )
+
+
+def _variable(module: Module, first: ast.stmt) -> str | None:
+    """A name for the number of workers that several loaders share."""
+    if _is_constant(module, first):
         return free_name(module, ["NUM_WORKERS", "LOADER_WORKERS"])
     return free_name(module, ["num_workers", "n_workers", "loader_workers"])
 

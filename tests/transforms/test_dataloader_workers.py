@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from textwrap import dedent, indent
 
@@ -42,7 +43,9 @@ for epoch in range(3):
         model(batch).sum().backward()
         optimizer.step()
 """
-COUNT = "min(8, len(os.sched_getaffinity(0)))"
+CORES = 'cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1\n'
+CAPITALS = CORES.replace("cores =", "CORES =")
+COUNT = "min(8, cores)"
 ALIVE = f"num_workers={COUNT}, persistent_workers=True"
 
 
@@ -61,7 +64,7 @@ def dataset_class(body: str, made_with: str = "Items()") -> str:
 def test_count_left_out(check_transformed: Check) -> None:
     check_transformed(
         script("loader = DataLoader(dataset, 64)\n"),
-        script(f"loader = DataLoader(dataset, 64, {ALIVE})\n"),
+        script(f"{CORES}loader = DataLoader(dataset, 64, {ALIVE})\n"),
     )
 
 
@@ -86,21 +89,21 @@ def test_count_left_out(check_transformed: Check) -> None:
 def test_literal_zero(check_transformed: Check, before: str, after: str) -> None:
     check_transformed(
         script(f"loader = DataLoader({before})\n"),
-        script(f"loader = DataLoader({after})\n"),
+        script(f"{CORES}loader = DataLoader({after})\n"),
     )
 
 
 def test_option_with_a_default_of_zero(check_transformed: Check) -> None:
     options = """\
         parser = argparse.ArgumentParser()
-        parser.add_argument("--workers", default={})
+        {}parser.add_argument("--workers", default={})
         args = parser.parse_args()
         print("workers", args.workers)
         loader = DataLoader(dataset, 64, num_workers=args.workers{})
     """
     check_transformed(
-        script(options.format("0", "")),
-        script(options.format(COUNT, ", persistent_workers=args.workers > 0")),
+        script(options.format("", "0", "")),
+        script(options.format(f"{CORES}        ", COUNT, ", persistent_workers=args.workers > 0")),
     )
 
 
@@ -120,7 +123,7 @@ def test_constant_of_zero(check_transformed: Check) -> None:
     check_transformed(
         script("WORKERS = 0\nloader = DataLoader(dataset, 64, num_workers=WORKERS)\n"),
         script(
-            f"WORKERS = {COUNT}\n"
+            f"{CAPITALS}WORKERS = min(8, CORES)\n"
             "loader = DataLoader(dataset, 64, num_workers=WORKERS, persistent_workers=WORKERS > 0)\n"
         ),
     )
@@ -128,14 +131,19 @@ def test_constant_of_zero(check_transformed: Check) -> None:
 
 def test_default_of_a_parameter(check_transformed: Check) -> None:
     make = """\
-        def make_loader(dataset, workers={}):
+        {}def make_loader(dataset, workers={}):
             return DataLoader(dataset, 64, num_workers=workers{})
 
 
         loader = make_loader(dataset)
     """
     check_transformed(
-        script(make.format("0", "")), script(make.format(COUNT, ", persistent_workers=workers > 0"))
+        script(make.format("", "0", "")),
+        script(
+            make.format(
+                f"{CAPITALS}\n\n        ", "min(8, CORES)", ", persistent_workers=workers > 0"
+            )
+        ),
     )
 
 
@@ -146,7 +154,7 @@ def test_two_loaders_share_a_variable(check_transformed: Check) -> None:
             "loader = DataLoader(dataset, 64)\nval_loader = DataLoader(dataset, 9)\n", train=train
         ),
         script(
-            f"num_workers = {COUNT}\n"
+            f"{CORES}num_workers = {COUNT}\n"
             "loader = DataLoader(dataset, 64, num_workers=num_workers, persistent_workers=num_workers > 0)\n"
             "val_loader = DataLoader(dataset, 9, num_workers=num_workers)\n",
             train=train,
@@ -169,7 +177,9 @@ def test_the_variable_stands_beside_the_batch_size_in_the_style_of_the_file(
     before = script(loaders.format("LEARNING_RATE = 0.1", "", ""), train=train)
     after = script(
         loaders.format(
-            f"NUM_WORKERS = {COUNT}\nLEARNING_RATE = 0.1".replace("\n", "\n" + " " * 8),
+            f"{CAPITALS}NUM_WORKERS = min(8, CORES)\nLEARNING_RATE = 0.1".replace(
+                "\n", "\n" + " " * 8
+            ),
             shared,
             shared,
         ),
@@ -194,7 +204,8 @@ def test_loaders_of_two_functions_share_a_constant(check_transformed: Check) -> 
     before = script("\n\n" + dedent(loaders.format("", "")), train=train)
     kept = ", num_workers=NUM_WORKERS, persistent_workers=NUM_WORKERS > 0"
     after = script(
-        f"NUM_WORKERS = {COUNT}\n\n\n" + dedent(loaders.format(kept, ", num_workers=NUM_WORKERS")),
+        f"{CAPITALS}NUM_WORKERS = min(8, CORES)\n\n\n"
+        + dedent(loaders.format(kept, ", num_workers=NUM_WORKERS")),
         train=train,
     )
     check_transformed(before, after)
@@ -214,15 +225,16 @@ def test_a_taken_name_is_not_used(rewrite: Callable[..., object]) -> None:
 def test_keyword_dict_of_two_loaders(check_transformed: Check) -> None:
     train = TRAIN + "    for batch in val_loader:\n        model(batch)\n"
     loaders = """\
-        kwargs = {}
+        {}kwargs = {}
         loader = DataLoader(dataset, shuffle=True, **kwargs)
         val_loader = DataLoader(dataset, **kwargs)
     """
     check_transformed(
-        script(loaders.format("{'batch_size': 64}"), train=train),
+        script(loaders.format("", "{'batch_size': 64}"), train=train),
         script(
             loaders.format(
-                f"{{'batch_size': 64, 'num_workers': {COUNT}, 'persistent_workers': True}}"
+                CORES + " " * 8,
+                f"{{'batch_size': 64, 'num_workers': {COUNT}, 'persistent_workers': True}}",
             ),
             train=train,
         ),
@@ -233,19 +245,20 @@ def test_one_pass_needs_no_living_on(check_transformed: Check) -> None:
     train = "for batch in loader:\n    print(batch)\n"
     check_transformed(
         script("loader = DataLoader(dataset, 64)\n", train=train),
-        script(f"loader = DataLoader(dataset, 64, num_workers={COUNT})\n", train=train),
+        script(f"{CORES}loader = DataLoader(dataset, 64, num_workers={COUNT})\n", train=train),
     )
 
 
 def test_loader_made_for_every_epoch(check_transformed: Check) -> None:
     train = """\
         for epoch in range(3):
-            loader = DataLoader(dataset, 64{})
+            {}loader = DataLoader(dataset, 64{})
             for batch in loader:
                 print(batch)
     """
     check_transformed(
-        script("", train=train.format("")), script("", train=train.format(f", num_workers={COUNT}"))
+        script("", train=train.format("", "")),
+        script("", train=train.format(CORES + " " * 12, f", num_workers={COUNT}")),
     )
 
 
@@ -256,12 +269,15 @@ def test_loader_in_another_file(check_transformed: Check) -> None:
 
         def make_loader():
             folder = datasets.ImageFolder("data", transforms.ToTensor())
-            return DataLoader(folder{})
+            {}return DataLoader(folder{})
     """
     entry = "import torch\nfrom data import make_loader\nloader = make_loader()\n" + TRAIN
     check_transformed(
-        {"train.py": entry, "data.py": data.format("", "")},
-        {"train.py": entry, "data.py": data.format("import os\n\n" + " " * 8, f", {ALIVE}")},
+        {"train.py": entry, "data.py": data.format("", "", "")},
+        {
+            "train.py": entry,
+            "data.py": data.format("import os\n\n" + " " * 8, CORES + " " * 12, f", {ALIVE}"),
+        },
     )
 
 
@@ -279,7 +295,7 @@ def test_loader_in_another_file(check_transformed: Check) -> None:
 def test_library_datasets(check_transformed: Check, dataset: str) -> None:
     check_transformed(
         script("loader = DataLoader(dataset, 64)\n", f"dataset = {dataset}\n"),
-        script(f"loader = DataLoader(dataset, 64, {ALIVE})\n", f"dataset = {dataset}\n"),
+        script(f"{CORES}loader = DataLoader(dataset, 64, {ALIVE})\n", f"dataset = {dataset}\n"),
     )
 
 
@@ -368,7 +384,7 @@ def test_datasets_that_work_as_copies(check_transformed: Check, body: str) -> No
     code = BUILDER + dataset_class(body)
     check_transformed(
         script("loader = DataLoader(dataset, 64)\n", code),
-        script(f"loader = DataLoader(dataset, 64, {ALIVE})\n", code),
+        script(f"{CORES}loader = DataLoader(dataset, 64, {ALIVE})\n", code),
     )
 
 
@@ -382,11 +398,11 @@ def test_sampler_of_the_script_that_keeps_to_itself(check_transformed: Check) ->
             def set_epoch(self, epoch):
                 self.epoch = epoch
     """
-    loader = "sampler = Halves(10)\nloader = DataLoader(dataset, sampler=sampler{})\n"
+    loader = "sampler = Halves(10)\n{}loader = DataLoader(dataset, sampler=sampler{})\n"
     train = TRAIN.replace("range(3):\n", "range(3):\n    sampler.set_epoch(epoch)\n")
     check_transformed(
-        script(loader.format(""), FILES + dedent(sampler), train),
-        script(loader.format(f", {ALIVE}"), FILES + dedent(sampler), train),
+        script(loader.format("", ""), FILES + dedent(sampler), train),
+        script(loader.format(CORES, f", {ALIVE}"), FILES + dedent(sampler), train),
     )
 
 
@@ -890,11 +906,42 @@ GUARDED = 'if __name__ == "__main__":\n' + indent(
 )
 
 
-def test_other_platforms_have_no_affinity(check_transformed: Check) -> None:
-    after = GUARDED.replace(
-        "64)", "64, num_workers=min(8, os.cpu_count() or 1), persistent_workers=True)"
-    )
+def test_the_script_can_be_shared_with_other_platforms(check_transformed: Check) -> None:
+    after = GUARDED.replace("    loader", f"    {CORES}    loader")
+    after = after.replace("64)", f"64, {ALIVE})")
+    check_transformed(script("", train=GUARDED), script("", train=after))
     check_transformed(script("", train=GUARDED), script("", train=after), **SPAWN)
+
+
+def test_the_cores_are_counted_on_every_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is emitted runs where the system says which cores are the process's, and where it does not."""
+    names: dict[str, object] = {"os": os}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
+    exec(CORES, names)
+    assert names["cores"] == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    exec(CORES, names)
+    assert names["cores"] == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    exec(CORES, names)
+    assert names["cores"] == 1
+
+
+def test_options_of_several_loaders_count_once(rewrite: Callable[..., object]) -> None:
+    options = """\
+        def make_loader(workers=0):
+            return DataLoader(dataset, 64, num_workers=workers)
+        OTHERS = 0
+        loader = make_loader()
+        other = DataLoader(dataset, 64, num_workers=OTHERS)
+        third = DataLoader(dataset, 64)
+    """
+    train = TRAIN + "for batch in other:\n    print(batch)\nfor batch in third:\n    print(batch)\n"
+    text = rewrite(script(options, train=train), ["dataloader-workers"]).files[0].text  # type: ignore[attr-defined]
+    assert text.count("sched_getaffinity(0)") == 1
+    assert text.count("min(8, CORES)") == 3
+    assert text.index("CORES = ") < text.index("def make_loader")
 
 
 def test_missing_guard(check_noop: Check) -> None:
