@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-nightly transform-table lint types build docs benchmark check clean
+.PHONY: help demo test test-all test-nightly transform-table lint types build docs benchmark probe-overhead check clean
 
 help: ## the commands of this file
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ docs: $(READY) ## write docs/transforms and the JSON schema again from the code
 
 benchmark: $(READY) ## every corpus script: original, rewritten, expert; prints the table and writes JSON
 	$(BIN)/python -m benchmarks.corpus
+
+probe-overhead: $(READY) ## what the timing probe adds to a training step
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.probe_overhead
 
 check: lint types test build ## what CI runs
 

@@ -25,10 +25,11 @@ _E = TypeVar("_E", bound=Enum)
 
 
 class Format(str, Enum):
-    """How a command reports."""
+    """How a command reports; ``GITHUB`` is for `rewrite` alone, the others then report as text."""
 
     TEXT = "text"
     JSON = "json"
+    GITHUB = "github"
 
 
 @dataclass(frozen=True)

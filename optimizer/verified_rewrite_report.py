@@ -143,7 +143,8 @@ def _rolled_back_lines(item: RolledBack) -> Iterator[str]:
 
 def _summary(result: VerifiedRewrite) -> str:
     scripts = ", ".join(display_path(script) for script in result.scripts)
-    effort = f"{result.runs} runs, {result.verifications} verifications"
+    noun = "verification" if result.verifications == 1 else "verifications"
+    effort = f"{result.runs} runs, {result.verifications} {noun}"
     if result.ending is Ending.ORIGINAL_FAILED:
         return f"{scripts}: left as it was, because it fails by itself ({effort})."
     if result.ending is Ending.INCONCLUSIVE:

@@ -79,7 +79,12 @@ Amp: TypeAlias = Annotated[
     typer.Option("--amp", metavar="auto|bf16|fp16", help="The half-precision type for autocast."),
 ]
 FormatName: TypeAlias = Annotated[
-    str | None, typer.Option("--format", metavar="text|json", help="How to report.")
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="text|json|github",
+        help="How to report; github (rewrite only): annotations of a pull request.",
+    ),
 ]
 Python: TypeAlias = Annotated[
     str | None,

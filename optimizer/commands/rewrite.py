@@ -222,7 +222,7 @@ def _report(
         for error in file.errors:
             print_error(TorchoptError(f"{error.transform}: {error.message}", error.path))
     reports = [FileReport.of(file) for file in rewritten.files]
-    quiet = settings.dry_run or settings.format is Format.JSON
+    quiet = settings.dry_run or settings.format in (Format.JSON, Format.GITHUB)
     if verified is not None:
         from .verified import tell
 
@@ -230,6 +230,12 @@ def _report(
     if settings.format is Format.JSON:
         reports += [FileReport.unreadable(error) for error in errors]
         sys.stdout.write(to_json(reports, verified))
+        return
+    if settings.format is Format.GITHUB:
+        from ..workflow_commands import to_workflow_commands
+
+        reports += [FileReport.unreadable(error) for error in errors]
+        sys.stdout.write(to_workflow_commands(reports))
         return
     if settings.dry_run:
         for file in rewritten.changed:

@@ -114,7 +114,7 @@ def test_select_ignore_and_tier(project: Project, capsys: Capture) -> None:
         (["--gpus", "many"], "--gpus"),
         (["--accumulate", "1"], "--accumulate: 1 is not a whole number of at least 2"),
         (["--accumulate", "2.5"], "--accumulate: '2.5' is not a whole number of at least 2"),
-        (["--format", "yaml"], "--format: 'yaml' is not one of text, json"),
+        (["--format", "yaml"], "--format: 'yaml' is not one of text, json, github"),
         (["--python", "no-such-python"], "no such interpreter: no-such-python"),
         (["--dryrun"], "--dry"),
     ],
@@ -213,6 +213,18 @@ def test_json(project: Project, capsys: Capture) -> None:
             }
         ],
     }
+
+
+def test_github_annotations(project: Project, capsys: Capture) -> None:
+    folder = project({"a,b.py": "slow()\nslow(1)\n"})
+    (folder / "bad.py").write_text("x = 100 % (\n")
+    assert main(["rewrite", "--check", "--format", "github", "a,b.py", "bad.py"]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "::warning file=a%2Cb.py,line=10,endLine=10,title=slow-to-fast (exact)::calls fast(); it is pure"
+    )
+    assert lines[1].startswith("::error file=bad.py,title=torchopt::1:")
+    assert len(lines) == 2, "what was left alone is no annotation"
 
 
 def test_check_does_not_mind_advice(

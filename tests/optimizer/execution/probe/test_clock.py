@@ -1,0 +1,80 @@
+"""Timing waits for the device at the edges of blocks only, and its hooks leave nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.optim import Optimizer  # noqa: E402
+from torch.optim.optimizer import (  # noqa: E402
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
+from torch.utils.data import DataLoader  # noqa: E402
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def script() -> None:
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in DataLoader(torch.ones(40, 2), batch_size=1):
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every wait for the device, of which there is one that does not exist."""
+    found: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", found.append)
+    return found
+
+
+def test_the_device_is_waited_for_at_the_edges_of_blocks_only(recorded, waits):
+    run = recorded(script, mode="time", steps=31, block_steps=10)
+    assert run.timing.synchronised == (0, 10, 20, 30)
+    assert waits == [0] * 4
+    assert len(run.timing.round_seconds) == 30
+
+
+def test_a_timed_run_reads_nothing_from_the_device(recorded, monkeypatch):
+    """``item`` and its like would wait for it."""
+    read: list[str] = []
+    for name in ("item", "tolist", "cpu", "numpy", "__float__", "__bool__", "__int__"):
+        own = getattr(torch.Tensor, name)
+
+        def watched(tensor, *args, own=own, name=name):
+            read.append(name)
+            return own(tensor, *args)
+
+        monkeypatch.setattr(torch.Tensor, name, watched)
+    script()
+    bare = list(read)
+    read.clear()
+    recorded(script, mode="time")
+    assert read == bare
+
+
+def test_everything_that_was_replaced_for_timing_is_put_back(recorded):
+    places = (
+        (Optimizer, "__init__"),
+        (DataLoader, "__iter__"),
+        (_BaseDataLoaderIter, "__next__"),
+        (torch.autograd, "backward"),
+        (torch.amp.GradScaler, "step"),
+        (nn.Module, "__call__"),
+    )
+    before = [vars(owner).get(name) for owner, name in places]
+    recorded(script, mode="time")
+    assert [vars(owner).get(name) for owner, name in places] == before
+    assert not _global_optimizer_pre_hooks
+    assert not _global_optimizer_post_hooks
