@@ -64,6 +64,7 @@ class Settings:
     nvtx: bool | None = None
     budget: float | None = None
     resume: bool | None = None
+    emulate_cuda: bool | None = None
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, object]) -> Settings:
@@ -118,7 +119,7 @@ class Settings:
         defaults = Options()
         return Options(
             tier=defaults.tier if self.tier is None else self.tier,
-            target=self.target or defaults.target,
+            target=self.target or (Target.CUDA if self.emulate_cuda else defaults.target),
             amp=self.amp or defaults.amp,
             gpus=self.gpus,
             accumulate=self.accumulate,
@@ -349,5 +350,6 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "nvtx": _flag,
     "budget": _minutes,
     "resume": _flag,
+    "emulate_cuda": _flag,
 }
 """What reads the value of each key: raises ValueError, which says why, for one that is none."""

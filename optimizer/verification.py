@@ -43,6 +43,7 @@ class VerifySettings:
     of about ``timing_seconds``; ``measure_speed`` turns them off. ``perturbed_runs`` make the numeric envelope.
     ``seeds``: with how many the end losses are compared, where the runs are not bit for bit the same; None compares
     those of changes of training with :data:`.seed_runs.DEFAULT_SEEDS`, and no others.
+    With ``emulated_gpus`` both versions see that many CUDA devices, emulated on the CPU, and no speed is measured.
     """
 
     python: Path
@@ -58,6 +59,12 @@ class VerifySettings:
     perturbed_runs: int = 3
     seeds: int | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    emulated_gpus: int = 0
+
+    @property
+    def timed(self) -> bool:
+        """Whether there are timed runs."""
+        return self.measure_speed and not self.emulated_gpus
 
 
 @dataclass(frozen=True)
@@ -212,7 +219,7 @@ class _Verification:
         self._changed_defaults = changed_defaults(self._original, rewritten)
         self._asked: list[RunSettings] = []
         self._done = 0
-        self._timing_runs = 2 * settings.pairs if settings.measure_speed else 0
+        self._timing_runs = 2 * settings.pairs if settings.timed else 0
         self._expected = 3 + self._timing_runs
 
     def report(self) -> VerificationReport:
@@ -305,6 +312,7 @@ class _Verification:
             env=self._settings.env,
             cache=self._runs.compiled,
             full_precision=full_precision,
+            emulated_gpus=self._settings.emulated_gpus,
         )
         version = self._original if original else self._rewritten
 
@@ -349,6 +357,8 @@ class _Verification:
         """The measurement, else why there is none; and how the rewrite failed when timed, if it did."""
         if not self._settings.measure_speed:
             return None, "not asked for", None
+        if self._settings.emulated_gpus:
+            return None, "not measured: an emulated device tells nothing of a real one's", None
         if rewritten.status not in ENDED_WELL:
             return None, "not measured: the rewritten script did not finish", None
         if verdict.outcome is Outcome.NOT_EQUIVALENT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TypedDict
 
 from .comparison.figures import StepFigures
@@ -13,6 +14,14 @@ from .measurement import Measurement, VersionSpeed
 from .verification import VerificationReport, exit_code
 
 ORIGINAL_FAILED = "original failed"
+_CUDA_MISSING = (
+    r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
+    r"|CUDA driver version is insufficient|no CUDA-capable device is detected"
+    r"|torch\.cuda\.is_available\(\) is False|type torch\.cuda\.\w+ not available"
+    r"|(?:ProcessGroupNCCL|NCCL backend).*no GPUs found|not linked with support for cuda devices"
+)
+"""What torch says where a script needs CUDA and there is none."""
+_NO_CUDA = " (it needs a CUDA device; --emulate-cuda runs it on an emulated one)"
 
 
 class ScriptJson(TypedDict):
@@ -27,6 +36,7 @@ class RunJson(TypedDict):
     """What was run: ``runs`` in all. An observed one covered ``steps``, and see :class:`.verification.Seen`."""
 
     device: str | None
+    emulated: bool
     torch: str | None
     python: str | None
     interpreter: str
@@ -187,6 +197,7 @@ def to_json(report: VerificationReport) -> ReportJson:
         "rewritten": _script_json(report, original=False),
         "run": {
             "device": versions.device if versions else None,
+            "emulated": bool(settings.emulated_gpus),
             "torch": versions.torch if versions else None,
             "python": versions.python if versions else None,
             "interpreter": str(settings.python),
@@ -215,7 +226,13 @@ def reason(report: VerificationReport) -> str:
         return report.verdict.reason
     details = report.original_failure.details if report.original_failure else ""
     last = details.strip().splitlines()[-1:] or ["it wrote nothing"]
-    return f"the original script fails by itself: {last[0]}"
+    hint = "" if report.settings.emulated_gpus or not _wants_cuda(details) else _NO_CUDA
+    return f"the original script fails by itself: {last[0]}{hint}"
+
+
+def _wants_cuda(details: str) -> bool:
+    """Whether a traceback is that of a script which found no CUDA device."""
+    return re.search(_CUDA_MISSING, details) is not None
 
 
 def _finite(value: float | None) -> float | None:

@@ -55,10 +55,13 @@ def _line(console: Console, text: str, style: str | None = None) -> None:
 def _headline(report: VerificationReport, console: Console) -> None:
     verdict = report.verdict
     if verdict is None:
-        _line(console, f"{ORIGINAL_FAILED.capitalize()}: {reason(report)}", "bold red")
+        how = " (emulated CUDA)" if report.settings.emulated_gpus else ""
+        _line(console, f"{ORIGINAL_FAILED.capitalize()}{how}: {reason(report)}", "bold red")
         return
     speed = f"; {_speed_words(report.measurement)}" if report.measurement else ""
-    text = f"{verdict.outcome.value.capitalize()} ({verdict.tier.label}): {verdict.reason}{speed}"
+    how = ", emulated CUDA" if report.settings.emulated_gpus else ""
+    outcome = verdict.outcome.value.capitalize()
+    text = f"{outcome} ({verdict.tier.label}{how}): {verdict.reason}{speed}"
     _line(console, text, _STYLES[verdict.outcome])
     if report.same_arithmetic and report.same_arithmetic.outcome is Outcome.EQUIVALENT:
         _line(console, f"With reduced precision switched off: {report.same_arithmetic.reason}.")
@@ -232,6 +235,8 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
     if versions is not None:
         on_cpu = versions.device == "cpu"
         device = "CPU (no GPU was used; a GPU's speeds are others)" if on_cpu else versions.device
+        if settings.emulated_gpus:
+            device = f"{device} (computed on the CPU; a GPU of this machine would not be used)"
         _line(console, f"on         {device}, torch {versions.torch}, Python {versions.python}")
     _line(console, f"with       {settings.python}")
     _line(console, f"           {report.runs} runs, seed {settings.seed}")

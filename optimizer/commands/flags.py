@@ -101,6 +101,13 @@ Attribute: TypeAlias = Annotated[
         help="Also measure what each transform buys, added one by one (many more timed runs).",
     ),
 ]
+EmulateCuda: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--emulate-cuda/--no-emulate-cuda",
+        help="Run on a CUDA device emulated on the CPU, strict as a real one; no speed is told.",
+    ),
+]
 Paths: TypeAlias = Annotated[
     list[str], typer.Argument(metavar="PATH", help="Scripts, or folders to search for them.")
 ]

@@ -22,6 +22,7 @@ from .flags import (
     Action,
     Amp,
     Attribute,
+    EmulateCuda,
     FormatName,
     Gpus,
     Ignore,
@@ -81,6 +82,7 @@ def rewrite(
     ] = None,
     attribute: Attribute = None,
     python: Python = None,
+    emulate_cuda: EmulateCuda = None,
 ) -> Action:
     """Rewrite scripts in place.
 
@@ -92,6 +94,7 @@ def rewrite(
     said |= dict(accumulate=accumulate, workers=workers, profile=profile)
     said |= dict(sync_batchnorm=sync_batchnorm)
     said |= dict(verify=verify, attribute=attribute, python=python)
+    said |= dict(emulate_cuda=emulate_cuda)
     flags = Settings.from_flags(said)
     return lambda script_arguments: _rewrite([Path(p) for p in paths], flags, script_arguments)
 

@@ -21,6 +21,7 @@ from .flags import (
     Action,
     Amp,
     Attribute,
+    EmulateCuda,
     FormatName,
     Gpus,
     Ignore,
@@ -92,6 +93,7 @@ def verify(
     sync_batchnorm: SyncBatchNorm = None,
     torch: Torch = None,
     amp: Amp = None,
+    emulate_cuda: EmulateCuda = None,
 ) -> Action:
     """Run a script and its rewrite and compare them.
 
@@ -107,6 +109,7 @@ def verify(
     said |= dict(workers=workers, profile=profile)
     said |= dict(sync_batchnorm=sync_batchnorm)
     said |= dict(attribute=attribute)
+    said |= dict(emulate_cuda=emulate_cuda)
     flags = Settings.from_flags(said)
     other = Path(rewritten) if rewritten else None
     return lambda arguments: _verify(Path(original), other, flags, arguments)
@@ -165,6 +168,8 @@ def _verify(
     ablation: Ablation | None = None
     if settings.attribute and settings.no_timing:
         raise TorchoptError("--attribute measures speed, which --no-timing forbids")
+    if settings.attribute and settings.emulate_cuda:
+        raise TorchoptError("--attribute measures speed, which an emulated device does not have")
     if rewritten is None:
         report, ablation = _verify_rewrite(original, settings, arguments)
     elif flags.attribute:
@@ -242,4 +247,5 @@ def verify_settings(settings: Settings, tier: Tier | None = None) -> VerifySetti
         timeout_s=settings.timeout or defaults.timeout_s,
         pairs=settings.repeats or defaults.pairs,
         measure_speed=not settings.no_timing,
+        emulated_gpus=(settings.gpus or 1) if settings.emulate_cuda else 0,
     )

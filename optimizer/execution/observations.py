@@ -271,7 +271,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Versions:
-    """What ran: ``device`` is the name of the CUDA device used, or ``cpu``."""
+    """What ran: ``device`` is the name of the CUDA device used (``emulated CUDA device``), or ``cpu``."""
 
     python: str
     torch: str

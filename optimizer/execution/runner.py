@@ -66,6 +66,9 @@ class RunSettings:
     ``full_precision`` takes away, in OBSERVE mode, what only changes rounding, so that what is left of a rewrite must
     be the original's arithmetic: autocast regions are entered disabled, TF32 is off, ``torch.compile`` and
     ``Module.compile`` leave the code as it is. A GradScaler goes on scaling: by a power of two, which is exact.
+
+    ``emulated_gpus`` is how many CUDA devices the script shall see, emulated on the CPU (docs/emulation.md), whatever
+    devices the machine has. With 0 it sees those.
     """
 
     python: Path
@@ -83,6 +86,7 @@ class RunSettings:
     resident_batch: bool = False
     trace: bool = False
     nvtx: bool = False
+    emulated_gpus: int = 0
 
 
 def run(version: ScriptVersion, settings: RunSettings, folder: Path) -> Observations:
@@ -136,6 +140,8 @@ def _environment(settings: RunSettings) -> dict[str, str]:
         environment.setdefault("PYTHONHASHSEED", "0")
         # https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html
         environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if settings.emulated_gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     if settings.full_precision:
         environment["TORCHDYNAMO_DISABLE"] = "1"
         # https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
@@ -158,6 +164,7 @@ def _spec(
         "resident_batch": settings.resident_batch,
         "trace": settings.trace,
         "nvtx": settings.nvtx,
+        "emulated_gpus": settings.emulated_gpus,
         "snapshot_bytes": settings.snapshot_bytes,
         "entry": str(overlay.entry),
         "program": str(overlay.entry.relative_to(overlay.cwd) if inside else overlay.entry),

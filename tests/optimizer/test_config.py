@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ trace = "trace.json"
 nvtx = false
 budget = 2.5
 resume = true
+emulate-cuda = true
 """,
     )
     assert load_settings(tmp_path) == Settings(
@@ -79,7 +81,15 @@ resume = true
         nvtx=False,
         budget=2.5,
         resume=True,
+        emulate_cuda=True,
     )
+
+
+def test_an_emulated_device_is_the_target_unless_another_is_named() -> None:
+    emulated = Settings(emulate_cuda=True)
+    assert emulated.options(ENVIRONMENT).target is Target.CUDA
+    assert replace(emulated, target=Target.CPU).options(ENVIRONMENT).target is Target.CPU
+    assert Settings().options(ENVIRONMENT).target is Target.AUTO
 
 
 def test_the_nearest_file_with_a_section_counts(tmp_path: Path) -> None:

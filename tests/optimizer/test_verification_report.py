@@ -203,3 +203,41 @@ def test_a_change_of_training_shows_both_curves_and_every_seed(report: Verificat
     assert "end loss of optimizer 0 per seed, rewritten 1  1.01  1.02  1.03  1.04" in text
     assert "end loss" not in text_of(report)
     assert "\u2588" not in text_of(report)
+
+
+def test_an_emulated_device_is_named_everywhere(report: VerificationReport) -> None:
+    emulated = replace(
+        report,
+        settings=replace(report.settings, emulated_gpus=1),
+        versions=Versions("3.11.4", "2.9.0", "emulated CUDA device"),
+        measurement=None,
+        speed_note="not measured",
+    )
+    text = text_of(emulated)
+    assert text.startswith("Equivalent (numeric, emulated CUDA): ")
+    assert "emulated CUDA device (computed on the CPU" in text
+    assert to_json(emulated)["run"]["emulated"] is True
+    assert to_json(report)["run"]["emulated"] is False
+
+
+@pytest.mark.parametrize(
+    ("details", "hinted"),
+    [
+        ("RuntimeError: Found no NVIDIA driver on your system.", True),
+        ("AssertionError: Torch not compiled with CUDA enabled", True),
+        ("torch.AcceleratorError: CUDA driver version is insufficient for CUDA runtime", True),
+        ("RuntimeError: CUDA out of memory", False),
+    ],
+)
+def test_a_script_that_misses_cuda_is_pointed_to_the_emulation(
+    report: VerificationReport, details: str, hinted: bool
+) -> None:
+    failed = replace(
+        report,
+        verdict=None,
+        measurement=None,
+        original_failure=ScriptFailure(Status.FAILED, 1, details),
+    )
+    assert ("--emulate-cuda" in to_json(failed)["reason"]) is hinted
+    again = replace(failed, settings=replace(report.settings, emulated_gpus=1))
+    assert "--emulate-cuda" not in to_json(again)["reason"]

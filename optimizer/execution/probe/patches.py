@@ -22,6 +22,14 @@ class Patches:
         )
         self._undo.append(restore)
 
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Set the attribute ``name``, which ``owner`` need not have, to ``value``."""
+        if hasattr(owner, name):
+            self.wrap(owner, name, lambda _: value)
+        else:
+            setattr(owner, name, value)
+            self.on_undo(lambda: delattr(owner, name))
+
     def on_undo(self, action: Callable[[], object]) -> None:
         """Call ``action`` when the patches are undone."""
         self._undo.append(action)

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from types import ModuleType
 
 from .imports import ProjectImporter
 from .landlock import confine
@@ -22,6 +23,9 @@ OPEN = "TORCHOPT_OPEN"
 """Environment variable: further folders that may be written to, joined by ``os.pathsep``."""
 CONFINED = "TORCHOPT_CONFINED"
 """Environment variable: ``1`` once the kernel confines the process and its children, ``0`` where it shall not."""
+
+EMULATED = "TORCHOPT_EMULATED_GPUS"
+"""Environment variable: how many CUDA devices are emulated; set once they are in the script's own process."""
 
 
 class Protection:
@@ -53,7 +57,17 @@ def protect() -> Protection:
     protection.redirection.install(audited=os.environ[CONFINED] != "1")
     sys.meta_path.insert(0, protection.importer)  # pyright: ignore[reportArgumentType]
     _installed.append(protection)
+    if os.environ.get(EMULATED):
+        protection.importer.after_import("torch", _emulate)
     return protection
+
+
+def _emulate(torch: ModuleType) -> None:
+    """Emulate CUDA in a process that the script started, as in its own."""
+    from .cuda.install import emulate_cuda
+    from .patches import Patches
+
+    emulate_cuda(Patches(), int(os.environ[EMULATED]))
 
 
 def _make_device_files() -> None:

@@ -15,12 +15,14 @@ from typing import Any, NoReturn
 import torch
 
 from .clock import Clock
+from .cuda.install import emulate_cuda
+from .cuda.state import NAME
 from .full_precision import compute_in_full_precision
 from .hooks import Hooks
 from .loading import AlignedLoading
 from .patches import Patches
 from .profiler import Profiler
-from .protection import Protection
+from .protection import EMULATED, Protection
 from .randomness import draw_on_host, seed_everything
 from .resident import ResidentBatch
 from .script import Ending, run_script
@@ -50,7 +52,7 @@ def run(
             **session.finish(),
             "memory": _memory(hooks.had_workers),
             **({} if profile is None else {"profile": profile}),
-            "versions": _versions(),
+            "versions": _versions(bool(spec["emulated_gpus"])),
         }
         write(record)
         _flush()
@@ -59,6 +61,10 @@ def run(
         finish(Ending(None))
         os._exit(0)
 
+    if spec["emulated_gpus"]:
+        emulate_cuda(patches, spec["emulated_gpus"])
+        # for the processes that the script starts
+        os.environ[EMULATED] = str(spec["emulated_gpus"])
     profiler = Profiler(spec, patches) if spec["mode"] == "profile" else None
     clock = Clock(started, spec["block_steps"]) if profiler is None else profiler.clock(started)
     session = Session(spec, clock, give_up)
@@ -123,10 +129,10 @@ def _memory(had_workers: bool) -> dict[str, int | None]:
     return {"device": device, "host": own, "worker": children if had_workers else None}
 
 
-def _versions() -> dict[str, str]:
+def _versions(emulated: bool) -> dict[str, str]:
     """The fields of a ``Versions``."""
     used = torch.cuda.is_available() and torch.cuda.is_initialized()
-    device = torch.cuda.get_device_name() if used else "cpu"
+    device = NAME if emulated else torch.cuda.get_device_name() if used else "cpu"
     return {"python": platform.python_version(), "torch": torch.__version__, "device": device}
 
 

@@ -1,0 +1,152 @@
+"""What fails on CUDA fails under emulation, with CUDA's error."""
+
+from __future__ import annotations
+
+from multiprocessing.reduction import ForkingPickler
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing
+from torch import nn
+from torch.nn import functional as F
+
+SAME = "Expected all tensors to be on the same device"
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda h, d: h + d,
+        lambda h, d: d @ h,
+        lambda h, d: torch.cat([h, d]),
+        lambda h, d: torch.stack([h, d]),
+        lambda h, d: torch.where(d > 0, d, h),
+        lambda h, d: d.add_(h),
+        lambda h, d: F.mse_loss(d, h),
+        lambda h, d: torch.equal(d, h),
+        lambda h, d: torch._foreach_add([d], [h]),
+        lambda h, d: d.cuda(1) + d,
+    ],
+)
+def test_operands_on_different_devices_raise(mix: object) -> None:
+    host = torch.ones(2, 2)
+    with pytest.raises(RuntimeError, match=SAME):
+        mix(host, host.cuda())  # type: ignore[operator]
+
+
+def test_scalars_of_the_host_are_allowed() -> None:
+    x, scalar = torch.ones(2).cuda(), torch.tensor(2.0)
+    assert (x * scalar).tolist() == [2.0, 2.0]
+    assert x.masked_fill(x > 0, scalar).is_cuda
+    assert torch.where(x > 0, x, scalar).is_cuda
+    with pytest.raises(RuntimeError, match=SAME):
+        scalar.add_(x.sum())
+
+
+def test_copying_across_devices_is_allowed() -> None:
+    x = torch.zeros(2).cuda()
+    x.copy_(torch.ones(2))
+    assert x.tolist() == [1.0, 1.0]
+    host = torch.zeros(2)
+    host.copy_(x)
+    host[:] = x
+    assert host.device == torch.device("cpu")
+
+
+def test_indexing_rules() -> None:
+    host, device = torch.arange(4), torch.arange(4).cuda()
+    index, mask = torch.tensor([0, 1]), torch.tensor([True, False, True, False])
+    assert device[index].is_cuda
+    assert device[mask].is_cuda
+    with pytest.raises(RuntimeError, match="indices should be either on cpu"):
+        host[index.cuda()]
+    with pytest.raises(RuntimeError, match="indices should be either on cpu"):
+        host[mask.cuda()]
+    device[index] = torch.tensor(5)
+    with pytest.raises(RuntimeError, match=SAME):
+        device[index] = torch.tensor([5, 6])
+    with pytest.raises(RuntimeError, match=SAME):
+        device.gather(0, index)
+    with pytest.raises(RuntimeError, match=SAME):
+        nn.Embedding(4, 2).cuda()(index)
+
+
+def test_weights_on_the_host_raise() -> None:
+    x = torch.ones(1, 3, 8, 8).cuda()
+    with pytest.raises(RuntimeError, match="should be the same"):
+        nn.Conv2d(3, 2, 3)(x)
+    with pytest.raises(RuntimeError, match=SAME):
+        nn.Linear(8, 2)(x)
+    with pytest.raises(RuntimeError, match=SAME):
+        nn.Linear(3, 2).cuda()(torch.ones(1, 3))
+
+
+def test_loss_against_targets_on_the_host_raises() -> None:
+    with pytest.raises(RuntimeError, match=SAME):
+        F.cross_entropy(torch.randn(2, 3).cuda(), torch.tensor([0, 1]))
+
+
+def test_numpy_refuses_tensors_on_the_device() -> None:
+    x = torch.ones(2).cuda()
+    for use in (lambda: x.numpy(), lambda: np.asarray(x), lambda: np.array([x.sum(), x.sum()])):
+        with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+            use()
+    assert x.numpy(force=True).tolist() == [1.0, 1.0]
+    assert x.tolist() == [1.0, 1.0]
+
+
+def test_devices_that_are_not_there_raise() -> None:
+    for use in (
+        lambda: torch.zeros(1).cuda(2),
+        lambda: torch.zeros(1, device="cuda:7"),
+        lambda: torch.cuda.set_device(2),
+        lambda: torch.cuda.get_device_properties(5),
+    ):
+        with pytest.raises(RuntimeError, match="invalid device ordinal"):
+            use()
+
+
+def test_pinning_takes_dense_tensors_of_the_host_only() -> None:
+    x = torch.ones(2)
+    pinned = x.pin_memory()
+    assert (x.is_pinned(), pinned.is_pinned()) == (False, True)
+    assert torch.zeros(2, pin_memory=True).is_pinned()
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        x.cuda().pin_memory()
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        torch.eye(2).to_sparse().pin_memory()
+
+
+def test_generators_draw_for_their_own_device() -> None:
+    generator = torch.Generator(device="cuda")
+    assert generator.device == torch.device("cuda:0")
+    generator.manual_seed(1)
+    assert torch.randn(2, generator=generator, device="cuda").is_cuda
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator"):
+        torch.randn(2, generator=generator)
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
+        torch.randn(2, generator=torch.Generator(), device="cuda")
+
+
+def test_products_of_whole_numbers_raise() -> None:
+    x = torch.ones(2, 2, dtype=torch.int64)
+    assert (x @ x).tolist() == [[2, 2], [2, 2]]
+    with pytest.raises(RuntimeError, match="\"addmm_cuda\" not implemented for 'Long'"):
+        x.cuda() @ x.cuda()
+
+
+def test_lengths_of_packed_sequences_belong_on_the_host() -> None:
+    with pytest.raises((RuntimeError, TypeError), match="CPU int64 tensor"):
+        nn.utils.rnn.pack_padded_sequence(torch.ones(3, 1, 2).cuda(), torch.tensor([3]).cuda())
+
+
+def test_tensors_are_not_handed_to_other_processes() -> None:
+    with pytest.raises(RuntimeError, match="not emulated"):
+        ForkingPickler.dumps(torch.ones(2).cuda())
+
+
+def test_cuda_graphs_are_refused() -> None:
+    for use in (torch.cuda.CUDAGraph, lambda: torch.cuda.graph(None)):
+        with pytest.raises(RuntimeError, match="CUDA graphs: not emulated"):
+            use()
