@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
+from .checkpoint_reads import checkpoint_edits
 from .data_parallel import (
     DataParallelUse,
     data_parallel_calls,
@@ -24,12 +25,17 @@ from .network_flow import network_flow
 from .network_wrapping import Wrapping, wrap_beside, wrap_instead
 from .obstacles import Obstacle
 from .process_names import Place, ProcessNames, taken_name
-from .rank_zero import find_rank_zero_actions, progress_bar_edits, rank_zero_edits
+from .rank_zero import (
+    find_rank_zero_actions,
+    progress_bar_edits,
+    rank_zero_edits,
+    shared_service_edits,
+)
 from .script import TrainingScript
 from .setup_place import Block, training_blocks
 from .sharded_loader import ShardedLoader, shard_loader
 from .steps import StepCode
-from .trained import trained_networks
+from .trained import trained_in_each
 
 _BEFOREHAND = (
     *("builtins.", "argparse.", "collections.", "datetime.", "logging.", "os.", "pathlib.", "sys."),
@@ -88,6 +94,7 @@ class _Plan:
         edits += self._rank_zero(preparation)
         edits.insert(0, self._process_group(*setup, preparation is not None))
         edits += self._any_gpu()
+        edits += checkpoint_edits(self._script, self._names)
         self._say_what_changes()
         edits[:0] = self._names.edits()
         place = step.backwards[0]
@@ -169,23 +176,25 @@ class _Plan:
 
     def _network(self) -> Iterator[FileEdit]:
         script, resolver, step = self._script, self._resolver, self._step
-        trained = trained_networks(resolver, script.optimizers)
-        if len(trained) != 1:
+        each = trained_in_each(resolver, script.optimizers[0])
+        if not each or len(set(each)) != 1 or not each[0]:
             self._refuse(
                 script.optimizers[0], "what the optimizer trains is not seen to be one network"
             )
-        model = trained[0]
         forwards = [
             call
             for call in step.loop.forwards
-            if model in script.models_of(call.node.func, call.module)
-            or model.node in {m.node for m in script.models_of(call.node.func, call.module)}
+            if each[0] & {m.node for m in script.models_of(call.node.func, call.module)}
         ]
         if len(forwards) != 1:
             why = f"the network runs in {len(forwards) or 'no'} places of the step, not in one"
             self._refuse(forwards[1] if len(forwards) > 1 else step.backwards[0], why)
-        unused = layer_left_out(resolver, model) or conditional_layer(resolver, model)
-        wrapping = Wrapping(self._names, self._sync_batchnorm, unused is not None)
+        models = script.models_of(forwards[0].node.func, forwards[0].module)
+        unused = any(
+            layer_left_out(resolver, model) or conditional_layer(resolver, model)
+            for model in models
+        )
+        wrapping = Wrapping(self._names, self._sync_batchnorm, unused)
         uses = [data_parallel_use(resolver, call) for call in data_parallel_calls(resolver)]
         for use in uses:
             if not isinstance(use, DataParallelUse):
@@ -260,6 +269,7 @@ class _Plan:
         actions = find_rank_zero_actions(self._resolver, functions, left_out)
         yield from rank_zero_edits(actions, self._names)
         yield from progress_bar_edits(self._resolver, functions, self._names)
+        yield from shared_service_edits(self._resolver, functions, self._names)
 
     # What is not as it was
 

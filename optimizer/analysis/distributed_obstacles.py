@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from .batch_targets import AnyTargets
 from .data_parallel import distributed_call
 from .facts import Fact
+from .forward_losses import returns_mean
 from .loops import backward_calls
 from .mean_losses import compares_samples, not_a_mean, sets_reduction
 from .obstacles import Obstacle
@@ -75,7 +76,10 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
         why = "the loss may compare the samples of a batch, of which every process would have only a part"
         return Obstacle(mixing.module, mixing.node, why)
     loss = _unscaled(resolver, backward.loss, module)
-    found = not_a_mean(resolver, loss, module, AnyTargets()) or sets_reduction(resolver)
+    found = not_a_mean(resolver, loss, module, AnyTargets())
+    if found is not None and returns_mean(resolver, loss, module):
+        found = None
+    found = found or sets_reduction(resolver)
     if found is not None:
         return found
     return next(_decisions(script, step), None)

@@ -11,12 +11,15 @@ from ..rewriting.edits import FileEdit, ReplaceExpression, SetArgument, Wrap
 from .facts import Fact
 from .process_names import Place, ProcessNames
 from .reach import reached_nodes
+from .references import quoted
 from .resolver import Resolver
 from .syntax import LoopNode, Module
 
 _ACTIONS = frozenset(
     {
         "builtins.print",
+        "sys.stdout.write",
+        "sys.stdout.flush",
         "torch.save",
         "torch.jit.save",
         "torchvision.utils.save_image",
@@ -37,6 +40,7 @@ _ACTIONS = frozenset(
     }
 )
 _ACTING_PACKAGES = ("logging.", "wandb.", "matplotlib.", "mlflow.", "neptune.", "loguru.")
+_RUN = "wandb.init"
 _BARS = frozenset(
     {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.std.tqdm", "tqdm.trange"}
 )
@@ -71,6 +75,8 @@ def find_rank_zero_actions(
             found += finder.in_block(module.tree.body)
         for node in module.nodes:
             if isinstance(node, ast.FunctionDef) and node in functions and node not in left_out:
+                if tells(resolver, node, module):
+                    continue  # where it is called
                 found += finder.in_block(node.body)
     return tuple(found)
 
@@ -104,6 +110,28 @@ def progress_bar_edits(
                 continue
             rank = names.name(Place.RANK, module)
             yield FileEdit(module.path, SetArgument(module.span(call), "disable", f"{rank} > 0"))
+
+
+def shared_service_edits(
+    resolver: Resolver, functions: Collection[ast.AST], names: ProcessNames
+) -> Iterator[FileEdit]:
+    """The edits that let all processes make a folder or log a run, where only one can be the first.
+
+    A disabled run of Weights & Biases answers like any other, and sends nothing.
+    """
+    for module in resolver.project.modules:
+        for call in module.calls:
+            called = resolver.names(call.func, module)
+            if not _runs(call, module, functions, resolver):
+                continue
+            span, given = module.span(call), {k.arg: k.value for k in call.keywords}
+            if called == frozenset({"os.makedirs"}) and not {"exist_ok", None} & given.keys():
+                yield FileEdit(module.path, SetArgument(span, "exist_ok", "True", 2))
+            elif called == frozenset({_RUN}) and None not in given:
+                mode = module.code(given["mode"]) if "mode" in given else "None"
+                disabled = quoted(module, "disabled")
+                code = f"{mode} if {names.name(Place.RANK, module)} == 0 else {disabled}"
+                yield FileEdit(module.path, SetArgument(span, "mode", code))
 
 
 def _runs(
@@ -171,9 +199,14 @@ class _Finder:
                 return False
 
     def _acts(self, call: ast.Call) -> bool:
+        callees = self._resolver.callees(call, self._module)
+        if callees:
+            return all(tells(self._resolver, callee.node, callee.module) for callee in callees)
         names = self._resolver.names(call.func, self._module)
         if names:
-            return all(n in _ACTIONS or n.startswith(_ACTING_PACKAGES) for n in names)
+            return all(
+                n in _ACTIONS or (n.startswith(_ACTING_PACKAGES) and n != _RUN) for n in names
+            )
         if not isinstance(call.func, ast.Attribute) or not _ACTING_METHODS.fullmatch(
             call.func.attr
         ):
@@ -186,6 +219,24 @@ class _Finder:
         from .loops import is_forward
 
         return is_forward(self._resolver, call, module)
+
+
+def tells(resolver: Resolver, function: ast.AST, module: Module) -> bool:
+    """Whether ``function`` writes to the terminal and does nothing that has to do with the training: a progress bar."""
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    sites = resolver.call_sites(function)
+    if not sites or not all(isinstance(s.module.parents[s.call], ast.Expr) for s in sites):
+        return False
+    libraries = {
+        name
+        for reached in reached_nodes(resolver, function.body, module)
+        if isinstance(reached.node, ast.Call)
+        for name in resolver.names(reached.node.func, reached.module)
+    }
+    told = ("builtins.", "sys.std", "time.", "math.", "os.popen", "shutil.get_terminal_size")
+    writes = libraries & {"builtins.print", "sys.stdout.write", "sys.stderr.write"}
+    return bool(writes) and all(name.startswith(told) for name in libraries)
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:

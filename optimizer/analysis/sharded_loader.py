@@ -105,7 +105,7 @@ def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
     if resolver.names(loader.node.func, module) != frozenset({DATALOADER}):
         return "its class is the script's own"
     for name in ("sampler", "batch_sampler"):
-        if name in loader.arguments:
+        if name in loader.arguments and not _is_none(resolver, loader.arguments[name]):
             return f"it has a `{name}` of its own"
     written = {*loader.node.args, *(keyword.value for keyword in loader.node.keywords)}
     for name in (*_NEEDED, "shuffle", "drop_last"):
@@ -170,6 +170,11 @@ def _replaced(module: Module, node: ast.expr, code: str) -> FileEdit:
 def _is(resolver: Resolver, argument: Argument, wanted: bool) -> bool:
     values = resolver.values(argument.value, argument.module)
     return bool(values) and all(isinstance(v, Literal) and v.value is wanted for v in values)
+
+
+def _is_none(resolver: Resolver, argument: Argument) -> bool:
+    values = resolver.values(argument.value, argument.module)
+    return bool(values) and all(isinstance(v, Literal) and v.value is None for v in values)
 
 
 def _free_name(module: Module) -> str:

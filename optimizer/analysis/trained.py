@@ -27,6 +27,16 @@ def trained_networks(resolver: Resolver, optimizers: tuple[Optimizer, ...]) -> t
     return tuple(found.values())
 
 
+def trained_in_each(resolver: Resolver, optimizer: Optimizer) -> tuple[frozenset[ast.Call], ...]:
+    """For each ``network.parameters()`` that ``optimizer`` is given: the calls that may have made that network."""
+    given = [*optimizer.node.args, *(keyword.value for keyword in optimizer.node.keywords)]
+    return tuple(
+        frozenset(model.node for model in _owners(resolver, receiver, module))
+        for argument in given
+        for receiver, module in _receivers(resolver, argument, optimizer.module, set())
+    )
+
+
 def _owners(resolver: Resolver, node: ast.expr, module: Module) -> tuple[Model, ...]:
     """The network ``node`` is, or the one it is a layer of: ``model.fc``, ``model[1]``."""
     while True:

@@ -660,6 +660,100 @@ def losses(folder: Path, script: str, processes: int) -> list[float]:
     return [float(row.split()[-1]) for row in done.stdout.splitlines()]
 
 
+def test_one_run_is_logged_and_a_folder_may_be_there(rewrite: Callable[..., RewriteResult]) -> None:
+    logged = FLAT.replace(
+        "for epoch",
+        "run = wandb.init(project='x')\nif not os.path.exists('out'):\n    os.makedirs('out')\nfor epoch",
+    )
+    text = code(
+        rewrite("import os\nimport wandb\n" + logged + "    wandb.log({})\n", ["ddp"], **GPUS)
+    )
+    assert "run = wandb.init(project='x', mode=None if RANK == 0 else 'disabled')" in text
+    assert "os.makedirs('out', exist_ok=True)" in text
+    assert text.endswith("        print(epoch, loss.item())\n        wandb.log({})\n")
+
+
+def test_a_progress_bar_of_the_scripts_own(rewrite: Callable[..., RewriteResult]) -> None:
+    bar = "def bar(i):\n    sys.stdout.write(str(i))\n    sys.stdout.flush()\n\n\n"
+    source = "import sys\n" + FLAT.replace("data = ", bar + "data = ", 1) + "    bar(epoch)\n"
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert bar in text
+    assert text.endswith("        print(epoch, loss.item())\n        bar(epoch)\n")
+
+
+def test_checkpoints_are_read_onto_any_gpu_and_not_before_they_are_saved(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    resumed = FLAT.replace(
+        "for epoch",
+        "state = torch.load('old.pt')\nmodel.load_state_dict(state['model'])\nfor epoch",
+    )
+    after = (
+        "torch.save(model.state_dict(), 'new.pt')\nmodel.load_state_dict(torch.load('new.pt'))\n"
+    )
+    text = code(rewrite(resumed + after, ["ddp"], **GPUS))
+    assert "\nstate = torch.load('old.pt', map_location='cpu')\n" in text
+    assert text.endswith("""\
+if RANK == 0:
+    torch.save(model.state_dict(), 'new.pt')
+if WORLD_SIZE > 1:
+    dist.barrier()  # until it is saved
+model.load_state_dict(torch.load('new.pt', map_location='cpu'))
+""")
+
+
+def test_one_of_several_networks(rewrite: Callable[..., RewriteResult]) -> None:
+    chosen = FLAT.replace(
+        MODEL, "model = nn.Linear(8, 3) if len(data) > 9 else nn.Linear(8, 3, False)\n"
+    )
+    assert "ddp_model(x)" in code(rewrite(chosen, ["ddp"], **GPUS))
+
+
+INSIDE = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(8, 3)
+        self.loss = nn.CrossEntropyLoss()
+
+    def forward(self, x, y=None):
+        out = self.backbone(x)
+        if y is not None:
+            return self.loss(out, y)
+        return out
+
+
+model = nn.DataParallel(Net()).cuda()
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "step"),
+    [
+        ("self.loss(out, y)", "loss = model(x, y).mean()"),
+        ("out, self.loss(out, y)", "_, loss = model(x, y)\n        loss = loss.mean()"),
+    ],
+)
+def test_a_loss_inside_the_network(
+    rewrite: Callable[..., RewriteResult], returned: str, step: str
+) -> None:
+    source = FLAT.replace(MODEL, INSIDE.replace("self.loss(out, y)", returned))
+    source = source.replace("loss = nn.functional.cross_entropy(model(x), y)", step)
+    text = code(rewrite(source, ["ddp"]))
+    assert "model = DistributedDataParallel(Net().cuda(), device_ids=[LOCAL_RANK])" in text
+    assert step in text
+
+
+def test_a_sum_inside_the_network(check_noop: Callable[..., None]) -> None:
+    summed = INSIDE.replace("nn.CrossEntropyLoss()", "nn.CrossEntropyLoss(reduction='sum')")
+    source = FLAT.replace(MODEL, summed)
+    step = "loss = model(x, y).mean()"
+    check_noop(
+        source.replace("loss = nn.functional.cross_entropy(model(x), y)", step),
+        "not known to be a mean",
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_two_processes_train_as_one(rewrite: Callable[..., RewriteResult], tmp_path: Path) -> None:
