@@ -14,7 +14,7 @@ import torch
 
 from ..patches import Patches
 from .state import CAPABILITY, MEMORY, NAME, Devices
-from .streams import Event, Stream, StreamContext, graphs_missing
+from .streams import CUDAGraph, Event, Stream, StreamContext, graphs_missing
 
 _NOTHING = """
     empty_cache synchronize ipc_collect init reset_peak_memory_stats reset_max_memory_allocated
@@ -214,8 +214,8 @@ def _stream_functions(devices: Devices) -> dict[str, Any]:
         "current_stream": current_stream,
         "default_stream": default_stream,
         "set_stream": set_stream,
-        "CUDAGraph": graphs_missing,
-        "graph": graphs_missing,
+        "CUDAGraph": CUDAGraph,
+        "graph": CUDAGraph,
         "make_graphed_callables": graphs_missing,
         "graph_pool_handle": graphs_missing,
     }

@@ -114,6 +114,13 @@ class StreamContext:
                 self._current[self._stream.device_index] = self._outer
 
 
+class CUDAGraph:
+    """A class, since libraries name it in annotations."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        graphs_missing()
+
+
 def graphs_missing(*args: Any, **kwargs: Any) -> NoReturn:
-    """What every entry to CUDA graphs does."""
+    """What every entry to CUDA graphs comes to."""
     raise NotEmulated("CUDA graphs")

@@ -147,6 +147,7 @@ def test_tensors_are_not_handed_to_other_processes() -> None:
 
 
 def test_cuda_graphs_are_refused() -> None:
+    assert torch.cuda.CUDAGraph | None  # as in an annotation
     for use in (torch.cuda.CUDAGraph, lambda: torch.cuda.graph(None)):
         with pytest.raises(RuntimeError, match="CUDA graphs: not emulated"):
             use()
