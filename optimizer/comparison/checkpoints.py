@@ -55,7 +55,10 @@ def compare_checkpoint_values(
     neighbours: Sequence[Observations],
     precision: Precision | None,
 ) -> list[Finding]:
-    """Saved values other than tensors (epoch, best accuracy), with the tolerance of printed numbers."""
+    """Saved values other than tensors (epoch, best accuracy), with the tolerance of printed numbers.
+
+    A saved parameter or buffer is judged by being it: what it may be by then is judged where it lives.
+    """
     findings: list[Finding] = []
     near = [_by_name(run.checkpoints) for run in neighbours]
     after = _by_name(other.checkpoints)
@@ -63,6 +66,8 @@ def compare_checkpoint_values(
         for index, (ours, theirs) in enumerate(zip(saves, after.get(name, []), strict=False)):
             samples = [run[name][index] for run in near if len(run.get(name, [])) > index]
             findings.extend(_values(ours, theirs, samples, precision))
+            if precision is not None:
+                findings.extend(_no_longer_live(ours, theirs, samples))
     return _first_few(findings)
 
 
@@ -131,6 +136,29 @@ def _values(
                     original=entry.value,
                     rewritten=other.value,
                 )
+
+
+def _no_longer_live(
+    ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
+) -> Iterator[Finding]:
+    """Tensors that are a parameter or buffer of the moment in the original and its neighbours, and no longer are."""
+    for key, entry in ours.entries.items():
+        other = theirs.entries.get(key)
+        same = set(entry.same_as)
+        for save in near:
+            same &= set(save.entries[key].same_as if key in save.entries else ())
+        if not same or other is None or (other.shape, other.dtype) != (entry.shape, entry.dtype):
+            continue
+        if not same & set(other.same_as):
+            name = min(same)
+            yield Finding(
+                Kind.CHECKPOINT_VALUE,
+                f"{ours.path}: {key} is not {name} as it is when saved, and in the original it is",
+                step=ours.rounds or None,
+                tensor=key,
+                original=name,
+                rewritten=", ".join(other.same_as[:_SHOWN]) or None,
+            )
 
 
 def _times(count: int) -> str:

@@ -218,13 +218,17 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class CheckpointEntry:
-    """A leaf of a saved object: a tensor (``shape``, ``dtype``, ``sha256``), else its type and ``repr`` (cut short)."""
+    """A leaf of a saved object: a tensor (``shape``, ``dtype``, ``sha256``), else its type and ``repr`` (cut short).
+
+    ``same_as`` are the parameters and buffers that were bit for bit the tensor when it was saved.
+    """
 
     kind: str
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
     sha256: str | None = None
     value: str | None = None
+    same_as: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

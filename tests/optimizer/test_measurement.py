@@ -168,3 +168,22 @@ def test_rounds_between_waits_for_the_device_are_averaged() -> None:
 def test_a_run_of_one_step_is_too_short() -> None:
     with pytest.raises(TooShort):
         read_run(Timing(9.0, 1.0, 1.0, (0.1,), (0.0,)))
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_equal_scripts_are_rarely_called_faster_or_slower(correlation: float) -> None:
+    """Also where slow steps come in spells. 2.5 % each in the long run, if the interval is as good as it says."""
+    random = np.random.default_rng(5)
+
+    def run() -> list[float]:
+        drawn = random.normal(0, 0.02, 20)
+        for i in range(1, 20):
+            fresh = (1 - correlation**2) ** 0.5 * drawn[i]
+            drawn[i] = correlation * drawn[i - 1] + fresh
+        return list(0.1 * np.exp(random.normal(0, 0.01) + drawn))
+
+    verdicts = [
+        speedup([run() for _ in range(3)], [run() for _ in range(3)]).verdict for _ in range(80)
+    ]
+    assert verdicts.count(SpeedVerdict.FASTER) <= 6
+    assert verdicts.count(SpeedVerdict.SLOWER) <= 6

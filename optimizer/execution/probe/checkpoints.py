@@ -15,9 +15,16 @@ _REPR = 200
 _DEPTH = 20
 
 
-def describe(thing: Any) -> dict[str, dict[str, Any]]:
-    """The entries of a ``Checkpoint``: by nested keys joined with ``/``, the fields of a ``CheckpointEntry``."""
-    return {"/".join(keys): entry for keys, entry in _leaves(thing, ())}
+def describe(thing: Any, live: Mapping[str, list[str]]) -> dict[str, dict[str, Any]]:
+    """The entries of a ``Checkpoint``: by nested keys joined with ``/``, the fields of a ``CheckpointEntry``.
+
+    ``live`` names the parameters and buffers that have a hash now.
+    """
+    entries = {"/".join(keys): entry for keys, entry in _leaves(thing, ())}
+    for entry in entries.values():
+        if "sha256" in entry:
+            entry["same_as"] = live.get(entry["sha256"], [])
+    return entries
 
 
 def _leaves(thing: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:

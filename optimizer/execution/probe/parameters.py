@@ -99,6 +99,13 @@ class Parameters:
             for name, buffer in entries_of(root, "_buffers")
         }
 
+    def live_hashes(self) -> dict[str, list[str]]:
+        """The names of the parameters and buffers by their hash, as they are now; several may hold the same."""
+        found: dict[str, list[str]] = {}
+        for name, tensor in {**self._named, **self.buffers()}.items():
+            found.setdefault(sha256(tensor), []).append(name)
+        return found
+
     def finish(self) -> dict[str, Any]:
         """What the record says of optimizers and parameters."""
         described = {

@@ -188,7 +188,7 @@ class Session:
             "entries": {},
         }
         self._checkpoints.append(noted)
-        self._try(lambda: noted.update(entries=describe(thing)))
+        self._try(lambda: noted.update(entries=describe(thing, self._parameters.live_hashes())))
 
     def _try(self, record: Callable[..., object], *args: Any) -> None:
         """Record something; what cannot be recorded is told in the record instead of failing the script."""

@@ -125,3 +125,31 @@ def test_a_saved_number_that_the_original_does_not_repeat_is_left_out(
 ) -> None:
     runs = [with_value(original, "elapsed", v) for v in ("10", "11", "12")]
     assert compare_checkpoint_values(runs[0], runs[2], [runs[1]], None) == []
+
+
+def with_weight(save: Checkpoint, *same_as: str) -> Checkpoint:
+    entry = CheckpointEntry("tensor", (2,), "float32", "".join(same_as), same_as=same_as)
+    return replace(save, entries={"model/fc.weight": entry})
+
+
+def test_a_saved_tensor_that_is_no_longer_the_parameter_fails_in_the_numeric_tier(
+    original: Observations, save: Checkpoint
+) -> None:
+    live, copied = with_weight(save, "Net.fc.weight"), with_weight(save)
+    ours, near = saving(original, live), [saving(original, live)] * 2
+    assert compare_checkpoint_values(ours, ours, near, Precision.BFLOAT16) == []
+    (finding,) = compare_checkpoint_values(ours, saving(original, copied), near, Precision.BFLOAT16)
+    assert (finding.kind, finding.fails) == (Kind.CHECKPOINT_VALUE, True)
+    assert (finding.tensor, finding.original) == ("model/fc.weight", "Net.fc.weight")
+    assert "is not Net.fc.weight as it is when saved" in finding.message
+
+
+def test_what_equals_a_parameter_by_chance_may_differ(
+    original: Observations, save: Checkpoint
+) -> None:
+    live, copied = with_weight(save, "Net.fc.bias", "Net.bn.bias"), with_weight(save, "Net.bn.bias")
+    near = [saving(original, copied)]
+    ours = saving(original, live)
+    assert compare_checkpoint_values(ours, saving(original, copied), near, Precision.FLOAT32) == []
+    other = saving(original, with_weight(save))
+    assert compare_checkpoint_values(ours, other, [other], Precision.FLOAT32) == []

@@ -480,3 +480,17 @@ def test_gradients_that_transformed_and_compiled_code_takes_are_no_losses(record
         optimizer.step()
 
     assert [len(step.losses) for step in recorded(script).steps] == [1]
+
+
+def test_saved_tensors_are_told_to_be_the_parameters_they_are(recorded, tmp_path):
+    def script():
+        net = train(1)
+        state = net.state_dict()
+        halved = {name: value / 2 for name, value in state.items()}
+        torch.save({"now": state, "halved": halved}, tmp_path / "saved.pt")
+
+    (saved,) = recorded(script).checkpoints
+    same = {key: entry.same_as for key, entry in saved.entries.items()}
+    assert same["now/head.weight"] == ("Net.head.weight",)
+    assert same["now/body.1.running_var"] == ("Net.body.1.running_var",)
+    assert same["halved/head.weight"] == ()
