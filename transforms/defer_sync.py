@@ -12,7 +12,8 @@ adds up `loss` itself, graph and all, gets it too (`total += loss.detach()`), al
 (A sum that starts as the integer 0 is 0.0 after a loop that had nothing to add.)
 
 Left alone: loops in which something else waits in every step, because it prints, logs or shows the number, decides by it or
-hands it to a learning-rate schedule or a meter: there is nothing to gain; loops that time their steps, which they can only do by
+hands it to a learning-rate schedule or a meter, or looks at another tensor (`if torch.isnan(loss)`, `print(loss)`, `x[y > 0]`):
+there is nothing to gain; loops that time their steps, which they can only do by
 waiting; variables that other functions or files read; scripts for the CPU; scripts that use streams, several GPUs
 in one process or copies that do not wait, which may rely on the waiting.
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from .batches import BatchTrace
 from .conversions import Conversion, Conversions
 from .deferrals import Deferred, LoopDeferral, Obstacle, Refused
-from .device_reads import DeviceRead, find_device_reads, find_waits, runs_rarely, step_loop
+from .device_reads import DeviceRead, find_device_reads, runs_rarely, step_loop
+from .device_waits import find_waits
 from .facts import DataLoader, Fact, Loop
 from .resolver import Resolver
 from .signatures import call_argument

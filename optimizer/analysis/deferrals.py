@@ -27,7 +27,7 @@ from .loop_definitions import (
 )
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Scope
+from .scopes import Assigned, Binding, Deleted, Scope
 from .step_uses import excerpt, why_needed
 from .tensor_kinds import TensorKind
 from .trees import walk
@@ -234,6 +234,8 @@ class LoopDeferral:
             if statement in statements or not (inside or self._reaches(binding, bindings, mine)):
                 continue
             source = binding.source
+            if isinstance(source, Deleted):
+                raise Refused(statement, f"`{name}` is deleted")
             shared = is_list and len(getattr(statement, "targets", [])) > 1
             if (
                 shared

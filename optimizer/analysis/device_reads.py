@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .facts import Fact, Loop, LoopKind
-from .reach import lexical_nodes, reached_nodes
 from .reaching import reaching_bindings
 from .resolver import Resolver
 from .syntax import LoopNode, Module
@@ -16,7 +15,6 @@ from .trees import walk
 
 _STEPS = (LoopKind.TRAINING, LoopKind.EVALUATION)
 _NUMBER_CALLS = frozenset({"builtins.float", "builtins.int"})
-_TENSOR_KINDS = frozenset({TensorKind.FLOAT, TensorKind.INTEGER, TensorKind.TENSOR})
 _SAME_NUMBER = frozenset({"detach", "cpu", "clone"})
 
 
@@ -47,36 +45,6 @@ def find_device_reads(resolver: Resolver, kinds: TensorKinds) -> tuple[DeviceRea
                 continue
             found.append(DeviceRead(module, call, tensor, kind))
     return tuple(found)
-
-
-def find_waits(
-    resolver: Resolver, kinds: TensorKinds, loop: Loop, reads: Iterable[DeviceRead]
-) -> tuple[Fact, ...]:
-    """Where ``loop`` waits for the device in every step, other than by the ``reads`` in its own body."""
-    module = loop.module
-    elsewhere: dict[ast.AST, DeviceRead] = {
-        read.node: read for read in reads if read.kind in _TENSOR_KINDS
-    }
-    inside = {node for read in reads for node in walk(read.node)}
-    found: list[Fact] = []
-    for node in lexical_nodes(loop.node.body):
-        if node in inside or runs_rarely(module, node, loop.node):
-            continue
-        match node:
-            case ast.Call(func=ast.Attribute(value=value, attr="cpu" | "numpy" | "tolist")):
-                waits = kinds.of(value, module) in _TENSOR_KINDS
-            case ast.Call(func=function):
-                waits = "torch.cuda.synchronize" in resolver.names(function, module)
-            case ast.If(test=test) | ast.While(test=test):
-                waits = kinds.of(test, module) in _TENSOR_KINDS
-            case _:
-                waits = False
-        if waits:
-            found.append(Fact(module, node.test if isinstance(node, ast.If | ast.While) else node))
-        elif isinstance(node, ast.Call):
-            reached = reached_nodes(resolver, [node], module)
-            found += [elsewhere[r.node] for r in reached if not r.direct and r.node in elsewhere]
-    return tuple(dict.fromkeys(found))
 
 
 def backpropagated_by(tensor: ast.expr, module: Module) -> Iterator[ast.Call]:

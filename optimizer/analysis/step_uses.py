@@ -8,9 +8,10 @@ from .facts import Fact
 from .resolver import Resolver
 from .syntax import Module
 
-_SHOWS = frozenset(
+SHOWS = frozenset(
     "set_postfix set_postfix_str set_description set_description_str progress_bar".split()
 )
+"""Methods of progress bars that show what they are given."""
 _LOGS = frozenset(
     "add_scalar add_scalars log log_metric log_metrics log_dict info debug warning write writerow plot".split()
 )
@@ -56,7 +57,7 @@ def _taken(call: ast.Call, module: Module) -> str | None:
     code = excerpt(module, function)
     if name == "print":
         return "is printed in every step"
-    if name in _SHOWS:
+    if name in SHOWS:
         return f"is shown in every step (`{code}`)"
     if name in _LOGS:
         return f"is logged in every step (`{code}`)"

@@ -472,6 +472,56 @@ def test_scripts_that_may_rely_on_waiting(
     check_noop(script("total = 0.0", step, "print(total)", head), reason)
 
 
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "if torch.isnan(output).any():\n    raise ValueError",
+        "if torch.any(torch.isnan(loss)):\n    continue",
+        "if not torch.isfinite(loss) or i > 900:\n    break",
+        "if loss > 5 and i > 3:\n    continue",
+        "assert torch.isfinite(loss)",
+        "scale = 1 if loss > 3 else 2",
+        "if math.isnan(loss):\n    raise ValueError",
+        "if bool(loss > 3):\n    break",
+        "print(loss)",
+        "line = f'{loss:.3f}'",
+        "bar.set_postfix(loss=loss)",
+        "writer.add_scalar('loss', loss, i)",
+        "chosen = output[y > 0]",
+        "where = (y > 0).nonzero()",
+        "same = torch.equal(output, y)",
+        "best = min(best, loss)",
+        "kept = loss.to('cpu')",
+    ],
+)
+def test_something_else_waits_in_every_step(check_noop: Callable[..., None], wait: str) -> None:
+    head = "import math\n" + HEAD
+    step = "total += loss.item()\n"
+    check_noop(script("total = 0.0", step + wait, "print(total)", head), "needs its values")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "print(output.shape, x.size(0))",
+        "line = f'{i} of {len(loader)}'",
+        "small = x.size(0) < 64 and i > 3",
+        "chosen = output[:, 0]",
+        "if i % 100 == 0:\n    print(loss)",
+        "best = min(9, x.size(0))",
+        "moved = loss.to(device)",
+        "bounded = torch.where(output > 0, output, -output)",
+    ],
+)
+def test_what_does_not_wait_is_no_obstacle(
+    check_transformed: Callable[..., None], other: str
+) -> None:
+    check_transformed(
+        script("total = 0.0", f"total += loss.item()\n{other}", "print(total)"),
+        script("total = 0.0", f"total += loss.detach().double()\n{other}", "print(float(total))"),
+    )
+
+
 def test_a_function_of_the_step_waits(check_noop: Callable[..., None]) -> None:
     head = HEAD + "def hits(a, b):\n    return (a.argmax(1) == b).sum().item()\n"
     step = "total += loss.item()\nn += hits(output, y)"
