@@ -6,7 +6,10 @@ torchrun does it all: one process per GPU, on one node by itself (``--standalone
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from .rewriting.edits import NewFile
@@ -34,13 +37,13 @@ else
 fi
 
 folder=$(dirname -- "${{BASH_SOURCE[0]}}")
-exec torchrun "${{rendezvous[@]}}" --nproc-per-node "$GPUS" "$folder"/{quoted}{arguments} "$@"
+{unexpanded}exec torchrun "${{rendezvous[@]}}" --nproc-per-node "$GPUS" "$folder"/{quoted}{arguments} "$@"
 """
 
 _SLURM = """\
 #!/usr/bin/env bash
 # Starts {script} on the nodes of a Slurm job:  sbatch --nodes 2 {job}
-# Submit it from this folder. Add what your cluster asks for: account, partition, modules.
+# Submit it from this folder. Set the number of GPUs per node, and what your cluster asks for: account, partition, modules.
 #SBATCH --job-name={name}
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -59,6 +62,34 @@ srun ./{launcher} "$@"
 """
 
 
+_MEANT = "# shellcheck disable=SC2016  # the script gets its arguments as they are\n"
+_PYTHON = r"\bpython[\d.]*\s+(?:-[uOB]+\s+)*(?:\S*/)?"
+_SHELL_FILES = ("*.sh", "*.bash", "*.slurm", "*.sbatch", "Makefile")
+_MOST_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class PythonLine:
+    """A line of a shell script, 1-based, that starts a training script with ``python``."""
+
+    path: Path
+    line: int
+
+
+def lines_with_python(script: Path) -> Iterator[PythonLine]:
+    """The lines in the shell scripts beside ``script`` that start it with ``python``."""
+    wanted = re.compile(rf"{_PYTHON}{re.escape(script.name)}(?![\w.])")
+    for pattern in _SHELL_FILES:
+        for path in sorted(script.parent.glob(pattern)):
+            try:
+                text = path.read_text() if path.stat().st_size < _MOST_BYTES else ""
+            except (OSError, UnicodeDecodeError):
+                continue
+            for number, row in enumerate(text.splitlines(), 1):
+                if wanted.search(row) and not row.lstrip().startswith("#"):
+                    yield PythonLine(path, number)
+
+
 def launchers(script: Path, gpus: int | None, arguments: tuple[str, ...]) -> tuple[NewFile, ...]:
     """The launchers of ``script``, beside it: for ``gpus`` per node (None: all there are), with ``arguments``."""
     name = _identifier(script.stem)
@@ -70,6 +101,7 @@ def launchers(script: Path, gpus: int | None, arguments: tuple[str, ...]) -> tup
         "job": job.name,
         "name": name,
         "arguments": "".join(f" {shlex.quote(argument)}" for argument in arguments),
+        "unexpanded": _MEANT if any(set(a) & {"$", "`"} for a in arguments) else "",
     }
     return (
         NewFile(shell, _SHELL.format(gpus=gpus or "gpu", **values), executable=True),

@@ -13,6 +13,7 @@ wrapped network has a variable of its own, or `.module` where `DataParallel` had
 exit, also behind an error. Started as before, with `python train.py`, the script is one process and trains exactly as
 it did. The launchers `launch_train.sh` and `launch_train.sbatch` start it on one node or several; what follows `--`
 on the command line of torchopt becomes the script's arguments there. A file of that name that says something else stays.
+Where a shell script beside it still calls `python`, the line is told.
 
 Not the same: BatchNorm normalizes by each process's part of a batch (`--sync-batchnorm` keeps it to the whole batch), a
 dataset that does not divide is filled up with a few samples twice, and a loss that weighs samples (class weights,
@@ -37,10 +38,10 @@ from ..optimizer.analysis.distributed import Distribution, find_distribution
 from ..optimizer.analysis.facts import Fact, seen_at
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.launchers import launch_command, launchers
+from ..optimizer.launchers import launch_command, launchers, lines_with_python
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import NewFile
-from .base import Change, Example, Skip, Stage, Transform
+from .base import Advice, Change, Example, Skip, Stage, Transform
 
 
 class DistributedDataParallel(Transform):
@@ -123,11 +124,13 @@ class DistributedDataParallel(Transform):
         options={"gpus": 8},
     )
 
-    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip | Advice]:
+        running = distributed_call(script.resolver)
+        if running is not None:
+            yield from self._started_with_python(script, running, options)
+            return
         wrapped = data_parallel_calls(script.resolver)
         if not wrapped and (options.gpus or 1) < 2:
-            return
-        if distributed_call(script.resolver) is not None:
             return
         steps = script.step_code
         if len(steps) != 1:
@@ -159,6 +162,19 @@ class DistributedDataParallel(Transform):
             tuple(files),
             launch_command(entry, options.gpus),
         )
+
+    def _started_with_python(
+        self, script: TrainingScript, running: Fact, options: Options
+    ) -> Iterator[Advice]:
+        """Advice where a shell script beside starts a script for torchrun as one process."""
+        if not any("WORLD_SIZE" in module.source.text for module in script.modules):
+            return
+        command = launch_command(script.entry.path, options.gpus)
+        for found in lines_with_python(script.entry.path):
+            message = (
+                f"{found.path.name}:{found.line} starts it as one process; all GPUs: `{command}`"
+            )
+            yield self.advice(running.path, running.span, message)
 
 
 def _said(why: Fact, place: Fact) -> str:

@@ -649,6 +649,20 @@ def test_a_launcher_of_the_users_own_stays(
     assert "launch_train.sh is there already" in result.files[0].changes[0].reason
 
 
+def test_shell_scripts_that_start_one_process_are_told(
+    rewrite: Callable[..., RewriteResult], tmp_path: Path
+) -> None:
+    (tmp_path / "run.sh").write_text(
+        "# python train.py\nCUDA_VISIBLE_DEVICES=0 python3 -u ./train.py --lr 1\npython other_train.py\n"
+    )
+    (tmp_path / "train_all.sh").write_text("python train.pyc\npython -m train\n")
+    result = rewrite(FLAT, ["ddp"], **GPUS)
+    command = "torchrun --standalone --nproc-per-node 2 train.py"
+    assert [given.message for given in result.files[0].advice] == [
+        f"run.sh:2 starts it as one process; all GPUs: `{command}`"
+    ]
+
+
 def losses(folder: Path, script: str, processes: int) -> list[float]:
     """What ``script`` prints when it runs in ``folder``, as numbers, but for the number of the epoch."""
     (folder / "run.py").write_text(script)
