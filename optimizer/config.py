@@ -57,6 +57,8 @@ class Settings:
     seed: int | None = None
     seeds: int | None = None
     timeout: float | None = None
+    memory_limit: int | None = None
+    disk_limit: int | None = None
     no_timing: bool | None = None
     repeats: int | None = None
     attribute: bool | None = None
@@ -305,6 +307,18 @@ def _minutes(value: object) -> float:
     raise ValueError(f"{value!r} is not a number of minutes above 0")
 
 
+def _bytes(value: object) -> int:
+    match = (
+        re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(i?B)?", value.strip())
+        if isinstance(value, str)
+        else None
+    )
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(f"{value!r} is not a size such as '12GiB'")
+    unit = 1000 if match[3] == "B" else 1024
+    return int(float(match[1]) * unit ** (1 + "KMGT".index(match[2])))
+
+
 def _one_of(choices: Mapping[str, _E]) -> Callable[[object], _E]:
     def parse(value: object) -> _E:
         if isinstance(value, str) and value in choices:
@@ -343,6 +357,8 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "seed": _at_least(0),
     "seeds": _between(1, MOST_SEEDS),
     "timeout": _seconds,
+    "memory_limit": _bytes,
+    "disk_limit": _bytes,
     "no_timing": _flag,
     "repeats": _at_least(1),
     "attribute": _flag,

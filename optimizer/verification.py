@@ -23,6 +23,7 @@ from .comparison.stages import judge_in_stages
 from .comparison.tolerance import Precision
 from .comparison.verdict import Outcome, Verdict
 from .errors import ExitCode, TorchoptError
+from .execution.limits import default_disk_limit, default_memory_limit
 from .execution.observations import Observations, Status, Versions
 from .execution.runner import Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure
@@ -39,7 +40,8 @@ class VerifySettings:
 
     ``tier`` is the one the rewrite claims; None finds the strictest that holds. ``precision`` is the type whose
     rounding a numeric rewrite may show; None takes it from the run (autocast, TF32, the parameters' types).
-    ``steps`` are rounds under observation, ``timeout_s`` seconds per run. ``pairs`` timing runs of each version, each
+    ``steps`` are rounds under observation; ``timeout_s`` seconds, ``memory_limit`` and ``disk_limit`` bytes per run
+    (None: most of what the machine has left, see :mod:`.execution.limits`). ``pairs`` timing runs of each version, each
     of about ``timing_seconds``; ``measure_speed`` turns them off. ``perturbed_runs`` make the numeric envelope.
     ``seeds``: with how many the end losses are compared, where the runs are not bit for bit the same; None compares
     those of changes of training with :data:`.seed_runs.DEFAULT_SEEDS`, and no others.
@@ -53,6 +55,8 @@ class VerifySettings:
     steps: int = 20
     seed: int = 0
     timeout_s: float = 600.0
+    memory_limit: int | None = None
+    disk_limit: int | None = None
     pairs: int = 3
     timing_seconds: float = 30.0
     measure_speed: bool = True
@@ -221,6 +225,8 @@ class _Verification:
         self._done = 0
         self._timing_runs = 2 * settings.pairs if settings.timed else 0
         self._expected = 3 + self._timing_runs
+        self._memory_limit = settings.memory_limit or default_memory_limit()
+        self._disk_limit = settings.disk_limit or default_disk_limit()
 
     def report(self) -> VerificationReport:
         first: Observations | None = None
@@ -308,6 +314,8 @@ class _Verification:
             seed=self._settings.seed if seed is None else seed,
             mode=Mode.OBSERVE,
             timeout_s=self._settings.timeout_s,
+            memory_limit=self._memory_limit,
+            disk_limit=self._disk_limit,
             perturb=perturb,
             env=self._settings.env,
             cache=self._runs.compiled,
@@ -336,10 +344,9 @@ class _Verification:
     def _check(self, first: Observations) -> None:
         """Whether the original shows enough to compare anything with."""
         path, steps = self._original.entry, self._settings.steps
-        if first.status is Status.TIMED_OUT:
+        if first.exceeded is not None:
             raise TorchoptError(
-                f"only {first.rounds} of {steps} steps in {self._settings.timeout_s:g} s: "
-                "ask for fewer steps or more time",
+                f"nothing to compare: ended after {first.rounds} of {steps} steps, {first.ending}",
                 path,
             )
         if first.rounds == 0:
@@ -388,7 +395,7 @@ class _Verification:
         self._expected = max(self._expected, self._done + 1)
         observations = self._run(version, settings, description, self._folder / f"run{self._done}")
         self._done += 1
-        if observations.status in (Status.FAILED, Status.KILLED):
+        if observations.status in (Status.FAILED, Status.KILLED, Status.OVER_LIMIT):
             if version is self._original:
                 raise _OriginalFailed(observations)
             raise _RewrittenFailed(replace(_failure(observations), timed=True))
@@ -417,7 +424,7 @@ def _unless_blind(verdict: Verdict, original: Observations, rewritten: Observati
 
 
 def _failure(run: Observations) -> ScriptFailure:
-    details = run.traceback or "\n".join(run.stderr.splitlines()[-20:])
+    details = run.traceback or "\n".join([*run.stderr.splitlines()[-20:], run.ending])
     return ScriptFailure(run.status, run.exit_code, details)
 
 

@@ -71,6 +71,22 @@ def verify(
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
     ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--memory-limit",
+            metavar="SIZE",
+            help="Memory of each run (12GiB; default: 90% of what is free).",
+        ),
+    ] = None,
+    disk_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--disk-limit",
+            metavar="SIZE",
+            help="What each run may write (default: half of the free disk).",
+        ),
+    ] = None,
     no_timing: Annotated[
         bool | None,
         typer.Option("--no-timing/--timing", help="Compare only; do not measure the speed."),
@@ -104,6 +120,7 @@ def verify(
     said = dict(
         steps=steps, seed=seed, seeds=seeds, timeout=timeout, no_timing=no_timing, repeats=repeats
     )
+    said |= dict(memory_limit=memory_limit, disk_limit=disk_limit)
     said |= dict(format=format, python=python, tier=tier, select=select, ignore=ignore)
     said |= dict(target=target, gpus=gpus, accumulate=accumulate, torch=torch, amp=amp)
     said |= dict(workers=workers, profile=profile)
@@ -245,6 +262,8 @@ def verify_settings(settings: Settings, tier: Tier | None = None) -> VerifySetti
         seed=defaults.seed if settings.seed is None else settings.seed,
         seeds=settings.seeds,
         timeout_s=settings.timeout or defaults.timeout_s,
+        memory_limit=settings.memory_limit,
+        disk_limit=settings.disk_limit,
         pairs=settings.repeats or defaults.pairs,
         measure_speed=not settings.no_timing,
         emulated_gpus=(settings.gpus or 1) if settings.emulate_cuda else 0,

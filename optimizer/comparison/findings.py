@@ -25,6 +25,7 @@ class Kind(str, Enum):
 
     EXIT_STATUS = "exit-status"
     TIME_LIMIT = "time-limit"
+    RESOURCE_LIMIT = "resource-limit"
     MISSING_OBSERVATION = "missing-observation"
     INITIAL_PARAMETERS = "initial-parameters"
     OPTIMIZER_SETTINGS = "optimizer-settings"

@@ -18,19 +18,14 @@ def compare_process(original: Observations, other: Observations) -> list[Finding
             f"the original took {original.timing.total_seconds:.0f} s for {original.rounds}"
         )
         return [Finding(Kind.TIME_LIMIT, message)]
-    last = _last_line(other.traceback)
+    message = f"after {other.rounds} steps, where the original does not: {other.ending}"
+    if other.status is Status.OVER_LIMIT:
+        return [Finding(Kind.RESOURCE_LIMIT, f"is ended {message}")]
     return [
         Finding(
             Kind.EXIT_STATUS,
-            f"fails after {other.rounds} steps where the original does not: {last}"
-            if other.status is Status.FAILED
-            else f"the process dies after {other.rounds} steps, and the original's does not",
+            f"fails {message}",
             original=original.exit_code if original.exit_code is not None else 0,
             rewritten=other.exit_code,
         )
     ]
-
-
-def _last_line(traceback: str | None) -> str:
-    lines = (traceback or "").strip().splitlines()
-    return lines[-1] if lines else "no traceback"

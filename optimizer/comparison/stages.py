@@ -24,6 +24,7 @@ DECISIVE = frozenset(
     {
         Kind.EXIT_STATUS,
         Kind.TIME_LIMIT,
+        Kind.RESOURCE_LIMIT,
         Kind.MISSING_OBSERVATION,
         Kind.INITIAL_PARAMETERS,
         Kind.OPTIMIZER_SETTINGS,

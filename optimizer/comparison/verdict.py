@@ -21,10 +21,14 @@ from .tolerance import Precision
 FEWEST_NEIGHBOURS = 2
 """Runs of the original that an envelope is made of at least."""
 
+_ENDINGS = (Kind.EXIT_STATUS, Kind.TIME_LIMIT, Kind.RESOURCE_LIMIT)
+"""How the rewritten run ended before anything could be compared."""
+
 HARD = frozenset(
     {
         Kind.EXIT_STATUS,
         Kind.TIME_LIMIT,
+        Kind.RESOURCE_LIMIT,
         Kind.MISSING_OBSERVATION,
         Kind.NON_FINITE,
         Kind.FROZEN_PARAMETER,
@@ -74,7 +78,7 @@ def judge_exact(
 ) -> Verdict:
     """Bit for bit; against the original's own spread where its ``repeats`` differ from it."""
     structure = compare_structure(original, rewritten, repeats)
-    if structure and structure[0].kind in (Kind.EXIT_STATUS, Kind.TIME_LIMIT):
+    if structure and structure[0].kind in _ENDINGS:
         return _unfinished(original, rewritten, structure)
     differing = next((run for run in repeats if not repeats_itself(original, run)), None)
     if differing is not None:

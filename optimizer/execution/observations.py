@@ -14,12 +14,14 @@ class. A parameter of no module is ``optimizer0.group0.3``.
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from .limits import Exceeded
 from .profile_record import RunProfile
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 RECORD = "record.json"
 """File name of the scalars, in the run's output folder."""
+ROUNDS = "rounds"
+"""File name of the number of finished rounds: eight bytes, the lowest first."""
 
 
 class Status(str, Enum):
@@ -41,6 +45,8 @@ class Status(str, Enum):
     """The script raised, or exited with a status other than 0."""
     TIMED_OUT = "timed_out"
     """The run was ended by its time limit."""
+    OVER_LIMIT = "over_limit"
+    """The run was ended by another limit: memory, disk space, number of processes, output."""
     KILLED = "killed"
     """The process died without the probe's leave: a signal, ``os._exit``, out of memory."""
 
@@ -323,11 +329,23 @@ class Observations:
     """Of a run in ``profile`` mode."""
     unobserved: tuple[str, ...] = ()
     """What the probe could not record and why; nothing of it may be taken for equal."""
+    exceeded: Exceeded | None = None
+    """The limit that ended the run, when one did."""
 
     @property
     def losses(self) -> tuple[float, ...]:
         """Every recorded loss of the run, in order."""
         return tuple(loss.value for step in self.steps for loss in step.losses)
+
+    @property
+    def ending(self) -> str:
+        """How a run ended that neither completed nor was stopped, in one line."""
+        if self.exceeded is not None:
+            return str(self.exceeded)
+        if self.status is Status.KILLED:
+            return _death(self.exit_code or 0)
+        lines = (self.traceback or "").strip().splitlines()
+        return lines[-1] if lines else "no traceback"
 
     @property
     def eval_samples(self) -> int:
@@ -360,6 +378,28 @@ class Observations:
         from safetensors import numpy as safetensors_numpy
 
         return safetensors_numpy.load_file(str(self.folder / file))  # pyright: ignore[reportUnknownMemberType]
+
+
+def rounds_counted(folder: Path) -> int:
+    """The rounds that the probe has counted in ``folder``, whether or not it came to write a record."""
+    try:
+        return int.from_bytes((folder / ROUNDS).read_bytes(), "little")
+    except OSError:
+        return 0
+
+
+def _death(returncode: int) -> str:
+    """How a process ended that left no record, from its status as subprocess has it."""
+    if returncode >= 0:
+        return f"the process leaves with status {returncode} past Python's own exit (os._exit?)"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = f"signal {-returncode}"
+    hint = (
+        " (from the script, or from the kernel when memory runs out)" if name == "SIGKILL" else ""
+    )
+    return f"the process is ended by {name}{hint}"
 
 
 def load(folder: Path) -> dict[str, Any] | None:

@@ -1,30 +1,39 @@
-"""Run a process with bounds on its time and output, and leave nothing of it behind."""
+"""Run a process with bounds on what it takes, and leave nothing of it behind."""
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from . import supervisor
+from .limits import Bound, Exceeded, Limits
 
 KEPT_BYTES = 8 << 20
 """How much of each output stream is kept."""
-GRACE_SECONDS = 2.0
-"""Between asking processes to end and ending them."""
+PATIENCE_SECONDS = 60.0
+"""How long after its time limit a run's supervisor may take to answer."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a process ended: ``returncode`` as subprocess has it, and the beginning of what it wrote."""
+    """How a process ended: ``returncode`` as subprocess has it, and the beginning of what it wrote.
+
+    ``exceeded`` is None when it ended by itself.
+    """
 
     returncode: int
-    timed_out: bool
+    exceeded: Exceeded | None
     stdout: str
     stderr: str
     stdout_cut: bool
@@ -32,88 +41,148 @@ class Finished:
 
 
 class _Drain(threading.Thread):
-    """Reads a stream to its end and keeps the first :data:`KEPT_BYTES`."""
+    """Reads a stream to its end and keeps the first :data:`KEPT_BYTES`; calls ``flooded`` at more than ``limit``."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], limit: int, control: IO[bytes]) -> None:
         super().__init__(daemon=True)
-        self._stream = stream
+        self._stream, self._limit, self._control = stream, limit, control
         self._kept = bytearray()
-        self.cut = False
+        self._total = 0
         self.start()
 
     def run(self) -> None:
         with self._stream, suppress(OSError, ValueError):
-            while chunk := os.read(self._stream.fileno(), 1 << 16):
-                room = KEPT_BYTES - len(self._kept)
-                self._kept += chunk[:room]
-                self.cut = self.cut or len(chunk) > room
+            while chunk := os.read(self._stream.fileno(), 1 << 20):
+                self._kept += chunk[: KEPT_BYTES - len(self._kept)]
+                before, self._total = self._total, self._total + len(chunk)
+                if before <= self._limit < self._total:
+                    self._control.write(Bound.OUTPUT.value.encode())
+
+    @property
+    def cut(self) -> bool:
+        return self._total > len(self._kept)
 
     def text(self) -> str:
         return self._kept.decode("utf-8", "replace")
 
 
 def run_bounded(
-    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], mark: str, timeout_s: float
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    mark: str,
+    limits: Limits,
+    folders: Sequence[Path] = (),
 ) -> Finished:
-    """Run ``command`` in a session of its own; at its end, or after ``timeout_s``, end all that it started.
+    """Run ``command`` in a session of its own; at its end, or beyond one of ``limits``, end all that it started.
 
-    ``mark`` is a ``NAME=value`` of ``env`` that no other process has: it finds descendants that left the session.
+    ``mark`` is a ``NAME=value`` of ``env`` that no other process has: should the run end its supervisor, it finds
+    what is left. ``folders`` are those whose contents count for the limit on disk space.
     """
+    answer, told = os.pipe()
+    spec = {
+        "seconds": limits.seconds,
+        "memory": limits.memory,
+        "disk": limits.disk,
+        "processes": limits.processes,
+        "folders": [str(folder) for folder in folders],
+        "answer": told,
+    }
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(spec), *command],
         cwd=cwd,
         env=dict(env),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        pass_fds=(told,),
+        bufsize=0,
         start_new_session=True,
     )
+    os.close(told)
+    assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    stdout, stderr = _Drain(process.stdout), _Drain(process.stderr)
-    timed_out = False
+    drains = [_Drain(s, limits.output, process.stdin) for s in (process.stdout, process.stderr)]
+    answers: dict[str, Any] = {}
     try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        timed_out = True
+        answers = _answers(answer, limits.seconds + PATIENCE_SECONDS)
     finally:
-        _end_all(process, mark)
-    for drain in (stdout, stderr):
-        drain.join(GRACE_SECONDS)
-    returncode = process.wait()
-    return Finished(returncode, timed_out, stdout.text(), stderr.text(), stdout.cut, stderr.cut)
+        os.close(answer)
+        with suppress(OSError):
+            process.stdin.close()  # which asks the supervisor to end what still runs
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(supervisor.LAST_SECONDS)
+        if process.returncode != 0:
+            process.kill()
+            process.wait()
+            _end_marked(mark, answers.get("started"))
+    for drain in drains:
+        drain.join(supervisor.GRACE_SECONDS)
+    return _finished(answers, limits, *drains)
 
 
-def _end_all(process: subprocess.Popen[bytes], mark: str) -> None:
-    """End the process, its group and its marked descendants: first asked, then made to."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    _signal(process.pid, _remaining(process.pid, mark), signal.SIGTERM)
-    while process.poll() is None or _remaining(process.pid, mark):
-        if time.monotonic() > deadline:
-            _signal(process.pid, _remaining(process.pid, mark), signal.SIGKILL)
+def _answers(descriptor: int, seconds: float) -> dict[str, Any]:
+    """All that the supervisor says, in one mapping; what it has said until now when that takes too long."""
+    deadline, said = time.monotonic() + seconds, bytearray()
+    while (left := deadline - time.monotonic()) > 0:
+        if not select.select([descriptor], [], [], left)[0]:
+            break
+        chunk = os.read(descriptor, 1 << 16)
+        if not chunk:
+            break
+        said += chunk
+    answers: dict[str, Any] = {}
+    for line in said.splitlines():
+        answers |= json.loads(line)
+    return answers
+
+
+def _finished(
+    answers: Mapping[str, Any], limits: Limits, stdout: _Drain, stderr: _Drain
+) -> Finished:
+    if "unstartable" in answers:
+        raise OSError(answers["unstartable"])
+    exceeded = None
+    if "returncode" not in answers:
+        exceeded = Exceeded(Bound.WATCH, "the run ends the process that watches it")
+    elif answers["bound"] is not None:
+        bound, message = Bound(answers["bound"]), answers["message"]
+        if bound is Bound.OUTPUT:
+            message = f"more than {limits.output >> 20} MiB printed"
+        exceeded = Exceeded(bound, message)
+    returncode = answers.get("returncode")
+    return Finished(
+        -signal.SIGKILL if returncode is None else returncode,
+        exceeded,
+        stdout.text(),
+        stderr.text(),
+        stdout.cut,
+        stderr.cut,
+    )
+
+
+def _end_marked(mark: str, group: int | None) -> None:
+    """End the run's process group, and the processes whose environment has ``mark``: no supervisor knows of others."""
+    if group is not None:
+        with suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+    deadline = time.monotonic() + supervisor.LAST_SECONDS
+    while (found := _marked(mark)) and time.monotonic() < deadline:
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
 
 
-def _signal(group: int, others: set[int], number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-    for pid in others:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-
-
-def _remaining(group: int, mark: str) -> set[int]:
-    """The live processes of the group, and those whose environment has ``mark``.
-
-    Systems without /proc show neither: there the group is signalled once and trusted.
-    """
+def _marked(mark: str) -> set[int]:
+    """The live processes whose environment has ``mark``; systems without /proc show none."""
     wanted = mark.encode()
     found: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            # "pid (name) state parent group ...", and the name may hold anything.
-            state, _, its_group = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:3]
-            marked = wanted in (folder / "environ").read_bytes().split(b"\0")
-            if state != b"Z" and (int(its_group) == group or marked):
+            state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            if state != b"Z" and wanted in (folder / "environ").read_bytes().split(b"\0"):
                 found.add(int(folder.name))
     return found

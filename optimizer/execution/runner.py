@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TorchoptError
-from .observations import Observations, Status, Timing, load
+from .limits import (
+    Bound,
+    Exceeded,
+    Limits,
+    default_disk_limit,
+    default_memory_limit,
+    default_process_limit,
+)
+from .observations import Observations, Status, Timing, load, rounds_counted
 from .overlay import Overlay, make_overlay
 from .probe.start import UNFIT
 from .processes import Finished, run_bounded
@@ -61,7 +69,8 @@ class RunSettings:
     ``steps`` is the number of rounds (see :mod:`.observations`) after which the run is ended. ``cwd`` is the
     directory the user would have started the script in. ``env`` is added to our environment. ``block_steps`` is the
     number of rounds between two waits for the device in TIME mode. ``cache`` is a folder that compiled kernels are
-    kept in from run to run; without it each run compiles anew.
+    kept in from run to run; without it each run compiles anew. ``timeout_s`` (seconds), ``memory_limit`` and
+    ``disk_limit`` (bytes) bound all processes of the run together; see :class:`.limits.Limits` for the defaults.
 
     ``full_precision`` takes away, in OBSERVE mode, what only changes rounding, so that what is left of a rewrite must
     be the original's arithmetic: autocast regions are entered disabled, TF32 is off, ``torch.compile`` and
@@ -77,6 +86,8 @@ class RunSettings:
     seed: int = 0
     mode: Mode = Mode.OBSERVE
     timeout_s: float = 600.0
+    memory_limit: int | None = None
+    disk_limit: int | None = None
     perturb: Perturbation | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     block_steps: int = 10
@@ -128,9 +139,19 @@ def _run_in(
         cwd=overlay.cwd,
         env=overlay.environment,
         mark=overlay.mark,
-        timeout_s=settings.timeout_s,
+        limits=_limits(settings),
+        folders=(folder, overlay.temporary),
     )
     return _observations(settings, overlay, folder, finished, time.perf_counter() - started)
+
+
+def _limits(settings: RunSettings) -> Limits:
+    return Limits(
+        seconds=settings.timeout_s,
+        memory=settings.memory_limit or default_memory_limit(),
+        disk=settings.disk_limit or default_disk_limit(),
+        processes=default_process_limit(),
+    )
 
 
 def _environment(settings: RunSettings) -> dict[str, str]:
@@ -181,20 +202,33 @@ def _observations(
     record: dict[str, Any] | None = load(folder)
     if record is not None and UNFIT in record:
         raise TorchoptError(f"{settings.python}: {record[UNFIT]}; name another with --python")
+    exceeded = finished.exceeded
     if record is None:
         record = {
-            "status": Status.TIMED_OUT if finished.timed_out else Status.KILLED,
-            "exit_code": None if finished.timed_out else finished.returncode,
+            "status": _status(exceeded),
+            "exit_code": None if exceeded else finished.returncode,
             "traceback": None,
-            "rounds": 0,
+            "rounds": rounds_counted(folder),
             "optimizer_seen": False,
             "timing": Timing(total_seconds=seconds),
         }
+    elif exceeded and record["status"] is not Status.FAILED:
+        told = f"the script ends, and a thread or an exit handler keeps its process: {exceeded.message}"
+        exceeded = Exceeded(exceeded.bound, told)
+        record |= {"status": _status(exceeded), "exit_code": None}
     return Observations(
         folder=folder,
         stdout=overlay.shown(finished.stdout),
         stderr=overlay.shown(finished.stderr),
         stdout_cut=finished.stdout_cut,
         stderr_cut=finished.stderr_cut,
+        exceeded=exceeded,
         **record,
     )
+
+
+def _status(exceeded: Exceeded | None) -> Status:
+    """How a run without a record ended."""
+    if exceeded is None or exceeded.bound is Bound.WATCH:
+        return Status.KILLED
+    return Status.TIMED_OUT if exceeded.bound is Bound.TIME else Status.OVER_LIMIT

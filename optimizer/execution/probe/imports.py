@@ -47,6 +47,7 @@ _NATIVE_FILES = {
     "h5py._hl.files": (_NativeFile("File.__init__", 1, "name", KEEP, mode=2),),
     "safetensors": (_NativeFile("serialize_file", 1, "filename", DROP),),
     "soundfile": (_NativeFile("write", 0, "file", DROP),),
+    "sqlite3.dbapi2": (_NativeFile("connect", 0, "database", KEEP),),
     "sqlite3": (_NativeFile("connect", 0, "database", KEEP),),
     "torch.autograd.profiler": (_NativeFile("profile.export_chrome_trace", 1, "path", DROP),),
     "torch.jit._serialization": (

@@ -16,13 +16,15 @@ from .imports import ProjectImporter
 from .landlock import confine
 from .mirror import SHARED, Mirror
 from .redirect import Redirection
+from .signals import restrict_signals
 
 SCRATCH = "TORCHOPT_SCRATCH"
 """Environment variable: the scratch folder."""
 OPEN = "TORCHOPT_OPEN"
 """Environment variable: further folders that may be written to, joined by ``os.pathsep``."""
 CONFINED = "TORCHOPT_CONFINED"
-"""Environment variable: ``1`` once the kernel confines the process and its children, ``0`` where it shall not."""
+"""Environment variable: what of the process and its children the kernel confines, ``writes`` or ``writes,signals``;
+empty where nothing or where it shall not."""
 
 EMULATED = "TORCHOPT_EMULATED_GPUS"
 """Environment variable: how many CUDA devices are emulated; set once they are in the script's own process."""
@@ -52,9 +54,13 @@ def protect() -> Protection:
     protection = Protection(Mirror(scratch, shared))
     if CONFINED not in os.environ:
         _make_device_files()
-        os.environ[CONFINED] = str(int(confine((*SHARED, scratch, *shared))))
+        confined = confine((*SHARED, scratch, *shared))._asdict()
+        os.environ[CONFINED] = ",".join(name for name, yes in confined.items() if yes)
+    by_kernel = os.environ[CONFINED].split(",")
     # An audit hook costs a little at every event, so only where the kernel does not do its work.
-    protection.redirection.install(audited=os.environ[CONFINED] != "1")
+    protection.redirection.install(audited="writes" not in by_kernel)
+    if "signals" not in by_kernel:
+        restrict_signals(f"{SCRATCH}={scratch}")
     sys.meta_path.insert(0, protection.importer)  # pyright: ignore[reportArgumentType]
     _installed.append(protection)
     if os.environ.get(EMULATED):

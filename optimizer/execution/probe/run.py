@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import platform
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,10 +39,13 @@ def run(
     """Run the script that ``spec`` describes and ``write`` the record; exits with the script's status."""
     patches = Patches()
     owner = os.getpid()
+    once = threading.Lock()
 
     def finish(ending: Ending) -> None:
         if os.getpid() != owner:  # a forked child that came back here instead of exiting
             os._exit(0)
+        if not once.acquire(blocking=False):  # a thread that gave up waiting for the script does it
+            threading.Event().wait()
         hooks.shut_down_workers()
         patches.undo()
         profile = profiler.finish() if profiler is not None else None
@@ -61,6 +66,7 @@ def run(
         finish(Ending(None))
         os._exit(0)
 
+    faulthandler.enable()  # a crash in native code then shows where the script was
     if spec["emulated_gpus"]:
         emulate_cuda(patches, spec["emulated_gpus"])
         # for the processes that the script starts

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +31,11 @@ from .steps import NO_OPTIMIZER, Steps
 from .worker_generators import FOLDER, read_workers
 
 BUFFERS = "buffers.safetensors"
+ROUNDS = "rounds"
 _PATIENCE = 20
 """How often a script may swallow the end of its run before the process is ended."""
+_PATIENCE_SECONDS = 30.0
+"""How long a script may go on after the end of its run without meeting one of our hooks again."""
 
 
 class Session:
@@ -43,6 +48,7 @@ class Session:
         self._seed, self._limit, self._cwd = spec["seed"], spec["steps"], os.getcwd()
         self._give_up, self._ends = give_up, 0
         self._rounds, self._clock = Rounds(spec["steps"]), clock
+        self._counted = _counter(self.folder / ROUNDS)
         self._parameters = Parameters(self.folder, spec["snapshot_bytes"])
         self._steps = Steps(self._parameters, self.folder)
         self._evaluations = Evaluations(self.folder)
@@ -120,6 +126,7 @@ class Session:
 
     def _round_ended(self) -> None:
         finished = self._rounds.finished
+        self._counted[:] = finished.to_bytes(8, "little")
         if self.observing and (finished & (finished - 1) == 0 or self._rounds.over):
             self._try(self._parameters.snapshot, finished)
         if self._rounds.over:
@@ -131,6 +138,10 @@ class Session:
         if not self.stopped:
             return
         self._ends += 1
+        if self._ends == 1:
+            waiting = threading.Timer(_PATIENCE_SECONDS, self._give_up)
+            waiting.daemon = True
+            waiting.start()
         if self._ends > _PATIENCE:
             self._give_up()
         raise StopRun
@@ -236,6 +247,13 @@ class Session:
         if buffers:
             write_safetensors(self.folder / BUFFERS, buffers)
         return {"buffers_file": BUFFERS if buffers else None}
+
+
+def _counter(path: Path) -> mmap.mmap:
+    """Eight bytes of a file that keep what was last put there, however the process ends."""
+    path.write_bytes(bytes(8))
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), 8)
 
 
 def _update(record: dict[str, Any], finish: Callable[[], dict[str, Any]]) -> None:

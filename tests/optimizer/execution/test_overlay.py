@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from torchopt_cli.optimizer.execution.limits import Limits
 from torchopt_cli.optimizer.execution.overlay import Overlay, make_overlay
 from torchopt_cli.optimizer.execution.probe.protection import CONFINED
 from torchopt_cli.optimizer.execution.processes import Finished, run_bounded
@@ -157,7 +158,7 @@ def start(tmp_path: Path) -> Callable[..., tuple[Overlay, Finished]]:
             cwd=overlay.cwd,
             env=overlay.environment,
             mark=overlay.mark,
-            timeout_s=60,
+            limits=Limits(seconds=60),
         )
         return overlay, finished
 
@@ -178,7 +179,7 @@ def world(project, tmp_path: Path) -> Path:
 
 
 # What the Python layers do alone.
-UNCONFINED = {CONFINED: "0"}
+UNCONFINED = {CONFINED: ""}
 
 
 @pytest.mark.parametrize("env", [{}, UNCONFINED], ids=["with the kernel", "without"])
@@ -278,7 +279,7 @@ def test_what_gets_past_redirection_is_refused(project, start, tree, tmp_path):
 
 
 def _landlock() -> bool:
-    code = "import sys; from torchopt_cli.optimizer.execution.probe.landlock import confine; sys.exit(not confine([]))"
+    code = "import sys; from torchopt_cli.optimizer.execution.probe.landlock import confine; sys.exit(not confine([]).writes)"
     return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

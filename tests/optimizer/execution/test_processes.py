@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchopt_cli.optimizer.execution import processes
+from torchopt_cli.optimizer.execution.limits import Limits
 from torchopt_cli.optimizer.execution.processes import run_bounded
 
 
@@ -18,14 +19,14 @@ from torchopt_cli.optimizer.execution.processes import run_bounded
 def python(tmp_path: Path):
     """Run a Python text, bounded."""
 
-    def go(text: str, timeout_s: float = 30.0):
+    def go(text: str, **limits: float):
         mark = uuid.uuid4().hex
         return run_bounded(
             [sys.executable, "-c", text],
             cwd=tmp_path,
             env={**os.environ, "TEST_MARK": mark},
             mark=f"TEST_MARK={mark}",
-            timeout_s=timeout_s,
+            limits=Limits(**{"seconds": 30.0, **limits}),
         )
 
     return go
@@ -35,7 +36,7 @@ def test_output_and_status(python):
     finished = python(
         "import sys; print('out'); print('err', file=sys.stderr); print(repr(sys.stdin.read())); sys.exit(7)"
     )
-    assert (finished.returncode, finished.timed_out) == (7, False)
+    assert (finished.returncode, finished.exceeded) == (7, None)
     assert (finished.stdout, finished.stderr) == ("out\n''\n", "err\n")
     assert not finished.stdout_cut
 
@@ -66,10 +67,9 @@ print(child("SIG_DFL"), child("SIG_IGN"), child("SIG_DFL", start_new_session=Tru
     "ending", ["time.sleep(100)", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"]
 )
 def test_no_descendant_is_left(python, monkeypatch, alive, ending):
-    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.3)
     started = time.monotonic()
-    finished = python(CHILDREN + ending, timeout_s=2.0 if "sleep" in ending else 30.0)
-    assert finished.timed_out == ("sleep" in ending)
+    finished = python(CHILDREN + ending, seconds=2.0 if "sleep" in ending else 30.0)
+    assert (finished.exceeded is not None) == ("sleep" in ending)
     assert time.monotonic() - started < 20
     pids = [int(pid) for pid in finished.stdout.split()]
     assert len(pids) == 3

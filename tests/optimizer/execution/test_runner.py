@@ -152,7 +152,7 @@ def test_timing_leaves_randomness_and_records_alone(training, observe):
     assert len(timed.timing.round_seconds) == 4
     assert timed.timing.synchronised == (0, 2, 4)
     assert timed.steps == timed.checkpoints == ()
-    assert sorted(p.name for p in timed.folder.iterdir()) == ["record.json"]
+    assert sorted(p.name for p in timed.folder.iterdir()) == ["record.json", "rounds"]
 
 
 def test_a_failing_script_shows_its_own_traceback(project, observe):
@@ -173,7 +173,8 @@ def test_a_failing_script_shows_its_own_traceback(project, observe):
         "RuntimeError: no such layer\n"
     )
     assert failed.stderr == failed.traceback
-    assert [path.name for path in failed.folder.iterdir()] == ["record.json"]  # and no scratch
+    left = sorted(path.name for path in failed.folder.iterdir())
+    assert left == ["record.json", "rounds"]  # and no scratch
 
 
 def test_an_endless_script_that_swallows_everything_is_ended(project, observe):
@@ -203,7 +204,7 @@ def test_a_time_limit_holds_from_the_start(project, observe):
     late = observe(project({"train.py": "import time; time.sleep(600)"}), timeout_s=0.5)
     assert (late.status, late.exit_code, late.rounds) == (Status.TIMED_OUT, None, 0)
     assert 0.5 <= late.timing.total_seconds < 60
-    assert list(late.folder.iterdir()) == []
+    assert "scratch" not in [path.name for path in late.folder.iterdir()]
 
 
 @pytest.mark.slow
