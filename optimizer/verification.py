@@ -23,7 +23,6 @@ from .comparison.stages import judge_in_stages
 from .comparison.tolerance import Precision
 from .comparison.verdict import Outcome, Verdict
 from .errors import ExitCode, TorchoptError
-from .execution.limits import default_disk_limit, default_memory_limit
 from .execution.observations import Observations, Status, Versions
 from .execution.runner import Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure
@@ -41,7 +40,7 @@ class VerifySettings:
     ``tier`` is the one the rewrite claims; None finds the strictest that holds. ``precision`` is the type whose
     rounding a numeric rewrite may show; None takes it from the run (autocast, TF32, the parameters' types).
     ``steps`` are rounds under observation; ``timeout_s`` seconds, ``memory_limit`` and ``disk_limit`` bytes per run
-    (None: most of what the machine has left, see :mod:`.execution.limits`). ``pairs`` timing runs of each version, each
+    (None: see :mod:`.execution.limits`). ``pairs`` timing runs of each version, each
     of about ``timing_seconds``; ``measure_speed`` turns them off. ``perturbed_runs`` make the numeric envelope.
     ``seeds``: with how many the end losses are compared, where the runs are not bit for bit the same; None compares
     those of changes of training with :data:`.seed_runs.DEFAULT_SEEDS`, and no others.
@@ -194,6 +193,8 @@ def timed_run_settings(settings: VerifySettings, rounds: int, cache: Path) -> Ru
         seed=settings.seed,
         mode=Mode.TIME,
         timeout_s=settings.timeout_s,
+        memory_limit=settings.memory_limit,
+        disk_limit=settings.disk_limit,
         env=settings.env,
         block_steps=max(1, rounds // 20),
         cache=cache,
@@ -225,8 +226,6 @@ class _Verification:
         self._done = 0
         self._timing_runs = 2 * settings.pairs if settings.timed else 0
         self._expected = 3 + self._timing_runs
-        self._memory_limit = settings.memory_limit or default_memory_limit()
-        self._disk_limit = settings.disk_limit or default_disk_limit()
 
     def report(self) -> VerificationReport:
         first: Observations | None = None
@@ -314,8 +313,8 @@ class _Verification:
             seed=self._settings.seed if seed is None else seed,
             mode=Mode.OBSERVE,
             timeout_s=self._settings.timeout_s,
-            memory_limit=self._memory_limit,
-            disk_limit=self._disk_limit,
+            memory_limit=self._settings.memory_limit,
+            disk_limit=self._settings.disk_limit,
             perturb=perturb,
             env=self._settings.env,
             cache=self._runs.compiled,

@@ -19,9 +19,9 @@ FEWEST_PROCESSES = 1024
 PROCESSES_PER_CPU = 16
 """Loader workers and compile workers are made per CPU; a few of each for every training process stay below this."""
 MEMORY_SHARE = 0.9
-"""Of the memory that is free when a verification begins: the rest is for torchopt and for the time between two looks."""
+"""Of the machine's memory, or of our control group's limit, so that the same script is within it every time."""
 DISK_SHARE = 0.5
-"""Of the free disk space when a verification begins."""
+"""Of the disk space that is free when a run begins."""
 
 
 class Bound(str, Enum):
@@ -53,7 +53,7 @@ class Limits:
     """Upper bounds of one run, over all its processes together: seconds, bytes, processes, bytes per output stream.
 
     ``memory`` counts what cannot be dropped: anonymous and shared pages and swap, a page shared by several processes
-    once; not files that are mapped or cached. ``disk`` counts what the run has written.
+    once, but not files that are mapped or cached. ``disk`` counts what the run has written.
     """
 
     seconds: float = 600.0
@@ -64,9 +64,9 @@ class Limits:
 
 
 def default_memory_limit() -> int:
-    """:data:`MEMORY_SHARE` of the memory that this process could still get, in bytes; no limit where unknown."""
-    free = [free for free in (_free_memory(), *_free_in_control_groups()) if free is not None]
-    return int(MEMORY_SHARE * min(free)) if free else sys.maxsize
+    """:data:`MEMORY_SHARE` of what the machine has and our control groups allow, in bytes; no limit where unknown."""
+    sizes = [*_memory_of_machine(), *_memory_of_control_groups()]
+    return int(MEMORY_SHARE * min(sizes)) if sizes else sys.maxsize
 
 
 def default_disk_limit() -> int:
@@ -75,25 +75,19 @@ def default_disk_limit() -> int:
 
 
 def default_process_limit() -> int:
+    """See :data:`PROCESSES_PER_CPU`."""
     return max(FEWEST_PROCESSES, PROCESSES_PER_CPU * (os.cpu_count() or 1))
 
 
-def _free_memory() -> int | None:
-    with suppress(OSError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == "MemAvailable":
-                return int(value.split()[0]) << 10
-    with suppress(ValueError, OSError):  # macOS tells only how much there is
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
+def _memory_of_machine() -> Iterator[int]:
+    with suppress(ValueError, OSError):
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _free_in_control_groups() -> Iterator[int]:
-    """What the limits of our control group, and of the groups around it, leave.
+def _memory_of_control_groups() -> Iterator[int]:
+    """The limits of our control group and of the groups around it.
 
-    https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files; page cache counts as used there and can
-    be dropped, so it is added back.
+    https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files, and ``memory.limit_in_bytes`` before.
     """
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
@@ -102,27 +96,15 @@ def _free_in_control_groups() -> Iterator[int]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current")
+            root, name = Path("/sys/fs/cgroup"), "memory.max"
         elif "memory" in controllers.split(","):
-            root = Path("/sys/fs/cgroup/memory")
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            root, name = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
         else:
             continue
+        # In a container the path may be the one outside of it; the container's own group is then the root.
         group = root / path.lstrip("/")
-        # In a container the path may be that outside of it; the container's own group is then the root.
         for folder in (group, *group.parents):
-            with suppress(OSError, ValueError):
-                most, used = (int((folder / name).read_text()) for name in names)
-                yield max(0, most - used + _cached(folder / "memory.stat"))
+            with suppress(OSError, ValueError):  # no such group, or "max"
+                yield int((folder / name).read_text())
             if folder == root:
                 break
-
-
-def _cached(stat: Path) -> int:
-    """The pages of files that the kernel drops first."""
-    with suppress(OSError):
-        for line in stat.read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name in ("inactive_file", "total_inactive_file"):
-                return int(value)
-    return 0

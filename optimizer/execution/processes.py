@@ -77,7 +77,7 @@ def run_bounded(
 ) -> Finished:
     """Run ``command`` in a session of its own; at its end, or beyond one of ``limits``, end all that it started.
 
-    ``mark`` is a ``NAME=value`` of ``env`` that no other process has: should the run end its supervisor, it finds
+    ``mark`` is a ``NAME=value`` for the environment that no other process has: should the run end its supervisor, it finds
     what is left. ``folders`` are those whose contents count for the limit on disk space.
     """
     answer, told = os.pipe()
@@ -88,11 +88,13 @@ def run_bounded(
         "processes": limits.processes,
         "folders": [str(folder) for folder in folders],
         "answer": told,
+        # The supervisor itself must not look like a process of the run.
+        "environment": dict([mark.split("=", 1)]),
     }
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(spec), *command],
         cwd=cwd,
-        env=dict(env),
+        env={name: value for name, value in env.items() if f"{name}={value}" != mark},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

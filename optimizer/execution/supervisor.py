@@ -34,6 +34,8 @@ LONGEST_LOOK = 0.25
 MEMORY_GROWTH = 8 << 30
 """Bytes per second: about what a machine's memory lets a program touch. Looks come so often that the run could not
 go beyond its limit meanwhile, but not more often than each 20 ms."""
+MEMORY_RESERVE = 256 << 20
+"""Bytes that must stay available on the machine, whoever takes them: below that one without swap stands still."""
 LOOK_SHARE = 0.02
 """Of one CPU: what looking may cost."""
 
@@ -105,6 +107,11 @@ class ProcessTree:
         lines = subprocess.run(command, capture_output=True, check=False).stdout.splitlines()
         sizes = {int(pid): int(size) << 10 for pid, size in (line.split()[:2] for line in lines)}
         return sum(sizes.get(pid, 0) for pid in pids)
+
+
+def _free_memory() -> int:
+    """What the machine could give without swapping, in bytes; much where it does not tell."""
+    return _sum("/proc/meminfo", (b"MemAvailable:",)) or sys.maxsize
 
 
 _STATUS = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
@@ -188,7 +195,11 @@ class Supervisor:
         self._disk = Disk(spec["folders"], spec["disk"])
         # Kept, for subprocess would take the exit status of one that is no longer referred to.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_prepare_child
+            command,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **spec["environment"]},
+            start_new_session=True,
+            preexec_fn=_prepare_child,
         )
         self.pid = self._process.pid
         self._tree = ProcessTree(self.pid)
@@ -242,9 +253,14 @@ class Supervisor:
         if memory > limit:
             told = f"{_size(memory)} in use, {_size(limit)} allowed"
             raise OverLimit("memory", f"{told}; --memory-limit sets it")
+        if (free := _free_memory()) < MEMORY_RESERVE:
+            told = f"{_size(memory)} in use, and the machine has only {_size(free)} left"
+            raise OverLimit("memory", told)
         cost = time.monotonic() - started
         self._disk.check(time.monotonic())
-        pause = min(LONGEST_LOOK, max(0.02, (limit - memory) / MEMORY_GROWTH))
+        pause = min(
+            LONGEST_LOOK, max(0.02, min(limit - memory, free - MEMORY_RESERVE) / MEMORY_GROWTH)
+        )
         return max(pause, cost / LOOK_SHARE)
 
     def _reap(self) -> None:

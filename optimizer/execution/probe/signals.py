@@ -12,21 +12,21 @@ from typing import Any
 
 
 def restrict_signals(mark: str) -> None:
-    """Have ``os.kill`` and ``os.killpg`` refuse processes outside of this session whose environment lacks ``mark``.
+    """Have ``os.kill`` and ``os.killpg`` refuse processes that are not the run's own, and "all processes".
 
-    ``mark`` is a ``NAME=value``. Descendants that left the session are known by it; a signal to "all processes" is
-    refused.
+    Its own are those of this session, their descendants, and whoever has ``mark`` (``NAME=value``) in its environment.
     """
     wanted, here = os.fsencode(mark), os.getsid(0)
 
     def own(pid: int) -> bool:
         try:
-            if os.getsid(pid) == here:
-                return True
-            with open(f"/proc/{pid}/environ", "rb") as environment:
-                return wanted in environment.read().split(b"\0")
+            while pid > 1:
+                if os.getsid(pid) == here or wanted in _read(f"/proc/{pid}/environ").split(b"\0"):
+                    return True
+                pid = int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])  # its parent
         except OSError:
-            return False
+            pass
+        return False
 
     def guarded(function: Callable[..., Any], leader: Callable[[int], int]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -40,3 +40,8 @@ def restrict_signals(mark: str) -> None:
 
     os.kill = guarded(os.kill, lambda pid: pid if pid > 0 else -pid if pid < -1 else 1)
     os.killpg = guarded(os.killpg, lambda group: group)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -11,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from torchopt_cli.optimizer.execution.limits import Limits
 from torchopt_cli.optimizer.execution.observations import Observations
+from torchopt_cli.optimizer.execution.overlay import Overlay, make_overlay
+from torchopt_cli.optimizer.execution.probe.protection import CONFINED
+from torchopt_cli.optimizer.execution.processes import Finished, run_bounded
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
 
 Tree = dict[str, tuple[str, int, int]]
@@ -89,3 +94,64 @@ def alive() -> Callable[[int], bool]:
         return state != "Z"
 
     return check
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., tuple[Overlay, Finished]]:
+    """Run a script of a project in an overlay, by plain Python."""
+    scratches = iter(range(100))
+
+    def go(
+        entry: Path,
+        *args: str,
+        overrides: Mapping[Path, str] | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        **limits: float,
+    ) -> tuple[Overlay, Finished]:
+        number = next(scratches)
+        temporary = tmp_path / f"temporary{number}"
+        temporary.mkdir()
+        overlay = make_overlay(
+            tmp_path / f"scratch{number}",
+            temporary,
+            entry=entry,
+            overrides=overrides or {},
+            cwd=cwd or entry.parent,
+            environment={**os.environ, **(env or {})},
+        )
+        finished = run_bounded(
+            [sys.executable, str(overlay.entry), *args],
+            cwd=overlay.cwd,
+            env=overlay.environment,
+            mark=overlay.mark,
+            limits=Limits(**{"seconds": 120.0, **limits}),  # type: ignore[arg-type]
+            folders=(overlay.scratch, temporary),
+        )
+        return overlay, finished
+
+    return go
+
+
+@pytest.fixture
+def unconfined() -> dict[str, str]:
+    """The environment in which the Python layers protect alone."""
+    return {CONFINED: ""}
+
+
+@pytest.fixture(scope="session")
+def confined() -> dict[str, str]:
+    """The environment in which the kernel protects, too; skips where it cannot."""
+    code = (
+        "from torchopt_cli.optimizer.execution.probe.landlock import confine; print(*confine([]))"
+    )
+    command = [sys.executable, "-c", code]
+    if subprocess.run(command, capture_output=True, check=True).stdout.split()[0] != b"True":
+        pytest.skip("this kernel has no Landlock")
+    return {}
+
+
+@pytest.fixture(params=["confined", "unconfined"])
+def protection(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Both, one after the other."""
+    return request.getfixturevalue(request.param)

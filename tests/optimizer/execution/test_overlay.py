@@ -6,15 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-
-from torchopt_cli.optimizer.execution.limits import Limits
-from torchopt_cli.optimizer.execution.overlay import Overlay, make_overlay
-from torchopt_cli.optimizer.execution.probe.protection import CONFINED
-from torchopt_cli.optimizer.execution.processes import Finished, run_bounded
 
 FILES = {
     "log.txt": "first\n",
@@ -131,41 +125,6 @@ SCRIPT = """
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., tuple[Overlay, Finished]]:
-    """Run a script of a project in an overlay, by plain Python."""
-    scratches = iter(range(100))
-
-    def go(
-        entry: Path,
-        *args: str,
-        overrides: Mapping[Path, str] | None = None,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> tuple[Overlay, Finished]:
-        number = next(scratches)
-        temporary = tmp_path / f"temporary{number}"
-        temporary.mkdir()
-        overlay = make_overlay(
-            tmp_path / f"scratch{number}",
-            temporary,
-            entry=entry,
-            overrides=overrides or {},
-            cwd=cwd or entry.parent,
-            environment={**os.environ, **(env or {})},
-        )
-        finished = run_bounded(
-            [sys.executable, str(overlay.entry), *args],
-            cwd=overlay.cwd,
-            env=overlay.environment,
-            mark=overlay.mark,
-            limits=Limits(seconds=60),
-        )
-        return overlay, finished
-
-    return go
-
-
-@pytest.fixture
 def world(project, tmp_path: Path) -> Path:
     """A folder with a project that has links, and a folder outside the project."""
     folder = project(FILES | {"train.py": SCRIPT})
@@ -178,14 +137,11 @@ def world(project, tmp_path: Path) -> Path:
     return tmp_path
 
 
-# What the Python layers do alone.
-UNCONFINED = {CONFINED: ""}
-
-
-@pytest.mark.parametrize("env", [{}, UNCONFINED], ids=["with the kernel", "without"])
-def test_a_script_sees_what_it_would_see_and_leaves_everything_as_it_was(world, start, tree, env):
+def test_a_script_sees_what_it_would_see_and_leaves_everything_as_it_was(
+    world, start, tree, protection
+):
     before = tree(world / "project"), tree(world / "outside")
-    _, protected = start(world / "project" / "train.py", str(world / "outside"), env=env)
+    _, protected = start(world / "project" / "train.py", str(world / "outside"), env=protection)
     assert protected.stderr == ""
     assert protected.returncode == 0
     assert (tree(world / "project"), tree(world / "outside")) == before
@@ -205,8 +161,7 @@ def test_a_script_sees_what_it_would_see_and_leaves_everything_as_it_was(world, 
     assert protected.stdout.splitlines() == unprotected.stdout.splitlines()
 
 
-@pytest.mark.parametrize("env", [{}, UNCONFINED], ids=["with the kernel", "without"])
-def test_other_programs_leave_everything_as_it_was(project, start, tree, env):
+def test_other_programs_leave_everything_as_it_was(project, start, tree, protection):
     big = "x" * (2 << 20)  # too large for a copy, so a link
     folder = project(
         FILES
@@ -223,7 +178,7 @@ def test_other_programs_leave_everything_as_it_was(project, start, tree, env):
         }
     )
     before = tree(folder)
-    _, finished = start(folder / "train.py", env=env)
+    _, finished = start(folder / "train.py", env=protection)
     assert finished.stderr == ""
     assert finished.stdout.split() == [
         "first",
@@ -237,7 +192,7 @@ def test_other_programs_leave_everything_as_it_was(project, start, tree, env):
     assert tree(folder) == before
 
 
-def test_what_gets_past_redirection_is_refused(project, start, tree, tmp_path):
+def test_what_gets_past_redirection_is_refused(project, start, tree, tmp_path, unconfined):
     folder = project(
         {
             "big.bin": "x" * (2 << 20),
@@ -262,7 +217,7 @@ def test_what_gets_past_redirection_is_refused(project, start, tree, tmp_path):
         folder / "train.py",
         str(tmp_path / "new.txt"),
         str(tmp_path / "precious.txt"),
-        env=UNCONFINED,
+        env=unconfined,
     )
     lines = finished.stdout.splitlines()
     paths = [
@@ -278,13 +233,7 @@ def test_what_gets_past_redirection_is_refused(project, start, tree, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
-def _landlock() -> bool:
-    code = "import sys; from torchopt_cli.optimizer.execution.probe.landlock import confine; sys.exit(not confine([]).writes)"
-    return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.skipif(not _landlock(), reason="this kernel has no Landlock")
-def test_the_kernel_refuses_native_code(project, start, tree, tmp_path):
+def test_the_kernel_refuses_native_code(project, start, tree, tmp_path, confined):
     folder = project(
         {
             "data/x.txt": "x",
@@ -300,7 +249,7 @@ def test_the_kernel_refuses_native_code(project, start, tree, tmp_path):
         }
     )
     before = tree(folder)
-    _, finished = start(folder / "train.py", str(tmp_path / "new.txt"))
+    _, finished = start(folder / "train.py", str(tmp_path / "new.txt"), env=confined)
     assert finished.stdout.splitlines() == ["False 13"] * 4 + ["True 13", "True"]
     assert tree(folder) == before
     assert not (tmp_path / "new.txt").exists()
