@@ -139,15 +139,15 @@ class ScriptFailed(Exception):
     """The user's script failed by itself; ``details`` is its traceback."""
 
     def __init__(self, seen: Observations) -> None:
-        self.details = seen.traceback or "\n".join(seen.stderr.splitlines()[-20:])
+        self.details = seen.traceback or "\n".join([*seen.stderr.splitlines()[-20:], seen.ending])
         super().__init__(self.details)
 
 
 def _checked(version: ScriptVersion, settings: ProfileSettings, seen: Observations) -> Observations:
     if seen.status in (Status.FAILED, Status.KILLED):
         raise ScriptFailed(seen)
-    if seen.status is Status.TIMED_OUT:
-        told = f"not done in {settings.timeout_s:g} s: ask for fewer steps or more time"
+    if seen.exceeded is not None:
+        told = f"not done after {seen.rounds} of {settings.steps} steps, {seen.exceeded}"
         raise TorchoptError(told, version.entry)
     if seen.rounds < FEWEST_ROUNDS or seen.profile is None:
         told = f"only {seen.rounds} optimizer steps to profile, {FEWEST_ROUNDS} are needed"
