@@ -59,6 +59,7 @@ class Settings:
     timeout: float | None = None
     memory_limit: int | None = None
     disk_limit: int | None = None
+    nproc_per_node: int | None = None
     no_timing: bool | None = None
     repeats: int | None = None
     attribute: bool | None = None
@@ -242,6 +243,7 @@ def _dashed(key: str) -> str:
 def _typed_number(key: str, value: object) -> object:
     """The number that a flag's text says, where the flag takes a number and the text is one."""
     whole = key in {"gpus", "accumulate", "workers", "steps", "seed", "seeds", "repeats"}
+    whole = whole or key == "nproc_per_node"
     if not (whole or key in {"timeout", "budget"}) or not isinstance(value, str):
         return value
     try:
@@ -359,6 +361,7 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "timeout": _seconds,
     "memory_limit": _bytes,
     "disk_limit": _bytes,
+    "nproc_per_node": _at_least(1),
     "no_timing": _flag,
     "repeats": _at_least(1),
     "attribute": _flag,

@@ -87,6 +87,14 @@ def verify(
             help="What each run may write (default: half of the free disk).",
         ),
     ] = None,
+    nproc_per_node: Annotated[
+        str | None,
+        typer.Option(
+            "--nproc-per-node",
+            metavar="N",
+            help="Start the rewritten script by torchrun, as N processes.",
+        ),
+    ] = None,
     no_timing: Annotated[
         bool | None,
         typer.Option("--no-timing/--timing", help="Compare only; do not measure the speed."),
@@ -121,6 +129,7 @@ def verify(
         steps=steps, seed=seed, seeds=seeds, timeout=timeout, no_timing=no_timing, repeats=repeats
     )
     said |= dict(memory_limit=memory_limit, disk_limit=disk_limit)
+    said |= dict(nproc_per_node=nproc_per_node)
     said |= dict(format=format, python=python, tier=tier, select=select, ignore=ignore)
     said |= dict(target=target, gpus=gpus, accumulate=accumulate, torch=torch, amp=amp)
     said |= dict(workers=workers, profile=profile)
@@ -144,12 +153,11 @@ def verify_changes(
 
     changed = [file for file in files if file.changed]
     after = changed_version(entry, changed, arguments)
+    distributed = any(change.launch for file in changed for change in file.changes)
+    processes = settings.nproc_per_node or (settings.gpus if distributed else None)
+    after = replace(after, processes=processes)
     before = ScriptVersion(entry, args=arguments)
     return _compared(before, after, claimed_tier(changed), settings)
-    tier = max((change.tier for file in changed for change in file.changes), default=Tier.EXACT)
-    texts = {file.path: file.text for file in changed if not file.created}
-    after = ScriptVersion(entry, texts, arguments)
-    return _compared(ScriptVersion(entry, args=arguments), after, tier, settings)
 
 
 def tell(
@@ -198,6 +206,7 @@ def _verify(
 
         parse(SourceFile.read(original))
         after = beside(original, rewritten.absolute(), arguments)
+        after = replace(after, processes=settings.nproc_per_node)
         before = ScriptVersion(original, args=arguments)
         report = _compared(before, after, settings.tier, settings)
     if report is None:

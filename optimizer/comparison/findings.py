@@ -27,6 +27,7 @@ class Kind(str, Enum):
     TIME_LIMIT = "time-limit"
     RESOURCE_LIMIT = "resource-limit"
     MISSING_OBSERVATION = "missing-observation"
+    RANKS = "rank-disagreement"
     INITIAL_PARAMETERS = "initial-parameters"
     OPTIMIZER_SETTINGS = "optimizer-settings"
     STEPPED_PARAMETERS = "stepped-parameters"
@@ -56,6 +57,7 @@ class Kind(str, Enum):
     CHECKPOINT_DTYPE = "checkpoint-dtype"
     CHECKPOINT_VALUE = "checkpoint-value"
     STDOUT = "stdout"
+    LAYERS = "layers-per-rank"
     NOT_REPEATABLE = "not-repeatable"
     LITTLE_POWER = "little-power"
 

@@ -25,6 +25,7 @@ DECISIVE = frozenset(
         Kind.EXIT_STATUS,
         Kind.TIME_LIMIT,
         Kind.RESOURCE_LIMIT,
+        Kind.RANKS,
         Kind.MISSING_OBSERVATION,
         Kind.INITIAL_PARAMETERS,
         Kind.OPTIMIZER_SETTINGS,

@@ -11,6 +11,7 @@ from .coverage import compare_coverage
 from .findings import Finding, Kind, Severity
 from .optimization import compare_optimization
 from .process import compare_process
+from .ranks import compare_ranks
 from .reading import compare_reading
 from .scheduling import compare_scheduling
 from .tolerance import Precision
@@ -44,6 +45,7 @@ def _differences(
 ) -> list[Finding]:
     return compare_process(original, other) or [
         *_missing(original, other),
+        *compare_ranks(original, other),
         *compare_optimization(original, other, precision),
         *compare_scheduling(original, other),
         *compare_reading(original, other),

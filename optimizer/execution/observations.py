@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RECORD = "record.json"
 """File name of the scalars, in the run's output folder."""
 ROUNDS = "rounds"
-"""File name of the number of finished rounds: eight bytes, the lowest first."""
+"""File name of the number of begun rounds: eight bytes, the lowest first."""
 
 
 class Status(str, Enum):
@@ -187,7 +187,8 @@ class LoaderPass:
     """One pass over a DataLoader; ``loader`` is its order of first use.
 
     ``finished`` says that the loader ran out, so that ``samples`` is the whole epoch. ``rounds`` had begun before it.
-    ``order`` has a mark per batch, and none for data sets without indices.
+    ``order`` has a mark per batch, and none for data sets without indices. ``steps`` optimizer steps were made of its
+    batches. ``sampler_epoch`` is the epoch that a DistributedSampler was told to be in, None for other samplers.
     """
 
     loader: int
@@ -197,6 +198,8 @@ class LoaderPass:
     finished: bool
     rounds: int = 0
     order: tuple[ReadMark, ...] = ()
+    steps: int = 0
+    sampler_epoch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -331,6 +334,16 @@ class Observations:
     """What the probe could not record and why; nothing of it may be taken for equal."""
     exceeded: Exceeded | None = None
     """The limit that ended the run, when one did."""
+    step_samples: tuple[int, ...] = ()
+    """For each step, the samples it was made of: those read since the step before, from the loader read last."""
+    collectives: tuple[int, ...] = ()
+    """The numbers of begun rounds at which the script called collectives of ``torch.distributed`` by itself."""
+    layers: tuple[str, ...] = ()
+    """The classes of the modules in the root modules, without repeats."""
+    ranks: tuple[Observations, ...] = ()
+    """Each rank's own, of a run of several processes; this is then what they did together (see :mod:`.ranks`)."""
+    failed_rank: int | None = None
+    """The rank that failed first, where the run failed because of one."""
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -342,10 +355,11 @@ class Observations:
         """How a run ended that neither completed nor was stopped, in one line."""
         if self.exceeded is not None:
             return str(self.exceeded)
+        where = "" if self.failed_rank is None else f"rank {self.failed_rank}: "
         if self.status is Status.KILLED:
-            return _death(self.exit_code or 0)
+            return where + _death(self.exit_code or 0)
         lines = (self.traceback or "").strip().splitlines()
-        return lines[-1] if lines else "no traceback"
+        return where + (lines[-1] if lines else "no traceback")
 
     @property
     def eval_samples(self) -> int:
@@ -381,7 +395,7 @@ class Observations:
 
 
 def rounds_counted(folder: Path) -> int:
-    """The rounds that the probe has counted in ``folder``, whether or not it came to write a record."""
+    """The rounds that the probe has seen begin in ``folder``, whether or not it came to write a record."""
     try:
         return int.from_bytes((folder / ROUNDS).read_bytes(), "little")
     except OSError:
@@ -431,7 +445,7 @@ def load(folder: Path) -> dict[str, Any] | None:
     }
     for key, reader in readers.items():
         record[key] = tuple(reader(item) for item in record.get(key, ()))
-    for key in ("compute_dtypes", "unobserved"):
+    for key in ("compute_dtypes", "unobserved", "step_samples", "collectives", "layers"):
         record[key] = tuple(record.get(key, ()))
     record["parameters"] = {
         name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,11 @@ from .limits import (
     default_memory_limit,
     default_process_limit,
 )
-from .observations import Observations, Status, Timing, load, rounds_counted
+from .observations import RECORD, Observations, Status, Timing, load, rounds_counted
 from .overlay import Overlay, make_overlay
 from .probe.start import UNFIT
-from .processes import Finished, run_bounded
+from .processes import KEPT_BYTES, Finished, run_bounded
+from .ranks import merged
 
 
 class Mode(str, Enum):
@@ -42,11 +45,15 @@ class Mode(str, Enum):
 
 @dataclass(frozen=True)
 class ScriptVersion:
-    """A script to run: the user's own path, the texts that stand in for files of the project, its arguments."""
+    """A script to run: the user's own path, the texts that stand in for files of the project, its arguments.
+
+    With ``processes`` it is started by torchrun, as that many on this machine; without, by Python.
+    """
 
     entry: Path
     overrides: Mapping[Path, str] = field(default_factory=dict[Path, str])
     args: tuple[str, ...] = ()
+    processes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,14 +142,56 @@ def _run_in(
     spec.write_text(json.dumps(_spec(version, settings, overlay, folder)), encoding="utf-8")
     started = time.perf_counter()
     finished = run_bounded(
-        [str(settings.python), str(overlay.program), str(spec)],
+        _command(version, settings, overlay, spec),
         cwd=overlay.cwd,
-        env=overlay.environment,
+        env=_with_ranks(overlay.environment) if version.processes else overlay.environment,
         mark=overlay.mark,
         limits=_limits(settings),
         folders=(folder, overlay.temporary),
     )
-    return _observations(settings, overlay, folder, finished, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    whole = _observations(settings, overlay, folder, finished, seconds)
+    if not version.processes:
+        return whole
+    folders = [folder / f"rank{number}" for number in range(version.processes)]
+    ranks = [_rank(settings, overlay, one, finished, seconds) for one in folders]
+    return merged(ranks, whole)
+
+
+def _command(
+    version: ScriptVersion, settings: RunSettings, overlay: Overlay, spec: Path
+) -> list[str]:
+    program = [str(overlay.program), str(spec)]
+    if not version.processes:
+        return [str(settings.python), *program]
+    # A rendezvous of its own on a free port: https://docs.pytorch.org/docs/stable/elastic/run.html
+    launcher = ["-m", "torch.distributed.run", "--standalone"]
+    return [str(settings.python), *launcher, f"--nproc-per-node={version.processes}", *program]
+
+
+def _with_ranks(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a run of several processes on one machine: gloo's sockets need not leave it."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    return {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1", **environment}
+
+
+def _rank(
+    settings: RunSettings, overlay: Overlay, folder: Path, finished: Finished, seconds: float
+) -> Observations:
+    """What one rank shows; one that left no record was ended with the others, or with the run."""
+    folder.mkdir(exist_ok=True)
+    told = b""
+    with suppress(OSError), (folder / "stdout").open("rb") as file:  # rank 0 has none of its own
+        told = file.read(KEPT_BYTES + 1)
+    own = replace(
+        finished,
+        exceeded=None if (folder / RECORD).exists() else finished.exceeded,
+        stdout=told[:KEPT_BYTES].decode("utf-8", "replace") if told else "",
+        stdout_cut=len(told) > KEPT_BYTES,
+    )
+    if folder.name == "rank0":
+        own = replace(own, stdout=finished.stdout, stdout_cut=finished.stdout_cut)
+    return _observations(settings, overlay, folder, own, seconds)
 
 
 def _limits(settings: RunSettings) -> Limits:
@@ -177,6 +226,7 @@ def _spec(
     inside = overlay.entry.is_relative_to(overlay.cwd)
     return {
         "mode": settings.mode.value,
+        "processes": version.processes,
         "steps": settings.steps,
         "seed": settings.seed,
         "perturb": asdict(settings.perturb) if settings.perturb else None,

@@ -11,6 +11,7 @@ from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.tolerance import Precision
 from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.errors import ExitCode, TorchoptError
+from torchopt_cli.optimizer.execution.limits import Bound, Exceeded
 from torchopt_cli.optimizer.execution.observations import (
     LoaderPass,
     Loss,
@@ -139,9 +140,10 @@ def test_what_could_not_be_recorded_is_not_taken_for_equal(
 def test_a_second_run_that_hits_the_limit_is_no_repetition(
     fake: Fake, settings: VerifySettings
 ) -> None:
-    runs = iter([observed(), observed(), observed((), status=Status.TIMED_OUT)])
+    late = Exceeded(Bound.TIME, "600 s are over")
+    runs = iter([observed(), observed(), observed((), status=Status.TIMED_OUT, exceeded=late)])
     fake(lambda original, how: next(runs))
-    with pytest.raises(TorchoptError, match="ask for fewer steps or more time"):
+    with pytest.raises(TorchoptError, match="over the time limit: 600 s are over"):
         verify(ORIGINAL, REWRITTEN, settings)
 
 

@@ -26,6 +26,17 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from .patches import Patches
 from .session import Session
 
+_COLLECTIVES = (
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
+    "gather",
+    "gather_object",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+)
 _PASS = "_torchopt_pass"
 _UNSCALED = "_torchopt_unscaled"
 
@@ -59,6 +70,8 @@ class Hooks:
         if self._observing:
             wrap(nn.Module, "__call__", self._module_call)
             wrap(torch, "save", self._save)
+            for name in _COLLECTIVES if torch.distributed.is_available() else ():
+                wrap(torch.distributed, name, self._collective)
             wrap(torch.autocast, "__enter__", self._autocast_enter)
             wrap(torch.autograd, "grad", self._grad)
             wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
@@ -239,6 +252,14 @@ class Hooks:
             if region._enabled:
                 self._session.computes_in(region.fast_dtype)
             return original(region)
+
+        return wrapper
+
+    def _collective(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(*args, **kwargs):
+            self._session.communicates()
+            return original(*args, **kwargs)
 
         return wrapper
 

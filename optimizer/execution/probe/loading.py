@@ -54,6 +54,7 @@ class AlignedLoading:
         self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._met = itertools.count()
+        self._epochs: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
         self._starting: tuple[int, int, Stream] | None = None
 
     def install(self, patches: Patches) -> None:
@@ -121,8 +122,11 @@ class AlignedLoading:
     def _distributed_sampler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(sampler):
-            # The sampler seeds itself by seed + epoch. All ranks together then take RandomSampler's permutation.
-            own, sampler.seed = sampler.seed, self._permutation(sampler.epoch) - sampler.epoch
+            # The sampler seeds itself by seed + epoch. All ranks together then take RandomSampler's permutation of
+            # the same pass: epochs are counted as they are set, so that one that is never set is always the first.
+            epochs = self._epochs.setdefault(sampler, {})
+            epoch = epochs.setdefault(sampler.epoch, len(epochs))
+            own, sampler.seed = sampler.seed, self._permutation(epoch) - sampler.epoch
             try:
                 return original(sampler)
             finally:

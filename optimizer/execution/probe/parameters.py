@@ -106,6 +106,12 @@ class Parameters:
             found.setdefault(sha256(tensor), []).append(name)
         return found
 
+    def layers(self) -> list[str]:
+        """The classes of the modules in those root modules."""
+        return sorted(
+            {type(module).__name__ for root, _ in self._roots for module in root.modules()}
+        )
+
     def finish(self) -> dict[str, Any]:
         """What the record says of optimizers and parameters."""
         described = {

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data.distributed import DistributedSampler
 
 from .checkpoints import describe
 from .clock import Clock
@@ -59,6 +60,10 @@ class Session:
         self.schedulers = Schedulers(self._rounds)
         self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._passes: list[dict[str, Any]] = []
+        self._read_from: dict[str, Any] | None = None
+        self._step_samples: list[int] = []
+        self._samples = 0
+        self._collectives: list[int] = []
         self._checkpoints: list[dict[str, Any]] = []
         self._compute_dtypes: set[str] = set()
         self._unobserved: list[str] = []
@@ -117,16 +122,21 @@ class Session:
     def _count_step(self, number: int) -> None:
         self._stepped += 1
         if self.observing:
+            self._step_samples.append(self._samples)
+            self._samples = 0
+            if self._read_from is not None:
+                self._read_from["steps"] += 1
             seed_everything(derive(self._seed, "step", self._stepped))
         if self._rounds.fresh:
             self._clock.edge(last=self._rounds.finished == self._limit - 1)
-        if self._rounds.stepped(number) and number != NO_OPTIMIZER:
+        complete = self._rounds.stepped(number)
+        self._counted[:] = self._rounds.begun.to_bytes(8, "little")
+        if complete and number != NO_OPTIMIZER:
             self._rounds.close()
             self._round_ended()
 
     def _round_ended(self) -> None:
         finished = self._rounds.finished
-        self._counted[:] = finished.to_bytes(8, "little")
         if self.observing and (finished & (finished - 1) == 0 or self._rounds.over):
             self._try(self._parameters.snapshot, finished)
         if self._rounds.over:
@@ -163,8 +173,17 @@ class Session:
             self._loaders[loader] = 1 + max((one["loader"] for one in self._passes), default=-1)
         number = self._loaders[loader]
         epoch = sum(1 for one in self._passes if one["loader"] == number)
-        noted = {"loader": number, "epoch": epoch, "batches": 0, "samples": 0, "finished": False}
-        noted |= {"rounds": self._rounds.begun, "order": ReadOrder()}
+        noted: dict[str, Any] = {
+            "loader": number,
+            "epoch": epoch,
+            "batches": 0,
+            "samples": 0,
+            "finished": False,
+        }
+        noted |= {"rounds": self._rounds.begun, "order": ReadOrder(), "steps": 0}
+        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or loader.sampler
+        shares = isinstance(sampler, DistributedSampler)
+        noted["sampler_epoch"] = sampler.epoch if shares else None
         self._passes.append(noted)
         return noted
 
@@ -178,8 +197,16 @@ class Session:
 
     def got_batch(self, noted: dict[str, Any], batch: Any) -> None:
         """The loader gave a batch."""
+        samples = count_samples(batch)
         noted["batches"] += 1
-        noted["samples"] += count_samples(batch)
+        noted["samples"] += samples
+        if noted is not self._read_from:  # what was read for something else
+            self._read_from, self._samples = noted, 0
+        self._samples += samples
+
+    def communicates(self) -> None:
+        """The script calls a collective of ``torch.distributed``."""
+        self._collectives.append(self._rounds.begun)
 
     def computes_in(self, dtype: torch.dtype) -> None:
         """Products are computed in ``dtype`` from here."""
@@ -235,6 +262,9 @@ class Session:
                 one | {"order": one["order"].first(one["batches"])} for one in self._passes
             ],
             "checkpoints": self._checkpoints,
+            "step_samples": self._step_samples,
+            "collectives": sorted(set(self._collectives)),
+            "layers": self._parameters.layers(),
             "compute_dtypes": sorted(self._compute_dtypes | ({"tfloat32"} if _tf32() else set())),
             "unobserved": list(dict.fromkeys(self._unobserved)),
         }

@@ -21,6 +21,7 @@ UNFIT = "unfit"
 def main() -> None:
     """Run what ``sys.argv[1]`` describes; exits with the script's status."""
     spec: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    _become_rank(spec)
     started = time.perf_counter() - (time.time() - spec["started_at"])
     protection = protect()
     unfit = _unfit()
@@ -30,6 +31,19 @@ def main() -> None:
     from . import run
 
     run.run(spec, protection, started, write=lambda record: _write(spec, record))
+
+
+def _become_rank(spec: dict[str, Any]) -> None:
+    """Under torchrun: write the record to a folder of this rank's, and the output of all but rank 0 to a file there."""
+    rank = os.environ.get("RANK")
+    if not spec["processes"] or rank is None:
+        return
+    folder = Path(spec["output"]) / f"rank{rank}"
+    folder.mkdir(exist_ok=True)
+    spec["output"] = str(folder)
+    if rank != "0":
+        with (folder / "stdout").open("wb") as file:
+            os.dup2(file.fileno(), 1)
 
 
 def _unfit() -> str | None:
