@@ -12,6 +12,7 @@ the one that is applied last goes. The runs of the original are made once.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -40,6 +41,10 @@ Tell: TypeAlias = Callable[[str, Progress], None]
 
 CULPRITS = 4
 """A search may take as many verifications as that many transforms cost that are wrong each by itself."""
+
+
+PROCESSES = 2
+"""The fewest that can disagree."""
 
 
 class Ending(str, Enum):
@@ -301,8 +306,16 @@ def applied(rewritten: Rewritten, transforms: Sequence[str]) -> Names:
 def changed_version(
     entry: Path, files: Iterable[RewrittenFile], arguments: tuple[str, ...]
 ) -> ScriptVersion:
-    """The script ``entry`` with the changed ``files`` in the place of those on disk."""
-    return ScriptVersion(entry, {file.path: file.text for file in files}, arguments)
+    """The script ``entry`` with the changed ``files`` in the place of those on disk, started as it now has to be.
+
+    Launched with a process per GPU, however many there are, it is run as :data:`PROCESSES`.
+    """
+    files = tuple(files)
+    texts = {file.path: file.text for file in files}
+    launches = [change.launch for file in files for change in file.changes if change.launch]
+    given = re.search(r"--nproc-per-node[ =](\d+)", launches[0]) if launches else None
+    processes = int(given[1]) if given else PROCESSES if launches else None
+    return ScriptVersion(entry, texts, arguments, processes)
 
 
 def _outcome(reports: Sequence[VerificationReport]) -> Outcome | None:

@@ -153,9 +153,7 @@ def verify_changes(
 
     changed = [file for file in files if file.changed]
     after = changed_version(entry, changed, arguments)
-    distributed = any(change.launch for file in changed for change in file.changes)
-    processes = settings.nproc_per_node or (settings.gpus if distributed else None)
-    after = replace(after, processes=processes)
+    after = replace(after, processes=settings.nproc_per_node or after.processes)
     before = ScriptVersion(entry, args=arguments)
     return _compared(before, after, claimed_tier(changed), settings)
 
