@@ -232,6 +232,8 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
     _line(
         console, f"rewritten  {report.rewritten.entry} {' '.join(report.rewritten.args)}".rstrip()
     )
+    if report.rewritten.processes:
+        _line(console, f"           under torchrun, {report.rewritten.processes} processes")
     if versions is not None:
         on_cpu = versions.device == "cpu"
         device = "CPU (no GPU was used; a GPU's speeds are others)" if on_cpu else versions.device

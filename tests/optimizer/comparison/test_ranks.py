@@ -1,0 +1,113 @@
+"""Ranks put together and compared, without running any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.comparison.ranks import compare_ranks
+from torchopt_cli.optimizer.execution.observations import (
+    LoaderPass,
+    Loss,
+    Observations,
+    ReadMark,
+    Snapshot,
+    Status,
+)
+from torchopt_cli.optimizer.execution.ranks import merged
+
+
+def _reading(samples: int, order: str, sampler_epoch: int | None = 0) -> LoaderPass:
+    marks = (ReadMark(samples, order, f"{samples:016x}", samples, False),)
+    return LoaderPass(0, 0, 1, samples, True, 0, marks, steps=8, sampler_epoch=sampler_epoch)
+
+
+@pytest.fixture
+def one(run) -> Observations:
+    return replace(run(), loader_passes=(_reading(8, "whole"),), step_samples=(8,) * 8)
+
+
+@pytest.fixture
+def ranks(one) -> tuple[Observations, Observations]:
+    """Two that each have half of the samples, and of which only the first tells."""
+
+    def share(order: str, samples: int, shift: float) -> Observations:
+        steps = tuple(
+            replace(s, losses=(Loss(s.losses[0].value + shift, "float32"),)) for s in one.steps
+        )
+        passes = (_reading(samples, order),)
+        counts = (samples,) * 8
+        return replace(one, steps=steps, loader_passes=passes, step_samples=counts)
+
+    # A mean weighted by 6 and 2 samples: the shifts cancel.
+    second = replace(share("b", 2, -0.3), checkpoints=(), stdout="", eval_calls=(), eval_file=None)
+    return share("a", 6, 0.1), second
+
+
+def test_shares_are_put_together(one, ranks):
+    whole = merged(ranks, one)
+    assert whole.losses == pytest.approx(one.losses)
+    assert whole.step_samples == (8,) * 8
+    (reading,) = whole.loader_passes
+    assert (reading.samples, reading.order[0].contents) == (8, f"{8:016x}")
+    assert (whole.eval_calls, whole.checkpoints, whole.stdout) == (
+        one.eval_calls,
+        one.checkpoints,
+        one.stdout,
+    )
+    assert whole.eval_outputs().keys() == one.eval_outputs().keys()
+    assert compare_ranks(one, whole) == []
+    assert compare_ranks(one, one) == []
+
+
+def test_what_ranks_do_wrong_is_named(one, ranks):
+    first, second = ranks
+    other = Snapshot(0, {name: "other" for name in one.snapshots[0].hashes}, None)
+    wrong = {
+        Kind.RANKS: replace(second, snapshots=(other,)),
+        Kind.SAMPLES: replace(second, step_samples=(8,) * 8),
+        Kind.CHECKPOINT_FILES: replace(second, checkpoints=one.checkpoints),
+        Kind.STDOUT: replace(second, stdout="step 1 loss 0.5\n"),
+    }
+    for kind, rank in wrong.items():
+        findings = compare_ranks(one, merged((first, rank), one))
+        assert [finding.kind for finding in findings] == [kind]
+        assert findings[0].fails
+
+
+def test_a_sampler_that_is_never_told_of_epochs_is_named(one, ranks):
+    def again(rank: Observations, epoch: int) -> Observations:
+        (before,) = rank.loader_passes
+        after = replace(before, epoch=1, rounds=4, sampler_epoch=epoch)
+        return replace(rank, loader_passes=(before, after))
+
+    told = compare_ranks(one, merged([again(rank, 1) for rank in ranks], one))
+    assert told == []
+    (finding,) = compare_ranks(one, merged([again(rank, 0) for rank in ranks], one))
+    assert (finding.kind, finding.step) == (Kind.SAMPLE_ORDER, 5)
+    assert "set_epoch" in finding.message
+
+
+def test_shares_of_an_evaluation_need_to_be_reduced(one, ranks):
+    first, second = ranks
+    (call,) = one.eval_calls
+    theirs = replace(call, outputs=tuple(replace(o, checksum=1) for o in call.outputs))
+    second = replace(second, eval_calls=(theirs,), eval_file=one.eval_file)
+    whole = merged((first, second), one)
+    assert whole.eval_samples == 2 * one.eval_samples
+    assert whole.eval_outputs()["0.0"].shape[0] == 2 * one.eval_outputs()["0.0"].shape[0]
+    (finding,) = compare_ranks(one, whole)
+    assert finding.kind is Kind.EVALUATION
+    gathered = replace(first, collectives=(call.rounds,))
+    assert compare_ranks(one, merged((gathered, second), one)) == []
+
+
+def test_the_rank_that_failed_first_is_named(one, ranks):
+    died = replace(ranks[1], status=Status.KILLED, exit_code=1)
+    ended = replace(ranks[0], status=Status.FAILED, exit_code=1, traceback="Lost: the other rank")
+    summary = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 7)\n"
+    whole = merged((ended, died), replace(one, stderr=summary, exit_code=1))
+    assert (whole.status, whole.failed_rank) == (Status.KILLED, 1)
+    assert whole.ending.startswith("rank 1: the process is ended by SIGKILL")
