@@ -218,9 +218,10 @@ class _Judge:
         )
         with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
             seen = run(version, settings, Path(place) / "run")
-        if seen.status in (Status.FAILED, Status.KILLED):
+        if seen.status in (Status.FAILED, Status.KILLED, Status.OVER_LIMIT):
             original = version is self._job.before
-            raise _Failed(original, seen.traceback or "\n".join(seen.stderr.splitlines()[-20:]))
+            told = "\n".join([*seen.stderr.splitlines()[-20:], seen.ending])
+            raise _Failed(original, seen.traceback or told)
         return TimedRun(seen.timing, seen.memory.device, seen.memory.host)
 
     def _by_speed(self, report: VerificationReport, measurement: Measurement) -> Judgement:

@@ -208,7 +208,16 @@ def test_the_rewrite_failing_only_when_timed_is_not_equivalent(
     [
         (observed((), optimizer_seen=True), "no step of it"),
         (observed((), optimizer_seen=False), "no optimizer"),
-        (observed((2.0,), status=Status.TIMED_OUT), "only 1 of 3 steps"),
+        (
+            observed(
+                (2.0,), status=Status.TIMED_OUT, exceeded=Exceeded(Bound.TIME, "9 s are over")
+            ),
+            "ended after 1 of 3 steps, over the time limit: 9 s are over",
+        ),
+        (
+            observed((2.0,), status=Status.OVER_LIMIT, exceeded=Exceeded(Bound.MEMORY, "too much")),
+            "ended after 1 of 3 steps, over the memory limit: too much",
+        ),
     ],
 )
 def test_nothing_to_compare_is_an_error_of_use(
