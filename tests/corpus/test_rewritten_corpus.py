@@ -40,7 +40,7 @@ def rewritten(script: str, tier: Tier, names: frozenset[str] = frozenset()) -> R
 def verified(script: str, result: RewriteResult, tier: Tier, folder: Path) -> VerificationReport:
     text = (CORPUS / script / "manifest.toml").read_text(encoding="utf-8")
     arguments = tuple(tomllib.loads(text)["cpu"]["args"])
-    changed = {file.path: file.text for file in result.files if file.changed}
+    changed = {f.path: f.text for f in result.files if f.changed and not f.created}
     return verify(
         ScriptVersion(result.entry, args=arguments),
         ScriptVersion(result.entry, changed, arguments),
