@@ -28,11 +28,10 @@ from ..optimizer.analysis.facts import DeviceKind, Fact, seen_at
 from ..optimizer.analysis.forward_code import networks_run
 from ..optimizer.analysis.network_device import network_device
 from ..optimizer.analysis.network_layers import network_layers
-from ..optimizer.analysis.precision import find_frameworks
 from ..optimizer.analysis.reach import reached_nodes
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.setup_place import setup_place
+from ..optimizer.analysis.setup_place import settings_refused, setup_place
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.options import Options, Tier
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -124,14 +123,9 @@ def _has_convolutions(script: TrainingScript, step: StepCode) -> bool:
 
 
 def _refusal(script: TrainingScript, options: Options, steps: list[StepCode]) -> Fact | str | None:
-    if not script.targets_cuda(options):
-        return "the script does not use a GPU"
-    frameworks = find_frameworks(script.resolver)
-    if frameworks:
-        return f"{frameworks[0].framework} runs the step in its own way"
-    determinism = [s for s in script.backend_settings if s.topic is Topic.DETERMINISM]
-    if determinism:
-        return determinism[0]
+    refused = settings_refused(script, options)
+    if refused is not None:
+        return refused
     for step in steps:
         nodes = list(reached_nodes(script.resolver, step.body, step.module, into_forward=True))
         networks = networks_run(script.resolver, nodes)

@@ -27,12 +27,12 @@ from ..optimizer.analysis.forward_code import networks_run
 from ..optimizer.analysis.network_device import network_device
 from ..optimizer.analysis.network_layers import NetworkLayers, network_layers
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.precision import find_frameworks, under_autocast
+from ..optimizer.analysis.precision import under_autocast
 from ..optimizer.analysis.reach import reached_nodes
 from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.sensitive_code import needs_float32_products
-from ..optimizer.analysis.setup_place import setup_place
+from ..optimizer.analysis.setup_place import settings_refused, setup_place
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.options import Options, Tier
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -121,13 +121,7 @@ def _said(reason: Fact | str | None, step: StepCode) -> str:
 
 def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
     """What about the script as a whole keeps its matrix products as they are."""
-    if not script.targets_cuda(options):
-        return "the script does not use a GPU"
-    frameworks = find_frameworks(script.resolver)
-    if frameworks:
-        return f"{frameworks[0].framework} runs the step in its own way"
-    determinism = [s for s in script.backend_settings if s.topic is Topic.DETERMINISM]
-    return determinism[0] if determinism else needs_float32_products(script.resolver)
+    return settings_refused(script, options) or needs_float32_products(script.resolver)
 
 
 def _step_refusal(script: TrainingScript, step: StepCode) -> str | None:

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..optimizer.analysis.facts import DataLoader
-from ..optimizer.analysis.image_transforms import ImageShape, image_shape, number
+from ..optimizer.analysis.image_transforms import ImageShape, image_shape
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.values import External, Made
+from ..optimizer.analysis.values import External, Made, whole_number
 from ..optimizer.options import Options
 from .base import Advice, Advisor, Example
 
@@ -83,13 +83,13 @@ def _workers(script: TrainingScript, loader: DataLoader) -> tuple[int, str] | No
     argument = loader.arguments.get("num_workers")
     if argument is None:
         return None
-    count = number(script.resolver, argument.value, argument.module)
+    count = whole_number(script.values(argument.value, argument.module))
     if count is not None:
         return (count, f"{count} worker{'s' * (count != 1)}") if count > 0 else None
     values = list(script.values(argument.value, argument.module))
     match values:
         case [Made(call, module, External("builtins.min"))]:
-            bounds = [number(script.resolver, bound, module) for bound in call.args]
+            bounds = [whole_number(script.values(bound, module)) for bound in call.args]
             most = min((bound for bound in bounds if bound is not None), default=0)
             return (most, f"up to {most} workers") if most > 0 else None
         case _:
@@ -102,7 +102,7 @@ def _argument(
     argument = loader.arguments.get(name)
     if argument is None:
         return default if loader.opaque is None else None
-    return number(script.resolver, argument.value, argument.module)
+    return whole_number(script.values(argument.value, argument.module))
 
 
 def _shape(script: TrainingScript, loader: DataLoader) -> ImageShape | None:

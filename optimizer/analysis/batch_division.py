@@ -16,7 +16,7 @@ from .obstacles import Obstacle
 from .reach import reached_nodes
 from .resolver import Resolver
 from .syntax import Module
-from .values import Literal, Option, Value
+from .values import Literal, Value, whole_number
 
 _FACTORIES = frozenset(
     f"torch.{name}" for name in ("zeros", "ones", "randn", "rand", "empty", "full", "eye")
@@ -102,13 +102,9 @@ def _is_true(resolver: Resolver, argument: Argument) -> bool:
 
 
 def known_number(values: Iterable[Value]) -> int | None:
-    match list(values):
-        case [Literal(value=int() as number)] | [
-            Option(default=ast.Constant(value=int() as number))
-        ]:
-            return None if isinstance(number, bool) or number < 1 else number
-        case _:
-            return None
+    """The size that ``values`` are, None where it is not known."""
+    number = whole_number(values)
+    return number if number is not None and number >= 1 else None
 
 
 def counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from ..rewriting.edits import FileEdit, ReplaceExpression
 from .free_names import free_name
@@ -12,6 +11,7 @@ from .obstacles import Obstacle
 from .reach import lexical_nodes
 from .resolver import Resolver
 from .syntax import Module
+from .trees import is_name
 
 _NAMES = ("step", "batch_index", "micro_batch", "step_index")
 
@@ -53,17 +53,13 @@ def batch_index(resolver: Resolver, loop: ast.For, module: Module) -> BatchIndex
             return _no_name(loop, module)
     if not is_unread:
         uses = [*lexical_nodes(loop.body), *ast.walk(batch)]
-        if any(_is_name(use, name) and not isinstance(use.ctx, ast.Load) for use in uses):
+        if any(is_name(use, name) and not isinstance(use.ctx, ast.Load) for use in uses):
             return Obstacle(module, loop.target, f"`{name}` is changed in the loop")
         return BatchIndex(name, start, ())
-    if new is None or any(_is_name(use, name) for use in lexical_nodes(loop.body)):
+    if new is None or any(is_name(use, name) for use in lexical_nodes(loop.body)):
         return _no_name(loop, module)
     edit = ReplaceExpression(module.span(target), new)
     return BatchIndex(new, start, (FileEdit(module.path, edit),))
-
-
-def _is_name(node: ast.AST, name: str) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and node.id == name
 
 
 def _no_name(loop: ast.For, module: Module) -> Obstacle:

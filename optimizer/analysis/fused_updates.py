@@ -18,6 +18,7 @@ from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
 from .trained import trained_networks
+from .trees import is_none
 from .values import Class, External, Function, Literal, Made
 
 FUSED_SINCE = {"Adam": (2, 2), "AdamW": (2, 2), "SGD": (2, 3)}
@@ -211,7 +212,7 @@ def _gradients(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
             why = None
             match node:
                 case ast.Assign(targets=targets, value=value):
-                    if any(map(_is_gradient, targets)) and not _is_none(value):
+                    if any(map(_is_gradient, targets)) and not is_none(value):
                         why = (
                             "the script sets gradients itself, which may be laid out in another way"
                         )
@@ -234,10 +235,6 @@ def _is_gradient(target: ast.expr) -> bool:
     if isinstance(target, ast.Attribute) and target.attr == "data":
         target = target.value
     return isinstance(target, ast.Attribute) and target.attr == "grad"
-
-
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _scaled(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:

@@ -14,6 +14,7 @@ from .resolver import Resolver
 from .scopes import Assigned
 from .signatures import call_argument
 from .syntax import Module
+from .trees import is_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class _Finder:
         found: list[HostMove] = []
         for target, value in _pairs(statement):
             test: ast.expr | None = None
-            if isinstance(value, ast.IfExp) and _is_name(value.orelse, target.id):
+            if isinstance(value, ast.IfExp) and is_name(value.orelse, target.id):
                 value, test = value.body, value.test
             move = self._move(statement, target, value, test, module)
             if move is None:
@@ -74,7 +75,7 @@ class _Finder:
         if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
             return None
         moved = value.func.value
-        if value.func.attr not in {"to", "cuda"} or not _is_name(moved, target.id):
+        if value.func.attr not in {"to", "cuda"} or not is_name(moved, target.id):
             return None
         made = self._made(moved, module)
         if made is None:
@@ -165,10 +166,6 @@ def _pairs(statement: ast.Assign) -> list[tuple[ast.Name, ast.expr]]:
         return []
     pairs = [(t, v) for t, v in zip(targets, values, strict=True) if isinstance(t, ast.Name)]
     return pairs if len(pairs) == len(targets) else []
-
-
-def _is_name(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
 
 
 def _branch(statement: ast.stmt, module: Module) -> tuple[ast.stmt, list[ast.expr]]:

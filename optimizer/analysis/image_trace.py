@@ -18,6 +18,7 @@ from .resolver import Resolver
 from .scopes import Path
 from .signatures import call_argument
 from .syntax import Module
+from .trees import is_none
 from .values import Class, Display, External, Literal, Made
 
 _INDEX_ONLY = frozenset(
@@ -246,10 +247,10 @@ class ImageTrace:
             code = loader.module.code(loader.opaque)
             refuse(loader, f"`{code}` may name a `collate_fn`")
         collate = loader.arguments.get("collate_fn")
-        if collate is not None and not _is_none(collate.value):
+        if collate is not None and not is_none(collate.value):
             refuse(loader, "its batches are made by a `collate_fn` of their own")
         size = loader.arguments.get("batch_size")
-        if size is not None and _is_none(size.value):
+        if size is not None and is_none(size.value):
             refuse(loader, "its loader makes no batches")
         self.loaders.append(loader)
         self.places.add(call)
@@ -299,7 +300,3 @@ class ImageTrace:
                 self._follow_iterable(call, module, (1, *element) if counted else element, item)
                 return
         refuse(use, f"its loader is also used in `{around(use)}`")
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None

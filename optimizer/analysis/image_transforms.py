@@ -12,7 +12,7 @@ from .facts import Fact
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
-from .values import Display, External, Literal, Made, Option
+from .values import Display, External, Made, whole_number
 
 _PACKAGES = frozenset({"torchvision.transforms", "torchvision.transforms.v2"})
 _SAME_SIZE = frozenset(
@@ -95,17 +95,6 @@ def image_shape(resolver: Resolver, dataset: Dataset) -> ImageShape | None:
     return ImageShape(channels, *size, dtype) if channels and size else None
 
 
-def number(resolver: Resolver, expression: ast.expr, module: Module) -> int | None:
-    """The whole number ``expression`` is, an option being its default; None when there is not exactly one."""
-    values = list(resolver.values(expression, module))
-    value = values[0] if len(values) == 1 else None
-    if isinstance(value, Option) and isinstance(value.default, ast.Constant):
-        said: object = value.default.value
-    else:
-        said = value.value if isinstance(value, Literal) else None
-    return said if isinstance(said, int) and not isinstance(said, bool) else None
-
-
 def _sequence(
     resolver: Resolver, expression: ast.expr, module: Module
 ) -> tuple[ImageTransform, ...]:
@@ -159,7 +148,7 @@ def _size(
 def _two_numbers(
     resolver: Resolver, size: ast.expr, transform: ImageTransform
 ) -> tuple[int, int] | None:
-    sides = [number(resolver, *e) for e in _written(resolver, size, transform.module)]
+    sides = [whole_number(resolver.values(*e)) for e in _written(resolver, size, transform.module)]
     match sides:
         case [int() as height, int() as width]:
             return height, width
@@ -167,7 +156,7 @@ def _two_numbers(
             return None
         case _:
             pass
-    side = number(resolver, size, transform.module)
+    side = whole_number(resolver.values(size, transform.module))
     # Resize(256) makes the shorter side 256; the other depends on the image.
     return (side, side) if side and transform.name != "Resize" else None
 
@@ -202,5 +191,5 @@ def _channels(
                 return len(numbers)
         if transform.name == "Grayscale":
             count = call_argument(call, "num_output_channels", 0)
-            return 1 if count is None else number(resolver, count, transform.module)
+            return 1 if count is None else whole_number(resolver.values(count, transform.module))
     return known

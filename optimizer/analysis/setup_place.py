@@ -6,9 +6,12 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..options import Options
 from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore
-from .facts import DeviceKind
+from .backend_settings import Topic
+from .facts import DeviceKind, Fact
 from .loops import backward_calls
+from .precision import find_frameworks
 from .reach import reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript
@@ -27,6 +30,16 @@ _SEEDS = frozenset(
     }
 )
 _TORCH_SEEDS = frozenset(name for name in _SEEDS if name.startswith("torch."))
+
+
+def settings_refused(script: TrainingScript, options: Options) -> Fact | str | None:
+    """Why the settings by which the GPU multiplies and convolves are not to be changed for the whole run."""
+    if not script.targets_cuda(options):
+        return "the script does not use a GPU"
+    frameworks = find_frameworks(script.resolver)
+    if frameworks:
+        return f"{frameworks[0].framework} runs the step in its own way"
+    return next((s for s in script.backend_settings if s.topic is Topic.DETERMINISM), None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,13 @@
-"""Walking syntax trees: what :func:`ast.walk` does, without the nodes that say nothing and at half the cost."""
+"""Walking syntax trees: what :func:`ast.walk` does, without the nodes that say nothing and at half the cost.
+
+And what is asked of single nodes everywhere.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 _CHILDREN = "_torchopt_children"
 
@@ -35,3 +38,13 @@ def walk(node: ast.AST) -> Sequence[ast.AST]:
     for current in pending:
         pending += child_nodes(current)
     return pending
+
+
+def is_none(node: ast.AST) -> TypeGuard[ast.Constant]:
+    """Whether ``node`` is the literal ``None``."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def is_name(node: ast.AST, name: str) -> TypeGuard[ast.Name]:
+    """Whether ``node`` is the variable ``name``."""
+    return isinstance(node, ast.Name) and node.id == name

@@ -132,6 +132,17 @@ Value: TypeAlias = (
 )
 
 
+def whole_number(values: Iterable[Value]) -> int | None:
+    """The whole number that ``values`` are, an option being its default; None when there is not exactly one."""
+    match list(values):
+        case [Literal(value=int() as number)] | [
+            Option(default=ast.Constant(value=int() as number))
+        ]:
+            return None if isinstance(number, bool) else number
+        case _:
+            return None
+
+
 def union(sets: Iterable[frozenset[Value]]) -> frozenset[Value]:
     """Everything that is in any of ``sets``."""
     return frozenset(value for values in sets for value in values)
