@@ -154,6 +154,7 @@ class _Judge:
             seed=self._limits.seed,
             timeout_s=self._limits.timeout_s,
             measure_speed=False,
+            emulated_gpus=1 if self._job.emulated else 0,
             env=self._job.env,
         )
 

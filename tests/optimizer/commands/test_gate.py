@@ -217,3 +217,20 @@ def test_a_change_of_training_is_caught_and_the_base_that_fails_told(
         ExitCode.SCRIPT_FAILED
     )
     assert "RuntimeError: as asked for" in capsys.readouterr().out
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_script_for_a_gpu_is_gated_without_one(repository: Path, capsys: Capture) -> None:
+    text = TRAIN.replace("Linear(4, 1)", "Linear(4, 1).cuda()").replace(
+        "model(x)", "model(x.cuda())"
+    )
+    (repository / "train.py").write_text(text)
+    git(repository, "commit", "-qam", "for a GPU")
+    (repository / "train.py").write_text(text.replace("x.cuda()", "x.to('cuda')"))
+    command = ["gate", "--base", "HEAD", "--device", "cuda", "--python", sys.executable]
+    assert main(command) == ExitCode.OK
+    assert "speed was not gated: there is no GPU, CUDA was emulated" in capsys.readouterr().out
+    (repository / "train.py").write_text(text.replace("model(x.cuda())", "model(x)"))
+    assert main(command) == ExitCode.NOT_EQUIVALENT
+    assert "same device" in capsys.readouterr().out

@@ -111,6 +111,7 @@ def test_equivalent_and_fast_enough(world: World) -> None:
     assert judgement.phases == ()
     assert world.settings is not None
     assert (world.settings.tier, world.settings.measure_speed) == (Tier.NUMERIC, False)
+    assert world.settings.emulated_gpus == 0
     first, *timed = [original for original, _ in world.timed]
     assert first  # the pace of the original decides how long the others are
     assert timed == [True, False, False, True, True, False, False, True]
@@ -173,6 +174,8 @@ def test_under_emulation_no_speed_is_gated(world: World) -> None:
     assert judgement.gated is Gated.PASSED
     assert judgement.speed_note == "speed was not gated: there is no GPU, CUDA was emulated"
     assert world.timed == []
+    assert world.settings is not None
+    assert world.settings.emulated_gpus == 1
 
 
 def test_a_rewrite_that_fails_only_when_timed(world: World) -> None:
