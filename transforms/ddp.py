@@ -21,9 +21,10 @@ dataset that does not divide is filled up with a few samples twice, and a loss t
 
 Left alone, with the reason: several optimizers or backward passes (GANs), losses that compare the samples of a batch
 (contrastive ones) or are not known to be a mean over samples, samplers of the script's own, datasets that are only
-iterated, batch sizes or networks that other code counts on, learning rates or stops that follow what one process measures,
-splits drawn without a seed, GPUs chosen by number, networks of which only a part is wrapped, frameworks that distribute by
-themselves, scripts that run in several processes already.
+iterated, batch sizes or networks that other code counts on, learning rates or stops that follow what one process
+measures, splits drawn without a seed, layers that are frozen or thawed on the way, gradient penalties, GPUs chosen by
+number, networks of which only a part is wrapped, frameworks that distribute by themselves, scripts that run in
+several processes already.
 
 Source: https://docs.pytorch.org/docs/stable/notes/ddp.html and https://docs.pytorch.org/docs/stable/elastic/run.html
 """

@@ -17,6 +17,7 @@ from .precision import find_frameworks
 from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript
+from .setup_place import training_blocks
 from .steps import StepCode
 from .syntax import Module
 
@@ -75,6 +76,17 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     if mixing is not None:
         why = "the loss may compare the samples of a batch, of which every process would have only a part"
         return Obstacle(mixing.module, mixing.node, why)
+    for each in reached:
+        if isinstance(each.node, ast.Call) and "torch.autograd.grad" in resolver.names(
+            each.node.func, each.module
+        ):
+            why = (
+                "gradients are asked for by `torch.autograd.grad`, which no other process hears of"
+            )
+            return Obstacle(each.module, each.node, why)
+    thawed = _thaws(script)
+    if thawed is not None:
+        return thawed
     loss = _unscaled(resolver, backward.loss, module)
     found = not_a_mean(resolver, loss, module, AnyTargets())
     if found is not None and returns_mean(resolver, loss, module):
@@ -83,6 +95,21 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     if found is not None:
         return found
     return next(_decisions(script, step), None)
+
+
+def _thaws(script: TrainingScript) -> Fact | None:
+    """Where parameters begin or cease to be trained once the network is wrapped, which settles which of them are."""
+    for block in list(training_blocks(script))[-1:]:
+        for reached in reached_nodes(script.resolver, [block.trains], block.module):
+            node = reached.node
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in {"requires_grad", "requires_grad_"}
+                and (isinstance(node.ctx, ast.Store) or node.attr.endswith("_"))
+            ):
+                why = "what is trained changes in the course of the training"
+                return Obstacle(reached.module, node, why)
+    return None
 
 
 def _unscaled(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:

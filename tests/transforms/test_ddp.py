@@ -325,6 +325,16 @@ def test_a_single_gpu_is_enough_unless_more_are_asked_for(check_noop: Callable[.
             "arguments of its own",
         ),
         (MODEL, MODEL + "model.cuda(1)\n", "every process would use the GPU `1`"),
+        (
+            "        loss.backward()",
+            "        torch.autograd.grad(loss, x)\n        loss.backward()",
+            "which no other process hears of",
+        ),
+        (
+            "    for x, y in loader:",
+            "    model[0].requires_grad_(epoch > 0)\n    for x, y in loader:",
+            "what is trained changes",
+        ),
         (MODEL, MODEL + "torch.cuda.set_device(0)\n", "chooses its GPU itself"),
         (MODEL, MODEL + "RANK = 3\n", "`RANK` is a name of the script's own"),
         (MODEL, MODEL + "ddp_model = 3\n", "`ddp_model` is a name of the script's own"),
