@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-nightly transform-table lint types build docs benchmark probe-overhead check clean
+.PHONY: help demo test test-all test-nightly transform-table mutants lint types build docs benchmark probe-overhead check clean
 
 help: ## the commands of this file
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ test-nightly: $(READY) ## every test, thousands of generated scripts, the corpus
 
 transform-table: $(READY) ## the transforms' tests, and a table of their cases and the corpus scripts they fire on
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/transforms -m "not gpu" -n $(WORKERS) -q --transform-table
+
+mutants: $(READY) ## who checks the checker: caught / mutants, false alarms / controls, three seeds (an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.verification.score --seeds 0 1 2 --jobs $(WORKERS)
 
 lint: $(READY) ## ruff, and the formatting
 	$(BIN)/ruff check .

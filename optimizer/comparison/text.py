@@ -130,9 +130,15 @@ def _same_number(a: str, b: str) -> bool:
 
 
 def _last_digit(number: str) -> float:
-    """One unit in the last printed place: 0.01 for ``2.31``, 1e-5 for ``1.2e-4``, 1 for an integer."""
+    """One unit in the last printed place: 0.01 for ``2.31``, 1e-5 for ``1.2e-4``, nothing for an integer.
+
+    Integers are counts and indices, which rounding does not touch; where it does (a count of correct predictions, a
+    loss without decimals), the perturbed runs, further off than the rewrite, show it.
+    """
     mantissa, _, exponent = number.lower().partition("e")
     decimals = len(mantissa.partition(".")[2])
+    if not decimals and not exponent:
+        return 0.0
     return 10.0 ** (int(exponent or 0) - decimals) if math.isfinite(float(number)) else 0.0
 
 

@@ -1,0 +1,205 @@
+"""The checker is checked: wrong rewrites of the corpus are caught, correct ones raise no alarm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.findings import Finding, Kind
+from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
+from torchopt_cli.optimizer.execution.runner import ScriptVersion
+from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.verification import Seen, VerificationReport, VerifySettings
+
+from . import cases as patches
+from .cases import CORPUS, HERE, BadCase, Case, cases, read
+from .score import Laboratory, complaint, laboratory, score_script
+from .warm import warm_interpreter
+
+NIGHTLY = bool(os.environ.get("TORCHOPT_NIGHTLY"))
+SCRIPTS = sorted(path.parent.name for path in CORPUS.glob("*/train.py"))
+DAILY = {
+    "mlp_many_steps": (
+        "mutants/mlp_many_steps/label-smoothing",
+        "mutants/mlp_many_steps/readings-in-bf16",
+        "mutants/mlp_many_steps/test-in-train-mode",
+        "controls/mlp_many_steps/sums-on-device",
+        "controls/mlp_many_steps/functional-linear",
+    ),
+    "gpt_lm": (
+        "mutants/gpt_lm/clip-before-unscale",
+        "mutants/gpt_lm/bf16-hides-gelu",
+        "mutants/gpt_lm/compiled-keys",
+        "controls/gpt_lm/sdpa",
+        "controls/gpt_lm/vectorized-batches",
+    ),
+}
+"""What is verified every time: both tiers, hidden under autocast and not, found by numbers and by structure."""
+
+REQUIRED = frozenset(
+    """
+    accumulation autograd checkpoints compile data device evaluation gradients kernels loss modes normalization
+    optimizer output precision schedule
+    """.split()
+)
+"""Classes that neither the mutants nor the controls may lose. Mutants of distributed training (a sampler without
+set_epoch, every rank saving, weights that are not broadcast, batches that are not divided) have a place of their own
+once runs under torchrun are observed."""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Laboratory]:
+    with laboratory() as made:
+        yield made
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("script", DAILY)
+def test_a_few_of_both(lab: Laboratory, script: str) -> None:
+    wanted = [read(HERE / f"{name}.patch") for name in DAILY[script]]
+    results = score_script(lab, script, wanted, [0])
+    assert [result.complaint for result in results] == [None] * len(wanted)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.skipif(not NIGHTLY, reason="hours; run by make test-nightly and make mutants")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_mutant_and_control_on_three_seeds(lab: Laboratory, script: str) -> None:
+    wanted = [case for case in cases("*") if case.script == script]
+    results = score_script(lab, script, wanted, [0, 1, 2])
+    assert [f"{r.case}: {r.complaint}" for r in results if not r.right] == []
+
+
+def test_there_are_enough_of_every_class() -> None:
+    found = cases("*")
+    wrong, right = ([case for case in found if case.wrong is side] for side in (True, False))
+    assert len([case for case in wrong if case.unseen is None]) >= 40
+    assert len(right) >= 40
+    assert {case.group for case in found} >= REQUIRED
+    assert len([case for case in wrong if case.unseen is not None]) < 3
+    for script, group in groupby(found, lambda case: case.script):
+        assert sum(case.wrong for case in group) >= 3, script
+
+
+@pytest.mark.parametrize("case", [c for c in cases("*") if c.select is None], ids=lambda c: c.name)
+def test_every_patch_fits(case: Case) -> None:
+    for path, text in case.changed().items():
+        compile(text, path.name, "exec")
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "mutants" / "vae" / "made-up.patch"
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+DIFF = """
+--- a/train.py
++++ b/train.py
+@@ -1,1 +1,1 @@
+-this line was never there
++nor this one
+"""
+
+
+def test_a_stale_patch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "HERE", tmp_path)
+    path = write(tmp_path, "Class: loss\nWhy: no reason\nFindings: loss\n" + DIFF)
+    with pytest.raises(BadCase, match=r"made-up\.patch: does not fit corpus/vae any more"):
+        read(path).changed()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Class: loss\nWhy: says no finding\n",
+        "Class: loss\nFindings: loss\n",
+        "Class: loss\nWhy: a typo\nFindings: los\n",
+        "Class: loss\nWhy: a typo\nFindings: loss\nBasis: x\n",
+        "Class: loss\nWhy: a typo\nFindings: loss\nTier: nummeric\n",
+    ],
+)
+def test_a_wrong_header_is_refused(
+    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patches, "HERE", tmp_path)
+    with pytest.raises(BadCase):
+        read(write(tmp_path, header + DIFF))
+
+
+def report(outcome: Outcome, *findings: Finding) -> VerificationReport:
+    version = ScriptVersion(Path("train.py"))
+    reason = findings[0].message if findings else "fine"
+    verdict = Verdict(outcome, Tier.NUMERIC, None, reason, findings)
+    settings = VerifySettings(Path("python"), Path())
+    return VerificationReport(version, version, settings, None, Seen(1, 0, 0, 0), 3, verdict)
+
+
+def made(wrong: bool, **facts: object) -> Case:
+    kind = "mutants" if wrong else "controls"
+    fields: dict[str, object] = {"findings": frozenset({Kind.LOSS}), "step": 2, **facts}
+    return Case(
+        HERE / kind / "vae" / "a.patch", "vae", wrong, "loss", "why", Tier.NUMERIC, **fields
+    )  # type: ignore[arg-type]
+
+
+def test_what_counts_as_caught() -> None:
+    mutant = made(wrong=True)
+    seen = Finding(Kind.LOSS, "loss 2, not 1", step=2)
+    assert complaint(mutant, report(Outcome.NOT_EQUIVALENT, seen)) is None
+    assert "missed" in str(complaint(mutant, report(Outcome.EQUIVALENT)))
+    assert "missed" in str(complaint(mutant, report(Outcome.INCONCLUSIVE)))
+    late = Finding(Kind.LOSS, "loss 2, not 1", step=3)
+    assert "later than step 2" in str(complaint(mutant, report(Outcome.NOT_EQUIVALENT, late)))
+    other = Finding(Kind.STDOUT, "another line", step=1)
+    assert "another reason" in str(complaint(mutant, report(Outcome.NOT_EQUIVALENT, other)))
+
+
+def test_what_counts_as_a_false_alarm() -> None:
+    control = made(wrong=False)
+    assert complaint(control, report(Outcome.EQUIVALENT)) is None
+    for outcome in (Outcome.INCONCLUSIVE, Outcome.NOT_EQUIVALENT):
+        assert "false alarm" in str(complaint(control, report(outcome, Finding(Kind.LOSS, "x"))))
+
+
+def test_what_cannot_be_seen_is_told_when_it_is_seen() -> None:
+    mutant = made(wrong=True, unseen="a race")
+    seen = Finding(Kind.LOSS, "loss 2, not 1", step=1)
+    assert "seen after all" in str(complaint(mutant, report(Outcome.NOT_EQUIVALENT, seen)))
+
+
+def test_a_warm_interpreter_runs_programs_as_python_does(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys, beside, torch\n"
+        "print(__name__, sys.argv[1:], os.getcwd(), os.environ['GIVEN'], beside.VALUE)\n"
+        "print('on stderr', file=sys.stderr)\n"
+        "sys.exit(int(sys.argv[1]))\n"
+    )
+    (tmp_path / "beside.py").write_text("VALUE = 7\n")
+    with warm_interpreter() as python:
+        ran = [
+            subprocess.run(
+                [str(interpreter), str(program), "3", "x"],
+                cwd=tmp_path,
+                env={**os.environ, "GIVEN": "given"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            for interpreter in (sys.executable, python)
+        ]
+    assert ran[0].returncode == 3
+    assert (ran[1].returncode, ran[1].stdout, ran[1].stderr) == (
+        ran[0].returncode,
+        ran[0].stdout,
+        ran[0].stderr,
+    )
