@@ -66,7 +66,7 @@ def _missing(original: Observations, other: Observations) -> list[Finding]:
             *(
                 (f"parameters after round {s.round}", s.hashes, _hashes(other, s.round))
                 for s in original.snapshots
-                if s.round <= other.rounds
+                if s.round <= other.rounds and not _ends_earlier(original, other, s.round)
             ),
         )
         if ours and not theirs
@@ -75,6 +75,11 @@ def _missing(original: Observations, other: Observations) -> list[Finding]:
         Finding(Kind.MISSING_OBSERVATION, f"the rewritten run shows no {what}; the original's does")
         for what in lacking
     ]
+
+
+def _ends_earlier(original: Observations, other: Observations, after_round: int) -> bool:
+    """Whether this snapshot was taken because the original's run ends there, and the other's goes on."""
+    return after_round == original.rounds < other.rounds
 
 
 def _hashes(run: Observations, after_round: int) -> object:

@@ -7,6 +7,7 @@ are shared. Linux alone has what this takes; elsewhere programs are started the 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -24,6 +25,7 @@ from typing import Any, NoReturn
 
 PRELOADED = (
     "torch",
+    "torch.utils.serialization.config",
     "torch._dynamo",
     "torch._inductor.config",
     "torchvision.transforms",
@@ -66,7 +68,10 @@ def warm_interpreter(threads: int = 1) -> Generator[Path, None, None]:
             "CUDA_VISIBLE_DEVICES": ""
         }  # a fork cannot use what its parent has of a device
         server = subprocess.Popen(
-            [sys.executable, __file__, str(address)], env=environment, stdout=subprocess.PIPE
+            [sys.executable, __file__, str(address)],
+            env=environment,
+            stdin=subprocess.PIPE,  # closed when this process ends, however it does
+            stdout=subprocess.PIPE,
         )
         try:
             assert server.stdout is not None
@@ -75,7 +80,7 @@ def warm_interpreter(threads: int = 1) -> Generator[Path, None, None]:
             yield client
         finally:
             server.kill()
-            server.wait()
+            server.communicate()
 
 
 def serve(address: str) -> None:
@@ -83,12 +88,17 @@ def serve(address: str) -> None:
     del sys.path[0]  # the folder of this file
     for name in PRELOADED:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is here already is nothing a run has to look through
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
     print("ready", flush=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            os._exit(0)
         connection, _ = listener.accept()
         if os.fork() == 0:
             break
@@ -141,6 +151,7 @@ def _become(request: list[Any], streams: list[int]) -> None:
     os.environ.update(environment)
     # What the modules imported above have read from the environment.
     sys.modules["torch._dynamo.config"].disable = os.environ.get("TORCHDYNAMO_DISABLE") == "1"  # type: ignore[attr-defined]
+    tempfile.tempdir = None
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     added = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:0] = [os.path.dirname(os.path.abspath(arguments[0])), *added]

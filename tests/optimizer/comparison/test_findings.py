@@ -17,3 +17,10 @@ def test_causes_lead_and_what_is_seen_at_the_end_comes_last() -> None:
     rate = Finding(Kind.LEARNING_RATE, "rate", step=4)
     settings = Finding(Kind.OPTIMIZER_SETTINGS, "settings")
     assert by_importance([printed, loss, rate, settings]) == (settings, rate, loss, printed)
+
+
+def test_an_evaluation_before_a_step_leads_what_the_step_shows() -> None:
+    loss = Finding(Kind.LOSS, "loss", step=5)
+    evaluated = Finding(Kind.EVALUATION_OUTPUT, "evaluated after step 4", step=5)
+    update = Finding(Kind.UPDATE, "update", step=4)
+    assert by_importance([loss, evaluated, update]) == (update, evaluated, loss)

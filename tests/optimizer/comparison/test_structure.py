@@ -42,3 +42,16 @@ def test_what_the_original_does_not_agree_with_itself_in_is_told(run: Run) -> No
     assert any(f.fails for f in compare_structure(original, other))
     (told,) = compare_structure(original, other, [run(mistakes=["rate"])])
     assert (told.kind, told.fails) == (Kind.LEARNING_RATE, False)
+
+
+def test_a_run_that_goes_on_for_longer_lacks_nothing(run: Run) -> None:
+    """The original's last snapshot is of its end, which the other run has elsewhere: steps differ, and nothing else."""
+    original, other = run(steps=3), run(steps=5)
+    at_end = original.snapshot(3)
+    assert at_end is not None
+    other = replace(other, snapshots=tuple(s for s in other.snapshots if s.round != 3))
+    kinds = {f.kind for f in compare_structure(original, other) if f.fails}
+    assert Kind.OPTIMIZER_STEPS in kinds
+    assert Kind.MISSING_OBSERVATION not in kinds
+    same_length = replace(original, snapshots=tuple(s for s in original.snapshots if s.round != 3))
+    assert Kind.MISSING_OBSERVATION in {f.kind for f in compare_structure(original, same_length)}
