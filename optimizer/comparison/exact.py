@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import islice, zip_longest
 
 from ..execution.observations import Observations
 from .findings import Finding, Kind, step_number
@@ -115,11 +115,25 @@ def _buffers(original: Observations, other: Observations) -> Iterator[Finding]:
             )
 
 
+def _first_other_call(original: Observations, other: Observations) -> int | None:
+    """The step before which one run first calls a model in eval mode where the other does not."""
+    calls = zip_longest(original.eval_calls, other.eval_calls)
+    for ours, theirs in calls:
+        places = [(call.rounds, call.module) for call in (ours, theirs) if call is not None]
+        if len(places) == 1 or places[0] != places[1]:
+            return min(places)[0] + 1
+    return None
+
+
 def _evaluation_outputs(original: Observations, other: Observations) -> Iterator[Finding]:
     if len(original.eval_calls) != len(other.eval_calls):
         before, after = len(original.eval_calls), len(other.eval_calls)
         yield Finding(
-            Kind.EVALUATION_OUTPUT, "another number of calls", original=before, rewritten=after
+            Kind.EVALUATION_OUTPUT,
+            "another number of calls",
+            step=_first_other_call(original, other),
+            original=before,
+            rewritten=after,
         )
     for number, (ours, theirs) in enumerate(
         zip(original.eval_calls, other.eval_calls, strict=False), start=1

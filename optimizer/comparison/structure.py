@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..execution.observations import Observations
 from .checkpoints import compare_checkpoints
 from .coverage import compare_coverage
-from .findings import Finding, Kind, Severity
+from .findings import Finding, Kind, Severity, step_number
 from .optimization import compare_optimization
 from .process import compare_process
 from .ranks import compare_ranks
@@ -71,10 +71,22 @@ def _missing(original: Observations, other: Observations) -> list[Finding]:
         )
         if ours and not theirs
     ]
-    return [
+    if "gradients" in lacking and _starts_without_gradients(other):
+        lacking.remove("gradients")
+        message = "no gradient reaches the optimizer's parameters by its first step"
+        frozen = [Finding(Kind.FROZEN_PARAMETER, message, step=step_number(other.steps[0]))]
+    else:
+        frozen = []
+    return frozen + [
         Finding(Kind.MISSING_OBSERVATION, f"the rewritten run shows no {what}; the original's does")
         for what in lacking
     ]
+
+
+def _starts_without_gradients(run: Observations) -> bool:
+    """Whether the first step was seen, and none of its parameters had a gradient: nothing is missing but that."""
+    first = run.steps[0].parameters.values() if run.steps else ()
+    return bool(first) and all(update.grad_norm is None for update in first)
 
 
 def _ends_earlier(original: Observations, other: Observations, after_round: int) -> bool:

@@ -100,3 +100,10 @@ def test_outputs_checkpoints_and_snapshots_count(run: Run, change: str) -> None:
         "snapshot": Kind.PARAMETER,
     }
     assert [f.kind for f in compare_bits(original, others[change])] == [expected[change]]
+
+
+def test_a_call_more_is_told_where_it_is_made(run: Run) -> None:
+    original = run(steps=2)
+    call = original.eval_calls[0]
+    (found,) = compare_bits(original, replace(original, eval_calls=(call, call)))
+    assert found.step == call.rounds + 1

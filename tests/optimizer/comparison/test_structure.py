@@ -55,3 +55,16 @@ def test_a_run_that_goes_on_for_longer_lacks_nothing(run: Run) -> None:
     assert Kind.MISSING_OBSERVATION not in kinds
     same_length = replace(original, snapshots=tuple(s for s in original.snapshots if s.round != 3))
     assert Kind.MISSING_OBSERVATION in {f.kind for f in compare_structure(original, same_length)}
+
+
+def test_a_first_step_without_gradients_is_told_as_such(run: Run) -> None:
+    original = run(steps=2)
+    steps = tuple(
+        replace(
+            step, parameters={n: replace(u, grad_norm=None) for n, u in step.parameters.items()}
+        )
+        for step in original.steps
+    )
+    found = compare_structure(original, replace(original, steps=steps, gradients_file=None))
+    assert (found[0].kind, found[0].step) == (Kind.FROZEN_PARAMETER, 1)
+    assert Kind.MISSING_OBSERVATION not in {f.kind for f in found}
