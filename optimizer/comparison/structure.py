@@ -72,12 +72,10 @@ def _missing(original: Observations, other: Observations) -> list[Finding]:
         if ours and not theirs
     ]
     if "gradients" in lacking and _starts_without_gradients(other):
-        lacking.remove("gradients")
+        # What else is missing then follows from that.
         message = "no gradient reaches the optimizer's parameters by its first step"
-        frozen = [Finding(Kind.FROZEN_PARAMETER, message, step=step_number(other.steps[0]))]
-    else:
-        frozen = []
-    return frozen + [
+        return [Finding(Kind.FROZEN_PARAMETER, message, step=step_number(other.steps[0]))]
+    return [
         Finding(Kind.MISSING_OBSERVATION, f"the rewritten run shows no {what}; the original's does")
         for what in lacking
     ]
