@@ -43,6 +43,8 @@ def initial_parameter(original: Observations, other: Observations, name: str) ->
     """The finding that ``name`` is not initialised as in the original; says so when it is the dtype or shape."""
     ours, theirs = original.parameters.get(name), other.parameters.get(name)
     what = "the initial value differs"
+    if ours and other.parameters and not theirs:
+        what = "is not among the parameters that the optimizers have"
     if ours and theirs and (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
         what = f"is {theirs.dtype} {list(theirs.shape)}, not {ours.dtype} {list(ours.shape)}"
     return Finding(Kind.INITIAL_PARAMETERS, what, step=0, tensor=name)

@@ -18,12 +18,12 @@ from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.verification import Seen, VerificationReport, VerifySettings
 
 from . import cases as patches
-from .cases import CORPUS, HERE, BadCase, Case, cases, read
+from .cases import HERE, BadCase, Case, cases, read
 from .score import Laboratory, complaint, laboratory, score_script
 from .warm import warm_interpreter
 
 NIGHTLY = bool(os.environ.get("TORCHOPT_NIGHTLY"))
-SCRIPTS = sorted(path.parent.name for path in CORPUS.glob("*/train.py"))
+SCRIPTS = sorted({case.script for case in cases("*")})
 DAILY = {
     "mlp_many_steps": (
         "mutants/mlp_many_steps/label-smoothing",

@@ -107,3 +107,18 @@ def test_a_call_more_is_told_where_it_is_made(run: Run) -> None:
     call = original.eval_calls[0]
     (found,) = compare_bits(original, replace(original, eval_calls=(call, call)))
     assert found.step == call.rounds + 1
+
+
+def test_a_parameter_that_no_optimizer_has_is_told_as_that(run: Run) -> None:
+    original = run(steps=2)
+    first = original.snapshots[0]
+    others = {n: h for n, h in first.hashes.items() if n != "Net.fc1.bias"}
+    parameters = {n: info for n, info in original.parameters.items() if n != "Net.fc1.bias"}
+    other = replace(
+        original,
+        snapshots=(replace(first, hashes=others), *original.snapshots[1:]),
+        parameters=parameters,
+    )
+    found = compare_bits(original, other)[0]
+    assert (found.kind, found.tensor) == (Kind.INITIAL_PARAMETERS, "Net.fc1.bias")
+    assert "not among the parameters" in found.message
