@@ -190,10 +190,8 @@ class _Plan:
             why = f"the network runs in {len(forwards) or 'no'} places of the step, not in one"
             self._refuse(forwards[1] if len(forwards) > 1 else step.backwards[0], why)
         models = script.models_of(forwards[0].node.func, forwards[0].module)
-        unused = any(
-            layer_left_out(resolver, model) or conditional_layer(resolver, model)
-            for model in models
-        )
+        unused = conditional_layer(resolver) is not None
+        unused = unused or any(layer_left_out(resolver, model) for model in models)
         wrapping = Wrapping(self._names, self._sync_batchnorm, unused)
         uses = [data_parallel_use(resolver, call) for call in data_parallel_calls(resolver)]
         for use in uses:

@@ -7,6 +7,7 @@ import ast
 from .classes import first_party_bases
 from .facts import Fact, Model
 from .models import is_module_value
+from .networks import Networks
 from .obstacles import Obstacle
 from .resolver import Resolver
 from .syntax import Module
@@ -58,22 +59,20 @@ def _left_out(resolver: Resolver, cls: Class, module: Module) -> Fact | None:
     return None
 
 
-def conditional_layer(resolver: Resolver, model: Model) -> Fact | None:
-    """Where the forward pass of ``model`` draws lots, so that layers may be left out of it."""
-    if model.cls is None:
-        return None
-    module = model.cls.module
-    for method in model.cls.node.body:
-        if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
-            continue
-        for node in ast.walk(method):
-            if isinstance(node, ast.If) and any(
-                isinstance(part, ast.Call)
-                and any(
-                    n.startswith(("random.", "numpy.random.", "torch.rand"))
-                    for n in resolver.names(part.func, module)
-                )
-                for part in ast.walk(node.test)
-            ):
-                return Obstacle(module, node, "the forward pass depends on chance")
+_CHANCE = ("random.", "numpy.random.", "torch.rand", "torch.bernoulli", "torch.distributions.")
+_BY_VALUE = frozenset({"torch.equal", "torch.allclose"})
+
+
+def conditional_layer(resolver: Resolver) -> Fact | None:
+    """Where a network's forward pass draws lots or looks at values, so that layers may be left out of it."""
+    for forward in Networks(resolver).forwards:
+        for node in ast.walk(forward.node):
+            if not isinstance(node, ast.If | ast.IfExp):
+                continue
+            for call in ast.walk(node.test):
+                if isinstance(call, ast.Call) and any(
+                    name.startswith(_CHANCE) or name in _BY_VALUE
+                    for name in resolver.names(call.func, forward.module)
+                ):
+                    return Obstacle(forward.module, node, "the forward pass depends on chance")
     return None

@@ -522,6 +522,18 @@ def test_a_layer_without_gradients_is_looked_for(rewrite: Callable[..., RewriteR
     )
 
 
+def test_layers_that_chance_leaves_out_are_looked_for(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    lots = SCRIPT.replace(
+        "        return self.second(torch.relu(self.first(x)))",
+        "        if torch.rand(1) < 0.5:\n            return self.second(x[:, :5])\n"
+        "        return self.second(torch.relu(self.first(x)))",
+    )
+    text = code(rewrite(lots, ["ddp"], **GPUS))
+    assert "DistributedDataParallel(model, find_unused_parameters=True)" in text
+
+
 def test_what_needs_the_network_itself_gets_it(rewrite: Callable[..., RewriteResult]) -> None:
     saving = SCRIPT.replace(
         "    return total / len(loader)",
