@@ -160,7 +160,14 @@ def test_multiprocessing_context(check_transformed: Check) -> None:
 
 def test_comes_before_the_workers_that_need_it(check_with: Check) -> None:
     data = DATA.replace(", num_workers=2", "{}")
-    after = data.format(", num_workers=min(8, os.cpu_count() or 1)")
+    cores = dedent("""\
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
+    """)
+    after = data.format(", num_workers=min(8, cores)").replace("loader =", f"{cores}loader =")
     check_with(
         ["main-guard", "dataloader-workers"],
         IMPORTS + data.format("") + TRAIN,
