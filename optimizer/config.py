@@ -39,6 +39,7 @@ class Settings:
     dry_run: bool | None = None
     check: bool | None = None
     output: Path | None = None
+    split_patches: Path | None = None
     select: tuple[str, ...] | None = None
     ignore: tuple[str, ...] | None = None
     tier: Tier | None = None
@@ -218,6 +219,8 @@ def _relative_to(folder: Path, settings: Settings) -> Settings:
     """Paths in a configuration file are meant from that file, not from the working directory."""
     if settings.output is not None:
         settings = replace(settings, output=folder / settings.output)
+    if settings.split_patches is not None:
+        settings = replace(settings, split_patches=folder / settings.split_patches)
     if settings.trace is not None:
         settings = replace(settings, trace=folder / settings.trace)
     if settings.profile is not None:
@@ -341,6 +344,7 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "dry_run": _flag,
     "check": _flag,
     "output": lambda value: Path(_text(value)),
+    "split_patches": lambda value: Path(_text(value)),
     "select": _names,
     "ignore": _names,
     "tier": _one_of({tier.label: tier for tier in Tier}),

@@ -108,17 +108,24 @@ def to_diff(file: RewrittenFile, paint: Paint) -> bytes:
     label = display_path(file.path).replace(os.sep, "/").lstrip("/")
     text = unified_diff(label, file.provenance, file.original.bom)
     if file.created:
-        text = _as_new_file(label, text, file.original.executable)
+        text = as_git_diff(label, text, file.original.executable)
     lines = (paint(line, _diff_colour(line)) for line in text.split("\n"))
     return "\n".join(lines).encode(file.original.encoding)
 
 
-def _as_new_file(label: str, diff: str, executable: bool) -> str:
-    """``diff`` with the header that ``git apply`` makes a file by, with its mode; ``patch`` skips the first two lines."""
+def as_git_diff(label: str, diff: str, executable: bool | None) -> str:
+    """``diff`` with the header that makes its path ``label`` one from the root of a repository; ``patch`` skips it.
+
+    ``executable`` is None for a file that is there, else what ``git apply`` is to make the new file.
+    """
+    from .rewriting.attribution import quoted_path
+
+    head = f"diff --git {quoted_path('a/' + label)} {quoted_path('b/' + label)}\n"
+    if executable is None:
+        return head + diff
     _, _, rest = diff.partition("\n")
     mode = "100755" if executable else "100644"
-    head = f"diff --git a/{label} b/{label}\nnew file mode {mode}\n--- /dev/null\n"
-    return head + rest
+    return f"{head}new file mode {mode}\n--- /dev/null\n{rest}"
 
 
 def _diff_colour(line: str) -> str:

@@ -61,6 +61,14 @@ def rewrite(
         str | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the one changed file here."),
     ] = None,
+    split_patches: Annotated[
+        str | None,
+        typer.Option(
+            "--split-patches",
+            metavar="DIR",
+            help="Leave the scripts alone; write a patch per transform here, for `git apply`.",
+        ),
+    ] = None,
     select: Select = None,
     ignore: Ignore = None,
     tier: TierName = None,
@@ -90,6 +98,7 @@ def rewrite(
     What follows -- is passed to the script when --verify runs it.
     """
     said = dict(dry_run=dry_run, check=check, output=output, select=select, ignore=ignore)
+    said |= dict(split_patches=split_patches)
     said |= dict(tier=tier, target=target, gpus=gpus, torch=torch, amp=amp, format=format)
     said |= dict(accumulate=accumulate, workers=workers, profile=profile)
     said |= dict(sync_batchnorm=sync_batchnorm)
@@ -102,10 +111,12 @@ def rewrite(
 def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str, ...]) -> int:
     from ...transforms.registry import all_transforms
     from ..pipeline import rewrite_all
+    from .attribute import changing
     from .catalogue import report_broken_transforms
 
     folder = paths[0] if paths[0].is_dir() else paths[0].parent
     settings = flags.over(load_settings(folder))
+    _refuse_two_places(settings)
     options_in = _options_in_folder(flags, script_arguments)
     transforms = all_transforms()
     report_broken_transforms()
@@ -128,7 +139,6 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     verdict = ExitCode.OK
     if settings.verify:
         from ..verified_rewrite import exit_code
-        from .attribute import changing
         from .verified import verify_and_roll_back, what_is_left
 
         verified = verify_and_roll_back(
@@ -137,12 +147,31 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
         rewritten = what_is_left(rewritten, verified)
         verdict = max(map(exit_code, verified), default=ExitCode.OK)
     written = not (settings.dry_run or settings.check or (verdict and not rewritten.changed))
+    if settings.split_patches is not None and written:
+        from .split_patches import write_patches
+
+        written = False
+        refuse_loss(rewritten)
+        groups = [part.rewritten for part in verified] if verified is not None else [rewritten]
+        write_patches(
+            rewritten, groups, rewrite_without, changing(transforms), settings.split_patches
+        )
     if written:
         write_files(rewritten, settings.output)
     _report(rewritten, errors, settings, written, verified)
     if errors:
         return ExitCode.USAGE
     return verdict or (ExitCode.FINDINGS if settings.check and rewritten.changed else ExitCode.OK)
+
+
+def _refuse_two_places(settings: Settings) -> None:
+    if settings.split_patches is None:
+        return
+    if settings.output is not None:
+        raise TorchoptError("--split-patches leaves the script alone: it does not go with --output")
+    for flag, given in (("--dry-run", settings.dry_run), ("--check", settings.check)):
+        if given:
+            print_note(f"no patches are written: {flag} writes nothing")
 
 
 def _options_in_folder(
@@ -176,17 +205,11 @@ def _note_what_cannot_run(transforms: Sequence[Transform], options: Options) -> 
             print_note(f"{transform.name} is {tier}: it only runs with --tier {tier}")
 
 
-def write_files(rewritten: Rewritten, output: Path | None) -> None:
-    """Write what changed, all files or none; the one file to ``output`` if that is given.
-
-    Raises TorchoptError when anything but the edits would change, or ``output`` cannot hold it.
-    """
+def refuse_loss(rewritten: Rewritten) -> None:
+    """Raise TorchoptError when anything but the edits would change."""
     from ..rewriting.losslessness import LossError, check_lossless
-    from ..source import write_all
 
-    changed = rewritten.changed
-    made = [file for file in changed if file.created]
-    for file in changed:
+    for file in rewritten.changed:
         if file.created:
             continue
         try:
@@ -194,6 +217,18 @@ def write_files(rewritten: Rewritten, output: Path | None) -> None:
         except LossError as error:
             message = f"internal error: {error}; nothing was written"
             raise TorchoptError(message, file.path, error.line) from error
+
+
+def write_files(rewritten: Rewritten, output: Path | None) -> None:
+    """Write what changed, all files or none; the one file to ``output`` if that is given.
+
+    Raises TorchoptError when anything but the edits would change, or ``output`` cannot hold it.
+    """
+    from ..source import write_all
+
+    refuse_loss(rewritten)
+    changed = rewritten.changed
+    made = [file for file in changed if file.created]
     if output is None:
         write_all(file.original.with_text(file.text) for file in changed)
         return

@@ -242,11 +242,17 @@ def _range(start: int, end: int) -> str:
 
 
 def _label(path: str) -> str:
-    """A file name as ``git`` writes it: quoted where it needs to be, ended by a tab where it has a space."""
+    """A file name as ``git`` writes it behind ``---`` and ``+++``: ended by a tab where it has a space."""
+    quoted = quoted_path(path)
+    return quoted + "\t" if " " in path and quoted == path else quoted
+
+
+def quoted_path(path: str) -> str:
+    """A file name as ``git`` writes it: quoted where it needs to be."""
     if any(character in '"\\' or ord(character) < 32 or ord(character) > 126 for character in path):
         escaped = "".join(_escaped(byte) for byte in path.encode())
         return f'"{escaped}"'
-    return path + "\t" if " " in path else path
+    return path
 
 
 def _escaped(byte: int) -> str:
