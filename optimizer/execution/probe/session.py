@@ -48,6 +48,7 @@ class Session:
         self.stopped = False
         self._seed, self._limit, self._cwd = spec["seed"], spec["steps"], os.getcwd()
         self._give_up, self._ends = give_up, 0
+        self._waiting: threading.Timer | None = None
         self._rounds, self._clock = Rounds(spec["steps"]), clock
         self._counted = _counter(self.folder / ROUNDS)
         self._parameters = Parameters(self.folder, spec["snapshot_bytes"])
@@ -149,9 +150,9 @@ class Session:
             return
         self._ends += 1
         if self._ends == 1:
-            waiting = threading.Timer(_PATIENCE_SECONDS, self._give_up)
-            waiting.daemon = True
-            waiting.start()
+            self._waiting = threading.Timer(_PATIENCE_SECONDS, self._give_up)
+            self._waiting.daemon = True
+            self._waiting.start()
         if self._ends > _PATIENCE:
             self._give_up()
         raise StopRun
@@ -238,6 +239,8 @@ class Session:
 
     def finish(self) -> dict[str, Any]:
         """What the record says of the run, which is over."""
+        if self._waiting is not None:
+            self._waiting.cancel()
         self._rounds.close()
         record: dict[str, Any] = {
             "timing": self._clock.finish(),

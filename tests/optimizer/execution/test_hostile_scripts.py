@@ -475,6 +475,7 @@ def test_an_original_that_dies_has_failed(verify, text, ending):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_script_that_swallows_its_end_and_goes_silent_is_ended(project, observe, monkeypatch):
     text = TRAIN.replace("range(4)", "range(3)").replace(
         "    optimizer.step()", "    step_and_hang()"
