@@ -45,6 +45,8 @@ def summary(tuned: Tuned) -> list[str]:
     resumed = f", {tuned.resumed} measurements taken over" if tuned.resumed else ""
     if tuned.winner is None:
         why = "nothing that was tried is faster"
+        if any(trial.outcome is Outcome.NO_TIME for trial in tuned.trials):
+            why += ", and not everything was: give it more time with --budget"
         if tuned.verified is not None:
             why = "what was fastest was not shown to be equivalent and faster than the original"
         return [f"The script is best left as it is: {why} ({took}{resumed})."]

@@ -1,9 +1,9 @@
 """The search: add what pays, drop what does not, stop early where the first measurements say enough.
 
-It begins with the script as it is. Transforms are added in the order of what a profile says they could save at most; one
+The plain rewrite is measured first. Then the search begins with the script as it is: transforms are added in the order of what a profile says they could save at most; one
 that is not shown to be faster goes again. Then the numbers that transforms write are tried, and what was left out is
-tried once more all together, since some changes only pay beside others. A plain rewrite takes part as well, so that the
-result is never slower than that.
+tried once more all together, since some changes only pay beside others. In the end the best takes part against the plain
+rewrite; where there is no time for that, the one that gained more over the original wins.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Trial:
             parts.append(f"{self.candidate.workers} workers")
         if self.candidate.amp not in (None, self.best.amp):
             parts.append(self.candidate.amp.value if self.candidate.amp else "")
-        return " ".join(parts)
+        return " ".join(parts) or "the numbers of a plain rewrite"
 
 
 class Failed(Exception):
@@ -84,6 +84,7 @@ class Search:
         cores: int,
     ) -> Configuration:
         """The best configuration found; ``plain`` is a plain rewrite. See the module for the order."""
+        first = self._measure(plain)
         for group in groups(plain.transforms, bound):
             self._try(Configuration(self.best.transforms | group))
         for candidate in alternatives(self.best, workers, cores):
@@ -91,16 +92,31 @@ class Search:
         left = plain.transforms - self.best.transforms
         if len(left) > 1:
             self._try(Configuration(self.best.transforms | left, self.best.workers, self.best.amp))
-        if plain not in [self.best, *(trial.candidate for trial in self.trials)]:
-            self._try(plain)
+        if self.best != plain and self._try(plain) is Outcome.NO_TIME:
+            gained = (
+                first.speedup.factor if first.outcome is Outcome.ADOPTED and first.speedup else 1.0
+            )
+            self.best = plain if gained > self._gained else self.best
         return self.best
 
-    def _try(self, candidate: Configuration) -> None:
+    @property
+    def _gained(self) -> float:
+        """What was adopted, over the original."""
+        return math.prod(
+            t.speedup.factor for t in self.trials[1:] if t.speedup and t.outcome is Outcome.ADOPTED
+        )
+
+    def _try(self, candidate: Configuration) -> Outcome:
+        trial = self._measure(candidate)
+        if trial.outcome is Outcome.ADOPTED:
+            self.best = candidate
+        return trial.outcome
+
+    def _measure(self, candidate: Configuration) -> Trial:
         trial = self._trial(candidate)
         self.trials.append(trial)
         self._tell(trial)
-        if trial.outcome is Outcome.ADOPTED:
-            self.best = candidate
+        return trial
 
     def _trial(self, candidate: Configuration) -> Trial:
         ratios: list[float] = []
