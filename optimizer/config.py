@@ -300,16 +300,15 @@ def _between(smallest: int, largest: int) -> Callable[[object], int]:
     return parse
 
 
-def _seconds(value: object) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
-        return float(value)
-    raise ValueError(f"{value!r} is not a number of seconds above 0")
+def above_zero(what: str) -> Callable[[object], float]:
+    """Reads a number above 0; raises ValueError saying that a value is not ``what`` for any other."""
 
+    def parse(value: object) -> float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+            return float(value)
+        raise ValueError(f"{value!r} is not {what}")
 
-def _minutes(value: object) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
-        return float(value)
-    raise ValueError(f"{value!r} is not a number of minutes above 0")
+    return parse
 
 
 def _bytes(value: object) -> int:
@@ -362,7 +361,7 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "steps": _at_least(1),
     "seed": _at_least(0),
     "seeds": _between(1, MOST_SEEDS),
-    "timeout": _seconds,
+    "timeout": above_zero("a number of seconds above 0"),
     "memory_limit": _bytes,
     "disk_limit": _bytes,
     "nproc_per_node": _at_least(1),
@@ -371,7 +370,7 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "attribute": _flag,
     "trace": lambda value: Path(_text(value)),
     "nvtx": _flag,
-    "budget": _minutes,
+    "budget": above_zero("a number of minutes above 0"),
     "resume": _flag,
     "emulate_cuda": _flag,
 }

@@ -184,8 +184,8 @@ def rounds_to_time(settings: VerifySettings, step_seconds: float) -> int:
     return max(settings.steps, min(wanted, MOST_TIMED_ROUNDS))
 
 
-def timed_run_settings(settings: VerifySettings, rounds: int, cache: Path) -> RunSettings:
-    """How a run is timed over ``rounds``, with the kernels compiled in ``cache``."""
+def timed_run_settings(settings: VerifySettings, rounds: int, cache: Path | None) -> RunSettings:
+    """How a run is timed over ``rounds``, with the kernels compiled in ``cache`` (None: compiled anew)."""
     return RunSettings(
         python=settings.python,
         cwd=settings.cwd,
@@ -423,8 +423,7 @@ def _unless_blind(verdict: Verdict, original: Observations, rewritten: Observati
 
 
 def _failure(run: Observations) -> ScriptFailure:
-    details = run.traceback or "\n".join([*run.stderr.splitlines()[-20:], run.ending])
-    return ScriptFailure(run.status, run.exit_code, details)
+    return ScriptFailure(run.status, run.exit_code, run.failure_details)
 
 
 def _failed_when_timed(verdict: Verdict, failure: ScriptFailure) -> Verdict:

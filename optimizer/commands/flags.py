@@ -108,6 +108,15 @@ EmulateCuda: TypeAlias = Annotated[
         help="Run on a CUDA device emulated on the CPU, strict as a real one; no speed is told.",
     ),
 ]
+Steps: TypeAlias = Annotated[
+    str | None, typer.Option("--steps", metavar="N", help="Optimizer steps to compare.")
+]
+Seed: TypeAlias = Annotated[
+    str | None, typer.Option("--seed", metavar="N", help="Seed of the runs.")
+]
+Timeout: TypeAlias = Annotated[
+    str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
+]
 Paths: TypeAlias = Annotated[
     list[str], typer.Argument(metavar="PATH", help="Scripts, or folders to search for them.")
 ]

@@ -13,7 +13,7 @@ import typer
 from ..environment import find_python
 from ..errors import TorchoptError
 from ..terminal import display_path, progress_bar
-from .flags import Action, Python, TierName
+from .flags import Action, Python, Seed, Steps, TierName, Timeout
 
 
 def gate(
@@ -44,19 +44,13 @@ def gate(
         str | None,
         typer.Option("--device", metavar="auto|cuda|cpu", help="Where to gate."),
     ] = None,
-    steps: Annotated[
-        str | None, typer.Option("--steps", metavar="N", help="Optimizer steps to compare.")
-    ] = None,
+    steps: Steps = None,
     repeats: Annotated[
         str | None,
         typer.Option("--repeats", metavar="N", help="The most timed runs of each version."),
     ] = None,
-    seed: Annotated[
-        str | None, typer.Option("--seed", metavar="N", help="Seed of the runs.")
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
-    ] = None,
+    seed: Seed = None,
+    timeout: Timeout = None,
     tier: TierName = None,
     python: Python = None,
     junit: Annotated[

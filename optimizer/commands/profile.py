@@ -21,9 +21,11 @@ from .flags import (
     Gpus,
     Ignore,
     Python,
+    Seed,
     Select,
     TargetName,
     TierName,
+    Timeout,
     Torch,
 )
 
@@ -36,12 +38,8 @@ def profile(
         str | None,
         typer.Option("--steps", metavar="N", help="Optimizer steps to run (default: 50)."),
     ] = None,
-    seed: Annotated[
-        str | None, typer.Option("--seed", metavar="N", help="Seed of the runs.")
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
-    ] = None,
+    seed: Seed = None,
+    timeout: Timeout = None,
     trace: Annotated[
         str | None,
         typer.Option("--trace", metavar="FILE", help="Write the last steps as a Chrome trace."),

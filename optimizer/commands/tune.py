@@ -13,7 +13,20 @@ import typer
 from ..config import Format, Settings, load_settings
 from ..errors import ExitCode, TorchoptError
 from ..terminal import display_path, painter, print_error, print_note
-from .flags import Action, Amp, FormatName, Ignore, Python, Select, TargetName, TierName, Torch
+from .flags import (
+    Action,
+    Amp,
+    FormatName,
+    Ignore,
+    Python,
+    Seed,
+    Select,
+    Steps,
+    TargetName,
+    TierName,
+    Timeout,
+    Torch,
+)
 from .rewrite import write_files
 from .verify import WIDTH_OF_A_FILE, verify_settings
 
@@ -41,15 +54,9 @@ def tune(
         str | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the one changed file here."),
     ] = None,
-    steps: Annotated[
-        str | None, typer.Option("--steps", metavar="N", help="Optimizer steps to compare.")
-    ] = None,
-    seed: Annotated[
-        str | None, typer.Option("--seed", metavar="N", help="Seed of the runs.")
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
-    ] = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    timeout: Timeout = None,
     repeats: Annotated[
         str | None,
         typer.Option("--repeats", metavar="N", help="Timed runs of winner and original."),

@@ -28,9 +28,11 @@ from .flags import (
     Profile,
     Python,
     Select,
+    Steps,
     SyncBatchNorm,
     TargetName,
     TierName,
+    Timeout,
     Torch,
     Workers,
 )
@@ -54,9 +56,7 @@ def verify(
             help="The script to compare it with (default: what `torchopt rewrite` makes of it).",
         ),
     ] = None,
-    steps: Annotated[
-        str | None, typer.Option("--steps", metavar="N", help="Optimizer steps to compare.")
-    ] = None,
+    steps: Steps = None,
     seed: Annotated[
         str | None, typer.Option("--seed", metavar="N", help="Seed of the runs compared.")
     ] = None,
@@ -68,9 +68,7 @@ def verify(
             help="Compare the losses at the end over N seeds (default: 5 where training is changed, else 1).",
         ),
     ] = None,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
-    ] = None,
+    timeout: Timeout = None,
     memory_limit: Annotated[
         str | None,
         typer.Option(

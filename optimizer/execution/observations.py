@@ -346,6 +346,11 @@ class Observations:
     """The rank that failed first, where the run failed because of one."""
 
     @property
+    def failure_details(self) -> str:
+        """The traceback of a run that failed, else the end of its stderr and how it ended."""
+        return self.traceback or "\n".join([*self.stderr.splitlines()[-20:], self.ending])
+
+    @property
     def losses(self) -> tuple[float, ...]:
         """Every recorded loss of the run, in order."""
         return tuple(loss.value for step in self.steps for loss in step.losses)

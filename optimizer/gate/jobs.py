@@ -16,6 +16,7 @@ from ..errors import TorchoptError
 from ..execution.runner import ScriptVersion
 from ..script_versions import beside
 from ..source import SourceFile, parse
+from ..terminal import display_path
 from .base import Base, read_base
 from .judge import Job, Judgement, Limits, judge
 from .settings import Device, GatedScript, GateSettings
@@ -76,11 +77,11 @@ def _job(
         original = Path(os.path.abspath(one.original))
         parse(SourceFile.read(original))
         before, after = ScriptVersion(original, args=args), beside(original, script, args)
-        name = f"{_shown(script)} against {_shown(original)}"
+        name = f"{display_path(script)} against {display_path(original)}"
     else:
         assert base is not None
         before, after = base.version_of(script, args), ScriptVersion(script, args=args)
-        name = f"{_shown(script)} against {base.name}"
+        name = f"{display_path(script)} against {base.name}"
     emulated = _emulated(settings, gpus, after)
     return Job(
         name=name,
@@ -104,11 +105,6 @@ def _emulated(settings: GateSettings, gpus: Sequence[str], version: ScriptVersio
     project = version.entry.parent.rglob("*.py")
     texts = [path.read_bytes() for path in [version.entry, *project] if path.is_file()]
     return any(_MENTIONS_CUDA.search(text) for text in texts)
-
-
-def _shown(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def judge_all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping
@@ -14,15 +13,20 @@ from ..comparison.verdict import Outcome
 from ..errors import ExitCode, TorchoptError
 from ..execution.observations import Status
 from ..execution.profile_record import Phase
-from ..execution.runner import Mode, RunSettings, ScriptVersion, run
+from ..execution.runner import ScriptVersion, run
 from ..measurement import Measurement, Speedup, TimedRun, TooShort, compare_speeds
 from ..options import Tier
 from ..profiling.profile import ProfileSettings, ScriptFailed, StepProfile, profile
-from ..verification import VerificationReport, VerifySettings, verify
+from ..verification import (
+    VerificationReport,
+    VerifySettings,
+    rounds_to_time,
+    timed_run_settings,
+    verify,
+)
 from .precision import FIRST_PAIRS, log_ratios, pairs_needed
 
 TIMED_SECONDS = 10.0
-MOST_TIMED_ROUNDS = 200
 MOST_PAIRS = 24
 
 
@@ -153,6 +157,7 @@ class _Judge:
             steps=self._job.steps,
             seed=self._limits.seed,
             timeout_s=self._limits.timeout_s,
+            timing_seconds=TIMED_SECONDS,
             measure_speed=False,
             emulated_gpus=1 if self._job.emulated else 0,
             env=self._job.env,
@@ -202,27 +207,14 @@ class _Judge:
         self._progress("original, for its pace")
         seen = self._timed(self._job.before, self._job.steps, folder)
         pace = statistics.median(seen.timing.round_seconds or (TIMED_SECONDS,))
-        wanted = math.ceil(TIMED_SECONDS / pace) if pace else MOST_TIMED_ROUNDS
-        return max(self._job.steps, min(wanted, MOST_TIMED_ROUNDS))
+        return rounds_to_time(self._verify_settings(), pace)
 
     def _timed(self, version: ScriptVersion, rounds: int, folder: Path) -> TimedRun:
-        settings = RunSettings(
-            python=self._limits.python,
-            cwd=self._limits.cwd,
-            steps=rounds,
-            seed=self._limits.seed,
-            mode=Mode.TIME,
-            timeout_s=self._limits.timeout_s,
-            env=self._job.env,
-            block_steps=max(1, rounds // 20),
-            cache=folder / "compiled",
-        )
+        settings = timed_run_settings(self._verify_settings(), rounds, folder / "compiled")
         with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
             seen = run(version, settings, Path(place) / "run")
         if seen.status in (Status.FAILED, Status.KILLED, Status.OVER_LIMIT):
-            original = version is self._job.before
-            told = "\n".join([*seen.stderr.splitlines()[-20:], seen.ending])
-            raise _Failed(original, seen.traceback or told)
+            raise _Failed(version is self._job.before, seen.failure_details)
         return TimedRun(seen.timing, seen.memory.device, seen.memory.host)
 
     def _by_speed(self, report: VerificationReport, measurement: Measurement) -> Judgement:

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 
-from ..config import configuration_table, line_of, parsers, suggestion
+from ..config import above_zero, configuration_table, line_of, parsers, suggestion
 from ..errors import TorchoptError
 from ..options import Tier
 
@@ -149,10 +149,7 @@ def _parsed(key: str, value: object, place: str) -> Any:
         raise TorchoptError(f"{place}: {error}") from None
 
 
-def _factor(value: object) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
-        return float(value)
-    raise ValueError(f"{value!r} is not a factor above 0 such as 1.2")
+_factor = above_zero("a factor above 0 such as 1.2")
 
 
 def _device(value: object) -> Device:

@@ -139,7 +139,7 @@ class ScriptFailed(Exception):
     """The user's script failed by itself; ``details`` is its traceback."""
 
     def __init__(self, seen: Observations) -> None:
-        self.details = seen.traceback or "\n".join([*seen.stderr.splitlines()[-20:], seen.ending])
+        self.details = seen.failure_details
         super().__init__(self.details)
 
 

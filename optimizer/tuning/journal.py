@@ -53,10 +53,6 @@ class Journal:
         new.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         os.replace(new, self._path)
 
-    def remove(self) -> None:
-        """The search is over: nothing is left to resume."""
-        self._path.unlink(missing_ok=True)
-
 
 def _digest(value: Mapping[str, object]) -> str:
     text = json.dumps(value, sort_keys=True, default=str)

@@ -14,20 +14,19 @@ from typing import Any
 from ...transforms.base import Transform
 from ..errors import TorchoptError
 from ..execution.observations import Status
-from ..execution.runner import Mode, RunSettings, ScriptVersion, run
-from ..measurement import TimedRun, TooShort, read_run
+from ..execution.runner import ScriptVersion, run
+from ..measurement import TooShort, read_run
 from ..options import Options
 from ..pipeline import Rewritten
 from ..profiling.opportunities import opportunities, usable_cores, workers_needed
 from ..profiling.profile import ProfileSettings, ScriptFailed, profile
-from ..verification import VerifySettings
+from ..verification import VerifySettings, rounds_to_time, timed_run_settings
 from ..verified_rewrite import Ending, VerifiedRewrite, changed_version, verified_rewrite
 from .configurations import Configuration, Rewriter, applied
 from .journal import Journal
 from .search import Failed, NoTimeLeft, Search, Trial
 
 TIMED_SECONDS = 6.0
-MOST_TIMED_ROUNDS = 200
 SHARE_FOR_SEARCH = 0.7
 """Of the budget; the rest is for verifying the winner and measuring it against the original."""
 MOST_ROUNDS = 3
@@ -186,18 +185,9 @@ class _Tuning:
     def _median(self, configuration: Configuration) -> float:
         """Seconds per steady step of one run."""
         limits = self._settings.verify
-        pace = self._pace or TIMED_SECONDS
-        rounds = max(limits.steps, min(math.ceil(TIMED_SECONDS / pace), MOST_TIMED_ROUNDS))
-        settings = RunSettings(
-            python=limits.python,
-            cwd=limits.cwd,
-            steps=rounds,
-            seed=limits.seed,
-            mode=Mode.TIME,
-            timeout_s=limits.timeout_s,
-            env=limits.env,
-            block_steps=max(1, rounds // 20),
-        )
+        limits = replace(limits, timing_seconds=TIMED_SECONDS)
+        rounds = rounds_to_time(limits, self._pace or TIMED_SECONDS)
+        settings = timed_run_settings(limits, rounds, cache=None)
         with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
             seen = run(self._version(configuration), settings, Path(folder) / "run")
         if seen.status not in (Status.STOPPED, Status.COMPLETED):
@@ -205,7 +195,7 @@ class _Tuning:
                 raise ScriptFailed(seen)
             raise Failed
         try:
-            return read_run(TimedRun(seen.timing).timing).median_seconds
+            return read_run(seen.timing).median_seconds
         except TooShort as error:
             raise TorchoptError(f"nothing to measure: {error}", self._script) from None
 
