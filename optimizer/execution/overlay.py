@@ -141,8 +141,13 @@ def _environment(given: Mapping[str, str], mirror: Mirror, site: Path, cwd: Path
         # Not PYTHONPYCACHEPREFIX: with that, Python would not read the compiled torch either.
         "PYTHONDONTWRITEBYTECODE": "1",
         "WANDB_MODE": "offline",
+        **{
+            f"WANDB_{what}_DIR": str(folders["wandb"])
+            for what in ("CACHE", "CONFIG", "DATA", "ARTIFACT")
+        },
         "WANDB_DIR": str(folders["wandb"]),
         "MLFLOW_TRACKING_URI": folders["mlruns"].as_uri(),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
         "MPLBACKEND": "Agg",
         "GIT_OPTIONAL_LOCKS": "0",
         SCRATCH: mirror.scratch,

@@ -178,7 +178,7 @@ def _written(folder: str) -> int:
 
 def _size(count: int) -> str:
     """A number of bytes for people: ``1.50 GiB``."""
-    return f"{count / (1 << 30):.2f} GiB" if count >= 1 << 29 else f"{count / (1 << 20):.0f} MiB"
+    return f"{count / (1 << 30):.2f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
 
 
 class Supervisor:
