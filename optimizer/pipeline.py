@@ -27,6 +27,7 @@ from .rewrite_result import (
 )
 from .rewriting.attribution import Provenance
 from .rewriting.edits import NewFile, Span
+from .shared_code import other_script
 from .source import SourceFile, Sources
 from .suppression import Suppression, edited_span, suppressions
 from .transaction import apply_changes, internal_error, new_files
@@ -351,18 +352,21 @@ def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Re
 def _permitted(
     rewrite: _Rewrite, changes: Iterable[Change], tier: Tier
 ) -> tuple[list[Change], list[Skip], frozenset[tuple[Path, int, str]]]:
-    """The changes that neither the tier nor the user's comments forbid, and skips for the others."""
+    """The changes that neither tier, comments nor other scripts forbid, and skips for the others."""
     permitted: list[Change] = []
     refused: list[Skip] = []
     used: set[tuple[Path, int, str]] = set()
     for change in changes:
         comments = list(_comments_against(rewrite, change, _touched(change)))
+        user = other_script(rewrite.script, change)
         if change.tier > tier:
             label = change.tier.label
             message = f"{change.message}: only with --tier {label}"
         elif comments:
             reason = comments[0][1].reason
             message = f"suppressed: {reason}" if reason else "suppressed"
+        elif user is not None:
+            message = f"{change.message}: not done, {user}"
         else:
             permitted.append(change)
             continue

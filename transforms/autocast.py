@@ -45,6 +45,7 @@ from ..optimizer.analysis.precision import (
     under_autocast,
 )
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.sharing import Definition, other_user, outermost
 from ..optimizer.analysis.steps import EvaluationCode, StepCode
 from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, Span
@@ -203,6 +204,10 @@ class Autocast(Transform):
                 continue
             if under_autocast(script.resolver, evaluation):
                 continue
+            user = _other_user(script, evaluation)
+            if user is not None:
+                yield self._skip(evaluation, user, "the evaluation stays in float32: ")
+                continue
             found = half_code(script.resolver, evaluation)
             if isinstance(found, HalfCode):
                 if not any(network.node in trained for network in found.networks):
@@ -222,6 +227,16 @@ class Autocast(Transform):
 
     def _skip(self, code: StepCode | EvaluationCode, reason: Fact | str, before: str = "") -> Skip:
         return self.skip(code.path, _span(code), before + _said(reason, code))
+
+
+def _other_user(script: TrainingScript, evaluation: EvaluationCode) -> str | None:
+    """Which other script runs ``evaluation`` too, in words."""
+    module = evaluation.module
+    definition = outermost(module, evaluation.span.line)
+    if module is script.entry or not isinstance(definition, Definition):
+        return None
+    path = other_user(script.project, definition, module)
+    return None if path is None else f"`{path.name}` uses `{definition.name}`, too"
 
 
 def _left_out(codes: Sequence[HalfCode]) -> str:

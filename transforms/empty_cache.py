@@ -5,7 +5,7 @@ Emptying that cache in every step throws this away: each step then waits for the
 fresh allocations, and no tensor becomes usable that was not usable before. A `gc.collect()` beside it, which
 walks over every Python object in every step, goes with it, and `import gc` when nothing else needs it. Results do not change.
 
-Left alone: calls that run once or between phases (after an evaluation, after deleting a model), where giving memory
+Left alone: calls that run once (`if i == 1:`) or between phases (after an evaluation, after deleting a model), where giving memory
 back may be meant for another process; calls in an `except` block, where a script recovers from an out-of-memory
 error; calls that run only when memory is short; scripts that report how much memory is reserved.
 
@@ -29,6 +29,7 @@ from ..optimizer.rewriting.edits import FileEdit, RemoveStatement
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _LEFT_ALONE = {
+    Pace.ONCE: "runs in one round of a loop only; left alone",
     Pace.PHASE: "runs between phases, not in every step; left alone",
     Pace.ERROR: "recovers from an exception; left alone",
     Pace.SHORTAGE: "runs only when memory is short; left alone",

@@ -36,6 +36,7 @@ class Pace(Enum):
     """How often a statement runs, as seen from the loops around it and around the calls of its function."""
 
     STEP = "every step"
+    ONCE = "in one round of a loop"
     PHASE = "between phases"
     ERROR = "after an exception"
     SHORTAGE = "when memory is short"
@@ -128,6 +129,15 @@ def _collects(resolver: Resolver, statement: ast.Expr, module: Module) -> bool:
     return bool(names) and names <= COLLECT
 
 
+def _is_once(test: ast.expr) -> bool:
+    """Whether ``test`` holds in one round of a loop that counts: ``i == 1``."""
+    match test:
+        case ast.Compare(ast.Name(), [ast.Eq()], [ast.Constant(value=int())]):
+            return True
+        case _:
+            return False
+
+
 def _step_loops(loops: tuple[Loop, ...]) -> frozenset[LoopNode]:
     """The loops whose body is one step: training, evaluation, or any other that calls a network itself."""
     found: set[LoopNode] = set()
@@ -159,6 +169,8 @@ class _Paces:
                 return Pace.ERROR
             if isinstance(ancestor, ast.If | ast.While) and _asks_for_memory(ancestor.test):
                 return Pace.SHORTAGE
+            if isinstance(ancestor, ast.If) and child in ancestor.body and _is_once(ancestor.test):
+                return Pace.ONCE
             if isinstance(ancestor, ast.If) and self._is_phase(ancestor, child, module):
                 return Pace.PHASE
             if ancestor in self._step_loops and child in ancestor.body:  # type: ignore[attr-defined]

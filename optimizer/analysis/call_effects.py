@@ -94,6 +94,10 @@ class CallEffects:
                 return Effect(in_result=True, any_forward=not _is_leaf(callee))
             case Made(_, _, External(name)) if is_loss_name(name):
                 return _GOES_ON
+            case Made(_, _, External(name)) if name.endswith("Scaler"):
+                return Effect(
+                    escape="reaches a backward pass"
+                )  # timm's NativeScaler, called with the loss
             case Made(_, _, External(name)) if passes_graph_on(name):
                 return Effect(in_result=True, kept_in=func, certain=False)  # a torchmetrics metric
             case _ if isinstance(func, ast.Attribute):
@@ -183,7 +187,7 @@ def _is_loss(callee: Value) -> bool:
         case Made(_, _, External(name)):
             return is_loss_name(name)
         case Made(_, _, Class(node)):
-            return node.name.endswith("Loss")
+            return node.name.endswith(("Loss", "Criterion"))
         case External(name):
             last = name.rpartition(".")[2]
             return name.startswith("torch.nn.functional.") and (

@@ -8,11 +8,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from .project import Project
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Iterated, Managed, Parameter
+from .sharing import other_user
 from .signatures import argument_for
 from .statements import common_block
 from .syntax import FunctionNode, Module
@@ -152,7 +151,7 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
     sites = resolver.call_sites(function)
     if not sites or _handed_around(resolver, function, {site.call for site in sites}):
         return False
-    if _used_by_other_scripts(resolver.project, function, module):
+    if other_user(resolver.project, function, module) is not None:
         return False
     for site in sites:
         passed = argument_for(function, binding.name, site.call, site.bound)
@@ -164,51 +163,6 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
             if not _follow(resolver, passed.given, site.module, trace):
                 return False
     return True
-
-
-def _used_by_other_scripts(project: Project, function: FunctionNode, module: Module) -> bool:
-    """Whether a file beside those of the project uses ``function`` of ``module``: its calls are not seen here."""
-    known = {other.path for other in project.modules}
-    for folder in sorted({other.path.parent for other in project.modules}):
-        for path in sorted(folder.glob("*.py")):
-            if path not in known and _uses(path, function, module):
-                return True
-    return False
-
-
-def _uses(path: Path, function: FunctionNode, module: Module) -> bool:
-    text = path.read_text(encoding="utf-8", errors="replace")
-    home = module.path.stem
-    if function.name not in text or home not in text:
-        return False
-    try:
-        nodes = list(walk(ast.parse(text)))
-    except (SyntaxError, ValueError):
-        return True
-    modules = {
-        alias.asname or alias.name
-        for node in nodes
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-        if alias.name.rpartition(".")[2] == home
-    }
-    taken = {
-        alias.name
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] == home
-        for alias in node.names
-    }
-    if taken & {function.name, "*"}:
-        return True
-    is_method = isinstance(module.parents[function], ast.ClassDef)
-    if is_method and not (taken or modules):
-        return False
-    return any(
-        isinstance(node, ast.Attribute)
-        and node.attr == function.name
-        and (is_method or ast.unparse(node.value) in modules)
-        for node in nodes
-    )
 
 
 def _handed_around(resolver: Resolver, function: FunctionNode, calls: set[ast.Call]) -> bool:

@@ -14,6 +14,7 @@ from .callbacks import is_handed_around
 from .evaluation_proof import EvaluationProof, Region
 from .facts import Fact, Loop, LoopKind
 from .gradient_flow import Escape
+from .graph_names import BACKWARD_METHODS
 from .guards import TrainingGuard, training_guards
 from .reach import lexical_nodes
 from .resolver import Resolver
@@ -198,7 +199,9 @@ class _Finder:
         """``statements`` as a region; part of a training step if they stand in a training loop, loops and phases apart."""
         loops = module.loops(statements[0])
         kinds = {loop.node: loop.kind for loop in self._loops}
-        in_training = bool(loops) and kinds.get(loops[0]) is LoopKind.TRAINING
+        in_training = bool(loops) and (
+            kinds.get(loops[0]) is LoopKind.TRAINING or _runs_backward(loops[0])
+        )
         is_loop = any(isinstance(s, ast.For | ast.AsyncFor | ast.While) for s in statements)
         in_training = in_training and not is_loop and not self._in_phase(statements[0], module)
         return Region(module, statements, in_training)
@@ -323,6 +326,15 @@ def _is_worthwhile(resolver: Resolver, loops: tuple[Loop, ...]) -> bool:
         and call.func.attr in {"load_state_dict", "eval", "step"}
         for module in resolver.project.modules
         for call in module.calls
+    )
+
+
+def _runs_backward(loop: ast.AST) -> bool:
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in BACKWARD_METHODS
+        for node in lexical_nodes([loop])
     )
 
 

@@ -44,6 +44,8 @@ _GRAPH_FREE_PACKAGES = frozenset(
     "jiwer rouge rouge_score sentencepiece tokenizers gym gymnasium tabulate termcolor pprint traceback contextlib "
     "typing inspect struct urllib requests signal threading".split()
 )
+_CARRIES_GRAPHS = ("torch.cuda.amp.", "torch.cuda.comm.", "typing.cast", "contextlib.nullcontext")
+"""What hands a graph on although its package gives none."""
 _GRAPH_FREE_PREFIXES = (
     "torch.utils.data.",
     "torch.utils.tensorboard.",
@@ -99,6 +101,8 @@ def gives_no_graph(name: str) -> bool:
         return last in _BUILTINS or last.endswith(("Error", "Exception", "Warning"))
     if top == "torch" and name.count(".") <= 3 and last in _INTEGER_RESULTS | _FACTORIES:
         return True
+    if name.startswith(_CARRIES_GRAPHS):
+        return False
     return top in _GRAPH_FREE_PACKAGES or name.startswith(_GRAPH_FREE_PREFIXES)
 
 
@@ -114,6 +118,8 @@ def passes_graph_on(name: str) -> bool:
     top = package(name)
     if top == "builtins":
         return name.rpartition(".")[2] in _PASS_THROUGH_BUILTINS
+    if name.startswith(_CARRIES_GRAPHS):
+        return True
     return top in _TENSOR_PACKAGES and not needs_graph(name)
 
 

@@ -10,10 +10,11 @@ from .batches import BatchTrace
 from .datasets import find_datasets
 from .facts import DataLoader, Fact
 from .image_flow import ImageCopy, Obstacle
-from .image_obstacles import general_obstacle, other_importer
+from .image_obstacles import general_obstacle
 from .image_pipelines import ImagePipeline, find_image_pipelines
 from .image_trace import ImageTrace
 from .resolver import Resolver
+from .sharing import other_importer
 from .trees import walk
 from .values import Literal, Made
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 from .classes import class_attribute, first_party_bases
 from .facts import Fact
 from .image_flow import refuse
 from .placement import default_device_call
-from .project import Project
 from .resolver import Resolver
 from .syntax import Module
 from .trees import walk
@@ -32,36 +30,6 @@ def general_obstacle(resolver: Resolver) -> str | None:
             if "torchvision.set_image_backend" in names:
                 return "the script chooses another image backend"
     return None
-
-
-def other_importer(project: Project, module: Module) -> Path | None:
-    """A file beside those of the project that imports ``module``, and would see its images change."""
-    known = {other.path for other in project.modules}
-    for folder in sorted({other.path.parent for other in project.modules}):
-        for path in sorted(folder.glob("*.py")):
-            if path not in known and _imports(path, module.path.stem):
-                return path
-    return None
-
-
-def _imports(path: Path, name: str) -> bool:
-    text = path.read_text(encoding="utf-8", errors="replace")
-    if name not in text:
-        return False
-    try:
-        nodes = list(walk(ast.parse(text)))
-    except (SyntaxError, ValueError):
-        return True
-    named = {
-        part
-        for node in nodes
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for part in [
-            *(alias.name.rpartition(".")[2] for alias in node.names),
-            (getattr(node, "module", None) or "").rpartition(".")[2],
-        ]
-    }
-    return name in named
 
 
 def check_dataset_class(resolver: Resolver, cls: Class, at: Fact) -> None:

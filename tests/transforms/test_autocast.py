@@ -9,6 +9,7 @@ import pytest
 
 from torchopt_cli.optimizer.options import AmpDtype, Target, Tier
 from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.rewrite_result import RewrittenFile
 
 Check = Callable[..., None]
 Rewrite = Callable[..., RewriteResult]
@@ -864,6 +865,62 @@ def test_scaler_is_handed_down_by_keyword_and_across_files(check_transformed: Ch
         },
         amp=FP16,
     )
+
+
+ENGINE = """
+import torch
+from torch.nn import functional as F
+
+
+def train(model, optimizer, loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+
+
+@torch.no_grad()
+def evaluate(model, loader):
+    correct = 0
+    for x, y in loader:
+        correct += (model(x.cuda()).argmax(1) == y.cuda()).sum().item()
+    return correct
+"""
+ENGINE_USER = """
+import torch
+from data import digits
+from engine import evaluate, train
+
+loader = torch.utils.data.DataLoader(digits)
+net = torch.nn.Linear(8, 2).cuda()
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+train(net, sgd, loader)
+print(evaluate(net, loader))
+"""
+
+
+@pytest.mark.parametrize(
+    "imported", ["import engine\nengine.train(1, 2, 3)\n", "from engine import (\n    train,\n)\n"]
+)
+def test_step_that_another_script_runs(check_noop: Check, imported: str) -> None:
+    files = {"train.py": ENGINE_USER, "engine.py": ENGINE, "sweep.py": imported}
+    check_noop(files, "not done, `sweep.py` uses `train`, too", amp=BF16)
+
+
+def test_step_beside_a_function_that_another_script_uses(rewrite: Rewrite, name: str) -> None:
+    def engine(files: dict[str, str]) -> RewrittenFile:
+        result = rewrite(files, [name], amp=BF16)
+        return next(file for file in result.files if file.path.name == "engine.py")
+
+    files = {"train.py": ENGINE_USER, "engine.py": ENGINE}
+    assert engine(files).text.count("with torch.autocast(") == 2
+    shared = engine(files | {"test.py": "from engine import evaluate\n"})
+    assert shared.text.count("with torch.autocast(") == 1
+    assert shared.text.index("with torch.autocast(") < shared.text.index("def evaluate")
+    assert [skip.message for skip in shared.skips] == [
+        "the evaluation stays in float32: `test.py` uses `evaluate`, too"
+    ]
 
 
 def test_trainer_object(check_transformed: Check) -> None:

@@ -213,6 +213,12 @@ def test_two_places_sharing_the_import(check_transformed: Check) -> None:
             "memory is short",
         ),
         (
+            "for i, (x, y) in enumerate(loader):\n"
+            + step(1)
+            + "    if i == 1:\n        torch.cuda.empty_cache()\n",
+            "in one round",
+        ),
+        (
             "for x, y in loader:\n"
             + step(1)
             + "    torch.cuda.empty_cache()\n    print(torch.cuda.memory_reserved())\n",

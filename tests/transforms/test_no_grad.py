@@ -583,6 +583,48 @@ NOT_CONCERNED = {
             criterion(model(x), y).backward()
             print(extra.item())
     """,
+    "scaler of the old name behind a network from elsewhere": """
+        from torch.cuda.amp import GradScaler, autocast
+
+        class SmoothedCriterion(nn.Module):
+            def forward(self, out, target):
+                return -out.gather(-1, target.unsqueeze(-1)).mean()
+
+        def fine_tune(network, criterion, groups):
+            scaler = GradScaler()
+            for group in groups:
+                for x, y in group:
+                    with autocast():
+                        loss = criterion(network.forward(x), y)
+                        scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
+        from zoo import make
+        fine_tune(make(), SmoothedCriterion(), [loader])
+    """,
+    "scaler that is called with the loss": """
+        from timm.utils import NativeScaler
+
+        loss_scaler = NativeScaler()
+
+        def epoch():
+            for x, y in loader:
+                loss = model(x).logsumexp(1).mean()
+                loss_scaler(loss, optimizer)
+
+        epoch()
+    """,
+    "graph through a cast of its type": """
+        from typing import cast
+
+        def epoch():
+            for x, y in loader:
+                loss = cast(torch.Tensor, model(x)).mean()
+                loss.backward()
+
+        epoch()
+    """,
     "style target": """
         target = model(test_set[0])
         for x, y in loader:

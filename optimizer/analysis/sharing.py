@@ -1,0 +1,93 @@
+"""Which other files use what a script's own files define: what is written there changes them, too.
+
+A script is understood with the modules it imports. Scripts beside them may import the same modules, with other data and
+other networks; they are not read, only asked what they use.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from .project import Project
+from .syntax import Module
+from .trees import walk
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.MULTILINE)
+
+
+def other_importer(project: Project, module: Module) -> Path | None:
+    """A file beside those of the project that imports ``module``."""
+    return next(_importers(project, module), None)
+
+
+def other_user(project: Project, definition: Definition, module: Module) -> Path | None:
+    """A file beside those of the project that uses ``definition`` of ``module``."""
+    return next((p for p in _importers(project, module) if _uses(p, definition, module)), None)
+
+
+def outermost(module: Module, line: int) -> ast.stmt | None:
+    """The statement of the module's own block that covers ``line`` (counted from 1), None between two."""
+    for statement in module.tree.body:
+        decorators = statement.decorator_list if isinstance(statement, Definition) else []
+        first = min([statement.lineno, *(d.lineno for d in decorators)])
+        if first <= line <= (statement.end_lineno or first):
+            return statement
+    return None
+
+
+def _importers(project: Project, module: Module) -> Iterator[Path]:
+    known = {other.path for other in project.modules}
+    name = re.compile(rf"\b{re.escape(_import_name(module))}\b")
+    for folder in sorted({path.parent for path in known}):
+        for path in sorted(folder.glob("*.py")):
+            if path not in known and any(name.search(i) for i in _imports(path)):
+                yield path
+
+
+def _import_name(module: Module) -> str:
+    path = module.path
+    return path.parent.name if path.name == "__init__.py" else path.stem
+
+
+def _imports(path: Path) -> list[str]:
+    return _IMPORT.findall(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def _uses(path: Path, definition: Definition, module: Module) -> bool:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    home = _import_name(module)
+    if definition.name not in text and "*" not in text:
+        return False
+    try:
+        nodes = list(walk(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return True
+    modules = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if alias.name.rpartition(".")[2] == home
+    }
+    taken = {
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] == home
+        for alias in node.names
+    }
+    if taken & {definition.name, "*"}:
+        return True
+    is_method = isinstance(module.parents[definition], ast.ClassDef)
+    if is_method and not (taken or modules):
+        return False
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == definition.name
+        and (is_method or ast.unparse(node.value) in modules)
+        for node in nodes
+    )
