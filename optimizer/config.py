@@ -25,11 +25,12 @@ _E = TypeVar("_E", bound=Enum)
 
 
 class Format(str, Enum):
-    """How a command reports; ``GITHUB`` is for `rewrite` alone, the others then report as text."""
+    """How a command reports; ``GITHUB`` and ``SARIF`` are for `rewrite` alone, the others then report as text."""
 
     TEXT = "text"
     JSON = "json"
     GITHUB = "github"
+    SARIF = "sarif"
 
 
 @dataclass(frozen=True)

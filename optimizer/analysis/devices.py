@@ -31,6 +31,9 @@ _INDICES = frozenset(
 """Calls that give an integer: as a device, an integer is the index of a GPU (``int(os.environ["LOCAL_RANK"])``)."""
 
 
+_GPU_WORDS = ("cuda", "torch.accelerator", "nccl", "import accelerate", "from accelerate")
+
+
 def device_kind(resolver: Resolver, expression: ast.expr, module: Module) -> DeviceKind:
     """Which device ``expression`` names."""
     if isinstance(expression, ast.IfExp | ast.BoolOp) or _is_conditional(
@@ -154,4 +157,4 @@ def is_cuda_flag(resolver: Resolver, value: ast.expr, module: Module) -> bool:
 
 def mentions_cuda(module: Module) -> bool:
     """Whether the file speaks of CUDA, or of whatever accelerator there is: a script for a GPU."""
-    return any(word in module.source.text for word in ("cuda", "torch.accelerator", "nccl"))
+    return any(word in module.source.text for word in _GPU_WORDS)

@@ -82,8 +82,8 @@ FormatName: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--format",
-        metavar="text|json|github",
-        help="How to report; github (rewrite only): annotations of a pull request.",
+        metavar="text|json|github|sarif",
+        help="How to report; only of rewrite: github (annotations of a pull request) and sarif (code scanning).",
     ),
 ]
 Python: TypeAlias = Annotated[

@@ -40,6 +40,7 @@ from .flags import (
 if TYPE_CHECKING:
     from ...transforms.base import Transform
     from ..pipeline import Rewritten
+    from ..rewrite_report import FileReport
     from ..verified_rewrite import VerifiedRewrite
 
 
@@ -254,26 +255,20 @@ def _report(
     written: bool,
     verified: tuple[VerifiedRewrite, ...] | None,
 ) -> None:
-    from ..rewrite_report import FileReport, to_diff, to_json, to_text
+    from ..rewrite_report import FileReport, to_diff, to_text
 
     for file in rewritten.files:
         for error in file.errors:
             print_error(TorchoptError(f"{error.transform}: {error.message}", error.path))
     reports = [FileReport.of(file) for file in rewritten.files]
-    quiet = settings.dry_run or settings.format in (Format.JSON, Format.GITHUB)
+    quiet = settings.dry_run or settings.format not in (None, Format.TEXT)
     if verified is not None:
         from .verified import tell
 
         tell(verified, sys.stderr if quiet else sys.stdout)
-    if settings.format is Format.JSON:
+    if settings.format not in (None, Format.TEXT):
         reports += [FileReport.unreadable(error) for error in errors]
-        sys.stdout.write(to_json(reports, verified))
-        return
-    if settings.format is Format.GITHUB:
-        from ..workflow_commands import to_workflow_commands
-
-        reports += [FileReport.unreadable(error) for error in errors]
-        sys.stdout.write(to_workflow_commands(reports))
+        sys.stdout.write(_told_to_a_program(settings.format, reports, verified))
         return
     if settings.dry_run:
         for file in rewritten.changed:
@@ -282,3 +277,22 @@ def _report(
     stream = sys.stderr if settings.dry_run else sys.stdout
     if reports or not errors:
         stream.write(to_text(reports, written, painter(stream)))
+
+
+def _told_to_a_program(
+    format: Format,
+    reports: Sequence[FileReport],
+    verified: tuple[VerifiedRewrite, ...] | None,
+) -> str:
+    if format is Format.SARIF:
+        from ...transforms.registry import all_transforms
+        from ..sarif import to_sarif
+
+        return to_sarif(reports, all_transforms())
+    if format is Format.GITHUB:
+        from ..workflow_commands import to_workflow_commands
+
+        return to_workflow_commands(reports)
+    from ..rewrite_report import to_json
+
+    return to_json(reports, verified)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from torchopt_cli.optimizer.analysis.devices import mentions_cuda
 from torchopt_cli.optimizer.analysis.facts import DeviceKind
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
@@ -54,3 +55,16 @@ def test_named_devices_and_flags(script: Script) -> None:
         size = 3
     """)
     assert [(d.name, d.is_flag) for d in found.devices] == [("use_cuda", True), ("device", False)]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("from accelerate import Accelerator\nd = Accelerator().device", True),
+        ("d = torch.accelerator.current_accelerator()", True),
+        ("d = 'cpu'", False),
+        ("accelerated = True", False),
+    ],
+)
+def test_script_for_a_gpu(script: Script, code: str, expected: bool) -> None:
+    assert mentions_cuda(script(f"import torch\n{code}\n").entry) is expected

@@ -227,6 +227,33 @@ def test_github_annotations(project: Project, capsys: Capture) -> None:
     assert len(lines) == 2, "what was left alone is no annotation"
 
 
+def test_sarif(project: Project, capsys: Capture) -> None:
+    folder = project({"a b.py": "slow()\nslow(1)\n"})
+    (folder / "bad.py").write_text("x = 100 % (\n")
+    assert main(["rewrite", "--check", "--format", "sarif", "a b.py", "bad.py"]) == 2
+    log = json.loads(capsys.readouterr().out)
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    (result,) = run["results"]
+    assert rules[result["ruleIndex"]]["id"] == result["ruleId"] == "slow-to-fast"
+    assert result["level"] == "warning"
+    assert result["message"] == {"text": "calls fast(); it is pure"}
+    assert result["locations"] == [
+        {
+            "physicalLocation": {
+                "artifactLocation": {"uri": "a%20b.py"},
+                "region": {"startLine": 10, "endLine": 10},
+            }
+        }
+    ]
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    (fault,) = invocation["toolExecutionNotifications"]
+    assert fault["level"] == "error"
+    assert fault["message"]["text"].startswith("1:")
+
+
 def test_check_does_not_mind_advice(
     project: Project, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
