@@ -24,6 +24,7 @@ from .comparison.tolerance import Precision
 from .comparison.verdict import Outcome, Verdict
 from .errors import ExitCode, TorchoptError
 from .execution.observations import Observations, Status, Versions
+from .execution.ranks import batches_in_turn
 from .execution.runner import Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure
 from .options import Tier
@@ -223,6 +224,7 @@ class _Verification:
         self._folder, self._progress = folder, progress
         self._changed_defaults = changed_defaults(self._original, rewritten)
         self._asked: list[RunSettings] = []
+        self._first: Observations | None = None
         self._done = 0
         self._timing_runs = 2 * settings.pairs if settings.timed else 0
         self._expected = 3 + self._timing_runs
@@ -230,7 +232,7 @@ class _Verification:
     def report(self) -> VerificationReport:
         first: Observations | None = None
         try:
-            first = self._observe("original", original=True)
+            first = self._first = self._observe("original", original=True)
             rewritten = self._observe("rewritten", original=False)
             found = judge_in_stages(
                 first,
@@ -331,6 +333,8 @@ class _Verification:
             self._asked.append(settings)
         else:
             observations = start(self._folder / f"run{self._done}")
+            if self._first is not None:
+                observations = batches_in_turn(observations, self._first)
         self._done += 1
         observations = without_defaults(observations, self._changed_defaults)
         failed = observations.status in (Status.FAILED, Status.KILLED)

@@ -15,14 +15,20 @@ it did. The launchers `launch_train.sh` and `launch_train.sbatch` start it on on
 on the command line of torchopt becomes the script's arguments there. A file of that name that says something else stays.
 Where a shell script beside it still calls `python`, the line is told.
 
+An evaluation that only adds up what it finds, batch by batch, is shared: each process takes every so many-th batch, none is
+dropped or read twice, and the sums are added up. Any other one is made in full by every process; the first one tells, and the
+report says why. What a training loop adds up is added up over the processes where it is seen to be a count, a sum over
+samples or a mean over batches; what is told otherwise is the first process's share, which is said. Where a stop, a learning
+rate or what is loaded hangs on what has not been added up, the first process decides for all.
+
 Not the same: BatchNorm normalizes by each process's part of a batch (`--sync-batchnorm` keeps it to the whole batch), a
 dataset that does not divide is filled up with a few samples twice, and a loss that weighs samples (class weights,
 `ignore_index`) is a mean in each process.
 
 Left alone, with the reason: several optimizers or backward passes (GANs), losses that compare the samples of a batch
 (contrastive ones) or are not known to be a mean over samples, samplers of the script's own, datasets that are only
-iterated, batch sizes or networks that other code counts on, learning rates or stops that follow what one process
-measures, splits drawn without a seed, layers that are frozen or thawed on the way, gradient penalties, GPUs chosen by
+iterated, batch sizes or networks that other code counts on, decisions taken in single steps by what one
+process measures, errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way, gradient penalties, GPUs chosen by
 number, networks of which only a part is wrapped, frameworks that distribute by themselves, scripts that run in
 several processes already.
 

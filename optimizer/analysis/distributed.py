@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from .checkpoint_reads import checkpoint_edits
+from .common_decisions import agree_on_decisions
 from .data_parallel import (
     DataParallelUse,
     data_parallel_calls,
@@ -17,23 +18,29 @@ from .data_parallel import (
 )
 from .data_preparation import Preparation, find_preparation, prepared_by
 from .distributed_obstacles import script_obstacle, step_obstacle
+from .divergence import Divergence
 from .epoch_loops import EpochLoop, epoch_loop
+from .evaluation_shares import EvaluationShare, EvaluationShares, find_evaluation_shares
 from .facts import CallFact, Fact
 from .layer_uses import conditional_layer, layer_left_out
 from .mean_losses import WEIGHTS, batch_norms
-from .network_flow import network_flow
+from .network_flow import NetworkFlow, network_flow
 from .network_wrapping import Wrapping, wrap_beside, wrap_instead
 from .obstacles import Obstacle
 from .process_names import Place, ProcessNames, taken_name
+from .process_sums import find_accumulators
 from .rank_zero import (
+    RankZeroAction,
     find_rank_zero_actions,
     progress_bar_edits,
     rank_zero_edits,
     shared_service_edits,
 )
+from .reach import lexical_nodes
 from .script import TrainingScript
 from .setup_place import Block, training_blocks
 from .sharded_loader import ShardedLoader, shard_loader
+from .shared_metrics import evaluation_edits, training_sum_edits
 from .steps import StepCode
 from .trained import trained_in_each
 
@@ -76,6 +83,8 @@ class _Plan:
         self._names = ProcessNames(script.entry)
         self._sync_batchnorm = sync_batchnorm
         self._notes: list[str] = []
+        self._flow: NetworkFlow | None = None
+        self._divergence: Divergence | None = None
 
     def distribution(self) -> Distribution:
         script, step, resolver = self._script, self._step, self._resolver
@@ -86,7 +95,7 @@ class _Plan:
         self._refuse_if(step_obstacle(script, step))
         blocks = list(training_blocks(script))
         setup = self._setup_place(blocks)
-        edits = [*self._network(), *loader.edits]
+        edits = [*self._network(), *loader.edits, *self._metrics()]
         if loader.shuffles:
             edits += self._epochs(loader)
         preparation = self._preparation(blocks)
@@ -208,6 +217,7 @@ class _Plan:
         flow = network_flow(resolver, step, forwards[0])
         if isinstance(flow, Obstacle):
             raise _NotPossibleError(flow)
+        self._flow = flow
         edits = wrap_beside(script, flow, wrapping)
         if isinstance(edits, Obstacle):
             raise _NotPossibleError(edits)
@@ -223,6 +233,45 @@ class _Plan:
         if not isinstance(sharded, ShardedLoader):
             raise _NotPossibleError(sharded)
         return sharded
+
+    def _metrics(self) -> Iterator[FileEdit]:
+        """What is measured in shares, put together; what is decided by it, decided by all alike."""
+        script, step, names = self._script, self._step, self._names
+        sums = find_accumulators(self._resolver, step.loop)
+        summed = [a for a in sums if a.share is not None]
+        yield from training_sum_edits(sums, names)
+        shares = find_evaluation_shares(script)
+        statistics = batch_norms(self._resolver) and not self._sync_batchnorm
+        edits = evaluation_edits(
+            self._resolver, shares, names, self._is_wrapped, same_statistics=statistics
+        )
+        if isinstance(edits, Obstacle):
+            shares, edits = EvaluationShares((), (), (edits,)), ()
+        yield from edits
+        for why in shares.obstacles[:1]:
+            self._notes.append(f"every process evaluates all of the data: {why.message}")
+        agreed = agree_on_decisions(
+            script,
+            step,
+            [
+                (a.loop.node, a.name)
+                for a in [*summed, *(x for s in shares.loops for x in s.accumulators)]
+            ],
+            [step.loop.node, *(share.node for share in shares.loops)],
+            names,
+        )
+        if isinstance(agreed, Obstacle):
+            raise _NotPossibleError(agreed)
+        self._divergence = agreed.divergence
+        yield from agreed.edits
+
+    def _is_wrapped(self, network: ast.expr, share: EvaluationShare) -> bool:
+        """Whether ``network`` in ``share`` is called with the DistributedDataParallel around it."""
+        if self._flow is None:
+            return bool(data_parallel_calls(self._resolver))
+        names = {hop.parameter for hop in self._flow.hops if hop.function is share.loop.function}
+        inside = share.node in share.module.ancestors(network)
+        return bool(names) and not (inside and getattr(network, "id", None) not in names)
 
     def _epochs(self, loader: ShardedLoader) -> Iterator[FileEdit]:
         epochs = epoch_loop(self._resolver, self._step.loop)
@@ -265,9 +314,23 @@ class _Plan:
         if preparation is not None:
             left_out = {*preparation.functions, *prepared_by(preparation)}
         actions = find_rank_zero_actions(self._resolver, functions, left_out)
+        if any(self._tells_share(action) for action in actions):
+            self._notes.append("where it is not added up, the first process tells its own share")
         yield from rank_zero_edits(actions, self._names)
         yield from progress_bar_edits(self._resolver, functions, self._names)
         yield from shared_service_edits(self._resolver, functions, self._names)
+
+    def _tells_share(self, action: RankZeroAction) -> bool:
+        """Whether ``action`` tells a number that the processes have not in common."""
+        module, divergence = action.module, self._divergence
+        block = module.block(action.node)
+        told = block[block.index(action.node) : block.index(action.last) + 1]
+        return divergence is not None and any(
+            divergence.of(argument, module)
+            for node in lexical_nodes(told)
+            if isinstance(node, ast.Call)
+            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]
+        )
 
     # What is not as it was
 
@@ -283,9 +346,6 @@ class _Plan:
             self._notes.append(
                 "the loss is a mean that weighs samples, taken in each process by itself"
             )
-        if self._script.evaluation_loops:
-            self._notes.append("every process evaluates all of the data, the first one tells")
-        self._notes.append("losses told in the course of a step are those of the first process")
 
     def _losses(self) -> Iterator[CallFact]:
         for module in self._script.modules:

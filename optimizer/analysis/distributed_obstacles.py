@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
 from .batch_targets import AnyTargets
 from .data_parallel import distributed_call
@@ -91,10 +90,7 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     found = not_a_mean(resolver, loss, module, AnyTargets())
     if found is not None and returns_mean(resolver, loss, module):
         found = None
-    found = found or sets_reduction(resolver)
-    if found is not None:
-        return found
-    return next(_decisions(script, step), None)
+    return found or sets_reduction(resolver)
 
 
 def _thaws(script: TrainingScript) -> Fact | None:
@@ -168,43 +164,3 @@ def _averages(script: TrainingScript) -> Fact | None:
                 module, module.tree, f"`{found.group()}` keeps an average of the weights"
             )
     return None
-
-
-def _decisions(script: TrainingScript, step: StepCode) -> Iterator[Fact]:
-    """Where the training stops, or its learning rate changes, by what one process has measured."""
-    resolver = script.resolver
-    for module in script.modules:
-        for call in module.calls:
-            if (
-                isinstance(call.func, ast.Attribute)
-                and call.func.attr == "step"
-                and (call.args or call.keywords)
-                and any(
-                    "ReduceLROnPlateau" in n for n in resolver.maker_names(call.func.value, module)
-                )
-            ):
-                why = "the learning rate would follow what each process has measured by itself"
-                yield Obstacle(module, call, why)
-    for loop in script.loops:
-        if not loop.backwards:
-            continue
-        for node in loop.node.body:
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Break) and loop.module.loops(inner)[:1] == [loop.node]:
-                    test = _test_around(loop.module, inner)
-                    if test is not None and not _counts_only(test):
-                        why = "the training would stop by what each process has measured by itself"
-                        yield Obstacle(loop.module, test, why)
-
-
-def _test_around(module: Module, node: ast.AST) -> ast.expr | None:
-    parent = module.parents[node]
-    return parent.test if isinstance(parent, ast.If) else None
-
-
-def _counts_only(test: ast.expr) -> bool:
-    """Whether ``test`` compares a counter, such as of steps, with a limit: the same in every process."""
-    names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
-    return bool(names) and all(
-        re.search(r"step|iter|batch|epoch|idx|^i$|args|opt|config|cfg|max|limit", n) for n in names
-    )

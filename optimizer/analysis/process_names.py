@@ -34,7 +34,44 @@ class Place(Enum):
 _COMMENT = (
     "# torchrun starts one process per GPU and tells it its place; without it there is one process."
 )
-_TAKEN = frozenset({place.name for place in Place} | {"dist", "DistributedSampler"})
+
+
+class Helper(Enum):
+    """A function that a file gets where it needs it; ``value`` is its code."""
+
+    SUM = '''\
+def sum_over_processes(value):
+    """The sum of what each process has counted in its share of the data."""
+    if WORLD_SIZE == 1:
+        return value
+    total = {torch}.as_tensor(value, dtype={torch}.float64, device={cpu}).detach().clone()
+    {dist}.all_reduce(total)
+    if {torch}.is_tensor(value):
+        return total.to(value)
+    number = total.item()
+    return int(number) if isinstance(value, int) and number.is_integer() else number
+'''
+    FIRST = '''\
+def of_first_process(value):
+    """The number that the first process has measured, so that all of them decide alike."""
+    if WORLD_SIZE == 1:
+        return value
+    number = {torch}.tensor(float(value), dtype={torch}.float64)
+    {dist}.broadcast(number, 0)
+    return number.item()
+'''
+
+    @property
+    def function(self) -> str:
+        """What the function is called."""
+        return "sum_over_processes" if self is Helper.SUM else "of_first_process"
+
+
+_TAKEN = frozenset(
+    {place.name for place in Place}
+    | {helper.function for helper in Helper}
+    | {"dist", "DistributedSampler"}
+)
 
 
 def taken_name(module: Module) -> Fact | None:
@@ -59,12 +96,21 @@ class ProcessNames:
     def __init__(self, entry: Module) -> None:
         self._entry = entry
         self._places: dict[Module, set[Place]] = {}
+        self._helpers: dict[Module, set[Helper]] = {}
         self._imports: dict[Module, list[AddImport]] = {}
 
     def name(self, place: Place, module: Module) -> str:
         """How ``module`` calls ``place``."""
         self._places.setdefault(module, set()).add(place)
         return place.name
+
+    def helper(self, helper: Helper, module: Module) -> str:
+        """How ``module`` calls the function of ``helper``."""
+        self._helpers.setdefault(module, set()).add(helper)
+        self.name(Place.WORLD_SIZE, module)
+        self.distributed(module)
+        self.spelled(module, "torch")
+        return helper.function
 
     def distributed(self, module: Module) -> str:
         """How ``module`` calls ``torch.distributed``."""
@@ -106,6 +152,14 @@ class ProcessNames:
             ]
             if module is self._entry:
                 rows.insert(0, _COMMENT)
+            for helper in Helper:
+                if helper in self._helpers.get(module, ()):
+                    code = helper.value.format(
+                        torch=self.spelled(module, "torch"),
+                        dist=self.distributed(module),
+                        cpu=quoted(module, "cpu"),
+                    )
+                    rows += ["", "", code.rstrip()]
             target = module.span(first_statement(module))
             yield FileEdit(module.path, InsertBefore(target, "\n".join(rows), apart=True))
         for module, wanted in self._imports.items():

@@ -29,10 +29,15 @@ def draws_random_numbers(resolver: Resolver, dataset: Dataset) -> bool:
     return any(_draws(value) for value in composed_of(resolver, values))
 
 
+def is_draw(name: str) -> bool:
+    """Whether the library function ``name`` draws random numbers."""
+    return bool(_DRAWING_FUNCTIONS.search(name))
+
+
 def _draws(value: Value) -> bool:
     made = value.maker if isinstance(value, Made) else value
     return isinstance(made, External) and bool(
-        _DRAWING_FUNCTIONS.search(made.name)
+        is_draw(made.name)
         or _DRAWING_OBJECTS.search(made.name.rpartition(".")[2])
         or made.name.startswith("albumentations.")
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -183,8 +183,34 @@ def _calls(rank: Observations, module: str, rounds: int) -> list[tuple[int, Eval
     return [(n, call) for n, call in numbered if (call.module, call.rounds) == (module, rounds)]
 
 
-def _evaluations(ranks: Sequence[Observations]) -> dict[str, Any]:
-    """``eval_calls``, ``eval_file``: of each place rank 0's (or the only one's), or the shares put together."""
+def batches_in_turn(run: Observations, original: Observations) -> Observations:
+    """``run`` with the batches that its ranks evaluated in turn in the order in which ``original`` has all of them.
+
+    Without the original nothing tells two whole batches from the halves of one.
+    """
+    if not run.ranks:
+        return run
+    return replace(run, **_evaluations(run.ranks, original.eval_calls))
+
+
+def _taken_in_turn(
+    own: Mapping[int, Sequence[tuple[int, EvalCall]]], whole: Sequence[EvalCall]
+) -> list[tuple[int, int, EvalCall]] | None:
+    """Each rank's calls by its rank and number in turn, if these are of as many samples each as those of one process."""
+    rows = list(zip_longest(*([(r, *pair) for pair in own[r]] for r in own)))
+    turns = [one for row in rows for one in row if one is not None]
+    samples = [call.samples for call in whole]
+    together = [sum(one[2].samples for one in row if one is not None) for row in rows]
+    if samples == [call.samples for _, _, call in turns] and samples != together:
+        return turns
+    return None
+
+
+def _evaluations(ranks: Sequence[Observations], whole: Sequence[EvalCall] = ()) -> dict[str, Any]:
+    """``eval_calls``, ``eval_file``: of each place rank 0's (or the only one's), or the shares put together.
+
+    ``whole`` are the calls of one process, where they are known.
+    """
     places = dict.fromkeys((c.module, c.rounds) for rank in ranks for c in rank.eval_calls)
     calls: list[EvalCall] = []
     parts: list[list[tuple[int, int]]] = []  # for each: the ranks it is from, and its number there
@@ -194,6 +220,11 @@ def _evaluations(ranks: Sequence[Observations]) -> dict[str, Any]:
             rank, numbered = next(iter(own.items()))
             calls += [call for _, call in numbered]
             parts += [[(rank, number)] for number, _ in numbered]
+            continue
+        turns = _taken_in_turn(own, [c for c in whole if (c.module, c.rounds) == place])
+        if turns is not None:
+            calls += [call for _, _, call in turns]
+            parts += [[(rank, number)] for rank, number, _ in turns]
             continue
         for row in zip_longest(*([(r, *pair) for pair in own[r]] for r in own)):
             present = [one for one in row if one is not None]
@@ -240,7 +271,8 @@ def _kept_outputs(ranks: Sequence[Observations], parts: list[list[tuple[int, int
             if int(call) != first or any(name not in own[r] for r, name in names):
                 continue
             tensors = [own[r][name] for r, name in names]
-            kept[f"{number}.{position}"] = np.ascontiguousarray(_dealt(tensors))
+            if len({tensor.shape[1:] for tensor in tensors}) == 1:
+                kept[f"{number}.{position}"] = np.ascontiguousarray(_dealt(tensors))
     if not kept:
         return None
     file = Path(ranks[0].folder) / "eval-of-all-ranks.safetensors"
