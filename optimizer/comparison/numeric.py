@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..execution.observations import EvalCall, Observations, Step
 from .deviation import change_deviations, deviations, undetermined
@@ -235,11 +235,17 @@ def _evaluation_outputs(runs: _Runs) -> list[Finding]:
     quantity = Quantity(
         Kind.EVALUATION_OUTPUT,
         "evaluation output",
-        lambda name: f"call {int(name.partition('.')[0]) + 1}",
-        step=runs.original.eval_calls[0].rounds + 1 if runs.original.eval_calls else None,
+        lambda name: f"call {_call_of(name) + 1}",
     )
     near = [deviations(ours, run.eval_outputs()) for run in runs.neighbours]
-    return judge(quantity, deviations(ours, runs.other.eval_outputs()), near, runs.precision)[0]
+    findings, _ = judge(quantity, deviations(ours, runs.other.eval_outputs()), near, runs.precision)
+    calls = runs.original.eval_calls
+    return [replace(f, step=calls[_call_of(f.tensor or "0")].rounds + 1) for f in findings]
+
+
+def _call_of(tensor: str) -> int:
+    """The call in eval mode that gave ``tensor``, counted from 0: kept outputs are named ``call.position``."""
+    return int(tensor.partition(".")[0])
 
 
 @dataclass
