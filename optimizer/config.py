@@ -39,6 +39,7 @@ class Settings:
 
     dry_run: bool | None = None
     check: bool | None = None
+    interactive: bool | None = None
     output: Path | None = None
     split_patches: Path | None = None
     select: tuple[str, ...] | None = None
@@ -343,6 +344,7 @@ def _version(value: object) -> Version:
 parsers: Mapping[str, Callable[[object], object]] = {
     "dry_run": _flag,
     "check": _flag,
+    "interactive": _flag,
     "output": lambda value: Path(_text(value)),
     "split_patches": lambda value: Path(_text(value)),
     "select": _names,

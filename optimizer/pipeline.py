@@ -16,6 +16,7 @@ from .analysis import understand
 from .analysis.script import TrainingScript
 from .config import suggestion
 from .errors import TorchoptError
+from .interactive import Questions
 from .options import Options, Tier
 from .rewrite_result import (
     AppliedChange,
@@ -30,7 +31,7 @@ from .rewriting.edits import NewFile, Span
 from .shared_code import other_script
 from .source import SourceFile, Sources
 from .suppression import Suppression, edited_span, suppressions
-from .transaction import apply_changes, internal_error, new_files
+from .transaction import apply_changes, internal_error, new_files, new_texts
 
 _MOST_ROUNDS = 8
 _LINE_IN_MESSAGE = re.compile(r"\bline (?P<line>\d+)(?: of (?P<name>[\w.-]+\.py))?")
@@ -64,11 +65,12 @@ def rewrite_script(
     transforms: Sequence[Transform],
     options: Options,
     earlier: Mapping[Path, RewrittenFile] | None = None,
+    questions: Questions | None = None,
 ) -> RewriteResult:
     """Rewrite ``entry`` and its first-party modules as ``sources`` hold them. Nothing is written.
 
     ``earlier`` tells about files that were already rewritten as part of another script (their text is
-    in ``sources``); what it says about them is continued. A transform that fails, or that does not
+    in ``sources``); what it says about them is continued. ``questions`` are put to the user before each change. A transform that fails, or that does not
     come to rest, is reported and the others go on. Raises :class:`TorchoptError` when ``entry``
     cannot be read.
     """
@@ -79,7 +81,7 @@ def rewrite_script(
         raise
     except Exception as error:
         raise TorchoptError(internal_error(error), entry) from error
-    start = _Rewrite(sources, script, dict(earlier or {}), earlier or {})
+    start = _Rewrite(sources, script, dict(earlier or {}), earlier or {}, questions)
     errors: tuple[TransformError, ...] = ()
     while True:
         result, restless = _until_nothing_changes(start, active, options, errors)
@@ -107,11 +109,12 @@ def rewrite_all(
     scripts: Iterable[Path],
     transforms: Sequence[Transform],
     options_for: Callable[[Path], Options],
+    questions: Questions | None = None,
 ) -> Rewritten:
     """Rewrite ``scripts`` one after the other, each on what those before made of shared modules.
 
     A script that turned out to be a module of an earlier one is done with it. ``options_for`` gives the
-    options of a script by its path. Nothing is written.
+    options of a script by its path; ``questions`` are put to the user before each change. Nothing is written.
     """
     sources = Sources()
     results: list[RewriteResult] = []
@@ -121,7 +124,8 @@ def rewrite_all(
         try:
             if sources.read(script).path in files:
                 continue
-            result = rewrite_script(script, sources, transforms, options_for(script), files)
+            options = options_for(script)
+            result = rewrite_script(script, sources, transforms, options, files, questions)
         except TorchoptError as error:
             errors[str(error)] = error
             continue
@@ -178,13 +182,15 @@ class _Outcome:
 class _Rewrite:
     """A rewrite on its way: the script as it is understood now, and the files touched so far.
 
-    ``earlier`` are those of ``files`` that come from other scripts, as they were then.
+    ``earlier`` are those of ``files`` that come from other scripts, as they were then. ``questions`` are put to the
+    user before each change.
     """
 
     sources: Sources
     script: TrainingScript
     files: Mapping[Path, RewrittenFile]
     earlier: Mapping[Path, RewrittenFile]
+    questions: Questions | None = None
 
     def file(self, path: Path) -> RewrittenFile:
         source = self.sources.read(path)
@@ -247,7 +253,17 @@ class _Rewrite:
             file = files.get(path) or self.file(path)
             provenance = file.provenance.after(text, transform.name)
             files[path] = replace(file, text=text, provenance=provenance)
-        return _Rewrite(sources, script, files, self.earlier)
+        return _Rewrite(sources, script, files, self.earlier, self.questions)
+
+    def wanted(self, change: Change) -> bool:
+        """Whether the user wants ``change``; one that cannot be made is not asked about."""
+        if self.questions is None:
+            return True
+        try:
+            texts = new_texts(self.sources, [change])
+        except Exception:
+            return True  # told as what it is when it is applied
+        return self.questions.wanted(self.applied(change), self.sources, texts)
 
     def result(self, outcomes: Sequence[_Outcome]) -> RewriteResult:
         """The files as they are now, each with what the last ``outcomes`` say about it."""
@@ -352,7 +368,7 @@ def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Re
 def _permitted(
     rewrite: _Rewrite, changes: Iterable[Change], tier: Tier
 ) -> tuple[list[Change], list[Skip], frozenset[tuple[Path, int, str]]]:
-    """The changes that neither tier, comments nor other scripts forbid, and skips for the others."""
+    """The changes that tier, comments, other scripts and the user allow, and skips for the others."""
     permitted: list[Change] = []
     refused: list[Skip] = []
     used: set[tuple[Path, int, str]] = set()
@@ -367,6 +383,8 @@ def _permitted(
             message = f"suppressed: {reason}" if reason else "suppressed"
         elif user is not None:
             message = f"{change.message}: not done, {user}"
+        elif not rewrite.wanted(change):
+            message = f"{change.message}: declined"
         else:
             permitted.append(change)
             continue

@@ -34,7 +34,7 @@ def apply_changes(sources: Sources, changes: Sequence[Change]) -> Transaction:
     and reads no undefined name that was not read before.
     """
     try:
-        return Transaction(tuple(changes), _new_texts(sources, changes))
+        return Transaction(tuple(changes), new_texts(sources, changes))
     except Exception as error:
         if len(changes) == 1:
             return Transaction((), {}, errors=(transform_error(changes[0], error),))
@@ -44,11 +44,11 @@ def apply_changes(sources: Sources, changes: Sequence[Change]) -> Transaction:
     errors: list[TransformError] = []
     for change in changes:
         try:
-            texts = _new_texts(sources, [*accepted, change])
+            texts = new_texts(sources, [*accepted, change])
             accepted.append(change)
         except Exception as together:
             try:
-                _new_texts(sources, [change])
+                new_texts(sources, [change])
             except Exception as alone:
                 errors.append(transform_error(change, alone))
             else:
@@ -76,7 +76,7 @@ def internal_error(error: Exception) -> str:
     return f"internal error: {type(error).__name__}{place}: {text}"
 
 
-def _new_texts(sources: Sources, changes: Sequence[Change]) -> dict[Path, str]:
+def new_texts(sources: Sources, changes: Sequence[Change]) -> dict[Path, str]:
     """The text of the files ``changes`` edit. Raises whatever stands against making them all."""
     edits: dict[Path, list[Edit]] = {}
     for change in changes:

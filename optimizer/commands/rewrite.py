@@ -39,6 +39,7 @@ from .flags import (
 
 if TYPE_CHECKING:
     from ...transforms.base import Transform
+    from ..interactive import Questions
     from ..pipeline import Rewritten
     from ..rewrite_report import FileReport
     from ..verified_rewrite import VerifiedRewrite
@@ -56,6 +57,12 @@ def rewrite(
         bool | None,
         typer.Option(
             "--check/--no-check", help="Write nothing; exit with 1 if anything would change."
+        ),
+    ] = None,
+    interactive: Annotated[
+        bool | None,
+        typer.Option(
+            "--interactive/--no-interactive", help="Ask about each change: y, n, q or ? for help."
         ),
     ] = None,
     output: Annotated[
@@ -99,7 +106,7 @@ def rewrite(
     What follows -- is passed to the script when --verify runs it.
     """
     said = dict(dry_run=dry_run, check=check, output=output, select=select, ignore=ignore)
-    said |= dict(split_patches=split_patches)
+    said |= dict(split_patches=split_patches, interactive=interactive)
     said |= dict(tier=tier, target=target, gpus=gpus, torch=torch, amp=amp, format=format)
     said |= dict(accumulate=accumulate, workers=workers, profile=profile)
     said |= dict(sync_batchnorm=sync_batchnorm)
@@ -123,14 +130,15 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     report_broken_transforms()
     _note_what_cannot_run(transforms, options_in(folder))
     discovery = discover(paths)
-    scripts = with_progress(discovery.scripts, "Rewriting")
+    questions = _questions() if settings.interactive else None
+    scripts = discovery.scripts if questions else with_progress(discovery.scripts, "Rewriting")
 
     def rewrite_without(scripts: Iterable[Path], ignored: frozenset[str]) -> Rewritten:
         def options(script: Path) -> Options:
             wanted = options_in(script.parent)
             return replace(wanted, ignore=wanted.ignore | ignored)
 
-        return rewrite_all(scripts, transforms, options)
+        return rewrite_all(scripts, transforms, options, questions)
 
     rewritten = rewrite_without(scripts, frozenset())
     errors = (*discovery.errors, *rewritten.errors)
@@ -163,6 +171,12 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     if errors:
         return ExitCode.USAGE
     return verdict or (ExitCode.FINDINGS if settings.check and rewritten.changed else ExitCode.OK)
+
+
+def _questions() -> Questions:
+    from ..interactive import Questions
+
+    return Questions(sys.stdin, sys.stderr, painter(sys.stderr))
 
 
 def _refuse_two_places(settings: Settings) -> None:

@@ -27,6 +27,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         """
 dry-run = true
 check = false
+interactive = false
 output = "out/fast.py"
 select = ["no-grad", "autocast"]
 ignore = "compile, pin-memory"
@@ -57,6 +58,7 @@ emulate-cuda = true
     assert load_settings(tmp_path) == Settings(
         dry_run=True,
         check=False,
+        interactive=False,
         output=tmp_path / "out/fast.py",
         select=("no-grad", "autocast"),
         ignore=("compile", "pin-memory"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -225,6 +227,29 @@ def test_github_annotations(project: Project, capsys: Capture) -> None:
     )
     assert lines[1].startswith("::error file=bad.py,title=torchopt::1:")
     assert len(lines) == 2, "what was left alone is no annotation"
+
+
+def test_interactive(
+    project: Project, header: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project({"train.py": "slow()\nx = 1\nslow()\nslow()\n"})
+    monkeypatch.setattr(sys, "stdin", io.StringIO("what\nn\ny\nq\n"))
+    assert main(["rewrite", "--interactive", "train.py"]) == 0
+    assert (folder / "train.py").read_text() == header + "slow()\nx = 1\nfast()\nslow()\n"
+    out, err = capsys.readouterr()
+    assert err.count("Make this change [y,n,q,?]? ") == 4, "an unknown answer is asked again"
+    assert "q - leave this place and all that follow alone" in err
+    assert "-slow()\n+fast()\n" in err
+    assert "train.py:10 slow-to-fast: calls fast(): declined" in out
+
+
+def test_interactive_without_answers_changes_nothing(
+    project: Project, header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project({"train.py": "slow()\nslow()\n"})
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert main(["rewrite", "--interactive", "train.py"]) == 0
+    assert (folder / "train.py").read_text() == header + "slow()\nslow()\n"
 
 
 def test_sarif(project: Project, capsys: Capture) -> None:
