@@ -7,6 +7,8 @@ the B beside it. What is compared is the steady state:
   truncation heuristic for bias reduction in simulation output", Simulation 69, 1997): drop the first steps whose
   removal makes the standard error of the rest smallest, at most half of them. A running median of three first takes
   out single spikes. The first round, in which compilation happens, and the start-up are apart from the beginning.
+- **Waiting for data** is averaged over neighbouring steps: worker processes hand over their batches in bursts, so that most
+  steps may wait for nothing while every few wait long, and a median would see only one of the two.
 - **Step time** of a version: the median of each run's steady steps, their geometric mean over the runs.
 - **Speed-up**: original over rewritten, so 1.00x is no change and 2.00x half the time. Its 95 % interval is a
   hierarchical bootstrap: pairs of runs are drawn with replacement, then steps within each run, because steps of one
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 RESAMPLES = 2000
 TOO_WIDE = 1.5
 """An interval whose ends are further apart than this factor names no winner."""
+
+BURST = 17
+"""Over how many steps the waiting for data is averaged: twice as many batches as eight workers hand over together."""
 
 STILL_CHANGING = 0.05
 """Relative change of the step time within the last half of a run that is no steady state."""
@@ -216,16 +221,25 @@ def read_run(timing: Timing) -> Run:
 def _steps(timing: Timing) -> Steps:
     """Rounds between waits for the device are one step each time, of their mean; all rounds apart without waits."""
     edges = sorted(set(timing.synchronised))
+    waits = _spread(timing.wait_seconds)
+    whole = zip(timing.round_seconds, timing.wait_seconds, waits, strict=True)
+    seconds = tuple(taken - waited + usual for taken, waited, usual in whole)
     if len(edges) < 2:
-        count = len(timing.round_seconds)
-        return Steps(timing.round_seconds, timing.wait_seconds, (1,) * count)
+        return Steps(seconds, waits, (1,) * len(seconds))
     spans = [slice(start, end) for start, end in pairwise(edges)]
     rounds = tuple(span.stop - span.start for span in spans)
     return Steps(
-        tuple(sum(timing.round_seconds[s]) / n for s, n in zip(spans, rounds, strict=True)),
-        tuple(sum(timing.wait_seconds[s]) / n for s, n in zip(spans, rounds, strict=True)),
+        tuple(sum(seconds[s]) / n for s, n in zip(spans, rounds, strict=True)),
+        tuple(sum(waits[s]) / n for s, n in zip(spans, rounds, strict=True)),
         rounds,
     )
+
+
+def _spread(waits: Sequence[float]) -> tuple[float, ...]:
+    """Each the mean of the :data:`BURST` waits around it, of fewer near the ends."""
+    half = BURST // 2
+    around = (waits[max(0, i - half) : i + half + 1] for i in range(len(waits)))
+    return tuple(math.fsum(some) / len(some) for some in around)
 
 
 def warm_up(seconds: Sequence[float]) -> tuple[int, bool]:

@@ -196,10 +196,10 @@ class _Judge:
                 which = "original" if version is self._job.before else "rewritten"
                 self._progress(f"{which}, timed, {len(runs) + 1} of {pairs}")
                 runs.append(self._timed(version, rounds, folder))
-            if len(before) == FIRST_PAIRS:
+            if len(before) >= FIRST_PAIRS:
                 ratios = log_ratios(before, after)
                 needed = pairs_needed(ratios, self._job.minimum, self._job.expected)
-                pairs = min(max(needed, FIRST_PAIRS), max(self._limits.pairs, FIRST_PAIRS))
+                pairs = min(needed, max(self._limits.pairs, FIRST_PAIRS))
         return compare_speeds(before, after)
 
     def _rounds(self, folder: Path) -> int:

@@ -165,6 +165,22 @@ def test_rounds_between_waits_for_the_device_are_averaged() -> None:
     assert run.steps.rounds == (2, 2, 2)
 
 
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_batches_that_come_in_bursts_cost_what_they_cost_on_average(workers: int) -> None:
+    """Every few steps one waits for as many batches as there are workers, the others for none."""
+    waits = [0.1 * workers if step % workers == 0 else 0.0 for step in range(10 * workers)]
+    seconds = tuple(0.02 + wait for wait in waits)
+    run = read_run(Timing(9.0, 1.0, 1.0, seconds, tuple(waits)))
+    assert run.median_seconds == pytest.approx(0.12, rel=0.15)
+
+
+def test_the_spikes_of_other_steps_stay_with_them() -> None:
+    seconds = (0.1,) * 20 + (3.0,) + (0.1,) * 20
+    assert read_run(Timing(9.0, 1.0, 1.0, seconds, (0.05,) * 41)).median_seconds == pytest.approx(
+        0.1
+    )
+
+
 def test_a_run_of_one_step_is_too_short() -> None:
     with pytest.raises(TooShort):
         read_run(Timing(9.0, 1.0, 1.0, (0.1,), (0.0,)))
