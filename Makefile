@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-nightly transform-table mutants lint types build docs benchmark probe-overhead check clean
+.PHONY: help demo test test-all test-nightly transform-table mutants lint types build docs benchmark chart probe-overhead check clean
 
 help: ## the commands of this file
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,8 +49,13 @@ docs: $(READY) ## write docs/transforms and the JSON schema again from the code
 	$(BIN)/python -m torchopt_cli.optimizer.documentation docs/transforms
 	$(BIN)/python -m torchopt_cli.optimizer.json_schema docs/verify-report.schema.json
 
-benchmark: $(READY) ## every corpus script: original, rewritten, expert; prints the table and writes JSON
+benchmark: $(READY) ## every corpus script: original, rewritten, expert; prints the table, writes JSON, chart and README
 	$(BIN)/python -m benchmarks.corpus
+	$(BIN)/python -m benchmarks.chart
+
+chart: $(READY) ## draw the chart and the README's table again from the committed results
+	$(BIN)/python -m benchmarks.corpus --table
+	$(BIN)/python -m benchmarks.chart
 
 probe-overhead: $(READY) ## what the timing probe adds to a training step
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.probe_overhead

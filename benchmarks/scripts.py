@@ -1,0 +1,164 @@
+"""The corpus as the benchmarks run it: scripts, their arguments and data, and the versions that are compared."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tests.verification.warm import warm_interpreter
+from torchopt_cli.optimizer.comparison.process import ENDED_WELL
+from torchopt_cli.optimizer.config import Settings, load_settings
+from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
+from torchopt_cli.optimizer.options import Options, Tier
+from torchopt_cli.optimizer.pipeline import Rewritten, rewrite_all
+from torchopt_cli.optimizer.verified_rewrite import changed_version, claimed_tier
+from torchopt_cli.transforms.registry import all_transforms
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+CORPUS = ROOT / "corpus"
+PYTHON = Path(sys.executable)
+PACE_ROUNDS = 15
+TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class CorpusScript:
+    """A folder of corpus/, run on ``device`` (cpu or cuda)."""
+
+    name: str
+    device: str
+
+    @property
+    def original(self) -> Path:
+        return CORPUS / self.name / "train.py"
+
+    @property
+    def expert(self) -> Path:
+        return CORPUS / self.name / "expert.py"
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        return tomllib.loads((CORPUS / self.name / "manifest.toml").read_text(encoding="utf-8"))
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages that the script needs and this interpreter lacks."""
+        return [p for p in self.manifest.get("requires", ()) if importlib.util.find_spec(p) is None]
+
+    def arguments(self, *, timed: bool) -> tuple[str, ...]:
+        """Those of a short run; with ``timed`` those of one that goes on until its steps are steady."""
+        wanted = self.manifest["gpu" if self.device == "cuda" else "cpu"]
+        return (*wanted["args"], *(wanted.get("timed", ()) if timed else ()))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What hides the GPUs from a run that is not about them."""
+        return {} if self.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+
+    @property
+    def tier(self) -> Tier:
+        """How far the expert's numbers may differ from the original's."""
+        return Tier[self.manifest["tier"].upper()]
+
+
+def corpus(names: Iterable[str], device: str) -> list[CorpusScript]:
+    """The scripts of these names, all of them when there are none."""
+    wanted = list(names) or sorted(path.parent.name for path in CORPUS.glob("*/manifest.toml"))
+    return [CorpusScript(name, device) for name in wanted]
+
+
+@contextmanager
+def interpreter(device: str, threads: int) -> Generator[Path, None, None]:
+    """A program to be used in place of Python: on a CPU one that has torch imported already, with that many threads."""
+    if device == "cuda":
+        yield PYTHON
+        return
+    with warm_interpreter(threads) as python:
+        yield python
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Arguments of a script whose data is there, and the original's ``pace`` in seconds per step, roughly."""
+
+    arguments: tuple[str, ...]
+    pace: float
+
+
+def prepare(script: CorpusScript, folder: Path, python: Path, *, timed: bool) -> Prepared:
+    """Let ``python`` run the script until it has its data below ``folder``; what is there already is taken over.
+
+    Raises RuntimeError when the script fails.
+    """
+    place = folder / script.name / ("timed" if timed else "short")
+    arguments = (*script.arguments(timed=timed), "--data", str(place / "data"))
+    known = place / "prepared.json"
+    if known.exists():
+        seen = json.loads(known.read_text())
+        if seen["arguments"] == list(arguments):
+            return Prepared(arguments, seen["pace"])
+    with tempfile.TemporaryDirectory() as cwd:
+        settings = RunSettings(
+            python,
+            Path(cwd),
+            steps=PACE_ROUNDS,
+            mode=Mode.TIME,
+            timeout_s=TIMEOUT_S,
+            env=script.environment,
+            block_steps=1,
+        )
+        seen = run(ScriptVersion(script.original, args=arguments), settings, place)
+    if seen.status not in ENDED_WELL:
+        raise RuntimeError(f"{script.name} fails: {seen.failure_details}")
+    pace = statistics.median(seen.timing.round_seconds)
+    known.write_text(json.dumps({"arguments": arguments, "pace": pace}))
+    return Prepared(arguments, pace)
+
+
+def rewrite_options(script: CorpusScript) -> Options:
+    """Those of a plain ``torchopt rewrite``."""
+    flags = Settings.from_flags({"python": str(PYTHON)})
+    folder = script.original.parent
+    return flags.over(load_settings(folder)).options_in(folder)
+
+
+def rewritten(script: CorpusScript) -> Rewritten:
+    """What ``torchopt rewrite`` makes of the original."""
+    options = rewrite_options(script)
+    return rewrite_all([script.original], all_transforms(), lambda _: options)
+
+
+def rewritten_version(done: Rewritten, script: CorpusScript) -> tuple[ScriptVersion, Tier]:
+    """The rewritten script without its arguments, and the tier it claims."""
+    return changed_version(script.original, done.changed, ()), claimed_tier(done.changed)
+
+
+def torchfix_version(script: CorpusScript, program: Path) -> ScriptVersion | None:
+    """What ``torchfix --fix`` with all of its rules makes of the original; None when there is nothing to fix."""
+    folder = script.original.parent
+    files = [path for path in folder.rglob("*.py") if not path.name.startswith("expert")]
+    with tempfile.TemporaryDirectory() as temporary:
+        copies = {path: Path(temporary) / path.relative_to(folder) for path in files}
+        for path, copy in copies.items():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+        command = [str(program), "--select=ALL", "--fix", "-j1", "."]
+        subprocess.run(command, cwd=temporary, check=False, capture_output=True, input=b"")
+        fixed = {path: copy.read_text(encoding="utf-8") for path, copy in copies.items()}
+    changed = {p: text for p, text in fixed.items() if text != p.read_text(encoding="utf-8")}
+    return ScriptVersion(script.original, changed) if changed else None

@@ -1,0 +1,118 @@
+"""Versions of a script timed in turn, there and back (A B C C B A ...), and what that says about their speeds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torchopt_cli.optimizer.comparison.process import ENDED_WELL
+from torchopt_cli.optimizer.execution.observations import Memory
+from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
+from torchopt_cli.optimizer.measurement import Run, Speedup, TooShort, read_run, speedup
+from torchopt_cli.optimizer.tuning.search import interval
+
+SETTLED = 5
+"""The first fifth of a run's rounds does not count for its pace as a whole."""
+
+
+@dataclass(frozen=True)
+class TurnRun:
+    """A timed run: its steps, and ``round_seconds``, the mean time from step to step with all that lies between them,
+    such as evaluation and the start of an epoch."""
+
+    run: Run
+    round_seconds: float
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A version to time. With ``resident`` its batches cost nothing: each loader's first is given again and again."""
+
+    version: ScriptVersion
+    resident: bool = False
+
+
+def take_turns(
+    contestants: Mapping[str, Contestant],
+    settings: RunSettings,
+    sweeps: int,
+    tell: Callable[[str], None],
+) -> dict[str, list[TurnRun] | str]:
+    """The ``sweeps`` runs of each; of one that fails, how it did."""
+    found: dict[str, list[TurnRun]] = {name: [] for name in contestants}
+    failed: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as temporary:
+        for sweep in range(sweeps):
+            order = list(contestants) if sweep % 2 == 0 else list(reversed(contestants))
+            for name in order:
+                if name in failed:
+                    continue
+                tell(f"{name}, timed, {sweep + 1} of {sweeps}")
+                folder = Path(temporary) / f"{name}{sweep}"
+                try:
+                    found[name].append(_timed(contestants[name], settings, folder))
+                except (TooShort, _Failed) as error:
+                    failed[name] = str(error)
+    return {name: failed.get(name, runs) for name, runs in found.items()}
+
+
+class _Failed(Exception):
+    """A run failed; the last line it said."""
+
+
+def _timed(contestant: Contestant, settings: RunSettings, folder: Path) -> TurnRun:
+    how = replace(settings, resident_batch=contestant.resident)
+    seen = run(contestant.version, how, folder)
+    if seen.status not in ENDED_WELL:
+        last = seen.failure_details.strip().splitlines()[-1:]
+        raise _Failed(last[0] if last else seen.status.value)
+    rounds = seen.timing.round_seconds
+    later = rounds[len(rounds) // SETTLED :]
+    return TurnRun(read_run(seen.timing), statistics.fmean(later) if later else 0.0, seen.memory)
+
+
+def summary(runs: list[TurnRun], originals: list[TurnRun]) -> dict[str, Any]:
+    """What a version's runs come to beside those of the original in the same sweeps. Seconds per step, and bytes."""
+    steps = [one.run.median_seconds for one in runs]
+    rounds = [one.round_seconds for one in runs]
+    pairs = list(zip(originals, runs, strict=True))
+    return {
+        "step_seconds": _middle(steps),
+        "round_seconds": _middle(rounds),
+        "step_speedup": _ends(
+            speedup([a.run.steady for a, _ in pairs], [b.run.steady for _, b in pairs])
+        ),
+        "round_speedup": _ends(
+            interval([math.log(a.round_seconds / b.round_seconds) for a, b in pairs])
+        ),
+        "data_wait_share": statistics.fmean(one.run.data_wait_share for one in runs),
+        "host_memory": _most(one.memory.host for one in runs),
+        "worker_memory": _most(one.memory.worker for one in runs),
+        "device_memory": _most(one.memory.device for one in runs),
+        "steps": steps,
+        "rounds": rounds,
+    }
+
+
+def _middle(seconds: list[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, seconds)))
+
+
+def _ends(found: Speedup) -> dict[str, float | None]:
+    """JSON knows no infinity: without an interval its ends are None."""
+    known = math.isfinite(found.high)
+    return {
+        "factor": found.factor,
+        "low": found.low if known else None,
+        "high": found.high if known else None,
+    }
+
+
+def _most(values: Any) -> int | None:
+    return max((value for value in values if value), default=None)

@@ -1,0 +1,96 @@
+"""What is shown of the committed results is what the commands make of them."""
+
+from __future__ import annotations
+
+import copy
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import chart, tables
+from benchmarks.results import RESULTS, read_results
+
+CORPUS = Path(__file__).parent.parent / "corpus"
+
+
+def version(factor: float, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    return {
+        "round_seconds": 0.1 / factor,
+        "round_speedup": {"factor": factor, "low": low, "high": high},
+        "data_wait_share": 0.5,
+        "host_memory": 400 << 20,
+    }
+
+
+@pytest.fixture
+def results() -> dict[str, Any]:
+    machine = {"date": "2030-01-02", "cpu": "A <CPU>", "cores": 2, "gpu": None, "python": "3.12"}
+    versions = {
+        "original": version(1.0, 1.0, 1.0),
+        "torchopt": version(1.5, 1.25, 1.75) | {"outcome": "equivalent", "tier": "exact"},
+        "expert": version(2.0, 1.9, 2.1) | {"worker_memory": 100 << 20},
+        "light": version(3.0, 2.5, 3.5),
+        "torchfix": {"note": "nothing to fix"},
+    }
+    return {
+        "one": {"machine": machine | {"torch": "2.9"}, "load": [0.5, 1.5], "versions": versions}
+    }
+
+
+def test_the_chart_is_that_of_the_results() -> None:
+    for device in ("cpu", "cuda"):
+        path = RESULTS / f"{device}.svg"
+        found = read_results(device)
+        assert path.exists() == bool(found)
+        assert not found or path.read_text(encoding="utf-8") == chart.draw(found)
+
+
+def test_the_readme_has_the_table_of_the_results() -> None:
+    text = tables.README.read_text(encoding="utf-8")
+    assert text.split(tables.BEGIN)[1].split(tables.END)[0] == tables.readme_block()
+
+
+def test_results_are_of_scripts_that_exist() -> None:
+    assert {*read_results("cpu")} <= {path.parent.name for path in CORPUS.glob("*/manifest.toml")}
+
+
+def test_the_full_table(results: dict[str, Any]) -> None:
+    row = tables.full_table(results).splitlines()[-1]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == [
+        *("`one`", "100 ms", "66.7 ms", "1.50x [1.25, 1.75]", "2.00x [1.90, 2.10]", "67%", "50%"),
+        *("400 MiB → 400 MiB", "nothing to fix", "equivalent (exact)"),
+    ]
+
+
+def test_no_share_of_what_the_expert_did_not_gain(results: dict[str, Any]) -> None:
+    versions = results["one"]["versions"]
+    versions["expert"] = version(1.1, 0.9, 1.3)
+    assert tables.share_of_expert(versions["torchopt"], versions["expert"]) is None
+
+
+def test_no_speed_of_light_without_data_to_wait_for(results: dict[str, Any]) -> None:
+    versions = results["one"]["versions"]
+    versions["original"]["data_wait_share"] = 0.0
+    assert tables.share_of_light(versions) is None
+    assert chart.draw(results).count("light interval") == 1  # the legend's
+
+
+def test_a_version_that_fails_is_shown_as_one(results: dict[str, Any]) -> None:
+    results["one"]["versions"]["torchopt"] = {"failed": "ValueError: no"}
+    assert "| ValueError: no |" in tables.short_table(results)
+    chart.draw(results)
+
+
+def test_the_chart_is_svg_and_shows_every_interval_in_full(results: dict[str, Any]) -> None:
+    wide = copy.deepcopy(results)
+    wide["one"]["versions"]["expert"]["round_speedup"] = {"factor": 2.0, "low": 0.3, "high": 9.0}
+    for one in (results, wide):
+        root = ElementTree.fromstring(chart.draw(one))
+        assert root.tag.endswith("svg")
+    axis = chart.draw(wide)
+    assert ">0.25x<" in axis
+    assert ">16x<" in axis
+    assert "A &lt;CPU&gt;, 2 cores" in axis
