@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..execution.observations import Checkpoint, CheckpointEntry, Observations
+from .arrays import compare_arrays
 from .findings import Finding, Kind
 from .text import compare_text
 from .tolerance import Precision
+
+if TYPE_CHECKING:
+    from .arrays import Arrays
 
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
 _SHOWN = 3
@@ -68,7 +73,53 @@ def compare_checkpoint_values(
             findings.extend(_values(ours, theirs, samples, precision))
             if precision is not None:
                 findings.extend(_no_longer_live(ours, theirs, samples))
+                findings.extend(_now_live(ours, theirs, samples))
+    if precision is not None:
+        findings.extend(_tensors(original, other, neighbours, precision))
     return _first_few(findings)
+
+
+def _tensors(
+    original: Observations,
+    other: Observations,
+    neighbours: Sequence[Observations],
+    precision: Precision,
+) -> list[Finding]:
+    """Saved tensors that are no parameter or buffer of the moment: averaged weights, an optimizer's state, predictions."""
+    ours = _stored(original)
+    if not ours:
+        return []
+    return compare_arrays(
+        Kind.CHECKPOINT_VALUE,
+        "saved tensors",
+        _group,
+        ours,
+        _stored(other),
+        [_stored(run) for run in neighbours],
+        precision,
+    )
+
+
+def _stored(run: Observations) -> Arrays:
+    """The tensors kept of all saves, by file, number of the save, and key."""
+    if run.saved_file is None:
+        return {}
+    tensors = run.saved_tensors()
+    return {
+        f"{name}, save {number}: {key}": tensors[entry.stored_as]
+        for name, saves in _by_name(run.checkpoints).items()
+        for number, save in enumerate(saves, start=1)
+        for key, entry in save.entries.items()
+        if entry.stored_as is not None
+    }
+
+
+def _group(name: str) -> str:
+    """What belongs together: the tensors of one dict, or those of one kind of an optimizer's state."""
+    parent, _, last = name.rpartition("/")
+    if _DIGITS.fullmatch(parent.rpartition("/")[2]):
+        return f"{parent.rpartition('/')[0]}/*/{last}"
+    return parent or name
 
 
 def _by_name(checkpoints: Iterable[Checkpoint]) -> Mapping[str, list[Checkpoint]]:
@@ -158,6 +209,26 @@ def _no_longer_live(
                 tensor=key,
                 original=name,
                 rewritten=", ".join(other.same_as[:_SHOWN]) or None,
+            )
+
+
+def _now_live(
+    ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
+) -> Iterator[Finding]:
+    """Tensors of their own in the original and its neighbours that have become a parameter or buffer of the moment."""
+    for key, entry in ours.entries.items():
+        other = theirs.entries.get(key)
+        own = entry.stored_as and not any(
+            save.entries[key].same_as for save in near if key in save.entries
+        )
+        if own and other is not None and other.same_as and entry.shape == other.shape:
+            name = other.same_as[0]
+            yield Finding(
+                Kind.CHECKPOINT_VALUE,
+                f"{ours.path}: {key} is {name} as it is when saved, and in the original it is not",
+                step=ours.rounds or None,
+                tensor=key,
+                rewritten=name,
             )
 
 

@@ -8,6 +8,7 @@ from itertools import islice, zip_longest
 
 from ..execution.observations import Observations
 from .findings import Finding, Kind, step_number
+from .kept_state import compare_state_bits
 
 
 def compare_bits(original: Observations, other: Observations) -> list[Finding]:
@@ -23,12 +24,13 @@ def compare_bits(original: Observations, other: Observations) -> list[Finding]:
         _snapshots(original, other),
         _buffers(original, other),
         _evaluation_outputs(original, other),
+        compare_state_bits(original, other),
         _checkpoints(original, other),
     )
-    first: dict[Kind, Finding] = {}
+    first: dict[tuple[Kind, bool], Finding] = {}
     for found in kinds:
-        for finding in islice(found, 1):
-            first.setdefault(finding.kind, finding)
+        for finding in islice(found, 4):
+            first.setdefault((finding.kind, finding.fails), finding)
     return list(first.values())
 
 

@@ -17,6 +17,7 @@ from .deviation import change_deviations, deviations, undetermined
 from .exact import initial_parameter
 from .figures import StepFigures, VectorFigures
 from .findings import Finding, Kind
+from .kept_state import compare_state_numbers
 from .series import compare_series, step_figures, update_norm
 from .tolerance import Precision, allowed
 from .vectors import Deviations, Quantity, judge
@@ -59,6 +60,7 @@ def compare_numbers(
     findings.extend(_buffers(runs))
     findings.extend(_evaluation_outputs(runs))
     findings.extend(_evaluation_summaries(runs))
+    findings.extend(compare_state_numbers(original, other, neighbours, precision))
     return NumericComparison(
         tuple(_first_of_each(findings)),
         step_figures(original, other, neighbours, precision),
@@ -317,10 +319,10 @@ def _moments(calls: Sequence[EvalCall]) -> dict[tuple[str, int], _Moments]:
 
 
 def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:
-    """At most one failure per kind: the first in the order of the run."""
-    first: dict[Kind, Finding] = {}
+    """At most one failure and one note per kind: the first in the order of the run."""
+    first: dict[tuple[Kind, bool], Finding] = {}
     for finding in findings:
-        known = first.get(finding.kind)
+        known = first.get((finding.kind, finding.fails))
         if known is None or (finding.step or 0) < (known.step or 0):
-            first[finding.kind] = finding
+            first[finding.kind, finding.fails] = finding
     return list(first.values())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
-from ..execution.observations import Observations, OptimizerInfo, Step
+from ..execution.observations import Observations, OptimizerInfo, Settings, Step
 from .findings import Finding, Kind, note, step_number
 from .tolerance import Precision
 
@@ -14,7 +17,7 @@ IMPLEMENTATION_CHOICES = frozenset({"fused", "foreach", "capturable", "different
 (https://docs.pytorch.org/docs/stable/optim.html#algorithms)."""
 
 _JUDGED_AS_LEARNING_RATES = frozenset({"lr", "initial_lr"})
-_LEARNING_RATE_ROUNDING = 2 * Precision.FLOAT32.unit_roundoff
+_SETTING_ROUNDING = 2 * Precision.FLOAT32.unit_roundoff
 """A learning rate held in a float32 tensor (``capturable=True``) is the Python float, rounded."""
 
 
@@ -57,19 +60,61 @@ def _one_optimizer(label: str, ours: OptimizerInfo, theirs: OptimizerInfo) -> It
         )
     if ours.groups != theirs.groups:
         yield from _changed_groups(label, ours, theirs)
-    for group, (settings, changed) in enumerate(
-        zip(ours.hyperparameters, theirs.hyperparameters, strict=False)
-    ):
-        ignored = IMPLEMENTATION_CHOICES | _JUDGED_AS_LEARNING_RATES
-        for name in sorted((settings.keys() | changed.keys()) - ignored):
-            before, after = settings.get(name), changed.get(name)
-            if before != after:
-                yield Finding(
-                    Kind.OPTIMIZER_SETTINGS,
-                    f"{label}, parameter group {group}: {name} is {after or 'unset'}, not {before or 'unset'}",
-                    original=before,
-                    rewritten=after,
-                )
+    found = _changed_settings(label, ours.hyperparameters, theirs.hyperparameters)
+    yield from found
+    if not found:
+        yield from _settings_later(label, ours, theirs)
+
+
+def _changed_settings(label: str, ours: Settings, theirs: Settings) -> list[Finding]:
+    ignored = IMPLEMENTATION_CHOICES | _JUDGED_AS_LEARNING_RATES
+    return [
+        Finding(
+            Kind.OPTIMIZER_SETTINGS,
+            f"{label}, parameter group {group}: {name} is {after or 'unset'}, not {before or 'unset'}",
+            original=before,
+            rewritten=after,
+        )
+        for group, (settings, changed) in enumerate(zip(ours, theirs, strict=False))
+        for name in sorted((settings.keys() | changed.keys()) - ignored)
+        for before, after in [(settings.get(name), changed.get(name))]
+        if not _same_setting(before, after)
+    ]
+
+
+def _settings_later(label: str, ours: OptimizerInfo, theirs: OptimizerInfo) -> Iterator[Finding]:
+    """The first round after which settings differ that started the same: a momentum that a scheduler changes."""
+    for round_ in sorted({at for info in (ours, theirs) for at, _ in info.changes}):
+        before, after = (_settings_in(info, round_) for info in (ours, theirs))
+        found = _changed_settings(label, before, after)
+        if found:
+            yield from (replace(finding, step=round_ + 1) for finding in found)
+            return
+
+
+def _settings_in(info: OptimizerInfo, round_: int) -> Settings:
+    """What held in that round, without what is judged as learning rates."""
+    earlier = [settings for at, settings in info.changes if at <= round_]
+    return earlier[-1] if earlier else info.hyperparameters
+
+
+def _same_setting(before: str | None, after: str | None) -> bool:
+    """Whether two settings are the same value, however it was written: ``0`` and ``0.0``, a tuple and a list."""
+    if before == after or before is None or after is None:
+        return before == after
+    try:
+        return _alike(ast.literal_eval(before), ast.literal_eval(after))
+    except (ValueError, SyntaxError):
+        return False
+
+
+def _alike(before: object, after: object) -> bool:
+    if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
+        one, two = cast("Sequence[object]", before), cast("Sequence[object]", after)
+        return len(one) == len(two) and all(map(_alike, one, two))
+    if isinstance(before, (int, float)) and isinstance(after, (int, float)):
+        return math.isclose(before, after, rel_tol=_SETTING_ROUNDING, abs_tol=0.0)
+    return before == after
 
 
 def _changed_groups(label: str, ours: OptimizerInfo, theirs: OptimizerInfo) -> Iterator[Finding]:
@@ -164,7 +209,7 @@ def _learning_rates(original: Observations, other: Observations) -> Iterator[Fin
         for group, (before, after) in enumerate(
             zip(ours.learning_rates, theirs.learning_rates, strict=False)
         ):
-            if not math.isclose(before, after, rel_tol=_LEARNING_RATE_ROUNDING, abs_tol=0.0):
+            if not math.isclose(before, after, rel_tol=_SETTING_ROUNDING, abs_tol=0.0):
                 yield Finding(
                     Kind.LEARNING_RATE,
                     f"learning rate of optimizer {ours.optimizer}, parameter group {group}: "

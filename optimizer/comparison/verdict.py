@@ -11,6 +11,7 @@ from ..options import Tier
 from .checkpoints import compare_checkpoint_values
 from .exact import compare_bits
 from .figures import StepFigures, VectorFigures
+from .files import compare_files
 from .findings import Finding, Kind, Severity, by_importance, note
 from .numeric import compare_numbers
 from .series import step_figures
@@ -70,7 +71,7 @@ class Verdict:
 
 def repeats_itself(original: Observations, repeat: Observations) -> bool:
     """Whether two runs of the original agree bit for bit."""
-    return not compare_bits(original, repeat)
+    return not any(finding.fails for finding in compare_bits(original, repeat))
 
 
 def judge_exact(
@@ -87,6 +88,7 @@ def judge_exact(
         *structure,
         *compare_bits(original, rewritten),
         *_printed(original, rewritten, repeats, (), None),
+        *compare_files(original, rewritten, repeats, (), None),
         *compare_checkpoint_values(original, rewritten, repeats, None),
     ]
     return _conclude(
@@ -153,6 +155,7 @@ def judge_numeric(
         *compare_structure(original, rewritten, (*repeats, *perturbed), precision),
         *compared.findings,
         *_printed(original, rewritten, repeats, neighbours, precision),
+        *compare_files(original, rewritten, repeats, neighbours, precision),
         *compare_checkpoint_values(original, rewritten, neighbours, precision),
     ]
     weak = _weakness(neighbours, compared.vectors)

@@ -1,7 +1,7 @@
 """What one observed run of a training script leaves behind, as values.
 
-A run writes ``record.json`` and some safetensors files into its output folder; :func:`load` reads them back. Scalars
-are read at once, tensors when asked for. Counting: a *step* is one call of ``optimizer.step()`` (also one that a
+A run writes ``record.json`` and some safetensors files into its output folder; :mod:`.record` reads the first back,
+and the tensors are read when asked for. Counting: a *step* is one call of ``optimizer.step()`` (also one that a
 GradScaler skipped); a *round* is a longest run of steps in which no optimizer steps twice, so a GAN that steps two
 optimizers per batch has two steps per round. A script that builds no ``torch.optim`` optimizer and updates its
 parameters by hand is counted by its ``backward`` calls instead.
@@ -13,13 +13,12 @@ class. A parameter of no module is ``optimizer0.group0.3``.
 
 from __future__ import annotations
 
-import json
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from .limits import Exceeded
 from .profile_record import RunProfile
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-RECORD = "record.json"
-"""File name of the scalars, in the run's output folder."""
 ROUNDS = "rounds"
 """File name of the number of begun rounds: eight bytes, the lowest first."""
 
@@ -95,17 +92,22 @@ class Step:
     parameters: Mapping[str, ParameterUpdate]
 
 
+Settings: TypeAlias = "tuple[Mapping[str, str], ...]"
+"""Of each parameter group of an optimizer the options and how Python writes their values."""
+
+
 @dataclass(frozen=True)
 class OptimizerInfo:
     """An optimizer; its place in :attr:`Observations.optimizers` is its order of building.
 
-    ``groups`` are parameter names per group; ``hyperparameters`` the ``repr`` of every other option of the group
-    when it first stepped. One that never stepped has neither.
+    ``groups`` are parameter names per group; ``hyperparameters`` every other option when it first stepped. One that
+    never stepped has neither. ``changes`` are rounds and the settings, learning rates aside, that hold from there on.
     """
 
     class_name: str
     groups: tuple[tuple[str, ...], ...]
-    hyperparameters: tuple[Mapping[str, str], ...]
+    hyperparameters: Settings
+    changes: tuple[tuple[int, Settings], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,8 @@ class Scheduler:
 class CheckpointEntry:
     """A leaf of a saved object: a tensor (``shape``, ``dtype``, ``sha256``), else its type and ``repr`` (cut short).
 
-    ``same_as`` are the parameters and buffers that were bit for bit the tensor when it was saved.
+    ``same_as`` are the parameters and buffers that were bit for bit the tensor when it was saved; any other is kept, as
+    far as there is room, ``stored_as`` that name in :meth:`Observations.saved_tensors`.
     """
 
     kind: str
@@ -238,6 +241,7 @@ class CheckpointEntry:
     sha256: str | None = None
     value: str | None = None
     same_as: tuple[str, ...] = ()
+    stored_as: str | None = None
 
 
 @dataclass(frozen=True)
@@ -251,6 +255,19 @@ class Checkpoint:
     path: str
     rounds: int
     entries: Mapping[str, CheckpointEntry]
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file, other than by ``torch.save``, that a run made or changed.
+
+    ``path`` is relative to the working directory where it lies below it, ``size`` in bytes; ``kept_as`` is the copy of
+    it in the run's folder, None where the content is not compared.
+    """
+
+    path: str
+    size: int
+    kept_as: str | None = None
 
 
 @dataclass(frozen=True)
@@ -321,6 +338,10 @@ class Observations:
     snapshots: tuple[Snapshot, ...] = ()
     gradients_file: str | None = None
     buffers_file: str | None = None
+    optimizer_state_file: str | None = None
+    first_copies_file: str | None = None
+    last_copies_file: str | None = None
+    saved_file: str | None = None
     eval_calls: tuple[EvalCall, ...] = ()
     eval_file: str | None = None
     training_calls: tuple[TrainingCalls, ...] = ()
@@ -328,6 +349,8 @@ class Observations:
     workers: tuple[WorkerStart, ...] = ()
     schedulers: tuple[Scheduler, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
+    files: tuple[WrittenFile, ...] = ()
+    """Sorted by place, without checkpoints."""
     profile: RunProfile | None = None
     """Of a run in ``profile`` mode."""
     unobserved: tuple[str, ...] = ()
@@ -391,6 +414,22 @@ class Observations:
         """The kept outputs of eval-mode calls, keyed ``<index of call>.<index of output>``."""
         return self._read(self.eval_file)
 
+    def optimizer_state(self) -> dict[str, NDArray[np.generic]]:
+        """What the optimizers keep between steps, at the end: ``optimizer 0/exp_avg/Net.head.weight``."""
+        return self._read(self.optimizer_state_file)
+
+    def first_copies(self) -> dict[str, NDArray[np.generic]]:
+        """Weights beside the trained ones, by where the script keeps them (``ema.shadow/fc.weight``), after round 1."""
+        return self._read(self.first_copies_file)
+
+    def last_copies(self) -> dict[str, NDArray[np.generic]]:
+        """The same at the end."""
+        return self._read(self.last_copies_file)
+
+    def saved_tensors(self) -> dict[str, NDArray[np.generic]]:
+        """Tensors given to ``torch.save`` that were no parameters or buffers of the moment, as ``stored_as`` names them."""
+        return self._read(self.saved_file)
+
     def _read(self, file: str | None) -> dict[str, NDArray[np.generic]]:
         if file is None:
             return {}
@@ -419,78 +458,3 @@ def _death(returncode: int) -> str:
         " (from the script, or from the kernel when memory runs out)" if name == "SIGKILL" else ""
     )
     return f"the process is ended by {name}{hint}"
-
-
-def load(folder: Path) -> dict[str, Any] | None:
-    """The probe's record in ``folder`` as keyword arguments of :class:`Observations`; None when there is none.
-
-    A record without a ``status`` says why there could be no run and is given as it is.
-    """
-    path = folder / RECORD
-    if not path.exists():
-        return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if "status" not in record:
-        return record
-    record["status"] = Status(record["status"])
-    record["timing"] = Timing(**_tuples(record["timing"]))
-    record["memory"] = Memory(**record["memory"])
-    record["profile"] = RunProfile.read(record["profile"]) if record.get("profile") else None
-    record["versions"] = Versions(**record["versions"]) if record.get("versions") else None
-    readers: dict[str, Callable[[dict[str, Any]], object]] = {
-        "steps": _step,
-        "optimizers": _optimizer,
-        "snapshots": _snapshot,
-        "eval_calls": _eval_call,
-        "training_calls": lambda item: TrainingCalls(**item),
-        "loader_passes": _loader_pass,
-        "workers": lambda item: WorkerStart(**_tuples(item)),
-        "schedulers": lambda item: Scheduler(**_tuples(item)),
-        "checkpoints": _checkpoint,
-    }
-    for key, reader in readers.items():
-        record[key] = tuple(reader(item) for item in record.get(key, ()))
-    for key in ("compute_dtypes", "unobserved", "step_samples", "collectives", "layers"):
-        record[key] = tuple(record.get(key, ()))
-    record["parameters"] = {
-        name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()
-    }
-    return record
-
-
-def _tuples(item: dict[str, Any]) -> dict[str, Any]:
-    """``item`` with tuples for JSON's lists."""
-    return {
-        key: tuple(cast("list[Any]", v)) if isinstance(v, list) else v for key, v in item.items()
-    }
-
-
-def _step(item: dict[str, Any]) -> Step:
-    item["losses"] = tuple(Loss(*loss) for loss in item["losses"])
-    item["learning_rates"] = tuple(item["learning_rates"])
-    item["parameters"] = {name: ParameterUpdate(*u) for name, u in item["parameters"].items()}
-    return Step(**item)
-
-
-def _optimizer(item: dict[str, Any]) -> OptimizerInfo:
-    groups = tuple(tuple(group) for group in item["groups"])
-    return OptimizerInfo(item["class_name"], groups, tuple(item["hyperparameters"]))
-
-
-def _snapshot(item: dict[str, Any]) -> Snapshot:
-    return Snapshot(**item)
-
-
-def _loader_pass(item: dict[str, Any]) -> LoaderPass:
-    item["order"] = tuple(ReadMark(*mark) for mark in item["order"])
-    return LoaderPass(**item)
-
-
-def _eval_call(item: dict[str, Any]) -> EvalCall:
-    item["outputs"] = tuple(TensorSummary(**_tuples(output)) for output in item["outputs"])
-    return EvalCall(**item)
-
-
-def _checkpoint(item: dict[str, Any]) -> Checkpoint:
-    entries = {key: CheckpointEntry(**_tuples(e)) for key, e in item["entries"].items()}
-    return Checkpoint(item["path"], item["rounds"], entries)

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
@@ -24,11 +24,13 @@ from .limits import (
     default_memory_limit,
     default_process_limit,
 )
-from .observations import RECORD, Observations, Status, Timing, load, rounds_counted
+from .observations import Observations, Status, Timing, WrittenFile, rounds_counted
 from .overlay import Overlay, make_overlay
 from .probe.start import UNFIT
 from .processes import KEPT_BYTES, Finished, run_bounded
 from .ranks import merged
+from .record import RECORD, load
+from .written_files import written_files
 
 
 class Mode(str, Enum):
@@ -151,11 +153,18 @@ def _run_in(
     )
     seconds = time.perf_counter() - started
     whole = _observations(settings, overlay, folder, finished, seconds)
+    files = written_files(overlay, folder) if settings.mode is Mode.OBSERVE else ()
     if not version.processes:
-        return whole
+        return _with_files(whole, files)
     folders = [folder / f"rank{number}" for number in range(version.processes)]
     ranks = [_rank(settings, overlay, one, finished, seconds) for one in folders]
-    return merged(ranks, whole)
+    return _with_files(merged(ranks, whole), files)
+
+
+def _with_files(run: Observations, files: Sequence[WrittenFile]) -> Observations:
+    """``run`` with those of ``files`` that are no checkpoints of its own."""
+    checkpoints = {one.path for one in run.checkpoints}
+    return replace(run, files=tuple(file for file in files if file.path not in checkpoints))
 
 
 def _command(

@@ -1,7 +1,7 @@
 """Wrong and correct rewrites of the corpus scripts, kept as patches.
 
 ``mutants/<script>/<name>.patch`` and ``controls/<script>/<name>.patch`` hold a header like an e-mail's, an empty line,
-and a unified diff against the files of ``corpus/<script>``:
+and a unified diff against the files of ``corpus/<script>`` or of ``scripts/<script>``, small scripts of other shapes:
 
 ``Class``
     what the rewrite is about, for the score's table.
@@ -41,6 +41,7 @@ from torchopt_cli.transforms.registry import all_transforms
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parents[1] / "corpus"
+SCRIPTS = HERE / "scripts"
 HEADERS = frozenset({"Class", "Why", "Tier", "Findings", "Step", "Base", "Select", "Unseen"})
 
 
@@ -68,6 +69,11 @@ class Case:
     def name(self) -> str:
         return self.path.relative_to(HERE).with_suffix("").as_posix()
 
+    @property
+    def folder(self) -> Path:
+        """Where the script is."""
+        return script_folder(self.script)
+
     def changed(self) -> dict[Path, str]:
         """The texts of the rewritten files. Raises BadCase when a patch does not fit."""
         if self.select is not None:
@@ -76,6 +82,12 @@ class Case:
         if self.base is not None:
             patches.insert(0, HERE / f"{self.base}.patch")
         return _patched(self.script, patches)
+
+
+def script_folder(script: str) -> Path:
+    """The folder of a corpus script, or of one that is there for the checker alone."""
+    own = SCRIPTS / script
+    return own if own.exists() else CORPUS / script
 
 
 def cases(*patterns: str) -> list[Case]:
@@ -120,9 +132,10 @@ def read(path: Path) -> Case:
 
 def _patched(script: str, patches: Sequence[Path]) -> dict[Path, str]:
     """The files of ``script`` that ``patches`` change, as they are after them."""
+    source = script_folder(script)
     with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
         copy = Path(folder) / script
-        shutil.copytree(CORPUS / script, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
         # git would otherwise skip, without a word, what does not belong to the repository around it
         outside = {**os.environ, "GIT_CEILING_DIRECTORIES": folder}
         for patch in patches:
@@ -132,10 +145,10 @@ def _patched(script: str, patches: Sequence[Path]) -> dict[Path, str]:
             )
             if applied.returncode:
                 raise BadCase(
-                    f"{patch}: does not fit corpus/{script} any more; write it again: {applied.stderr}"
+                    f"{patch}: does not fit {source.parent.name}/{script} any more; write it again: {applied.stderr}"
                 )
         changed = {
-            CORPUS / script / file.relative_to(copy): file.read_text(encoding="utf-8")
+            source / file.relative_to(copy): file.read_text(encoding="utf-8")
             for file in copy.rglob("*.py")
         }
     changed = {path: text for path, text in changed.items() if text != path.read_text("utf-8")}
@@ -148,7 +161,7 @@ def _rewritten(case: Case) -> dict[Path, str]:
     """What torchopt makes of the script."""
     names = frozenset() if case.select == "all" else frozenset((case.select or "").split())
     options = Options(tier=case.tier, select=names, python_version=sys.version_info[:2])
-    result = rewrite_script(CORPUS / case.script / "train.py", Sources(), all_transforms(), options)
+    result = rewrite_script(case.folder / "train.py", Sources(), all_transforms(), options)
     changed = {file.path: file.text for file in result.files if file.changed}
     if not changed:
         raise BadCase(f"{case.path}: torchopt changes nothing")

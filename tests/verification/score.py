@@ -27,7 +27,7 @@ from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
 from torchopt_cli.optimizer.verification import VerificationReport, VerifySettings, verify_against
 
-from .cases import CORPUS, HERE, Case, cases
+from .cases import HERE, Case, cases, script_folder
 from .warm import warm_interpreter
 
 if sys.version_info >= (3, 11):
@@ -64,18 +64,24 @@ class Laboratory:
     def arguments(self, script: str) -> tuple[str, ...]:
         """The script's arguments, its data among them."""
         known = tomllib.loads((HERE / "scripts.toml").read_text(encoding="utf-8"))
+        if script not in known:  # small, with nothing to choose
+            return ()
         return (*known[script]["args"], "--data", str(self.folder / "data" / script))
 
     def prepare(self, script: str) -> None:
         """Run the script once, so that its data are there."""
         scratch = self.folder / "scratch"
         scratch.mkdir(exist_ok=True)
-        command = [str(self.python), str(CORPUS / script / "train.py"), *self.arguments(script)]
+        command = [
+            str(self.python),
+            str(script_folder(script) / "train.py"),
+            *self.arguments(script),
+        ]
         subprocess.run(command, cwd=scratch, check=True, capture_output=True, timeout=TIME_LIMIT_S)
 
     def verify(self, case: Case, seed: int, runs: OriginalRuns) -> VerificationReport:
         """The verification of one case against the original's runs. Raises BadCase for a stale patch."""
-        entry = CORPUS / case.script / "train.py"
+        entry = case.folder / "train.py"
         version = ScriptVersion(entry, case.changed(), self.arguments(case.script))
         settings = VerifySettings(
             self.python,
@@ -125,7 +131,7 @@ def score_script(
     lab.prepare(script)
     results: list[Result] = []
     for seed in seeds:
-        version = ScriptVersion(CORPUS / script / "train.py", args=lab.arguments(script))
+        version = ScriptVersion(script_folder(script) / "train.py", args=lab.arguments(script))
         with original_runs(version) as runs:
             for case in wanted:
                 started = time.perf_counter()

@@ -5,35 +5,71 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from .fingerprints import dtype_name, sha256
+from .fingerprints import dtype_name, sha256, storable, write_safetensors
 
+SAVED = "saved.safetensors"
 _REPR = 200
 _DEPTH = 20
 
 
-def describe(thing: Any, live: Mapping[str, list[str]]) -> dict[str, dict[str, Any]]:
+class SavedTensors:
+    """Keeps the saved tensors that are no parameters or buffers of the moment, ``whole_bytes`` of them, in ``folder``."""
+
+    def __init__(self, folder: Path, whole_bytes: int) -> None:
+        self._folder = folder
+        self._left = whole_bytes
+        self._kept: dict[str, Tensor] = {}
+
+    def keep(self, tensor: Tensor) -> str | None:
+        """Copy ``tensor``; the name it has in the file, None where it is too large."""
+        self._left -= tensor.numel() * tensor.element_size()
+        if self._left < 0:
+            return None
+        name = str(len(self._kept))
+        self._kept[name] = storable(tensor).clone()
+        return name
+
+    def finish(self) -> dict[str, Any]:
+        """What the record says of them."""
+        if self._kept:
+            write_safetensors(self._folder / SAVED, self._kept)
+        return {"saved_file": SAVED if self._kept else None}
+
+
+def describe(
+    thing: Any, live: Mapping[str, list[str]], saved: SavedTensors
+) -> dict[str, dict[str, Any]]:
     """The entries of a ``Checkpoint``: by nested keys joined with ``/``, the fields of a ``CheckpointEntry``.
 
-    ``live`` names the parameters and buffers that have a hash now.
+    ``live`` names the parameters and buffers that have a hash now; other tensors are kept as ``saved``.
     """
-    entries = {"/".join(keys): entry for keys, entry in _leaves(thing, ())}
-    for entry in entries.values():
-        if "sha256" in entry:
+    entries: dict[str, dict[str, Any]] = {}
+    for keys, entry, tensor in _leaves(thing, ()):
+        entries["/".join(keys)] = entry
+        if tensor is not None:
             entry["same_as"] = live.get(entry["sha256"], [])
+            entry["stored_as"] = None if entry["same_as"] else saved.keep(tensor)
     return entries
 
 
-def _leaves(thing: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+def _leaves(
+    thing: Any, keys: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any], Tensor | None]]:
     if isinstance(thing, Tensor):
         shape, dtype = list(thing.shape), dtype_name(thing)
-        yield keys, {"kind": "tensor", "shape": shape, "dtype": dtype, "sha256": sha256(thing)}
+        yield (
+            keys,
+            {"kind": "tensor", "shape": shape, "dtype": dtype, "sha256": sha256(thing)},
+            thing,
+        )
     elif isinstance(thing, nn.Module):
         name = type(thing).__name__
-        yield keys, {"kind": name}
+        yield keys, {"kind": name}, None
         yield from _leaves(thing.state_dict(), (*keys, f"{name}()"))
     elif isinstance(thing, Mapping) and len(keys) < _DEPTH:
         for key, value in thing.items():
@@ -44,4 +80,4 @@ def _leaves(thing: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
     else:
         simple = isinstance(thing, (bool, int, float, str, bytes, type(None)))
         value = repr(thing)[:_REPR] if simple else None
-        yield keys, {"kind": type(thing).__name__, "value": value}
+        yield keys, {"kind": type(thing).__name__, "value": value}, None

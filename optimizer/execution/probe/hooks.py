@@ -15,14 +15,20 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._functorch import eager_transforms
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .direct_calls import DirectCalls
+from .leaves import among_leaves, leaves_of
+from .names import label_roots
 from .patches import Patches
 from .session import Session
 
@@ -50,6 +56,7 @@ class Hooks:
         self._patches = patches
         self._iterators: WeakSet[Any] = WeakSet()
         self._in_module = threading.local()
+        self._direct_calls = DirectCalls(self._called, patches)
         self._in_backward = False
         self._scale: Tensor | None = None
         self._starting: dict[str, Any] | None = None
@@ -70,10 +77,12 @@ class Hooks:
         if self._observing:
             wrap(nn.Module, "__call__", self._module_call)
             wrap(torch, "save", self._save)
+            self._direct_calls.install()
             for name in _COLLECTIVES if torch.distributed.is_available() else ():
                 wrap(torch.distributed, name, self._collective)
             wrap(torch.autocast, "__enter__", self._autocast_enter)
             wrap(torch.autograd, "grad", self._grad)
+            wrap(eager_transforms, "grad_and_value_impl", self._func_gradients)
             wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
             self._session.schedulers.install(self._patches)
         # This imports Dynamo, which must find Module.__call__ replaced: it takes what it finds for torch's own.
@@ -104,6 +113,9 @@ class Hooks:
         def wrapper(optimizer, *args, **kwargs):
             original(optimizer, *args, **kwargs)
             self._session.optimizer_built(optimizer)
+            if self._observing:
+                trained = [p for group in optimizer.param_groups for p in group["params"]]
+                self._direct_calls.watch(root for root, _ in label_roots(trained))
 
         return wrapper
 
@@ -136,13 +148,14 @@ class Hooks:
             # Activation checkpointing calls backward inside of backward.
             if self._in_backward or not isinstance(tensors, (Tensor, list, tuple)):
                 return original(tensors, grad_tensors, *args, **kwargs)
-            self._announce_backward(tensors, grad_tensors)
+            leaves = self._leaves(tensors, kwargs.get("inputs"))
+            self._announce_backward(tensors, grad_tensors, leaves)
             self._in_backward = True
             try:
                 result = original(tensors, grad_tensors, *args, **kwargs)
             finally:
                 self._in_backward = False
-            self._session.backward_done()
+            self._session.gradients_end(leaves)
             return result
 
         return wrapper
@@ -155,15 +168,44 @@ class Hooks:
             created = kwargs.get("create_graph", args[1] if len(args) > 1 else False)
             if created or self._in_backward or _is_traced(outputs):
                 return original(outputs, inputs, grad_outputs, *args, **kwargs)
-            self._announce_backward(outputs, grad_outputs)
+            inputs = inputs if isinstance(inputs, Tensor) else tuple(inputs)
+            leaves = self._leaves(outputs, inputs)
+            self._announce_backward(outputs, grad_outputs, leaves)
             result = original(outputs, inputs, grad_outputs, *args, **kwargs)
-            self._session.backward_done()
+            by_input = dict(zip(map(id, _several(inputs)), result, strict=True))
+            self._session.gradients_end(leaves, [by_input[id(leaf)] for leaf in leaves])
             return result
 
         return wrapper
 
-    def _announce_backward(self, tensors: Any, grad_tensors: Any) -> None:
-        tensors = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    def _func_gradients(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Gradients taken by ``torch.func``, other than those inside of another transformation."""
+
+        @functools.wraps(original)
+        def wrapper(func, argnums, has_aux, args, kwargs):
+            places = (argnums,) if isinstance(argnums, int) else argnums
+            taken = [args[place] for place in places]
+            leaves = [leaf for leaf in tree_leaves(taken) if isinstance(leaf, Tensor)]
+            wrapped = any(map(is_functorch_wrapped_tensor, leaves))
+            if wrapped or not self._session.trains(leaves):
+                return original(func, argnums, has_aux, args, kwargs)
+            self._session.gradients_begin(leaves if self._session.by_hand() else ())
+            gradients, value = original(func, argnums, has_aux, args, kwargs)
+            self._session.backward(value[0] if has_aux else value, None, None)
+            self._session.gradients_end(leaves, tree_leaves(gradients))
+            return gradients, value
+
+        return wrapper
+
+    def _leaves(self, outputs: Any, inputs: Any) -> list[Tensor]:
+        """What gradients are about to be taken for, where that is not known from an optimizer."""
+        if not (self._observing and self._session.by_hand()):
+            return []
+        return among_leaves(leaves_of(_several(outputs)) if inputs is None else _several(inputs))
+
+    def _announce_backward(self, tensors: Any, grad_tensors: Any, leaves: list[Tensor]) -> None:
+        self._session.gradients_begin(leaves)
+        tensors = _several(tensors)
         gradients = (
             (grad_tensors,) if isinstance(grad_tensors, Tensor) else tuple(grad_tensors or ())
         )
@@ -231,20 +273,35 @@ class Hooks:
         # Not torch's global forward hooks: those would be traced into every compiled module.
         @functools.wraps(original)
         def wrapper(module, *args, **kwargs):
-            if torch.compiler.is_compiling() or _is_tracing():
+            if torch.compiler.is_compiling():
                 return original(module, *args, **kwargs)
-            if getattr(self._in_module, "yes", False) or getattr(module, "_is_replica", False):
-                return original(module, *args, **kwargs)
-            self._in_module.yes = True
-            try:
-                self._session.call_begins(module)
-                output = original(module, *args, **kwargs)
-            finally:
-                self._in_module.yes = False
-            self._session.call_ends(module, (args, kwargs), output)
-            return output
+            return self._called(module, original, args, kwargs)
 
         return wrapper
+
+    def _called(
+        self,
+        module: nn.Module,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Make a call of ``module`` that is told to the session, unless another one makes it."""
+        if (
+            getattr(self._in_module, "yes", False)
+            or _is_tracing()
+            or any(isinstance(arg, torch.fx.Proxy) for arg in args)
+            or getattr(module, "_is_replica", False)
+        ):
+            return original(module, *args, **kwargs)
+        self._in_module.yes = True
+        try:
+            self._session.call_begins(module)
+            output = original(module, *args, **kwargs)
+        finally:
+            self._in_module.yes = False
+        self._session.call_ends(module, (args, kwargs), output)
+        return output
 
     def _autocast_enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -284,8 +341,11 @@ def _is_traced(outputs: Any) -> bool:
     """Whether torch is taking gradients to trace or transform a function, not to train."""
     if torch.compiler.is_compiling() or _is_tracing():
         return True
-    tensors = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
-    return any(type(t) not in (Tensor, nn.Parameter) for t in tensors)
+    return any(type(t) not in (Tensor, nn.Parameter) for t in _several(outputs))
+
+
+def _several(tensors: Any) -> tuple[Any, ...]:
+    return (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
 
 
 def _disabled(function: Callable[..., Any]) -> Callable[..., Any]:

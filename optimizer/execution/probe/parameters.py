@@ -4,15 +4,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .fingerprints import dtype_name, sha256, total_bytes, write_safetensors
-from .names import entries_of, label_roots, name_parameters, root_modules
+from .names import entries_of, label_roots, name_parameters
+from .variables import reachable
+
+_NOT_SETTINGS = ("params", "lr", "initial_lr")
 
 
 class Parameters:
@@ -26,9 +31,11 @@ class Parameters:
         self._whole_bytes = whole_bytes
         self._optimizers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         self._infos: list[dict[str, Any]] = []
+        self._settings: dict[int, list[dict[str, str]]] = {}
         self._names: dict[int, str] = {}
-        self._named: dict[str, Tensor] = {}
-        self._roots: list[tuple[nn.Module, str]] = []  # kept: they die with the script's frames
+        self.named: dict[str, Tensor] = {}
+        self.roots: list[tuple[nn.Module, str]] = []  # kept: they die with the script's frames
+        self._by_hand: dict[tuple[torch.Size, ...], list[str]] = {}
         self._shown: set[int] = set()
         self.snapshots: list[dict[str, Any]] = []
 
@@ -56,15 +63,19 @@ class Parameters:
             self._infos[number] = {
                 "class_name": type(optimizer).__name__,
                 "groups": [[self._names[id(p)] for p in group] for group in groups],
-                "hyperparameters": [
-                    {key: repr(value) for key, value in group.items() if key != "params"}
-                    for group in optimizer.param_groups
-                ],
+                "hyperparameters": _settings(optimizer, but=("params",)),
             }
         return {self._names[id(p)]: p for group in groups for p in group}
 
-    def name(self) -> None:
-        """Name the parameters of the optimizers alive; without any, those of every module."""
+    def note_settings(self, optimizer: Optimizer, round_number: int) -> None:
+        """Note the optimizer's settings in that round, learning rates aside, where they have changed."""
+        number, settings = self.number(optimizer), _settings(optimizer, but=_NOT_SETTINGS)
+        if self._settings.setdefault(number, settings) != settings:
+            self._settings[number] = settings
+            self._infos[number].setdefault("changes", []).append([round_number, settings])
+
+    def name(self, by_hand: Mapping[str, Tensor] | None = None) -> None:
+        """Name the parameters of the optimizers alive; without any, what is updated ``by_hand``."""
         optimizers = sorted(self._optimizers.items(), key=lambda item: item[1])
         positions = {
             f"optimizer{number}.group{g}.{i}": parameter
@@ -73,43 +84,58 @@ class Parameters:
             for i, parameter in enumerate(group["params"])
         }
         if not optimizers:
-            every = [entries_of(root, "_parameters") for root in root_modules()]
-            trained = (p for entries in every for _, p in entries if p.requires_grad)
-            positions = {f"parameter{i}": parameter for i, parameter in enumerate(trained)}
-        self._named |= name_parameters(positions)
-        self._names = {id(parameter): name for name, parameter in self._named.items()}
-        self._roots = label_roots(self._named.values())
+            positions = self.named | dict(by_hand or {})
+        self.named |= name_parameters(positions)
+        self._names = {id(parameter): name for name, parameter in self.named.items()}
+        self.roots = label_roots(self.named.values())
+
+    def by_hand(self, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The names of the ``leaves`` that the script updates by hand, in the order in which gradients reach them.
+
+        Those of no module are called by shape and number (``tensor 3x4 #2``). Where each step makes new tensors, they
+        take the names of those before.
+        """
+        names = {id(parameter): name for name, parameter in self.named.items()}
+        shapes = tuple(leaf.shape for leaf in leaves)
+        if not all(id(leaf) in names for leaf in leaves):
+            if shapes in self._by_hand:
+                self.named |= dict(zip(self._by_hand[shapes], leaves, strict=True))
+            else:
+                self.name(_by_shape(leaves, self.named))
+            names = {id(parameter): name for name, parameter in self.named.items()}
+        self._by_hand[shapes] = [names[id(leaf)] for leaf in leaves]
+        return dict(zip(self._by_hand[shapes], leaves, strict=True))
 
     def snapshot(self, after_round: int) -> None:
         """Keep every named parameter as it is now; once per round."""
-        if any(snapshot["round"] == after_round for snapshot in self.snapshots) or not self._named:
+        if any(snapshot["round"] == after_round for snapshot in self.snapshots) or not self.named:
             return
         file = None
-        if total_bytes(self._named.values()) <= self._whole_bytes:
+        if total_bytes(self.named.values()) <= self._whole_bytes:
             file = f"parameters-{after_round:06}.safetensors"
-            write_safetensors(self._folder / file, self._named)
-        hashes = {name: sha256(parameter) for name, parameter in self._named.items()}
+            write_safetensors(self._folder / file, self.named)
+        hashes = {name: sha256(parameter) for name, parameter in self.named.items()}
         self.snapshots.append({"round": after_round, "hashes": hashes, "file": file})
 
     def buffers(self) -> dict[str, Tensor]:
         """The buffers of the root modules that hold a named parameter."""
         return {
             f"{label}.{name}": buffer
-            for root, label in self._roots
+            for root, label in self.roots
             for name, buffer in entries_of(root, "_buffers")
         }
 
     def live_hashes(self) -> dict[str, list[str]]:
         """The names of the parameters and buffers by their hash, as they are now; several may hold the same."""
         found: dict[str, list[str]] = {}
-        for name, tensor in {**self._named, **self.buffers()}.items():
+        for name, tensor in {**self.named, **self.buffers()}.items():
             found.setdefault(sha256(tensor), []).append(name)
         return found
 
     def layers(self) -> list[str]:
         """The classes of the modules in those root modules."""
         return sorted(
-            {type(module).__name__ for root, _ in self._roots for module in root.modules()}
+            {type(module).__name__ for root, _ in self.roots for module in root.modules()}
         )
 
     def finish(self) -> dict[str, Any]:
@@ -121,7 +147,7 @@ class Parameters:
                 "device": str(parameter.device),
                 "requires_grad": parameter.requires_grad,
             }
-            for name, parameter in self._named.items()
+            for name, parameter in self.named.items()
         }
         return {
             "optimizers": self._infos,
@@ -129,3 +155,31 @@ class Parameters:
             "snapshots": self.snapshots,
             "optimizer_seen": self.optimizer_seen,
         }
+
+
+def _settings(optimizer: Optimizer, but: Sequence[str]) -> list[dict[str, str]]:
+    """Of each group the options, but for those named, as Python writes them."""
+    return [
+        {key: repr(value) for key, value in group.items() if key not in but}
+        for group in optimizer.param_groups
+    ]
+
+
+def _by_shape(leaves: Sequence[Tensor], named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Names for tensors that have none.
+
+    Of one shape they are numbered by their content, and those alike (zeros, say) by the names of the script's variables.
+    """
+    of_shape: dict[str, list[Tensor]] = {}
+    for leaf in leaves:
+        of_shape.setdefault("x".join(map(str, leaf.shape)) or "scalar", []).append(leaf)
+    found: dict[str, Tensor] = {}
+    paths: dict[int, str] = {}
+    for shape, alike in of_shape.items():
+        if len(alike) > 1:
+            paths = paths or {id(thing): path for path, thing in reachable()}
+            order = {id(leaf): (sha256(leaf), paths.get(id(leaf), "")) for leaf in alike}
+            alike.sort(key=lambda leaf: order[id(leaf)])
+        first = 1 + sum(name.startswith(f"tensor {shape} #") for name in named)
+        found |= {f"tensor {shape} #{number}": leaf for number, leaf in enumerate(alike, first)}
+    return found

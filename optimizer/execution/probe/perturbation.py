@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -29,7 +31,11 @@ class Perturbation:
 
     def add(self, optimizer: Optimizer) -> None:
         """Perturb the optimizer's parameters at the next occasion."""
-        self._waiting += [p for group in optimizer.param_groups for p in group["params"]]
+        self.add_tensors(p for group in optimizer.param_groups for p in group["params"])
+
+    def add_tensors(self, tensors: Iterable[Tensor]) -> None:
+        """Perturb these at the next occasion."""
+        self._waiting += tensors
 
     def before_call(self, module: nn.Module) -> None:
         """``module`` is about to be called."""

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
+import io
 import os
 import platform
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,7 +63,7 @@ def run(
             "versions": _versions(bool(spec["emulated_gpus"])),
         }
         write(record)
-        _flush()
+        _flush(files=session.observing)
 
     def give_up() -> None:
         finish(Ending(None))
@@ -142,9 +145,12 @@ def _versions(emulated: bool) -> dict[str, str]:
     return {"python": platform.python_version(), "torch": torch.__version__, "device": device}
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
+def _flush(*, files: bool) -> None:
+    """Write out what was printed, and what the script wrote to ``files`` that it has not closed: its end may be near."""
+    found = [sys.stdout, sys.stderr]
+    if files:
+        kinds = (io.TextIOWrapper, io.BufferedWriter)
+        found += [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+    for stream in found:
+        with suppress(OSError, ValueError):  # closed by the script
             stream.flush()
-        except (OSError, ValueError):  # closed by the script
-            continue

@@ -8,7 +8,7 @@ import mmap
 import os
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data.distributed import DistributedSampler
 
-from .checkpoints import describe
+from .checkpoints import SavedTensors, describe
 from .clock import Clock
 from .evaluations import Evaluations, count_samples
 from .fingerprints import write_safetensors
+from .optimizer_state import OptimizerStates
 from .parameters import Parameters
 from .perturbation import Perturbation
 from .randomness import derive, seed_everything
@@ -29,6 +30,7 @@ from .rounds import Rounds, StopRun
 from .sampling import ReadOrder
 from .schedulers import Schedulers
 from .steps import NO_OPTIMIZER, Steps
+from .weight_copies import WeightCopies
 from .worker_generators import FOLDER, read_workers
 
 BUFFERS = "buffers.safetensors"
@@ -53,6 +55,9 @@ class Session:
         self._counted = _counter(self.folder / ROUNDS)
         self._parameters = Parameters(self.folder, spec["snapshot_bytes"])
         self._steps = Steps(self._parameters, self.folder)
+        self._states = OptimizerStates(self._parameters, self.folder, spec["snapshot_bytes"])
+        self._copies = WeightCopies(self._parameters, self.folder, spec["snapshot_bytes"])
+        self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
         self._evaluations = Evaluations(self.folder)
         perturb = spec["perturb"]
         self._perturbation = Perturbation(**perturb) if perturb else None
@@ -99,26 +104,56 @@ class Session:
             return
         if self.observing:
             self._try(self._steps.end, optimizer, skipped)
+            self._states.stepped(optimizer)
         self._count_step(number)
 
-    def backward(self, tensor: Tensor, gradient: Tensor | None, scale: Tensor | None) -> None:
-        """``backward`` is about to run from ``tensor``."""
-        self.check()
-        by_hand = not self._parameters.optimizer_seen
-        if by_hand and self._rounds.begins(NO_OPTIMIZER):
-            self._round_ended()
-        if self.observing:
-            if by_hand:
-                self._try(self._parameters.name)
-                self._try(self._parameters.snapshot, 0)
-            self._try(self._steps.backward, tensor, gradient, scale)
-            if by_hand:
-                self._steps.by_hand(self._rounds.finished)
+    def by_hand(self) -> bool:
+        """Whether the script has built no optimizer, so that gradients are all there is to count by."""
+        return not self._parameters.optimizer_seen
 
-    def backward_done(self) -> None:
-        """``backward`` has run."""
-        if not self._parameters.optimizer_seen:
-            self._count_step(NO_OPTIMIZER)
+    def trains(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether gradients for ``tensors``, which need not be leaves, are likely taken to train."""
+        held = {parameter.data_ptr() for parameter in self._parameters.named.values()}
+        return self.by_hand() or any(tensor.data_ptr() in held for tensor in tensors)
+
+    def gradients_begin(self, leaves: Sequence[Tensor]) -> None:
+        """Gradients are about to be taken, for ``leaves`` (told where the script works by hand)."""
+        self.check()
+        if not self.by_hand():
+            return
+        if self.observing:
+            self._try(self._parameters.by_hand, leaves)
+        if self._rounds.begins(NO_OPTIMIZER):
+            self._round_ended()
+
+    def backward(self, tensor: Tensor, gradient: Tensor | None, scale: Tensor | None) -> None:
+        """They are taken of ``tensor``."""
+        if self.observing:
+            self._try(self._steps.backward, tensor, gradient, scale)
+
+    def gradients_end(
+        self, leaves: Sequence[Tensor], gradients: Sequence[Tensor | None] | None = None
+    ) -> None:
+        """They were taken; those of ``leaves``, which are in their ``grad`` unless given."""
+        if not self.by_hand():
+            return
+        if self.observing:
+            self._try(self._step_by_hand, leaves, gradients)
+        self._count_step(NO_OPTIMIZER)
+
+    def _step_by_hand(
+        self, leaves: Sequence[Tensor], gradients: Sequence[Tensor | None] | None
+    ) -> None:
+        gradients = [leaf.grad for leaf in leaves] if gradients is None else gradients
+        named = self._parameters.by_hand(leaves)
+        pairs = zip(named, gradients, strict=True)
+        known = {name: gradient for name, gradient in pairs if gradient is not None}
+        if self._perturbation and self._rounds.fresh and not self._rounds.finished:
+            # There is no telling, before, what will be trained: the first gradients are those of the original.
+            self._perturbation.add_tensors(leaves)
+            self._perturbation.apply()
+        self._parameters.snapshot(0)
+        self._steps.by_hand(self._rounds.finished, named, known)
 
     def _count_step(self, number: int) -> None:
         self._stepped += 1
@@ -140,7 +175,11 @@ class Session:
         finished = self._rounds.finished
         if self.observing and (finished & (finished - 1) == 0 or self._rounds.over):
             self._try(self._parameters.snapshot, finished)
+        if self.observing and finished == 1:
+            self._try(self._copies.look_first)
         if self._rounds.over:
+            if self.observing:
+                self._try(self._copies.look_again)
             self.stopped = True
             self.check()
 
@@ -227,7 +266,8 @@ class Session:
             "entries": {},
         }
         self._checkpoints.append(noted)
-        self._try(lambda: noted.update(entries=describe(thing, self._parameters.live_hashes())))
+        live = self._parameters.live_hashes
+        self._try(lambda: noted.update(entries=describe(thing, live(), self._saves)))
 
     def _try(self, record: Callable[..., object], *args: Any) -> None:
         """Record something; what cannot be recorded is told in the record instead of failing the script."""
@@ -254,6 +294,9 @@ class Session:
             self._parameters.finish,
             self._steps.finish,
             self._evaluations.finish,
+            self._states.finish,
+            self._copies.finish,
+            self._saves.finish,
             self._write_buffers,
             self.schedulers.finish,
             self._workers,

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,15 @@ class _Step:
     figures: Tensor | None = None
     checksums: Tensor | None = None
 
+    def close(self, after: Sequence[Tensor]) -> None:
+        """The step is over, and its parameters are ``after``."""
+        device = after[0].device if after else None
+        changes = [norm(new.detach() - old) for new, old in zip(after, self.values, strict=True)]
+        if after:
+            self.figures = torch.stack([change.to(device) for change in changes])
+            self.checksums = torch.stack([checksum(parameter).to(device) for parameter in after])
+        self.values = []
+
 
 class Steps:
     """Records steps and the losses that led to them; the first gradients of each optimizer go to ``folder``."""
@@ -62,6 +72,7 @@ class Steps:
         """``optimizer`` is about to step."""
         named = self._parameters.of(optimizer)
         number = self._parameters.number(optimizer)
+        self._parameters.note_settings(optimizer, round_number)
         rates = [group.get("lr", math.nan) for group in optimizer.param_groups]
         rates = [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
         values = [parameter.detach().clone() for parameter in named.values()]
@@ -78,22 +89,34 @@ class Steps:
             self._note_gradients(step, optimizer)
         found_inf = getattr(optimizer, "found_inf", None)  # a fused optimizer skips by itself
         step.skipped = found_inf.clone() if isinstance(found_inf, Tensor) else skipped
-        after = list(step.parameters.values())
-        device = after[0].device if after else None
-        changes = [norm(new.detach() - old) for new, old in zip(after, step.values, strict=True)]
-        if after:
-            step.figures = torch.stack([change.to(device) for change in changes])
-            step.checksums = torch.stack([checksum(parameter).to(device) for parameter in after])
-        step.values = []
+        step.close(list(step.parameters.values()))
         step.losses, self._losses = self._losses, []
         self._steps.append(step)
 
-    def by_hand(self, round_number: int) -> None:
-        """Without an optimizer: a ``backward`` call is a step."""
+    @torch.no_grad()
+    def by_hand(
+        self, round_number: int, leaves: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> None:
+        """Without an optimizer: gradients were taken for ``leaves``. The step lasts until it happens again."""
+        self._close_by_hand(leaves)
+        values = [leaf.detach().clone() for leaf in leaves.values()]
         losses, self._losses = self._losses, []
-        self._steps.append(
-            _Step(round_number, NO_OPTIMIZER, False, [], {}, [], losses, grad_norms=[])
-        )
+        step = _Step(round_number, NO_OPTIMIZER, False, [], dict(leaves), values, losses)
+        norms = {name: norm(gradient) for name, gradient in gradients.items()}
+        step.grad_norms = [norms.get(name) for name in leaves]
+        if NO_OPTIMIZER not in self._with_gradients and gradients:
+            self._with_gradients.add(NO_OPTIMIZER)
+            self._gradients |= {name: storable(grad).clone() for name, grad in gradients.items()}
+        self._open[NO_OPTIMIZER] = step
+
+    @torch.no_grad()
+    def _close_by_hand(self, now: Mapping[str, Tensor] | None = None) -> None:
+        step = self._open.pop(NO_OPTIMIZER, None)
+        if step is None:
+            return
+        after = [(now or {}).get(name, leaf) for name, leaf in step.parameters.items()]
+        step.close(after)
+        self._steps.append(step)
 
     def _note_gradients(self, step: _Step, optimizer: Optimizer) -> None:
         scale = getattr(
@@ -110,6 +133,7 @@ class Steps:
 
     def finish(self) -> dict[str, Any]:
         """What the record says of steps; waits for the device."""
+        self._close_by_hand()
         file = GRADIENTS if self._gradients else None
         if file is not None:
             write_safetensors(self._folder / file, self._gradients)

@@ -167,3 +167,44 @@ def test_rounding_of_a_coarser_type_hides_larger_gradients(run: Run) -> None:
     )
     assert kinds(small, other) == {Kind.FROZEN_PARAMETER}
     assert [f for f in compare_optimization(small, other, Precision.BFLOAT16) if f.fails] == []
+
+
+def with_settings(
+    run: Observations, *changes: tuple[int, dict[str, str]], **settings: str
+) -> Observations:
+    (info,) = run.optimizers
+    later = tuple((round_, (changed,)) for round_, changed in changes)
+    first = {**info.hyperparameters[0], **settings}
+    return replace(run, optimizers=(replace(info, hyperparameters=(first,), changes=later),))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("0", "0.0"), ("(0.9, 0.999)", "[0.9, 0.999]"), ("True", "1"), ("x", "x")]
+)
+def test_a_setting_written_otherwise_is_the_same(run: Run, before: str, after: str) -> None:
+    original = run(steps=2)
+    one, two = with_settings(original, betas=before), with_settings(original, betas=after)
+    assert compare_optimization(one, two) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("0.05", "0.04999"), ("(0.9, 0.999)", "(0.999, 0.9)"), ("x", "y")]
+)
+def test_a_setting_that_no_short_run_would_show(run: Run, before: str, after: str) -> None:
+    original = run(steps=2)
+    one, two = with_settings(original, betas=before), with_settings(original, betas=after)
+    assert kinds(one, two) == {Kind.OPTIMIZER_SETTINGS}
+
+
+def test_a_setting_that_comes_to_differ_is_told_at_its_step(run: Run) -> None:
+    original = run()
+    falls = with_settings(
+        original, (2, {"momentum": "0.85"}), (5, {"momentum": "0.8"}), momentum="0.9"
+    )
+    later = with_settings(
+        original, (2, {"momentum": "0.85"}), (6, {"momentum": "0.8"}), momentum="0.9"
+    )
+    (finding,) = compare_optimization(falls, later)
+    assert (finding.kind, finding.step) == (Kind.OPTIMIZER_SETTINGS, 6)
+    assert finding.message.endswith("momentum is 0.85, not 0.8")
+    assert compare_optimization(falls, falls) == []

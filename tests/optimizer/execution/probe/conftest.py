@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchopt_cli.optimizer.execution.observations import RECORD, Observations, load
+from torchopt_cli.optimizer.execution.observations import Observations
+from torchopt_cli.optimizer.execution.record import RECORD, load
 
 
 @pytest.fixture

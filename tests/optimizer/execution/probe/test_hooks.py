@@ -248,6 +248,69 @@ def test_updates_by_hand_are_counted_by_backward(recorded):
     assert weights[1] == pytest.approx(weights[0] - 0.1)
 
 
+def quadratic(weights, x, y):
+    return ((x @ weights["w"] + weights["b"] - y) ** 2).mean()
+
+
+def by_grad(weights, *data):
+    loss = quadratic(weights, *data)
+    return dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
+
+
+def by_func(weights, *data):
+    return torch.func.grad(quadratic)(weights, *data)
+
+
+def by_backward(weights, *data):
+    quadratic(weights, *data).backward()
+    gradients = {name: weight.grad for name, weight in weights.items()}
+    for weight in weights.values():
+        weight.grad = None
+    return gradients
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("gradients_of", [by_grad, by_func, by_backward])
+def test_weights_of_no_module_are_followed(recorded, gradients_of, in_place):
+    first, last = {}, {}
+
+    def script():
+        torch.manual_seed(0)
+        weights = {"w": torch.randn(4, 2), "b": torch.zeros(2)}
+        first.update({name: weight.clone() for name, weight in weights.items()})
+        data = torch.randn(6, 4), torch.randn(6, 2)
+        for weight in weights.values():
+            weight.requires_grad_(gradients_of is not by_func)
+        for _ in range(5):
+            gradients = gradients_of(weights, *data)
+            with torch.no_grad():
+                for name, gradient in gradients.items():
+                    if in_place:
+                        weights[name] -= 0.1 * gradient
+                    else:
+                        weights[name] = (weights[name] - 0.1 * gradient).requires_grad_(
+                            gradients_of is not by_func
+                        )
+            if len(last) < 1:
+                last.update({name: weight.detach().clone() for name, weight in weights.items()})
+
+    run = recorded(script)
+    names = {"w": "tensor 4x2 #1", "b": "tensor 2 #1"}
+    assert set(run.parameters) == set(names.values())
+    assert len(run.steps) == 5
+    assert all(len(step.losses) == 1 for step in run.steps)
+    moved = [step.parameters["tensor 4x2 #1"].update_norm > 0 for step in run.steps]
+    assert moved == [True] * 4 + [in_place]
+    assert all(step.grad_norm > 0 for step in run.steps)
+    before, after = (run.tensors(run.snapshots[n]) for n in (0, 1))
+    for key, name in names.items():
+        assert before[name] == pytest.approx(first[key].numpy())
+        assert after[name] == pytest.approx(last[key].numpy())
+        assert run.gradients()[name] == pytest.approx(
+            (first[key] - last[key]).numpy() / 0.1, abs=1e-5
+        )
+
+
 def test_evaluation_outputs_and_samples(recorded):
     outputs = []
 
@@ -473,8 +536,8 @@ def test_gradients_taken_by_hand_are_the_steps_losses(recorded):
 def test_gradients_that_transformed_and_compiled_code_takes_are_no_losses(recorded):
     def script():
         net = nn.Linear(4, 1)
-        torch.func.grad(lambda x: net(x).sum())(torch.ones(4))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        torch.func.grad(lambda x: net(x).sum())(torch.ones(4))
         compiled = torch.compile(net, backend="aot_eager")
         compiled(torch.ones(3, 4)).sum().backward()
         optimizer.step()

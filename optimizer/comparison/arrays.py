@@ -1,0 +1,80 @@
+"""Named tensors beside parameters and gradients, judged bit for bit or by the rule of the numeric tier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .deviation import deviations
+from .findings import Finding, Kind
+from .tolerance import FACTOR, Precision
+from .vectors import Quantity, judge
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
+
+
+def differing(ours: Arrays, theirs: Arrays) -> Iterator[str]:
+    """The names of tensors that both have and that are not bit for bit the same."""
+    for name in ours:
+        if name in theirs and not _same(ours[name], theirs[name]):
+            yield name
+
+
+def compare_arrays(
+    kind: Kind,
+    what: str,
+    group: Callable[[str], str],
+    ours: Arrays,
+    theirs: Arrays,
+    near: Sequence[Arrays],
+    precision: Precision,
+    step: int | None = None,
+) -> list[Finding]:
+    """Where ``theirs`` are further from ``ours`` than rounding takes them; ``near`` are those of the neighbours.
+
+    Floating-point tensors are judged as vectors, by ``group``. Of counts and other whole numbers as many may differ as
+    :data:`.tolerance.FACTOR` times those that differ in a neighbour.
+    """
+    whole = frozenset(name for name, array in ours.items() if _is_whole(array))
+    quantity = Quantity(kind, what, group, step=step, round=step or 0, ignored=whole)
+    found, _ = judge(
+        quantity, deviations(ours, theirs), [deviations(ours, one) for one in near], precision
+    )
+    for name in sorted(whole & theirs.keys()):
+        if ours[name].shape != theirs[name].shape:
+            continue
+        changed = _changed(ours[name], theirs[name])
+        spread = [_changed(ours[name], one[name]) for one in near if _comparable(one, name, ours)]
+        if changed > FACTOR * max(spread, default=0):
+            message = f"{what} of {group(name)}: {_told(ours[name], theirs[name], changed)}"
+            found.append(Finding(kind, message, step=step, tensor=name))
+    return found
+
+
+def _is_whole(array: NDArray[Any]) -> bool:
+    """Whether these are whole numbers, or one number that happens to be whole: a count of steps is kept as a float."""
+    if array.dtype.kind != "f":
+        return True
+    return array.ndim == 0 and float(array).is_integer()
+
+
+def _comparable(arrays: Arrays, name: str, ours: Arrays) -> bool:
+    return name in arrays and arrays[name].shape == ours[name].shape
+
+
+def _changed(ours: NDArray[Any], theirs: NDArray[Any]) -> int:
+    return int((ours != theirs).sum())
+
+
+def _told(ours: NDArray[Any], theirs: NDArray[Any], changed: int) -> str:
+    if ours.ndim == 0:
+        return f"{float(theirs):g}, not {float(ours):g}"
+    return f"{changed} of {ours.size} whole numbers differ"
+
+
+def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()

@@ -1,0 +1,128 @@
+"""Files that a script writes beside its checkpoints: predictions, logs and metrics as text or as arrays of numpy's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..execution.observations import Observations
+from .arrays import compare_arrays, differing
+from .findings import Finding, Kind
+from .text import compare_text
+from .tolerance import Precision
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .arrays import Arrays
+
+_ARRAYS = frozenset({".npy", ".npz"})
+
+
+def compare_files(
+    original: Observations,
+    other: Observations,
+    repeats: Sequence[Observations],
+    neighbours: Sequence[Observations],
+    precision: Precision | None,
+) -> list[Finding]:
+    """Files that are no longer written, and contents that differ by more than printed numbers and tensors may.
+
+    Only files that every run of the original writes count: names may hold the time or a process number.
+    """
+    found: list[Finding] = []
+    written = {file.path for file in other.files}
+    for file in original.files:
+        if any(file.path not in {one.path for one in run.files} for run in repeats):
+            continue
+        if file.path not in written:
+            message = f"{file.path} is not written"
+            found.append(Finding(Kind.FILES, message, tensor=file.path))
+            continue
+        runs = (original, other, repeats, neighbours)
+        compare = _arrays if Path(file.path).suffix.lower() in _ARRAYS else _text
+        found.extend(compare(file.path, *runs, precision))
+    return found
+
+
+def _text(
+    path: str,
+    original: Observations,
+    other: Observations,
+    repeats: Sequence[Observations],
+    neighbours: Sequence[Observations],
+    precision: Precision | None,
+) -> Iterator[Finding]:
+    ours, theirs = _content(original, path), _content(other, path)
+    if ours is None or theirs is None:
+        return
+    again, near = (
+        [text for run in runs if (text := _content(run, path)) is not None]
+        for runs in (repeats, neighbours)
+    )
+    for finding in compare_text(ours, theirs, again, near, precision):
+        if finding.kind is Kind.STDOUT:
+            message = finding.message.replace("of the original's output", "of the original's file")
+            message = f"{path}: {message.replace('of the output', 'of the file')}"
+            yield replace(finding, kind=Kind.FILE_VALUE, message=message, tensor=path)
+
+
+def _arrays(
+    path: str,
+    original: Observations,
+    other: Observations,
+    repeats: Sequence[Observations],
+    neighbours: Sequence[Observations],
+    precision: Precision | None,
+) -> Iterator[Finding]:
+    ours, theirs = _read(original, path), _read(other, path)
+    if ours is None or theirs is None:
+        return
+    for name, array in ours.items():
+        after = theirs.get(name)
+        now = f"{after.dtype} {list(after.shape)}" if after is not None else "nothing"
+        if after is None or (after.dtype, after.shape) != (array.dtype, array.shape):
+            message = f"{path}: {name} holds {now}, not {array.dtype} {list(array.shape)}"
+            yield Finding(Kind.FILE_VALUE, message, tensor=path)
+            return
+    if precision is None:
+        for name in differing(ours, theirs):
+            yield Finding(Kind.FILE_VALUE, f"{path}: {name} differs", tensor=path)
+            return
+        return
+    near = [arrays for run in (*repeats, *neighbours) if (arrays := _read(run, path)) is not None]
+    found = compare_arrays(
+        Kind.FILE_VALUE, "content", lambda _: path, ours, theirs, near, precision
+    )
+    yield from (replace(finding, tensor=path) for finding in found[:1])
+
+
+def _content(run: Observations, path: str) -> str | None:
+    kept = _kept(run, path)
+    return None if kept is None else kept.read_text(encoding="utf-8", errors="replace")
+
+
+def _read(run: Observations, path: str) -> Arrays | None:
+    """The arrays of a file by their names; None where it was not kept or is no such file."""
+    import numpy as np
+
+    kept = _kept(run, path)
+    if kept is None:
+        return None
+    try:
+        loaded: Any = np.load(kept, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"the array": cast("NDArray[np.generic]", loaded)}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+def _kept(run: Observations, path: str) -> Path | None:
+    names: Mapping[str, str | None] = {file.path: file.kept_as for file in run.files}
+    name = names.get(path)
+    return None if name is None else run.folder / name

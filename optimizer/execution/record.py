@@ -1,0 +1,110 @@
+"""The record that a run's probe wrote, read back as observations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from .observations import (
+    Checkpoint,
+    CheckpointEntry,
+    EvalCall,
+    LoaderPass,
+    Loss,
+    Memory,
+    OptimizerInfo,
+    ParameterInfo,
+    ParameterUpdate,
+    ReadMark,
+    Scheduler,
+    Snapshot,
+    Status,
+    Step,
+    TensorSummary,
+    Timing,
+    TrainingCalls,
+    Versions,
+    WorkerStart,
+)
+from .profile_record import RunProfile
+
+RECORD = "record.json"
+"""File name of the scalars, in the run's output folder."""
+
+
+def load(folder: Path) -> dict[str, Any] | None:
+    """The probe's record in ``folder`` as keyword arguments of :class:`Observations`; None when there is none.
+
+    A record without a ``status`` says why there could be no run and is given as it is.
+    """
+    path = folder / RECORD
+    if not path.exists():
+        return None
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "status" not in record:
+        return record
+    record["status"] = Status(record["status"])
+    record["timing"] = Timing(**_tuples(record["timing"]))
+    record["memory"] = Memory(**record["memory"])
+    record["profile"] = RunProfile.read(record["profile"]) if record.get("profile") else None
+    record["versions"] = Versions(**record["versions"]) if record.get("versions") else None
+    readers: dict[str, Callable[[dict[str, Any]], object]] = {
+        "steps": _step,
+        "optimizers": _optimizer,
+        "snapshots": _snapshot,
+        "eval_calls": _eval_call,
+        "training_calls": lambda item: TrainingCalls(**item),
+        "loader_passes": _loader_pass,
+        "workers": lambda item: WorkerStart(**_tuples(item)),
+        "schedulers": lambda item: Scheduler(**_tuples(item)),
+        "checkpoints": _checkpoint,
+    }
+    for key, reader in readers.items():
+        record[key] = tuple(reader(item) for item in record.get(key, ()))
+    for key in ("compute_dtypes", "unobserved", "step_samples", "collectives", "layers"):
+        record[key] = tuple(record.get(key, ()))
+    record["parameters"] = {
+        name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()
+    }
+    return record
+
+
+def _tuples(item: dict[str, Any]) -> dict[str, Any]:
+    """``item`` with tuples for JSON's lists."""
+    return {
+        key: tuple(cast("list[Any]", v)) if isinstance(v, list) else v for key, v in item.items()
+    }
+
+
+def _step(item: dict[str, Any]) -> Step:
+    item["losses"] = tuple(Loss(*loss) for loss in item["losses"])
+    item["learning_rates"] = tuple(item["learning_rates"])
+    item["parameters"] = {name: ParameterUpdate(*u) for name, u in item["parameters"].items()}
+    return Step(**item)
+
+
+def _optimizer(item: dict[str, Any]) -> OptimizerInfo:
+    groups = tuple(tuple(group) for group in item["groups"])
+    changes = tuple((round_, tuple(settings)) for round_, settings in item.get("changes", ()))
+    return OptimizerInfo(item["class_name"], groups, tuple(item["hyperparameters"]), changes)
+
+
+def _snapshot(item: dict[str, Any]) -> Snapshot:
+    return Snapshot(**item)
+
+
+def _loader_pass(item: dict[str, Any]) -> LoaderPass:
+    item["order"] = tuple(ReadMark(*mark) for mark in item["order"])
+    return LoaderPass(**item)
+
+
+def _eval_call(item: dict[str, Any]) -> EvalCall:
+    item["outputs"] = tuple(TensorSummary(**_tuples(output)) for output in item["outputs"])
+    return EvalCall(**item)
+
+
+def _checkpoint(item: dict[str, Any]) -> Checkpoint:
+    entries = {key: CheckpointEntry(**_tuples(e)) for key, e in item["entries"].items()}
+    return Checkpoint(item["path"], item["rounds"], entries)

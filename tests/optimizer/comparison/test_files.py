@@ -1,0 +1,111 @@
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from torchopt_cli.optimizer.comparison.files import compare_files
+from torchopt_cli.optimizer.comparison.findings import Finding, Kind
+from torchopt_cli.optimizer.comparison.tolerance import Precision
+from torchopt_cli.optimizer.execution.observations import Observations, WrittenFile
+
+Write = Callable[..., Observations]
+VALUES = np.linspace(0, 1, 10, dtype=np.float32)
+
+
+@pytest.fixture
+def writing(run: Callable[..., Observations]) -> Write:
+    """A run that wrote these files: text, arrays, or None for a file that is not looked into."""
+    plain, numbers = run(steps=2), itertools.count()
+
+    def go(**files: str | np.ndarray | None) -> Observations:
+        folder = plain.folder / f"files{next(numbers)}"
+        folder.mkdir()
+        written: list[WrittenFile] = []
+        for name, content in files.items():
+            path = name.replace("_", ".")
+            if isinstance(content, np.ndarray):
+                np.save(folder / path, content)
+            elif content is not None:
+                (folder / path).write_text(content, encoding="utf-8")
+            written.append(WrittenFile(path, 1, path if content is not None else None))
+        return replace(plain, folder=folder, files=tuple(written))
+
+    return go
+
+
+def exact(original: Observations, other: Observations, *repeats: Observations) -> list[Finding]:
+    return compare_files(original, other, repeats, (), None)
+
+
+def numeric(original: Observations, other: Observations, *near: Observations) -> list[Finding]:
+    return compare_files(original, other, (), near, Precision.FLOAT32)
+
+
+def test_the_same_files_pass(writing: Write) -> None:
+    files = {"log_csv": "epoch,loss\n0,0.5\n", "p_npy": VALUES, "sheet_png": None}
+    for compare in (exact, numeric):
+        assert compare(writing(**files), writing(**files)) == []
+
+
+def test_a_file_more_is_no_difference(writing: Write) -> None:
+    assert exact(writing(), writing(cache_npy=VALUES)) == []
+
+
+def test_a_file_that_is_not_written(writing: Write) -> None:
+    (finding,) = exact(writing(sheet_png=None), writing())
+    assert (finding.kind, finding.tensor) == (Kind.FILES, "sheet.png")
+
+
+def test_a_name_that_the_original_does_not_repeat_is_not_missed(writing: Write) -> None:
+    original, repeat = writing(run123_log="x"), writing(run456_log="x")
+    assert exact(original, writing(), repeat) == []
+
+
+def test_numbers_in_text(writing: Write) -> None:
+    original = writing(log_csv="epoch,loss\n0,0.500000\n")
+    near = writing(log_csv="epoch,loss\n0,0.500001\n")
+    off = writing(log_csv="epoch,loss\n0,0.510000\n")
+    (finding,) = exact(original, near)
+    assert finding.kind is Kind.FILE_VALUE
+    assert finding.message == "log.csv: line 2 of the file has 0.500001, not 0.500000: 0,0.500000"
+    assert numeric(original, near) == []
+    assert [f.kind for f in numeric(original, off)] == [Kind.FILE_VALUE]
+
+
+def test_what_the_original_does_not_repeat_is_not_compared(writing: Write) -> None:
+    original, repeat, other = (writing(log_csv=f"0,{n}.5\n") for n in (1, 2, 3))
+    assert [f for f in exact(original, other, repeat) if f.fails] == []
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (VALUES.astype(np.float16), "holds float16 [10], not float32 [10]"),
+        (VALUES[:9], "holds float32 [9], not float32 [10]"),
+    ],
+)
+def test_arrays_of_another_form(writing: Write, after: np.ndarray, told: str) -> None:
+    for compare in (exact, numeric):
+        (finding,) = compare(writing(p_npy=VALUES), writing(p_npy=after))
+        assert finding.message == f"p.npy: the array {told}"
+
+
+def test_arrays_by_value(writing: Write) -> None:
+    original = writing(p_npy=VALUES)
+    near, off = writing(p_npy=VALUES * np.float32(1 + 1e-6)), writing(p_npy=VALUES * 1.01)
+    assert [f.message for f in exact(original, near)] == ["p.npy: the array differs"]
+    assert numeric(original, near) == []
+    off = writing(p_npy=VALUES * np.float32(1.01))
+    assert [f.kind for f in numeric(original, off)] == [Kind.FILE_VALUE]
+    assert numeric(original, off, off) == []
+
+
+def test_whole_numbers_may_differ_as_often_as_in_neighbours(writing: Write) -> None:
+    def labels(changed: int) -> Observations:
+        return writing(p_npy=np.where(np.arange(20) < changed, 1, 0))
+
+    assert numeric(labels(0), labels(4), labels(1)) == []
+    (finding,) = numeric(labels(0), labels(5), labels(1))
+    assert "5 of 20 whole numbers differ" in finding.message
