@@ -28,9 +28,7 @@ def holding(
     names: dict[str, str | None] = {}
     for name, arrays in (("state", state), ("first", first), ("last", last)):
         if arrays:
-            save_file(
-                {key: np.asarray(a).copy() for key, a in arrays.items()}, run.folder / name
-            )
+            save_file({key: np.asarray(a).copy() for key, a in arrays.items()}, run.folder / name)
         names[name] = name if arrays else None
     return replace(
         run,
