@@ -33,7 +33,6 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 _REASON = "it is only used on that device; made there, it needs no tensor on the host to be moved"
 _DRAW = "; the random numbers come from the device's generator: the same distribution, another stream for the same seed"
 _ALIAS_REASON = "every use of the alias is replaced, each with its dtype; made on the device, they need no tensors on the host to be moved"
-_COMMENTS = "comments stand where the device would be written; left on the host"
 
 
 class DeviceConstruction(Transform):
@@ -101,8 +100,8 @@ class DeviceConstruction(Transform):
             found.node,
             found.dtype,
         )
-        if new is None:
-            return self._left(found, _COMMENTS)
+        if isinstance(new, str):
+            return self._left(found, new)
         edit = FileEdit(found.path, ReplaceExpression(found.span, new.code))
         return self._change(found, found.draws, found.device, (*new.edits, edit))
 
@@ -116,8 +115,8 @@ class DeviceConstruction(Transform):
         module = first.module
         for move in moves:
             new = code.constructed(move.value, move.factory, move.steps, move.device, module)
-            if new is None:
-                return self._left(first, _COMMENTS)
+            if isinstance(new, str):
+                return self._left(first, new)
             edits.append(ReplaceExpression(module.span(move.value), new.code))
             imports += new.edits
         edits.append(RemoveStatement(module.span(_removable(first))))

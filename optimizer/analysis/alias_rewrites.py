@@ -227,7 +227,7 @@ class _Writer:
             if refused is None and self._constructions.draws(factory, steps, module):
                 refused = self._constructions.draw_refusal(call, module)
             made = self._code.constructed(call, factory, steps, device, module, call)
-            if refused is None and made is not None:
+            if refused is None and isinstance(made, NewCode):
                 return call, made, True
         kind = reference(module, f"torch.{dtype}")
         method = without_method(module, call)

@@ -47,14 +47,18 @@ class DeviceCode:
         module: Module,
         move: ast.Call | None = None,
         dtype: ast.expr | None = None,
-    ) -> NewCode | None:
-        """The code of ``root``, in which ``factory`` is followed by ``steps`` and ``move``, on ``device``."""
+    ) -> NewCode | str:
+        """The code of ``root``, in which ``factory`` is followed by ``steps`` and ``move``, on ``device``.
+
+        In words what keeps it from being written, if anything does.
+        """
         legacy = legacy_dtype(self._resolver.names(factory.func, module))
         if legacy is not None:
             step = steps[0] if steps else None
             made = self.legacy(factory, step, legacy, device, module)
             if made is None:
-                return None
+                given = ", ".join(module.code(argument) for argument in factory.args)
+                return f"`{given}` may be sizes or data"
             replaced, new = made
             start, end = bounds(module, replaced)
             pieces, edits = [Piece(start, end, new.code)], new.edits
@@ -68,7 +72,7 @@ class DeviceCode:
             dtype = None
         added = added_argument(module, factory, argument)
         if added is None:
-            return None
+            return "comments stand where the device would be written; left on the host"
         pieces = [added]
         pieces += [
             without_keyword(module, factory, k) for k in factory.keywords if k.arg == "pin_memory"

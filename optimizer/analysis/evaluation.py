@@ -148,8 +148,9 @@ class _Finder:
             return True, None
         if isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.If | ast.Try):
             return False, None
+        around = {statement, *module.ancestors(statement)}
         for guard in guards:
-            if self._proof.objection(region, guard) is None:
+            if around.isdisjoint(guard.statements) and not self._proof.objection(region, guard):
                 return True, guard
         return False, None
 

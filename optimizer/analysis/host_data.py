@@ -106,9 +106,13 @@ class HostData:
         return False
 
     def is_shape(self, node: ast.expr) -> bool:
-        """Whether ``node`` is a ``torch.Size`` by its form: ``x.shape``, ``x.size()``."""
+        """Whether ``node`` is a sequence of sizes by its form: ``x.shape``, ``x.size()``."""
         if isinstance(node, ast.Attribute):
             return node.attr == "shape"
+        return self.is_torch_size(node)
+
+    def is_torch_size(self, node: ast.expr) -> bool:
+        """Whether ``node`` is a ``torch.Size`` by its form: ``x.size()``. The ``shape`` of an array is a plain tuple."""
         return (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)

@@ -1,6 +1,7 @@
 """The typed constructors of old (``torch.FloatTensor``) and what they are called today.
 
-``torch.FloatTensor(2, 3)`` makes an uninitialised tensor of that size, ``torch.FloatTensor([2, 3])`` one of those values
+``torch.FloatTensor(2, 3)`` makes an uninitialised tensor of that size, and so does ``torch.FloatTensor(x.shape)`` of a tensor's
+``torch.Size``; ``torch.FloatTensor([2, 3])`` makes one of those values, and so does it of any other tuple
 (https://docs.pytorch.org/docs/stable/tensors.html#torch.Tensor).
 """
 
@@ -51,6 +52,6 @@ def takes_sizes(host: HostData, call: ast.Call, module: Module) -> bool | None:
     (argument,) = arguments
     if isinstance(argument, ast.Starred):
         return True if host.is_shape(argument.value) else None
-    if host.is_int(argument, module) or host.is_shape(argument):
+    if host.is_int(argument, module) or host.is_torch_size(argument):
         return True
     return False if host.is_data(argument, module) else None

@@ -65,6 +65,9 @@ IN_ONE_EXPRESSION = {
         "y = torch.rand(n, device=device)\nx = torch.zeros(n, dtype=y.dtype, device=y.device)"
     ),
     "x = torch.FloatTensor(n, 3).to(device)": "x = torch.empty(n, 3, device=device)",
+    "x = torch.FloatTensor(torch.ones(n).size()).to(device)": (
+        "x = torch.empty(torch.ones(n).size(), device=device)"
+    ),
     "x = torch.LongTensor([1, 2]).to(device)": ("x = torch.tensor([1, 2], device=device)"),
     "x = torch.LongTensor(n).random_(5).to(device)": (
         "x = torch.empty(n, dtype=torch.long, device=device).random_(5)"
@@ -384,6 +387,9 @@ LEFT = {
     "x = torch.zeros(n).share_memory_().to(device)": "`.share_memory_` would run on the device",
     "x = torch.bernoulli(y)\nz = torch.rand(n, generator=x).to(device)": "belongs to the CPU",
     "x = torch.logspace(0, 1, n).cuda()": "rounds differently",
+    "x = torch.Tensor(y.shape).to(device)": "`y.shape` may be sizes or data",
+    "x = torch.LongTensor(y).cuda()": "`y` may be sizes or data",
+    "x = torch.zeros(\n    n,  # long\n).to(device)": "comments stand",
     "x = torch.randint(0, n, (4,)).to(device)\nz = [y[i] for i in x]": "the draw decides",
     "x = torch.rand(1).to(device)\nz = 1 if x < 0.5 else 2": "the draw decides",
     "x = torch.rand(n).to(device) < 0.5\nz = y[x]": "the draw decides",

@@ -625,6 +625,17 @@ NOT_CONCERNED = {
 
         epoch()
     """,
+    "trains whenever the condition holds, and runs only then": """
+        def epoch(regularize=False):
+            for x, y in loader:
+                criterion(model(x), y).backward()
+                if regularize:
+                    out = model(-x)
+                    out.square().mean().backward()
+
+        epoch()
+        epoch(regularize=True)
+    """,
     "style target": """
         target = model(test_set[0])
         for x, y in loader:
