@@ -25,11 +25,15 @@ _NO_CUDA = " (it needs a CUDA device; --emulate-cuda runs it on an emulated one)
 
 
 class ScriptJson(TypedDict):
-    """A version of the script: its path, its arguments, and the files that stand in for those on disk."""
+    """A version of the script: its path, its arguments, and the files that stand in for those on disk.
+
+    ``processes`` are as many as torchrun has started; null without torchrun.
+    """
 
     path: str
     args: list[str]
     overridden: list[str]
+    processes: int | None
 
 
 class RunJson(TypedDict):
@@ -245,6 +249,7 @@ def _script_json(report: VerificationReport, *, original: bool) -> ScriptJson:
         "path": str(version.entry),
         "args": list(version.args),
         "overridden": [str(path) for path in version.overrides],
+        "processes": version.processes,
     }
 
 

@@ -21,16 +21,20 @@ report says why. What a training loop adds up is added up over the processes whe
 samples or a mean over batches; what is told otherwise is the first process's share, which is said. Where a stop, a learning
 rate or what is loaded hangs on what has not been added up, the first process decides for all.
 
+A loss that is a sum over samples is multiplied by the number of processes, since `DistributedDataParallel` takes the mean of
+their gradients. A part of a network in `DataParallel` stays there, on the GPU of its process, and the whole is wrapped.
+Where an optimizer steps every few batches, `no_sync()` lets only the last of them exchange gradients.
+
 Not the same: BatchNorm normalizes by each process's part of a batch (`--sync-batchnorm` keeps it to the whole batch), a
 dataset that does not divide is filled up with a few samples twice, and a loss that weighs samples (class weights,
 `ignore_index`) is a mean in each process.
 
 Left alone, with the reason: several optimizers or backward passes (GANs), losses that compare the samples of a batch
-(contrastive ones) or are not known to be a mean over samples, samplers of the script's own, datasets that are only
-iterated, batch sizes or networks that other code counts on, decisions taken in single steps by what one
-process measures, errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way, gradient penalties, GPUs chosen by
-number, networks of which only a part is wrapped, frameworks that distribute by themselves, scripts that run in
-several processes already.
+(contrastive ones) or are not known to be a mean or a sum over samples, samplers of the script's own, datasets that are only
+iterated, batch sizes or networks that other code counts on, decisions taken in single steps by what one process measures,
+errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way, gradient
+penalties, GPUs other than the first chosen by number, one GPU alone in `CUDA_VISIBLE_DEVICES`, frameworks that distribute by
+themselves, scripts that run in several processes already.
 
 Source: https://docs.pytorch.org/docs/stable/notes/ddp.html and https://docs.pytorch.org/docs/stable/elastic/run.html
 """

@@ -133,7 +133,8 @@ def other_use(
     resolver: Resolver, values: frozenset[Value], loaders: tuple[DataLoader, ...]
 ) -> Fact | None:
     """Where the variable or option that holds the batch size is used for anything but loaders and messages."""
-    calls = {loader.node for loader in loaders}
+    calls: set[ast.AST] = {loader.node for loader in loaders}
+    calls |= {display for loader in loaders for display, _ in loader.displays}
     for module in resolver.project.modules:
         for node in module.nodes:
             if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
@@ -146,13 +147,13 @@ def other_use(
     return None
 
 
-def _is_harmless(
-    resolver: Resolver, node: ast.expr, module: Module, loaders: set[ast.Call]
-) -> bool:
+def _is_harmless(resolver: Resolver, node: ast.expr, module: Module, loaders: set[ast.AST]) -> bool:
     parent = module.parents[node]
     if isinstance(parent, ast.keyword):
         parent = module.parents[parent]
-    if isinstance(parent, ast.Call) and (parent in loaders or resolver.callees(parent, module)):
+    if parent in loaders:
+        return True
+    if isinstance(parent, ast.Call) and resolver.callees(parent, module):
         return True  # what a function of the project does with it is seen there
     if isinstance(parent, ast.Assign):
         return all(isinstance(target, ast.Name) for target in parent.targets)

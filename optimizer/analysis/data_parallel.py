@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from ..rewriting.edits import FileEdit, SetArgument
 from .facts import CallFact, Fact
+from .models import is_module_class
 from .obstacles import Obstacle
+from .process_names import Place, ProcessNames
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
+from .values import Class
 
 DATA_PARALLEL = "torch.nn.parallel.DataParallel"
 _DISTRIBUTED = frozenset(
@@ -86,17 +90,36 @@ def data_parallel_use(resolver: Resolver, call: CallFact) -> DataParallelUse | O
     if not (isinstance(statement, ast.Assign) and len(statement.targets) == 1):
         return Obstacle(module, call.node, "the wrapped network is not simply kept in a variable")
     target = statement.targets[0]
-    if isinstance(target, ast.Attribute) and not _is_self(target):
-        code = module.code(target)
-        why = f"only `{code}` is wrapped, a part of the network: the rest of it would not be kept in step"
-        return Obstacle(module, call.node, why)
     if isinstance(target, ast.Name | ast.Attribute):
         return DataParallelUse(module, call.node, statement, network, tuple(moves))
     return Obstacle(module, call.node, "the wrapped network is not simply kept in a variable")
 
 
-def _is_self(target: ast.Attribute) -> bool:
-    return isinstance(target.value, ast.Name) and target.value.id == "self"
+def wraps_part(resolver: Resolver, call: CallFact) -> bool:
+    """Whether ``call`` wraps a part of a network, kept as its attribute: ``model.features = nn.DataParallel(..)``."""
+    module, statement = call.module, call.module.statement(call.node)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    target = statement.targets[0]
+    if not isinstance(target, ast.Attribute):
+        return False
+    if isinstance(target.value, ast.Name) and target.value.id == "self":
+        cls = module.enclosing_class(target)
+        return cls is not None and is_module_class(resolver, Class(cls, module))
+    return True
+
+
+def part_edit(call: CallFact, names: ProcessNames) -> FileEdit:
+    """The edit by which ``nn.DataParallel`` around a part of a network keeps to the GPU of its process.
+
+    The part stays wrapped, so that checkpoints keep their keys.
+    """
+    module = call.module
+    given = call_argument(call.node, "device_ids", 1)
+    before = module.code(given) if given is not None else "None"
+    mine, world = names.name(Place.LOCAL_RANK, module), names.name(Place.WORLD_SIZE, module)
+    code = f"[{mine}] if {world} > 1 else {before}"
+    return FileEdit(module.path, SetArgument(module.span(call.node), "device_ids", code, 1))
 
 
 def later_moves(use: DataParallelUse) -> str:

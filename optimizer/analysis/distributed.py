@@ -15,9 +15,17 @@ from .data_parallel import (
     DataParallelUse,
     data_parallel_calls,
     data_parallel_use,
+    part_edit,
+    wraps_part,
 )
 from .data_preparation import Preparation, find_preparation, prepared_by
-from .distributed_obstacles import script_obstacle, step_obstacle
+from .distributed_obstacles import (
+    device_number,
+    loss_share,
+    script_obstacle,
+    step_obstacle,
+    unscaled,
+)
 from .divergence import Divergence
 from .epoch_loops import EpochLoop, epoch_loop
 from .evaluation_shares import EvaluationShare, EvaluationShares, find_evaluation_shares
@@ -25,13 +33,14 @@ from .facts import CallFact, Fact
 from .layer_uses import conditional_layer, layer_left_out
 from .mean_losses import WEIGHTS, batch_norms
 from .network_flow import NetworkFlow, network_flow
-from .network_wrapping import Wrapping, wrap_beside, wrap_instead
+from .network_wrapping import Wrapping, wrap_beside, wrap_instead, wrapped_name
 from .obstacles import Obstacle
 from .process_names import Place, ProcessNames, taken_name
-from .process_sums import find_accumulators
+from .process_sums import Share, find_accumulators
 from .rank_zero import (
     RankZeroAction,
     find_rank_zero_actions,
+    find_told_results,
     progress_bar_edits,
     rank_zero_edits,
     shared_service_edits,
@@ -42,6 +51,7 @@ from .setup_place import Block, training_blocks
 from .sharded_loader import ShardedLoader, shard_loader
 from .shared_metrics import evaluation_edits, training_sum_edits
 from .steps import StepCode
+from .synchronization import accumulation_edits
 from .trained import trained_in_each
 
 _BEFOREHAND = (
@@ -84,6 +94,7 @@ class _Plan:
         self._sync_batchnorm = sync_batchnorm
         self._notes: list[str] = []
         self._flow: NetworkFlow | None = None
+        self._forward: CallFact | None = None
         self._divergence: Divergence | None = None
 
     def distribution(self) -> Distribution:
@@ -166,6 +177,12 @@ class _Plan:
 
     def _any_gpu(self) -> Iterator[FileEdit]:
         """The GPU that a process has been given, in place of one that is named by its number."""
+        for module in self._script.modules:
+            for call in module.calls:
+                number = device_number(self._resolver, call, module)
+                if number is not None:
+                    mine = self._names.name(Place.LOCAL_RANK, module)
+                    yield FileEdit(module.path, ReplaceExpression(module.span(number), mine))
         numbered = [
             (module, node, node.value)
             for module in self._script.modules
@@ -198,11 +215,15 @@ class _Plan:
         if len(forwards) != 1:
             why = f"the network runs in {len(forwards) or 'no'} places of the step, not in one"
             self._refuse(forwards[1] if len(forwards) > 1 else step.backwards[0], why)
+        self._forward = forwards[0]
         models = script.models_of(forwards[0].node.func, forwards[0].module)
         unused = conditional_layer(resolver) is not None
         unused = unused or any(layer_left_out(resolver, model) for model in models)
         wrapping = Wrapping(self._names, self._sync_batchnorm, unused)
-        uses = [data_parallel_use(resolver, call) for call in data_parallel_calls(resolver)]
+        calls = data_parallel_calls(resolver)
+        parts = [call for call in calls if wraps_part(resolver, call)]
+        yield from (part_edit(call, self._names) for call in parts)
+        uses = [data_parallel_use(resolver, call) for call in calls if call not in parts]
         for use in uses:
             if not isinstance(use, DataParallelUse):
                 raise _NotPossibleError(use)
@@ -240,6 +261,14 @@ class _Plan:
         sums = find_accumulators(self._resolver, step.loop)
         summed = [a for a in sums if a.share is not None]
         yield from training_sum_edits(sums, names)
+        if loss_share(self._resolver, step) is Share.SUM:
+            loss = unscaled(self._resolver, step.backwards[0].loss, step.module)
+            code = f"{step.module.code(loss)} * {names.name(Place.WORLD_SIZE, step.module)}"
+            span = step.module.span(loss)
+            yield FileEdit(step.module.path, ReplaceExpression(span, code))
+            self._notes.append(
+                "the loss is a sum: times the number of processes, of which the mean is taken"
+            )
         shares = find_evaluation_shares(script)
         statistics = batch_norms(self._resolver) and not self._sync_batchnorm
         edits = evaluation_edits(
@@ -264,6 +293,13 @@ class _Plan:
             raise _NotPossibleError(agreed)
         self._divergence = agreed.divergence
         yield from agreed.edits
+        if self._forward is not None:
+            network = self._forward.module.code(self._forward.node.func)
+            if self._flow is not None and self._forward.node.func in self._flow.uses:
+                network = wrapped_name(self._flow)
+            yield from accumulation_edits(
+                self._resolver, step, self._forward, network, agreed.divergence, names
+            )
 
     def _is_wrapped(self, network: ast.expr, share: EvaluationShare) -> bool:
         """Whether ``network`` in ``share`` is called with the DistributedDataParallel around it."""
@@ -317,6 +353,8 @@ class _Plan:
         if any(self._tells_share(action) for action in actions):
             self._notes.append("where it is not added up, the first process tells its own share")
         yield from rank_zero_edits(actions, self._names)
+        results = find_told_results(self._resolver, functions, left_out)
+        yield from filter(None, (result.edit(self._names) for result in results))
         yield from progress_bar_edits(self._resolver, functions, self._names)
         yield from shared_service_edits(self._resolver, functions, self._names)
 

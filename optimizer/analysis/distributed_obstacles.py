@@ -13,10 +13,12 @@ from .loops import backward_calls
 from .mean_losses import compares_samples, not_a_mean, sets_reduction
 from .obstacles import Obstacle
 from .precision import find_frameworks
+from .process_sums import Share, ShareOf
 from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript
 from .setup_place import training_blocks
+from .signatures import call_argument
 from .steps import StepCode
 from .syntax import Module
 
@@ -86,11 +88,19 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     thawed = _thaws(script)
     if thawed is not None:
         return thawed
-    loss = _unscaled(resolver, backward.loss, module)
+    loss = unscaled(resolver, backward.loss, module)
     found = not_a_mean(resolver, loss, module, AnyTargets())
     if found is not None and returns_mean(resolver, loss, module):
         found = None
+    if found is not None and loss_share(resolver, step) in {Share.MEAN, Share.SUM}:
+        found = None
     return found or sets_reduction(resolver)
+
+
+def loss_share(resolver: Resolver, step: StepCode) -> Share | None:
+    """What the loss of one process is to that of the whole batch."""
+    loss = unscaled(resolver, step.backwards[0].loss, step.module)
+    return ShareOf(resolver, [step.node]).of(loss, step.module)
 
 
 def _thaws(script: TrainingScript) -> Fact | None:
@@ -108,15 +118,15 @@ def _thaws(script: TrainingScript) -> Fact | None:
     return None
 
 
-def _unscaled(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:
+def unscaled(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:
     """``loss`` without the scaling that float16 needs, and without the mean over DataParallel's replicas."""
     match loss:
         case ast.Call(func=ast.Attribute(value=scaler, attr="scale"), args=[inner], keywords=[]):
             makers = resolver.maker_names(scaler, module)
             if makers and all(name.endswith("GradScaler") for name in makers):
-                return _unscaled(resolver, inner, module)
+                return unscaled(resolver, inner, module)
         case ast.Call(func=ast.Attribute(value=inner, attr="mean"), args=[], keywords=[]):
-            return _unscaled(resolver, inner, module)
+            return unscaled(resolver, inner, module)
         case _:
             pass
     return loss
@@ -125,18 +135,47 @@ def _unscaled(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:
 def _device_obstacle(resolver: Resolver) -> Fact | None:
     """Where a GPU is chosen by its number, which every process would then use."""
     for module in resolver.project.modules:
-        for node in module.nodes:
-            match node:
-                case ast.Call(func=ast.Attribute(attr="cuda"), args=[device]):
-                    why = f"every process would use the GPU `{module.code(device)}`"
-                    return Obstacle(module, node, why)
-                case ast.Call(func=function) if "torch.cuda.set_device" in resolver.names(
-                    function, module
-                ):
-                    return Obstacle(module, node, "the script chooses its GPU itself")
-                case _:
-                    pass
+        for call in module.calls:
+            device = device_number(resolver, call, module)
+            if device is not None and not is_first(device):
+                if "torch.cuda.set_device" in resolver.names(call.func, module):
+                    return Obstacle(module, call, "the script chooses its GPU itself")
+                why = f"every process would use the GPU `{module.code(device)}`"
+                return Obstacle(module, call, why)
+        for node in module.nodes_of(ast.Assign):
+            for target in node.targets:
+                if _is_visible_devices(resolver, target, module):
+                    shown = node.value.value if isinstance(node.value, ast.Constant) else None
+                    if not isinstance(shown, str):
+                        return Obstacle(module, node, "the script chooses the GPUs it sees")
+                    if "," not in shown:
+                        return Obstacle(module, node, "the script shows itself one GPU alone")
     return None
+
+
+def _is_visible_devices(resolver: Resolver, target: ast.expr, module: Module) -> bool:
+    match target:
+        case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
+            return "os.environ" in resolver.names(owner, module)
+        case _:
+            return False
+
+
+def device_number(resolver: Resolver, call: ast.Call, module: Module) -> ast.expr | None:
+    """The number of the GPU that ``call`` chooses."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "cuda":
+        return call_argument(call, "device", 0)
+    names = resolver.names(call.func, module)
+    if "torch.cuda.set_device" in names:
+        return call_argument(call, "device", 0)
+    if "torch.device" in names:
+        return call_argument(call, "index", 1)
+    return None
+
+
+def is_first(device: ast.expr) -> bool:
+    """Whether ``device`` is the number of the first GPU."""
+    return isinstance(device, ast.Constant) and type(device.value) is int and device.value == 0
 
 
 def _unseeded(script: TrainingScript) -> Fact | None:

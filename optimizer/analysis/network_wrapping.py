@@ -61,10 +61,7 @@ def wrap_beside(
     block = _block(script, flow)
     if isinstance(block, Obstacle):
         return block
-    if isinstance(flow.node, ast.Name):
-        wrapped = f"ddp_{flow.node.id}"
-    else:
-        wrapped = f"{module.code(flow.node.value)}.ddp_{flow.node.attr}"
+    wrapped = wrapped_name(flow)
     taken = wrapped.rpartition(".")[2]
     if taken in module.source.text:
         return Obstacle(module, flow.node, f"`{taken}` is a name of the script's own")
@@ -90,6 +87,13 @@ def wrap_beside(
         span = reached.module.span(reached.node)
         edits.append(FileEdit(reached.module.path, ReplaceExpression(span, itself)))
     return tuple(edits)
+
+
+def wrapped_name(flow: NetworkFlow) -> str:
+    """What the wrapped network is called beside the network itself."""
+    if isinstance(flow.node, ast.Name):
+        return f"ddp_{flow.node.id}"
+    return f"{flow.module.code(flow.node.value)}.ddp_{flow.node.attr}"
 
 
 def _block(script: TrainingScript, flow: NetworkFlow) -> Block | Obstacle:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from .batch_targets import AnyTargets
 from .facts import Fact, Loop
 from .forward_losses import returns_mean
+from .loops import is_forward
 from .mean_losses import not_a_mean
+from .reach import lexical_nodes
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Iterated
 from .signatures import call_argument
 from .syntax import Module
 from .trees import is_name, walk
+from .values import Made
 
 _ZEROS = frozenset({"torch.zeros", "torch.tensor", "torch.zeros_like", "torch.FloatTensor"})
 _SAME_NUMBER = frozenset(
@@ -90,7 +93,7 @@ def _accumulator(
         if module.scope(use).lookup(name) == owner:
             looked_at = True
     kinds = {
-        ShareOf(resolver, loop).of(addition.value, module)
+        ShareOf(resolver, [loop.node]).of(addition.value, module)
         if not isinstance(addition.target, ast.Subscript)
         else None
         for addition in additions
@@ -140,13 +143,13 @@ def _is_zero(resolver: Resolver, source: Assigned, module: Module) -> bool:
 
 
 class ShareOf:
-    """What the numbers that a training loop computes in one process are to those of all processes.
+    """What the numbers that ``roots``, a training loop, compute in one process are to those of all processes.
 
     Every process has an equal part of every batch.
     """
 
-    def __init__(self, resolver: Resolver, loop: Loop) -> None:
-        self._resolver, self._loop = resolver, loop
+    def __init__(self, resolver: Resolver, roots: Collection[ast.AST]) -> None:
+        self._resolver, self._roots = resolver, frozenset(roots)
 
     def of(self, value: ast.expr, module: Module) -> Share | None:
         """The share of ``value``, None when that is not understood."""
@@ -184,15 +187,56 @@ class ShareOf:
             return Share.SUM if "torch.sum" in names else Share.MEAN
         if _is_mean_loss(self._resolver, call, module):
             return Share.MEAN
-        reduction = call_argument(call, "reduction")
-        if isinstance(reduction, ast.Constant) and reduction.value == "sum":
+        if self._sums_up(call, module):
             return Share.SUM
-        if isinstance(function, ast.Attribute) and not self._resolver.callees(call, module):
+        callees = self._resolver.callees(call, module)
+        if len(callees) == 1 and isinstance(callees[0].node, ast.FunctionDef):
+            return self._returned(callees[0].node, callees[0].module)
+        if isinstance(function, ast.Attribute) and not callees:
             if function.attr in {"sum", "mean"} and not call.args and not call.keywords:
+                if self._is_result(function.value, module):
+                    return None  # elements of its output, or a loss that it has computed itself
                 return Share.SUM if function.attr == "sum" else Share.MEAN
             if function.attr in _SAME_NUMBER:
                 return self.of(function.value, module)
         return None
+
+    def _is_result(self, value: ast.expr, module: Module) -> bool:
+        """Whether ``value`` is what a network returns."""
+        if isinstance(value, ast.Name):
+            sources = [binding.source for binding in self._bindings(value, module)]
+            return any(
+                isinstance(source, Assigned)
+                and isinstance(source.value, ast.Call)
+                and is_forward(self._resolver, source.value, module)
+                for source in sources
+            )
+        return isinstance(value, ast.Call) and is_forward(self._resolver, value, module)
+
+    def _sums_up(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call`` is a loss that is told to add up what its samples contribute."""
+        made = [(call, module)]
+        if call_argument(call, "reduction") is None:
+            values = self._resolver.values(call.func, module)
+            made = [(v.call, v.module) for v in values if isinstance(v, Made)]
+            if len(made) < len(values):
+                return False
+        told = [(call_argument(maker, "reduction"), maker, owner) for maker, owner in made]
+        return all(
+            isinstance(reduction, ast.Constant)
+            and reduction.value == "sum"
+            and any(
+                name.startswith("torch.nn.") for name in self._resolver.names(maker.func, owner)
+            )
+            for reduction, maker, owner in told
+        )
+
+    def _returned(self, function: ast.FunctionDef, module: Module) -> Share | None:
+        """The share of what ``function`` returns, given parts of the batch."""
+        returns = [n for n in lexical_nodes(function.body) if isinstance(n, ast.Return)]
+        if len(returns) != 1 or returns[0].value is None or function in self._roots:
+            return None
+        return ShareOf(self._resolver, {*self._roots, function}).of(returns[0].value, module)
 
     def _of_name(self, name: ast.Name, module: Module) -> Share | None:
         if _is_mean_loss(self._resolver, name, module):
@@ -210,10 +254,10 @@ class ShareOf:
         return kinds.pop() if len(kinds) == 1 else None
 
     def _bindings(self, name: ast.Name, module: Module) -> Iterator[Binding]:
-        """The bindings of ``name`` in the loop."""
+        """The bindings of ``name`` in the loop, or in a function that it calls."""
         found = module.scope(name).lookup(name.id)
         for binding in found[1] if found else ():
-            if self._loop.node in module.ancestors(binding.node):
+            if not self._roots.isdisjoint(module.ancestors(binding.node)):
                 yield binding
 
     def _is_made_in_loop(self, value: ast.expr, module: Module) -> bool:

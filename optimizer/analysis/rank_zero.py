@@ -7,8 +7,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..rewriting.edits import FileEdit, ReplaceExpression, SetArgument, Wrap
+from ..rewriting.edits import FileEdit, ReplaceExpression, ReplaceStatement, SetArgument, Wrap
 from .facts import Fact
+from .free_names import free_name
 from .process_names import Place, ProcessNames
 from .reach import reached_nodes
 from .references import quoted
@@ -59,6 +60,44 @@ class RankZeroAction(Fact):
 
     node: ast.stmt
     last: ast.stmt
+
+
+@dataclass(frozen=True, eq=False)
+class ToldResult(Fact):
+    """The statement ``node`` tells an ``argument`` that runs a network, which all processes do together."""
+
+    node: ast.Expr
+    argument: ast.expr
+
+    def edit(self, names: ProcessNames) -> FileEdit | None:
+        """The edit by which all compute the argument, and the first process tells it."""
+        module, call = self.module, self.node.value
+        name = free_name(module, ("told", "result", "told_result"))
+        if name is None:
+            return None
+        whole, part = module.code(call), module.code(self.argument)
+        if whole.count(part) != 1:
+            return None
+        row = whole.replace(part, name)
+        code = f"{name} = {part}\nif {names.name(Place.RANK, module)} == 0:\n    {row}"
+        return FileEdit(module.path, ReplaceStatement(module.span(self.node), code))
+
+
+def find_told_results(
+    resolver: Resolver, functions: Collection[ast.AST], left_out: Collection[ast.AST]
+) -> tuple[ToldResult, ...]:
+    """The statements that tell what they let a network compute: ``print(evaluate(model))``."""
+    found: list[ToldResult] = []
+    for module in resolver.project.modules:
+        finder = _Finder(resolver, module, functions, left_out)
+        for node in module.nodes_of(ast.Expr):
+            inside = module.function(node)
+            runs = inside in functions if inside else module is resolver.project.entry
+            if runs and node not in left_out and inside not in left_out:
+                argument = finder.told_result(node)
+                if argument is not None:
+                    found.append(ToldResult(module, node, argument))
+    return tuple(found)
 
 
 def find_rank_zero_actions(
@@ -183,6 +222,22 @@ class _Finder:
             if isinstance(node, ast.Call) and self._is_heavy(node, module):
                 return False
         return True
+
+    def told_result(self, statement: ast.Expr) -> ast.expr | None:
+        """The one argument of a call that tells, which runs a network."""
+        call = statement.value
+        if not isinstance(call, ast.Call) or not self._acts(call):
+            return None
+        heavy = [
+            argument
+            for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
+            if any(
+                isinstance(reached.node, ast.Call) and self._is_heavy(reached.node, reached.module)
+                for reached in reached_nodes(self._resolver, [argument], self._module)
+            )
+        ]
+        alone = len(heavy) == 1 and not isinstance(heavy[0], ast.Starred)
+        return heavy[0] if alone else None
 
     def _only_acts(self, statement: ast.stmt) -> bool:
         match statement:

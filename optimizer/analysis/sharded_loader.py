@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..rewriting.edits import FileEdit, InsertBefore, ReplaceExpression, SetArgument
@@ -14,6 +14,7 @@ from .last_batches import only_trains
 from .loaders import DATALOADER, PARAMETERS
 from .obstacles import Obstacle
 from .process_names import Place, ProcessNames
+from .references import quoted
 from .resolver import Resolver
 from .script import TrainingScript
 from .syntax import Module
@@ -45,7 +46,6 @@ def shard_loader(
         name in scope.bindings for scope in module.scopes.by_node.values() for name in [_SAMPLER]
     ):
         return Obstacle(module, loader.node, f"`{_SAMPLER}` is a name of the script's own")
-    shuffle = loader.arguments.get("shuffle")
     edits: list[FileEdit] = []
     dataset = loader.arguments["dataset"]
     code = module.code(dataset.value)
@@ -57,27 +57,67 @@ def shard_loader(
         code = name
     size = loader.arguments["batch_size"]
     world = names.name(Place.WORLD_SIZE, module)
-    batch = module.code(size.value)
+    batch = _said(loader, "batch_size")
     if not isinstance(size.value, ast.Constant | ast.Name | ast.Attribute):
         batch = f"({batch})"
     told = "every process gets an equal part of every batch"
     rows.append(f'assert {batch} % {world} == 0, "{told}"')
     sampler = names.imported(module, "torch.utils.data", "DistributedSampler")
-    shuffles = shuffle is not None and not _is(resolver, shuffle, False)
+    shuffle = loader.arguments.get("shuffle")
+    shuffles = shuffle is not None and not _is(resolver, loader, shuffle, False)
     given = ", ".join([code, *_sampler_arguments(script, loader, shuffle, shuffles)])
     rows.append(f"{_SAMPLER} = {sampler}({given}) if {world} > 1 else None")
     edits.append(FileEdit(module.path, InsertBefore(module.span(statement), "\n".join(rows))))
-    edits.append(_replaced(module, size.value, f"{batch} // {world}"))
-    span = module.span(loader.node)
+    changed = {"batch_size": f"{batch} // {world}"}
     if shuffle is not None and shuffles:
         alone = f"{_SAMPLER} is None"
-        if not _is(resolver, shuffle, True) or not isinstance(shuffle.value, ast.Constant):
-            alone = f"{module.code(shuffle.value)} and {alone}"
-        edits.append(_replaced(module, shuffle.value, alone))
+        literal = isinstance(shuffle.value, ast.Constant) and _is(resolver, loader, shuffle, True)
+        changed["shuffle"] = alone if literal else f"{_said(loader, 'shuffle')} and {alone}"
+    edits += _changed_arguments(loader, changed)
     edits.append(
-        FileEdit(module.path, SetArgument(span, "sampler", _SAMPLER, PARAMETERS.index("sampler")))
+        FileEdit(
+            module.path,
+            SetArgument(module.span(loader.node), "sampler", _SAMPLER, PARAMETERS.index("sampler")),
+        )
     )
     return ShardedLoader(module, loader.node, loader, shuffles, tuple(edits))
+
+
+def _written(loader: DataLoader) -> set[ast.expr]:
+    """The arguments that stand in the call of ``loader`` itself."""
+    return {*loader.node.args, *(k.value for k in loader.node.keywords if k.arg is not None)}
+
+
+def _keyword_dict(loader: DataLoader) -> ast.expr | None:
+    """The variable with the one dict of keywords that ``loader`` is made with."""
+    dicts = [k.value for k in loader.node.keywords if k.arg is None]
+    is_variable = len(dicts) == 1 and isinstance(dicts[0], ast.Name | ast.Attribute)
+    return dicts[0] if is_variable else None
+
+
+def _said(loader: DataLoader, name: str) -> str:
+    """How the argument ``name`` of ``loader`` is spelled beside its call."""
+    module, value = loader.module, loader.arguments[name].value
+    keywords = _keyword_dict(loader)
+    if value in _written(loader) or keywords is None:
+        return module.code(value)
+    return f"{module.code(keywords)}[{quoted(module, name)}]"
+
+
+def _changed_arguments(loader: DataLoader, changed: Mapping[str, str]) -> Iterator[FileEdit]:
+    """The edits that give ``loader`` the arguments ``changed``, where they stand or over those of its dict."""
+    module, keywords = loader.module, _keyword_dict(loader)
+    over: list[str] = []
+    for name, code in changed.items():
+        value = loader.arguments[name].value
+        if value in _written(loader):
+            yield _replaced(module, value, code)
+        else:
+            over.append(f"{quoted(module, name)}: {code}")
+    if over and keywords is not None:
+        yield _replaced(
+            module, keywords, "{" + ", ".join([f"**{module.code(keywords)}", *over]) + "}"
+        )
 
 
 def _obstacle(script: TrainingScript, loader: DataLoader, loop: Loop) -> Fact | None:
@@ -107,10 +147,10 @@ def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
     for name in ("sampler", "batch_sampler"):
         if name in loader.arguments and not _is_none(resolver, loader.arguments[name]):
             return f"it has a `{name}` of its own"
-    written = {*loader.node.args, *(keyword.value for keyword in loader.node.keywords)}
     for name in (*_NEEDED, "shuffle", "drop_last"):
         argument = loader.arguments.get(name)
-        if argument is not None and argument.value not in written:
+        by_dict = argument is not None and argument.value not in _written(loader)
+        if by_dict and (_keyword_dict(loader) is None or name == "dataset"):
             return f"its `{name}` comes by a dict"
         if argument is None and name in _NEEDED:
             return f"its `{name}` is not given"
@@ -123,7 +163,7 @@ def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
     if any(is_iterable(resolver, dataset) for dataset in datasets):
         return "its dataset is only iterated: every process would read all of it"
     shuffle = loader.arguments.get("shuffle")
-    if not datasets and (shuffle is None or not _is(resolver, shuffle, True)):
+    if not datasets and (shuffle is None or not _is(resolver, loader, shuffle, True)):
         return "the length of its dataset is not known"
     return None
 
@@ -131,17 +171,17 @@ def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
 def _sampler_arguments(
     script: TrainingScript, loader: DataLoader, shuffle: Argument | None, shuffles: bool
 ) -> Iterator[str]:
-    resolver, module = script.resolver, loader.module
+    resolver = script.resolver
     if shuffle is None or not shuffles:
         yield "shuffle=False"
-    elif not _is(resolver, shuffle, True):
-        yield f"shuffle={module.code(shuffle.value)}"
+    elif not _is(resolver, loader, shuffle, True):
+        yield f"shuffle={_said(loader, 'shuffle')}"
     seed = _seed(script, loader)
     if shuffles and seed is not None:
         yield f"seed={seed}"
     drop_last = loader.arguments.get("drop_last")
-    if drop_last is not None and not _is(resolver, drop_last, False):
-        yield f"drop_last={module.code(drop_last.value)}"
+    if drop_last is not None and not _is(resolver, loader, drop_last, False):
+        yield f"drop_last={_said(loader, 'drop_last')}"
 
 
 def _seed(script: TrainingScript, loader: DataLoader) -> str | None:
@@ -167,7 +207,10 @@ def _replaced(module: Module, node: ast.expr, code: str) -> FileEdit:
     return FileEdit(module.path, ReplaceExpression(module.span(node), code))
 
 
-def _is(resolver: Resolver, argument: Argument, wanted: bool) -> bool:
+def _is(resolver: Resolver, loader: DataLoader, argument: Argument, wanted: bool) -> bool:
+    """Whether ``argument`` is ``wanted``; what a dict says may change before and after the loader is made."""
+    if argument.value not in _written(loader):
+        return False
     values = resolver.values(argument.value, argument.module)
     return bool(values) and all(isinstance(v, Literal) and v.value is wanted for v in values)
 

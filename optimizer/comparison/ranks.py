@@ -73,6 +73,14 @@ def _division(original: Observations, ranks: Sequence[Observations]) -> Iterator
             )
             yield Finding(Kind.SAMPLES, message, step=passes[0].rounds + 1)
             return
+        seeds = [one.sampler_seed for one in passes]
+        if len(set(seeds)) > 1:
+            message = (
+                f"loader {passes[0].loader}: the ranks' samplers shuffle with different seeds "
+                f"({', '.join(map(str, seeds))}), so their shares overlap and leave samples out"
+            )
+            yield Finding(Kind.SAMPLE_ORDER, message, step=passes[0].rounds + 1)
+            return
     per_rank = [rank.step_samples[0] for rank in ranks if rank.step_samples]
     whole = original.step_samples[0] if original.step_samples else 0
     if len(per_rank) == len(ranks) and whole and sum(per_rank) > whole:
@@ -105,7 +113,7 @@ def _evaluation(ranks: Sequence[Observations]) -> Iterator[Finding]:
     """Evaluation in shares whose results no rank ever gets together."""
     places = dict.fromkeys((call.module, call.rounds) for rank in ranks for call in rank.eval_calls)
     for module, rounds in places:
-        reduced = any(rounds in rank.collectives for rank in ranks)
+        reduced = any(_exchanges_after(rank, module, rounds) for rank in ranks)
         if not reduced and evaluates_in_shares(ranks, module, rounds):
             message = (
                 f"each rank evaluates its own share of the samples after round {rounds} and nothing is "
@@ -113,6 +121,18 @@ def _evaluation(ranks: Sequence[Observations]) -> Iterator[Finding]:
             )
             yield Finding(Kind.EVALUATION, message, step=rounds + 1, tensor=module)
             return
+
+
+def _exchanges_after(rank: Observations, module: str, rounds: int) -> bool:
+    """Whether ``rank`` exchanges something between that evaluation of ``module`` and the next step."""
+    calls = [
+        number
+        for number, call in enumerate(rank.eval_calls, start=1)
+        if (call.module, call.rounds) == (module, rounds)
+    ]
+    return bool(calls) and any(
+        begun == rounds and evaluated >= calls[-1] for begun, evaluated in rank.collectives
+    )
 
 
 def _files(ranks: Sequence[Observations]) -> Iterator[Finding]:

@@ -37,10 +37,11 @@ _PROFILER_TABLE = re.compile(
 )
 """A table of PyTorch's profiler: what it measured, how often and in which order is another in every run."""
 
-_NUMBER = re.compile(
+NUMBER = re.compile(
     r"(?<![A-Za-z_0-9.])([-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b))(?![0-9_])",
     re.IGNORECASE,
 )
+"""A number as it is printed."""
 _UNIT_AFTER = re.compile(
     r"\s*(?:(?:s|secs?|seconds?|ms|msec|milliseconds?|us|µs|ns|min|mins|minutes?|h|hrs?|hours?|[KMGT]i?B)\b"
     r"|\w+\s?/\s?(?:s|sec|second|min|minute|hour|h)\b|(?:s|ms|sec|seconds)\s?/\s?\w+)",
@@ -85,14 +86,14 @@ def read_lines(text: str) -> list[Line]:
 
 
 def _line(number: int, text: str) -> Line:
-    matches = list(_NUMBER.finditer(text))
+    matches = list(NUMBER.finditer(text))
     measured = frozenset(
         place
         for place, match in enumerate(matches)
         if _UNIT_AFTER.match(text, match.end()) or _QUANTITY_BEFORE.search(text[: match.start()])
     )
     numbers = tuple(match.group(1) for match in matches)
-    return Line(number, text, _NUMBER.sub("#", text), numbers, measured)
+    return Line(number, text, NUMBER.sub("#", text), numbers, measured)
 
 
 def unrepeatable(original: Sequence[Line], repeats: Iterable[Sequence[Line]]) -> Unrepeatable:
@@ -129,7 +130,7 @@ def _same_number(a: str, b: str) -> bool:
     return x == y or (math.isnan(x) and math.isnan(y))
 
 
-def _last_digit(number: str) -> float:
+def last_digit(number: str) -> float:
     """One unit in the last printed place: 0.01 for ``2.31``, 1e-5 for ``1.2e-4``, nothing for an integer.
 
     Integers are counts and indices, which rounding does not touch; where it does (a count of correct predictions, a
@@ -221,7 +222,7 @@ def _close(x: str, y: str, spread: Iterable[float], precision: Precision | None)
     a, b = float(x), float(y)
     if precision is None or not (math.isfinite(a) and math.isfinite(b)):
         return False
-    return abs(a - b) <= allowed(spread, a, precision) + max(_last_digit(x), _last_digit(y)) * 1.001
+    return abs(a - b) <= allowed(spread, a, precision) + max(last_digit(x), last_digit(y)) * 1.001
 
 
 def _odd_line(ours: Line | None, theirs: Line | None) -> Finding:

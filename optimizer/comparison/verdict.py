@@ -17,6 +17,7 @@ from .numeric import compare_numbers
 from .series import step_figures
 from .structure import compare_structure
 from .text import compare_text
+from .told_shares import own_share_as_whole
 from .tolerance import Precision
 
 FEWEST_NEIGHBOURS = 2
@@ -260,4 +261,14 @@ def _printed(
         common = min(len(text.splitlines()) for text in texts[:2]) - 1
         texts = ["\n".join(text.splitlines()[: max(common, 0)]) for text in texts]
     middle = 2 + len(repeats)
-    return compare_text(texts[0], texts[1], texts[2:middle], texts[middle:], precision)
+    notes: list[Finding] = []
+    if rewritten.ranks:
+        own, ranks = rewritten.ranks[0].losses, len(rewritten.ranks)
+        texts[1], count = own_share_as_whole(texts[0], texts[1], original.losses, own, ranks)
+        if count:
+            message = (
+                f"in {count} lines rank 0 tells its own loss of a step, not the mean of all ranks"
+            )
+            notes.append(note(Kind.STDOUT, message))
+    found = compare_text(texts[0], texts[1], texts[2:middle], texts[middle:], precision)
+    return [*found, *notes]

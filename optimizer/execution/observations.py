@@ -190,7 +190,8 @@ class LoaderPass:
 
     ``finished`` says that the loader ran out, so that ``samples`` is the whole epoch. ``rounds`` had begun before it.
     ``order`` has a mark per batch, and none for data sets without indices. ``steps`` optimizer steps were made of its
-    batches. ``sampler_epoch`` is the epoch that a DistributedSampler was told to be in, None for other samplers.
+    batches. ``sampler_epoch`` is the epoch that a DistributedSampler was told to be in, None for other samplers, and
+    ``sampler_seed`` the seed of one that shuffles, which aligned randomness does without.
     """
 
     loader: int
@@ -202,6 +203,7 @@ class LoaderPass:
     order: tuple[ReadMark, ...] = ()
     steps: int = 0
     sampler_epoch: int | None = None
+    sampler_seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -359,8 +361,8 @@ class Observations:
     """The limit that ended the run, when one did."""
     step_samples: tuple[int, ...] = ()
     """For each step, the samples it was made of: those read since the step before, from the loader read last."""
-    collectives: tuple[int, ...] = ()
-    """The numbers of begun rounds at which the script called collectives of ``torch.distributed`` by itself."""
+    collectives: tuple[tuple[int, int], ...] = ()
+    """Where the script called collectives of ``torch.distributed`` by itself: rounds begun, and evaluation calls, by then."""
     layers: tuple[str, ...] = ()
     """The classes of the modules in the root modules, without repeats."""
     ranks: tuple[Observations, ...] = ()

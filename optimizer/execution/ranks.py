@@ -287,7 +287,8 @@ def _dealt(tensors: Sequence[Any]) -> Any:
         return tensors[0]
     if tensors[0].ndim == 0:
         return np.mean(tensors, axis=0)
-    if len({tensor.shape for tensor in tensors}) > 1:
+    sizes = [len(tensor) for tensor in tensors]
+    if max(sizes) - min(sizes) > 1:
         return np.concatenate(tensors)
-    rows: Any = np.stack(tensors, axis=1)
-    return rows.reshape(-1, *tensors[0].shape[1:])
+    places = sorted((row, rank) for rank, size in enumerate(sizes) for row in range(size))
+    return np.stack([tensors[rank][row] for row, rank in places])

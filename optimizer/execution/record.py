@@ -63,8 +63,10 @@ def load(folder: Path) -> dict[str, Any] | None:
     }
     for key, reader in readers.items():
         record[key] = tuple(reader(item) for item in record.get(key, ()))
-    for key in ("compute_dtypes", "unobserved", "step_samples", "collectives", "layers"):
+    for key in ("compute_dtypes", "unobserved", "step_samples", "layers"):
         record[key] = tuple(record.get(key, ()))
+    collectives: list[list[int]] = record.get("collectives", [])
+    record["collectives"] = tuple((begun, evaluated) for begun, evaluated in collectives)
     record["parameters"] = {
         name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()
     }

@@ -126,7 +126,7 @@ class Wrap:
     """Indent the sibling statements from ``first`` to ``last`` (both included) under ``header``.
 
     ``header`` is a compound statement's first line without its body: ``with torch.no_grad():`` or
-    ``if __name__ == "__main__":``. Text inside multi-line strings is not indented. Other edits may lie inside,
+    ``if __name__ == "__main__":``, below simple statements it depends on if need be. Text inside multi-line strings is not indented. Other edits may lie inside,
     and of two wraps of the same statements the later one goes around.
     """
 

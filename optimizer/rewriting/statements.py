@@ -258,7 +258,8 @@ class StatementEdits:
     def _wrapping(self, edit: Wrap) -> Rewrite:
         first, last = self._wrapped_lines(edit)
         prefix = self.source.prefix(self._wrapped_statements(edit)[0])
-        header = prefix + edit.header.strip() + self.style.newline
+        rows = edit.header.strip().split("\n")
+        header = "".join(f"{prefix}{row}{self.style.newline}" for row in rows)
 
         def function(text: str) -> str:
             return header + indent(text, prefix, self.style.indent)

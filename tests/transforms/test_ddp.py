@@ -312,6 +312,27 @@ def test_data_parallel_is_replaced_in_place_by_default(
     assert result.launch == "torchrun --standalone --nproc-per-node gpu train.py"
 
 
+def test_a_part_in_data_parallel_keeps_to_its_gpu(rewrite: Callable[..., RewriteResult]) -> None:
+    inside = SCRIPT.replace("nn.Linear(8, 5)", "nn.DataParallel(nn.Linear(8, 5))")
+    text = code(rewrite(inside, ["ddp"]))
+    assert (
+        """\
+        self.first = nn.DataParallel(
+            nn.Linear(8, 5), device_ids=[LOCAL_RANK] if WORLD_SIZE > 1 else None
+        )
+"""
+        in text
+    )
+    assert "ddp_model = DistributedDataParallel(model)" in text
+    outside = SCRIPT.replace(
+        "    model = Net()\n",
+        "    model = Net()\n    model.first = nn.DataParallel(model.first, [0, 1])\n",
+    )
+    text = code(rewrite(outside, ["ddp"]))
+    assert "[LOCAL_RANK] if WORLD_SIZE > 1 else [0, 1]" in text
+    assert "ddp_model = DistributedDataParallel(model)" in text
+
+
 def test_a_single_gpu_is_enough_unless_more_are_asked_for(check_noop: Callable[..., None]) -> None:
     check_noop(SCRIPT)
     check_noop(SCRIPT, gpus=1)
@@ -328,7 +349,21 @@ def test_a_single_gpu_is_enough_unless_more_are_asked_for(check_noop: Callable[.
         ),
         ("batch_size=16, ", "", "its `batch_size` is not given"),
         ("for epoch in range(2):", "while True:", "epochs are not counted"),
-        ("cross_entropy(model(x), y)", "cross_entropy(model(x), y, reduction='sum')", "not a mean"),
+        (
+            "cross_entropy(model(x), y)",
+            "cross_entropy(model(x), y, reduction='none').norm()",
+            "not known to be a mean",
+        ),
+        (
+            "data = ",
+            "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\ndata = ",
+            "the script shows itself one GPU",
+        ),
+        (
+            "data = ",
+            "import os, sys\nos.environ['CUDA_VISIBLE_DEVICES'] = sys.argv[1]\ndata = ",
+            "the script chooses the GPUs it sees",
+        ),
         ("cross_entropy(model(x), y)", "kl_div(model(x), y)", "not known to be a mean"),
         ("model(x), y)", "model(x) @ model(x).t(), y)", "may compare the samples"),
         ("model(x), y)", "model(x) + model(x), y)", "runs in 2 places of the step"),
@@ -348,11 +383,10 @@ def test_a_single_gpu_is_enough_unless_more_are_asked_for(check_noop: Callable[.
             "    model[0].requires_grad_(epoch > 0)\n    for x, y in loader:",
             "what is trained changes",
         ),
-        (MODEL, MODEL + "torch.cuda.set_device(0)\n", "chooses its GPU itself"),
+        (MODEL, MODEL + "torch.cuda.set_device(1)\n", "chooses its GPU itself"),
         (MODEL, MODEL + "RANK = 3\n", "`RANK` is a name of the script's own"),
         (MODEL, MODEL + "ddp_model = 3\n", "`ddp_model` is a name of the script's own"),
         (MODEL, MODEL + "model[0] = nn.DataParallel(model[0])\n", "not simply kept in a variable"),
-        (MODEL, MODEL + "model.a = nn.DataParallel(model[0])\n", "a part of the network"),
         (
             "loader = ",
             "data, _ = torch.utils.data.random_split(data, [30, 10])\nloader = ",
@@ -413,6 +447,7 @@ def test_only_the_first_process_acts(rewrite: Callable[..., RewriteResult]) -> N
         best = 3
         torch.save(model.state_dict(), "best.pt")
     print(model(data[0][0]))
+    print(model(data[0][0]), model(data[1][0]))
 """
     text = code(rewrite(FLAT + acting, ["ddp"], **GPUS))
     assert text.endswith("""\
@@ -432,7 +467,10 @@ def test_only_the_first_process_acts(rewrite: Callable[..., RewriteResult]) -> N
         best = 3
         if RANK == 0:
             torch.save(model.state_dict(), "best.pt")
-    print(model(data[0][0]))
+    told = model(data[0][0])
+    if RANK == 0:
+        print(told)
+    print(model(data[0][0]), model(data[1][0]))
 """)
 
 
@@ -478,6 +516,30 @@ def test_data_that_is_written_over_and_over_is_no_preparation(
     check_noop(before + writing + after, "every process would write this anew", **GPUS)
 
 
+def test_arguments_that_come_by_a_dict(rewrite: Callable[..., RewriteResult]) -> None:
+    by_dict = FLAT.replace("batch_size=16, shuffle=True", "**options").replace(
+        "loader = ", "options = dict(batch_size=16, shuffle=True)\nloader = "
+    )
+    assert """\
+options = dict(batch_size=16, shuffle=True)
+assert (
+    options["batch_size"] % WORLD_SIZE == 0
+), "every process gets an equal part of every batch"
+train_sampler = (
+    DistributedSampler(data, shuffle=options["shuffle"]) if WORLD_SIZE > 1 else None
+)
+loader = DataLoader(
+    data,
+    sampler=train_sampler,
+    **{
+        **options,
+        "batch_size": options["batch_size"] // WORLD_SIZE,
+        "shuffle": options["shuffle"] and train_sampler is None,
+    }
+)
+""" in code(rewrite(by_dict + 'options["shuffle"] = False\n', ["ddp"], **GPUS))
+
+
 def test_the_sampler_does_as_the_loader_did(rewrite: Callable[..., RewriteResult]) -> None:
     def sampler(arguments: str, before: str = "") -> str:
         text = FLAT.replace("batch_size=16, shuffle=True", arguments).replace(
@@ -509,6 +571,95 @@ def test_a_gpu_named_by_number_is_any_gpu(rewrite: Callable[..., RewriteResult])
         MODEL, MODEL + "model.to('cuda:0' if torch.cuda.is_available() else 'cpu')\n"
     )
     assert "model.to('cuda' if torch" in code(rewrite(named, ["ddp"], **GPUS))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "given"),
+    [
+        ("model.cuda(0)", "model.cuda(LOCAL_RANK)"),
+        ("model.cuda(device=0)", "model.cuda(device=LOCAL_RANK)"),
+        ("torch.cuda.set_device(0)", "torch.cuda.set_device(LOCAL_RANK)"),
+        ("model.to(torch.device('cuda', 0))", "model.to(torch.device('cuda', LOCAL_RANK))"),
+    ],
+)
+def test_the_first_gpu_is_that_of_the_process(
+    rewrite: Callable[..., RewriteResult], chosen: str, given: str
+) -> None:
+    text = code(rewrite(FLAT.replace(MODEL, f"{MODEL}{chosen}\n"), ["ddp"], **GPUS))
+    assert f"{given}\n" in text
+
+
+def test_several_gpus_that_the_script_shows_itself(rewrite: Callable[..., RewriteResult]) -> None:
+    shown = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '2,3'\n" + FLAT
+    assert "WORLD_SIZE" in code(rewrite(shown, ["ddp"], **GPUS))
+
+
+VAE_LOSS = """\
+def loss_function(out, x):
+    error = nn.functional.mse_loss(out, x, reduction='sum')
+    return error - 0.5 * torch.sum(1 + out - out.exp())
+
+
+data = """
+
+
+@pytest.mark.parametrize(
+    ("before", "loss"),
+    [
+        (FLAT, "nn.functional.cross_entropy(model(x), y, reduction='sum')"),
+        (FLAT, "nn.CrossEntropyLoss(reduction='sum')(model(x), y)"),
+        (FLAT, "nn.functional.cross_entropy(model(x), y, reduction='none').sum()"),
+        (FLAT.replace("data = ", VAE_LOSS, 1), "loss_function(model(x), x[:, :3])"),
+    ],
+)
+def test_a_sum_is_no_mean(rewrite: Callable[..., RewriteResult], before: str, loss: str) -> None:
+    source = before.replace("nn.functional.cross_entropy(model(x), y)", loss)
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "        (loss * WORLD_SIZE).backward()\n" in text
+
+
+def test_a_sum_by_the_number_of_samples_is_a_mean(rewrite: Callable[..., RewriteResult]) -> None:
+    source = FLAT.replace("model(x), y)", "model(x), y, reduction='sum') / len(x)")
+    assert "        loss.backward()\n" in code(rewrite(source, ["ddp"], **GPUS))
+
+
+ACCUMULATED = (
+    FLAT.replace("    for x, y in loader", "    for i, (x, y) in enumerate(loader)")
+    .replace("        optimizer.zero_grad()\n", "")
+    .replace(
+        "        optimizer.step()\n",
+        "        if (i + 1) % 4 == 0 or i + 1 == len(loader):\n"
+        "            optimizer.step()\n            optimizer.zero_grad()\n",
+    )
+)
+
+
+def test_gradients_of_several_batches_are_exchanged_once(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    assert """\
+        exchanges = WORLD_SIZE == 1 or (i + 1) % 4 == 0 or i + 1 == len(loader)
+        with nullcontext() if exchanges else ddp_model.no_sync():
+            loss = nn.functional.cross_entropy(ddp_model(x), y)
+            loss.backward()
+        if (i + 1) % 4 == 0""" in code(rewrite(ACCUMULATED, ["ddp"], **GPUS))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(i + 1) % 4 == 0 or i + 1 == len(loader)", "i > 4"),
+        ("(i + 1) % 4 == 0 or", "(i + 1) % int(input()) == 0 or"),
+        ("        loss = ", "        i = i + 1\n        loss = "),
+        ("        loss.backward()", "        i = i + 1\n        loss.backward()"),
+    ],
+)
+def test_which_batch_is_the_last_one_has_to_be_known_ahead(
+    rewrite: Callable[..., RewriteResult], old: str, new: str
+) -> None:
+    assert old in ACCUMULATED
+    text = code(rewrite(ACCUMULATED.replace(old, new), ["ddp"], **GPUS))
+    assert ("no_sync" in text) is (new == "        i = i + 1\n        loss = ")
 
 
 def test_synchronized_batchnorm_when_asked_for(rewrite: Callable[..., RewriteResult]) -> None:

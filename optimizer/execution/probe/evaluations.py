@@ -29,6 +29,11 @@ class Evaluations:
         self._kept: dict[str, Tensor] = {}
         self._training: dict[tuple[str, int], list[int]] = {}
 
+    @property
+    def count(self) -> int:
+        """How many calls in eval mode there have been."""
+        return len(self._calls)
+
     def called(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
         """``module`` was called as a root, after ``rounds`` rounds."""
         if not module.training:

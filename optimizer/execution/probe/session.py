@@ -69,7 +69,7 @@ class Session:
         self._read_from: dict[str, Any] | None = None
         self._step_samples: list[int] = []
         self._samples = 0
-        self._collectives: list[int] = []
+        self._collectives: list[tuple[int, int]] = []
         self._checkpoints: list[dict[str, Any]] = []
         self._compute_dtypes: set[str] = set()
         self._unobserved: list[str] = []
@@ -224,6 +224,7 @@ class Session:
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or loader.sampler
         shares = isinstance(sampler, DistributedSampler)
         noted["sampler_epoch"] = sampler.epoch if shares else None
+        noted["sampler_seed"] = sampler.seed if shares and sampler.shuffle else None
         self._passes.append(noted)
         return noted
 
@@ -246,7 +247,7 @@ class Session:
 
     def communicates(self) -> None:
         """The script calls a collective of ``torch.distributed``."""
-        self._collectives.append(self._rounds.begun)
+        self._collectives.append((self._rounds.begun, self._evaluations.count))
 
     def computes_in(self, dtype: torch.dtype) -> None:
         """Products are computed in ``dtype`` from here."""

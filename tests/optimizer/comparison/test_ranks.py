@@ -16,7 +16,7 @@ from torchopt_cli.optimizer.execution.observations import (
     Snapshot,
     Status,
 )
-from torchopt_cli.optimizer.execution.ranks import merged
+from torchopt_cli.optimizer.execution.ranks import batches_in_turn, merged
 
 
 def _reading(samples: int, order: str, sampler_epoch: int | None = 0) -> LoaderPass:
@@ -100,8 +100,38 @@ def test_shares_of_an_evaluation_need_to_be_reduced(one, ranks):
     assert whole.eval_outputs()["0.0"].shape[0] == 2 * one.eval_outputs()["0.0"].shape[0]
     (finding,) = compare_ranks(one, whole)
     assert finding.kind is Kind.EVALUATION
-    gathered = replace(first, collectives=(call.rounds,))
+    before = replace(first, collectives=((call.rounds, 0),))
+    assert [f.kind for f in compare_ranks(one, merged((before, second), one))] == [Kind.EVALUATION]
+    gathered = replace(first, collectives=((call.rounds, 1),))
     assert compare_ranks(one, merged((gathered, second), one)) == []
+
+
+def test_samplers_that_shuffle_differently_are_named(one, ranks):
+    def seeded(rank: Observations, seed: int) -> Observations:
+        passes = tuple(replace(one, sampler_seed=seed) for one in rank.loader_passes)
+        return replace(rank, loader_passes=passes)
+
+    same = [seeded(rank, 3) for rank in ranks]
+    assert compare_ranks(one, merged(same, one)) == []
+    (finding,) = compare_ranks(one, merged([same[0], seeded(ranks[1], 4)], one))
+    assert finding.kind is Kind.SAMPLE_ORDER
+    assert "different seeds (3, 4)" in finding.message
+
+
+def test_whole_batches_in_turn_are_told_by_what_one_process_evaluates(one, ranks):
+    (call,) = one.eval_calls
+    first = replace(ranks[0], eval_calls=(call,), eval_file=one.eval_file)
+    theirs = replace(call, outputs=tuple(replace(o, checksum=1) for o in call.outputs))
+    second = replace(ranks[1], eval_calls=(theirs,), eval_file=one.eval_file)
+    whole = merged((first, second), one)
+    assert [c.samples for c in whole.eval_calls] == [2 * call.samples]
+    both = replace(one, eval_calls=(call, call))
+    turns = batches_in_turn(whole, both)
+    assert [c.samples for c in turns.eval_calls] == [call.samples] * 2
+    assert sorted(turns.eval_outputs()) == ["0.0", "1.0"]
+    assert batches_in_turn(one, both) is one
+    larger = replace(one, eval_calls=(replace(call, samples=2 * call.samples),))
+    assert batches_in_turn(whole, larger).eval_calls == whole.eval_calls
 
 
 def test_the_rank_that_failed_first_is_named(one, ranks):

@@ -1,0 +1,315 @@
+"""torchopt's own rewrites for several GPUs: two gloo processes under torchrun train as one process does."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.comparison.structure import compare_structure
+from torchopt_cli.optimizer.comparison.verdict import Outcome
+from torchopt_cli.optimizer.execution.observations import Status
+from torchopt_cli.optimizer.execution.ranks import batches_in_turn
+from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
+from torchopt_cli.optimizer.options import Options
+from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
+from torchopt_cli.optimizer.source import Sources
+from torchopt_cli.optimizer.verification import VerificationReport, VerifySettings, verify
+from torchopt_cli.transforms.registry import all_transforms
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+CORPUS = Path(__file__).parents[3] / "corpus"
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+
+BEGIN = """\
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def samples(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 3, (count,), generator=generator)
+    return TensorDataset(torch.randn(count, 8, generator=generator) + labels[:, None], labels)
+
+
+torch.manual_seed(3)
+loader = DataLoader(samples(24, 1), batch_size=8, shuffle=True)
+test_loader = DataLoader(samples(11, 2), batch_size=4)
+"""
+NETWORK = """\
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+"""
+EVALUATE = """\
+
+
+def evaluate():
+    model.eval()
+    total, correct, seen = 0.0, 0, 0
+    with torch.no_grad():
+        for x, y in test_loader:
+            out = model(x)
+            total += nn.functional.cross_entropy(out, y).item()
+            correct += (out.argmax(1) == y).sum().item()
+            seen += len(x)
+    return total / len(test_loader), correct / seen
+
+
+"""
+TRAIN = """\
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for epoch in range(4):
+    model.train()
+    running, seen = 0.0, 0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        running += loss.item() * len(x)
+        seen += len(x)
+    print(f"epoch {epoch}: loss {running / seen:.5f}")
+"""
+TRANSFORMER = """\
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.embed, self.layers = nn.Linear(1, 16), nn.TransformerEncoder(layer, 2)
+        self.decide = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.decide(self.layers(self.embed(x[..., None])).mean(1))
+
+
+model = Network()
+"""
+STOPS = """\
+    value, accuracy = evaluate()
+    print(f"value {value:.5f} accuracy {accuracy:.5f}")
+    scheduler.step(value)
+    if value < best:
+        best, waited = value, 0
+        torch.save(model.state_dict(), "best.pt")
+    else:
+        waited += 1
+        if waited > 0:
+            break
+"""
+SCRIPTS = {
+    "evaluation with metrics": BEGIN
+    + NETWORK
+    + EVALUATE
+    + TRAIN
+    + "    print('%.5f %.5f' % evaluate())\n    torch.save(model.state_dict(), 'model.pt')\n",
+    "early stopping and ReduceLROnPlateau": BEGIN
+    + NETWORK
+    + EVALUATE
+    + "best, waited = 1e9, 0\n"
+    + TRAIN.replace("lr=0.1", "lr=1.0").replace(
+        "for epoch",
+        "scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)\nfor epoch",
+        1,
+    )
+    + STOPS,
+    "the first process decides": BEGIN
+    + NETWORK
+    + TRAIN
+    + "    if loss.item() < 9:\n        torch.save(model.state_dict(), 'model.pt')\n        break\n",
+    "a transformer": BEGIN + TRANSFORMER + TRAIN,
+    "a sum as loss": BEGIN
+    + NETWORK
+    + TRAIN.replace("(model(x), y)", "(model(x), y, reduction='sum')")
+    .replace("lr=0.1", "lr=0.01")
+    .replace("loss.item() * len(x)", "loss.item()"),
+    "gradients of two batches": BEGIN
+    + NETWORK
+    + TRAIN.replace("        optimizer.zero_grad()\n", "")
+    .replace("for x, y in loader", "for i, (x, y) in enumerate(loader)")
+    .replace("loss.backward()", "(loss / 2).backward()")
+    .replace(
+        "        optimizer.step()\n",
+        "        if (i + 1) % 2 == 0 or i + 1 == len(loader):\n"
+        "            optimizer.step()\n            optimizer.zero_grad()\n",
+    ),
+    "resumed": BEGIN
+    + NETWORK
+    + TRAIN.replace(
+        "for epoch",
+        "state = torch.load('old.pt')\nmodel.load_state_dict(state['model'])\n"
+        "optimizer.load_state_dict(state['optimizer'])\nfor epoch",
+        1,
+    )
+    + "    torch.save({'model': model.state_dict(), 'epoch': epoch}, 'new.pt')\n",
+    "a dict of arguments": BEGIN.replace("batch_size=8, shuffle=True", "**options").replace(
+        "loader = ", "options = dict(batch_size=8, shuffle=True)\nloader = ", 1
+    )
+    + NETWORK
+    + TRAIN,
+}
+
+
+def rewritten(folder: Path, entry: str = "train.py") -> RewriteResult:
+    """The script in ``folder`` made for two GPUs, beside the original: ``ddp_train.py``, other files in place."""
+    transforms = [t for t in all_transforms() if t.name == "ddp"]
+    options = Options(gpus=2, select=frozenset({"ddp"}), platform="linux")
+    return rewrite_script(folder / entry, Sources(), transforms, options)
+
+
+def write_beside(result: RewriteResult, folder: Path) -> Path:
+    other = folder.with_name(folder.name + "_ddp")
+    shutil.copytree(folder, other)
+    for file in result.files:
+        assert not file.errors
+        (other / file.path.relative_to(folder)).write_text(file.text)
+    return other
+
+
+def verified(folder: Path, steps: int, *arguments: str) -> VerificationReport:
+    result = rewritten(folder)
+    assert any(file.changes for file in result.files), [s for f in result.files for s in f.skips]
+    other = write_beside(result, folder)
+    return verify(
+        ScriptVersion(folder / "train.py", args=arguments),
+        ScriptVersion(other / "train.py", args=arguments, processes=2),
+        VerifySettings(
+            Path(sys.executable), folder, steps=steps, measure_speed=False, env=ENVIRONMENT
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_two_processes_train_as_one(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPTS[name])
+    if name == "resumed":
+        saves = "torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict()}, 'old.pt')\n"
+        start(folder, BEGIN + NETWORK + TRAIN + saves)
+    result = rewritten(folder)
+    assert any(file.changes for file in result.files), [s for f in result.files for s in f.skips]
+    other = write_beside(result, folder)
+    settings = RunSettings(Path(sys.executable), folder, 10, timeout_s=300.0, env=ENVIRONMENT)
+    one = run(ScriptVersion(folder / "train.py"), settings, tmp_path / "one")
+    assert one.status in {Status.STOPPED, Status.COMPLETED}
+    assert one.rounds >= 3
+    two = run(ScriptVersion(other / "train.py", processes=2), settings, tmp_path / "two")
+    two = batches_in_turn(two, one)
+    found = compare_structure(one, two)
+    assert [finding for finding in found if finding.fails] == [], two.traceback
+    assert two.losses == pytest.approx(one.losses, rel=1e-4)
+    assert two.rounds == one.rounds
+    assert two.stdout == one.stdout != ""
+    outputs = two.eval_outputs()
+    for key, ours in one.eval_outputs().items():
+        np.testing.assert_allclose(outputs[key], ours, rtol=1e-3, atol=1e-4)
+
+
+def start(folder: Path, script: str) -> None:
+    command = [sys.executable, "-c", script]
+    env = os.environ | ENVIRONMENT
+    subprocess.run(command, cwd=folder, env=env, check=True, timeout=120)
+
+
+def corpus(name: str, tmp_path: Path) -> tuple[Path, list[str]]:
+    folder = tmp_path / "project"
+    shutil.copytree(CORPUS / name, folder)
+    manifest: dict[str, Any] = tomllib.loads((folder / "manifest.toml").read_text())
+    return folder, manifest["cpu"]["args"]
+
+
+def test_the_loss_inside_a_network_in_data_parallel(tmp_path: Path) -> None:
+    folder, arguments = corpus("instruments", tmp_path)
+    report = verified(folder, 6, *arguments)
+    assert report.verdict is not None, report.original_failure
+    assert report.verdict.outcome is Outcome.EQUIVALENT, report.verdict.findings
+
+
+@pytest.mark.parametrize("name", ["segmentation", "multi_file"])
+def test_only_what_batchnorm_sees_differs(tmp_path: Path, name: str) -> None:
+    folder, arguments = corpus(name, tmp_path)
+    report = verified(folder, 10, *arguments)
+    assert report.verdict is not None, report.original_failure
+    findings = report.verdict.findings
+    of_values = {Kind.LOSS, Kind.GRADIENT, Kind.UPDATE, Kind.PARAMETER, Kind.BUFFER}
+    of_values |= {Kind.EVALUATION_OUTPUT, Kind.STDOUT, Kind.CHECKPOINT_VALUE}
+    assert {f.kind for f in findings if f.fails} <= of_values, findings
+    assert any(f.kind is Kind.LAYERS and "BatchNorm2d" in f.message for f in findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gan_flat", "several optimizers take turns"),
+        ("contrastive", "the loss may compare the samples of a batch"),
+        ("resnet_cifar", "the network runs in 2 places of the step"),
+        ("rnn_lm", "does not go over one DataLoader"),
+    ],
+)
+def test_left_alone(tmp_path: Path, name: str, why: str) -> None:
+    folder, _ = corpus(name, tmp_path)
+    result = rewritten(folder)
+    assert not any(file.changes for file in result.files)
+    assert any(why in skip.message for file in result.files for skip in file.skips)
+
+
+def test_two_nodes_meet_by_the_launcher(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPTS["evaluation with metrics"])
+    other = write_beside(rewritten(folder), folder)
+    (other / "bin").mkdir()
+    torchrun = other / "bin" / "torchrun"
+    torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+    torchrun.chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = (
+        os.environ
+        | ENVIRONMENT
+        | {
+            "PATH": f"{torchrun.parent}:{os.environ['PATH']}",
+            "CUDA_VISIBLE_DEVICES": "",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NNODES": "2",
+            "GPUS": "1",
+            "RDZV_ENDPOINT": f"127.0.0.1:{port}",
+        }
+    )
+    nodes = [
+        subprocess.Popen(
+            ["bash", "launch_train.sh"],
+            cwd=other,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        told = [node.communicate(timeout=300) for node in nodes]
+    finally:
+        for node in nodes:
+            if node.poll() is None:
+                os.killpg(node.pid, signal.SIGKILL)
+    assert [node.returncode for node in nodes] == [0, 0], told
+    lines = [re.findall(r"epoch \d: loss", out) for out, _ in told]
+    assert sorted(map(len, lines)) == [0, 4], told  # the first process of all tells
