@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from .batch_targets import AnyTargets
 from .data_parallel import distributed_call
+from .dataflow import Flow, own_nodes
 from .facts import Fact
 from .forward_losses import returns_mean
 from .loops import backward_calls
@@ -73,7 +75,7 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     if backward.node.args or backward.node.keywords:
         return Obstacle(module, backward.node, "the backward pass has arguments of its own")
     reached = list(reached_nodes(resolver, step.body, module))
-    mixing = compares_samples(reached, resolver)
+    mixing = compares_samples(list(_behind_loss(resolver, step)), resolver)
     if mixing is not None:
         why = "the loss may compare the samples of a batch, of which every process would have only a part"
         return Obstacle(mixing.module, mixing.node, why)
@@ -95,6 +97,15 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     if found is not None and loss_share(resolver, step) in {Share.MEAN, Share.SUM}:
         found = None
     return found or sets_reduction(resolver)
+
+
+def _behind_loss(resolver: Resolver, step: StepCode) -> Iterator[Reached]:
+    """What runs for the loss to be computed; not what only measures, such as an accuracy."""
+    backward = step.backwards[0]
+    flow = Flow(step.module, tuple(step.node.body))
+    behind = flow.statements_behind(backward.loss, backward.statement)
+    for statement in sorted({*behind, backward.statement}, key=lambda s: s.lineno):
+        yield from reached_nodes(resolver, own_nodes(statement), step.module)
 
 
 def loss_share(resolver: Resolver, step: StepCode) -> Share | None:

@@ -21,6 +21,7 @@ from .syntax import Module
 from .values import Literal
 
 _SAMPLER = "train_sampler"
+_DEFAULTS = {"batch_size": "1", "shuffle": "False", "drop_last": "False"}
 _NEEDED = ("dataset", "batch_size")
 
 
@@ -97,11 +98,21 @@ def _keyword_dict(loader: DataLoader) -> ast.expr | None:
 
 def _said(loader: DataLoader, name: str) -> str:
     """How the argument ``name`` of ``loader`` is spelled beside its call."""
-    module, value = loader.module, loader.arguments[name].value
+    module, argument = loader.module, loader.arguments[name]
     keywords = _keyword_dict(loader)
-    if value in _written(loader) or keywords is None:
-        return module.code(value)
-    return f"{module.code(keywords)}[{quoted(module, name)}]"
+    if argument.value in _written(loader) or keywords is None:
+        return module.code(argument.value)
+    key, code = quoted(module, name), module.code(keywords)
+    if len(loader.displays) == 1 and _holds(loader.displays[0][0], name):
+        return f"{code}[{key}]"
+    return f"{code}.get({key}, {_DEFAULTS[name]})"  # put into the dict later, maybe
+
+
+def _holds(display: ast.Dict | ast.Call, key: str) -> bool:
+    """Whether ``key`` is written in ``display``."""
+    if isinstance(display, ast.Dict):
+        return any(isinstance(k, ast.Constant) and k.value == key for k in display.keys)
+    return any(keyword.arg == key for keyword in display.keywords)
 
 
 def _changed_arguments(loader: DataLoader, changed: Mapping[str, str]) -> Iterator[FileEdit]:

@@ -540,6 +540,38 @@ loader = DataLoader(
 """ in code(rewrite(by_dict + 'options["shuffle"] = False\n', ["ddp"], **GPUS))
 
 
+def test_an_argument_that_may_be_put_into_the_dict_later(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    by_dict = FLAT.replace("batch_size=16, shuffle=True", "**options").replace(
+        "loader = ",
+        "options = {'batch_size': 16}\n"
+        "if torch.cuda.is_available():\n    options.update({'shuffle': True})\nloader = ",
+    )
+    text = code(rewrite(by_dict, ["ddp"], **GPUS)).replace("'", '"')
+    assert 'DistributedSampler(data, shuffle=options.get("shuffle", False))' in text
+    assert '"shuffle": options.get("shuffle", False) and train_sampler is None,' in text
+    assert 'options["batch_size"] // WORLD_SIZE' in text
+
+
+ACCURACY = """\
+def accuracy(output, target):
+    _, pred = output.topk(1)
+    return pred.t().eq(target.view(1, -1)).float().sum() / len(target)
+
+
+data = """
+
+
+def test_what_only_measures_may_mix_samples(rewrite: Callable[..., RewriteResult]) -> None:
+    measured = FLAT.replace("data = ", ACCURACY, 1).replace(
+        "        loss.backward()\n",
+        "        measured = accuracy(model[:2](x), y)\n        loss.backward()\n",
+    )
+    measured = measured.replace("model[:2](x)", "y[:, None].float()")
+    assert "DistributedDataParallel(model)" in code(rewrite(measured, ["ddp"], **GPUS))
+
+
 def test_the_sampler_does_as_the_loader_did(rewrite: Callable[..., RewriteResult]) -> None:
     def sampler(arguments: str, before: str = "") -> str:
         text = FLAT.replace("batch_size=16, shuffle=True", arguments).replace(
