@@ -20,6 +20,9 @@ from .reach import lexical_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
 
+_LONG_LOOP = 25
+"""A loop of so many lines is not indented as a whole for one statement of it: about what a reviewer sees at a time."""
+
 
 @dataclass(frozen=True, eq=False)
 class Inference(Fact):
@@ -116,6 +119,10 @@ class _Finder:
             if not own:
                 continue
             proven, guard = self._try_statement(statement, module, own, guards)
+            if proven and guard is None and self._is_proven_inside(statement, module, own):
+                self._close(run, run_guard, module, calls)
+                run = []
+                continue
             if (
                 proven
                 and run
@@ -130,6 +137,17 @@ class _Finder:
                 for inner in _blocks(statement):
                     self._plan_block(inner, module, calls, guards)
         self._close(run, run_guard, module, calls)
+
+    def _is_proven_inside(self, statement: ast.stmt, module: Module, own: set[ast.Call]) -> bool:
+        """Whether a long loop runs its networks in one statement, which is all that has to run without gradients."""
+        length = (statement.end_lineno or 0) - statement.lineno
+        if not isinstance(statement, ast.For | ast.While) or length < _LONG_LOOP:
+            return False
+        if len({module.statement(call) for call in own}) != 1:
+            return False
+        for block in _blocks(statement):
+            self._plan_block(block, module, own, ())
+        return own <= self._handled
 
     def _try_statement(
         self,

@@ -9,6 +9,7 @@ from functools import cached_property
 from .classes import class_attribute
 from .graph_names import GRAPH_FREE_ATTRIBUTES
 from .models import is_module_class, is_module_value, unwrap
+from .questions import Answers, Questions
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
 from .values import Attribute, Class, Element, External, Function, Instance, Made, Value
@@ -42,6 +43,8 @@ class Networks:
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
+        self._questions = Questions()
+        self._lookups = Answers[ast.Call, bool](when_asked_again=False, incomplete=None)
 
     def is_network(self, expression: ast.expr, module: Module) -> bool:
         """Whether ``expression`` may be a ``torch.nn.Module``: through wrappers, a layer of another, a part of a list."""
@@ -64,7 +67,13 @@ class Networks:
             owner = call.args[0]
         elif isinstance(call.func, ast.Attribute) and call.func.attr in _LOOKUPS:
             owner = call.func.value
-        return owner if owner is not None and self.is_network(owner, value.module) else None
+        if owner is None:
+            return None
+        found = owner  # `part = getattr(part, name)` leads back to itself
+        is_layer = self._questions.ask(
+            call, self._lookups, lambda: self.is_network(found, value.module)
+        )
+        return found if is_layer else None
 
     def is_call(self, call: ast.Call, module: Module) -> bool:
         """Whether ``call`` runs a network or a layer: ``model(x)``, ``model.fc(x)``, ``library_model.generate(x)``."""

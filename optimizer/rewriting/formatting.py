@@ -46,6 +46,16 @@ def lay_out(code: str, prefix: str, style: Style, extra: int) -> str:
     return with_newlines(result, style.newline)
 
 
+def without_comment(code: str) -> tuple[str, str]:
+    """A statement of one line and the comment behind it, with the blanks before that; both together are ``code``."""
+    if len(split_lines(code)) == 1:
+        for token in tokens(code):
+            if token.type == tokenize.COMMENT:
+                end = len(code[: token.start[1]].rstrip())
+                return code[:end], code[end:]
+    return code, ""
+
+
 def longest_line(code: str, prefix: str) -> int:
     """The columns that the longest line of ``code`` takes, its first one placed behind ``prefix``."""
     return max((width(line.rstrip()) for line in split_lines(prefix + code)), default=0)

@@ -17,7 +17,7 @@ from .edits import (
     ReplaceStatement,
     Wrap,
 )
-from .formatting import fit, lay_out, longest_line
+from .formatting import fit, lay_out, longest_line, without_comment
 from .lines import indent, indentation, line_end, reindent, width
 from .own_lines import statement
 from .rewrites import EditError, Rank, Rewrite
@@ -79,8 +79,13 @@ class StatementEdits:
         def function(text: str) -> str:
             grows = longest_line(text, prefix) > old
             becomes_long = old <= self.style.line_length
-            wanted = (edited and grows) or becomes_long
-            return fit(text, prefix, self.style, extra) if wanted else text
+            if becomes_long:
+                return fit(text, prefix, self.style, extra)
+            if not (edited and grows):
+                return text
+            # A comment that stood out before may stand out again: only the code is broken.
+            code, comment = without_comment(text)
+            return fit(code, prefix, self.style, extra) + comment
 
         return Rewrite(start, end, function, None, Rank.LAYOUT)
 

@@ -56,6 +56,30 @@ for x, y in DataLoader(test_set):
     assert not found.unproven_evaluation
 
 
+def test_a_long_loop_is_left_where_it_is(script: Script) -> None:
+    def loop(lines: int) -> str:
+        work = "    y = y + 1\n" * lines
+        return f"for x, y in DataLoader(test_set):\n{work}    out = net(x)\n    print(out.sum().item())\n"
+
+    assert regions(script(HEAD + loop(3))) == ["for x, y in DataLoader(test_set):"]
+    assert regions(script(HEAD + loop(30))) == ["out = net(x)"]
+    two = loop(30) + "    print(net(y).sum().item())\n"
+    assert regions(script(HEAD + two)) == ["for x, y in DataLoader(test_set):"]
+
+
+def test_a_layer_looked_up_step_by_step(script: Script) -> None:
+    found = script(
+        HEAD
+        + """
+part = net
+for name in "encoder.fc".split("."):
+    part = getattr(part, name)
+print(part(torch.ones(4)).sum().item())
+"""
+    )
+    assert regions(found) == ["print(part(torch.ones(4)).sum().item())"]
+
+
 def test_reason_where_nothing_is_proven(script: Script) -> None:
     found = script(
         HEAD

@@ -142,6 +142,18 @@ def test_comments_inside_a_statement_stay_where_they_are(span: Find, rewritten: 
     assert longer == ("x = f(\n    a,  # one\n    b,\n    k=value + value + value + 1,\n)  # two\n")
 
 
+def test_a_comment_that_stood_out_stands_out_again(span: Find, rewritten: Rewrite) -> None:
+    text = "x = f(a) or gg(bbb)  # one, two and three words\n"
+    edit = SetArgument(span(text, "f(a)"), "k", "1")
+    assert rewritten(text, edit, style=NARROW) == (
+        "x = f(a, k=1) or gg(bbb)  # one, two and three words\n"
+    )
+    edit = SetArgument(span(text, "f(a)"), "k", "the_name_of_a_value")
+    assert rewritten(text, edit, style=NARROW) == (
+        "x = (\n    f(a, k=the_name_of_a_value) or gg(bbb)\n)  # one, two and three words\n"
+    )
+
+
 def test_what_black_cannot_shorten_stays(span: Find, rewritten: Rewrite) -> None:
     text = "x = f( a )['k']  # why\n"
     edit = ReplaceExpression(span(text, "f( a )['k']"), "a_name_that_is_longer_than_the_line")
