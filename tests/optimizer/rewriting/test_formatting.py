@@ -143,14 +143,14 @@ def test_comments_inside_a_statement_stay_where_they_are(span: Find, rewritten: 
 
 
 def test_a_comment_that_stood_out_stands_out_again(span: Find, rewritten: Rewrite) -> None:
-    text = "x = f(a) or gg(bbb)  # one, two and three words\n"
-    edit = SetArgument(span(text, "f(a)"), "k", "1")
+    text = "x = f(a, b)  # one, two, three and four words\n"
+    edit = SetArgument(span(text, "f(a, b)"), "k", "1")
     assert rewritten(text, edit, style=NARROW) == (
-        "x = f(a, k=1) or gg(bbb)  # one, two and three words\n"
+        "x = f(a, b, k=1)  # one, two, three and four words\n"
     )
-    edit = SetArgument(span(text, "f(a)"), "k", "the_name_of_a_value")
+    edit = SetArgument(span(text, "f(a, b)"), "k", "the_name_of_another_value")
     assert rewritten(text, edit, style=NARROW) == (
-        "x = (\n    f(a, k=the_name_of_a_value) or gg(bbb)\n)  # one, two and three words\n"
+        "x = f(\n    a, b, k=the_name_of_another_value\n)  # one, two, three and four words\n"
     )
 
 
