@@ -148,9 +148,9 @@ def test_a_comment_that_stood_out_stands_out_again(span: Find, rewritten: Rewrit
     assert rewritten(text, edit, style=NARROW) == (
         "x = f(a, b, k=1)  # one, two, three and four words\n"
     )
-    edit = SetArgument(span(text, "f(a, b)"), "k", "the_name_of_another_value")
+    edit = SetArgument(span(text, "f(a, b)"), "k", "the_name_of_another_value_x")
     assert rewritten(text, edit, style=NARROW) == (
-        "x = f(\n    a, b, k=the_name_of_another_value\n)  # one, two, three and four words\n"
+        "x = f(\n    a, b, k=the_name_of_another_value_x\n)  # one, two, three and four words\n"
     )
 
 
