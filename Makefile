@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-nightly transform-table mutants lint types build docs benchmark chart probe-overhead check clean
+.PHONY: help demo test test-all test-nightly transform-table mutants lint types build docs benchmark chart estimates probe-overhead check clean
 
 help: ## the commands of this file
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,9 @@ benchmark: $(READY) ## every corpus script: original, rewritten, expert; prints 
 chart: $(READY) ## draw the chart and the README's table again from the committed results
 	$(BIN)/python -m benchmarks.corpus --table
 	$(BIN)/python -m benchmarks.chart
+
+estimates: $(READY) ## what profile says each transform could save, beside what it saved (an hour)
+	$(BIN)/python -m benchmarks.estimates
 
 probe-overhead: $(READY) ## what the timing probe adds to a training step
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.probe_overhead

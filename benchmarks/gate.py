@@ -40,7 +40,7 @@ def main():
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     inputs, targets = torch.randn(50, 64, 64), torch.randint(10, (50, 64))
-    for epoch in range(10):
+    for epoch in range(100):
         for x, y in zip(inputs, targets):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)

@@ -13,9 +13,12 @@ README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- benchmarks.corpus: begin -->\n", "<!-- benchmarks.corpus: end -->"
 FULL = (
     *("script", "original", "torchopt", "speedup", "expert", "of what the expert saves"),
-    *("of the speed of light", "peak memory", "TorchFix", "equivalence"),
+    *("of the speed of light", "CPU time", "peak memory", "TorchFix", "equivalence"),
 )
-SHORT = ("script", "a step", "torchopt", "expert", "speed of light", "equivalence")
+SHORT = (
+    *("script", "a step", "torchopt", "expert", "speed of light"),
+    *("CPU time a step", "original / torchopt", "equivalence"),
+)
 
 
 def full_table(results: Mapping[str, Any]) -> str:
@@ -29,10 +32,11 @@ def full_table(results: Mapping[str, Any]) -> str:
                 f"`{name}`",
                 milliseconds(original),
                 milliseconds(ours),
-                speedup(ours),
-                speedup(expert),
+                ratio(ours),
+                ratio(expert),
                 percent(share_of_expert(ours, expert)),
                 percent(share_of_light(versions)),
+                ratio(ours, "processor_ratio"),
                 f"{mebibytes(original)} → {mebibytes(ours)}",
                 peer(versions.get("torchfix")),
                 verdict(ours),
@@ -52,9 +56,11 @@ def short_table(results: Mapping[str, Any]) -> str:
             (
                 f"`{name}`",
                 milliseconds(versions["original"]),
-                speedup(ours),
-                speedup(expert),
+                ratio(ours),
+                ratio(expert),
                 light,
+                milliseconds(versions["original"], "processor_seconds"),
+                ratio(ours, "processor_ratio"),
                 verdict(ours),
             )
         )
@@ -70,20 +76,20 @@ def peer(version: Mapping[str, Any] | None) -> str:
     """What came of the peer tool: ``nothing to fix``, or the speedup of what it fixed."""
     if version is None:
         return "-"
-    return version.get("note") or speedup(version)
+    return version.get("note") or ratio(version)
 
 
-def milliseconds(version: Mapping[str, Any]) -> str:
-    if "round_seconds" not in version:
+def milliseconds(version: Mapping[str, Any], what: str = "round_seconds") -> str:
+    if "failed" in version:
         return "fails"
-    return f"{1e3 * version['round_seconds']:.3g} ms"
+    return f"{1e3 * version[what]:.3g} ms" if what in version else "-"
 
 
-def speedup(version: Mapping[str, Any]) -> str:
+def ratio(version: Mapping[str, Any], what: str = "round_speedup") -> str:
     """``1.50x [1.40, 1.62]``."""
-    if "round_speedup" not in version:
+    if what not in version:
         return "-"
-    found = version["round_speedup"]
+    found = version[what]
     if found["low"] is None:
         return f"{found['factor']:.2f}x"
     return f"{found['factor']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]"

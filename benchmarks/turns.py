@@ -22,11 +22,13 @@ SETTLED = 5
 
 @dataclass(frozen=True)
 class TurnRun:
-    """A timed run: its steps, and ``round_seconds``, the mean time from step to step with all that lies between them,
-    such as evaluation and the start of an epoch."""
+    """A timed run: its steps, and means over all from one step to the next, with all that lies between them, such as
+    evaluation and the start of an epoch: ``round_seconds`` of time, ``processor_seconds`` of CPU time, workers included.
+    """
 
     run: Run
     round_seconds: float
+    processor_seconds: float | None
     memory: Memory
 
 
@@ -74,7 +76,13 @@ def _timed(contestant: Contestant, settings: RunSettings, folder: Path) -> TurnR
         raise _Failed(last[0] if last else seen.status.value)
     rounds = seen.timing.round_seconds
     later = rounds[len(rounds) // SETTLED :]
-    return TurnRun(read_run(seen.timing), statistics.fmean(later) if later else 0.0, seen.memory)
+    computed = seen.timing.processor_seconds
+    return TurnRun(
+        read_run(seen.timing),
+        statistics.fmean(later) if later else 0.0,
+        computed / len(rounds) if computed is not None and rounds else None,
+        seen.memory,
+    )
 
 
 def summary(runs: list[TurnRun], originals: list[TurnRun]) -> dict[str, Any]:
@@ -92,11 +100,24 @@ def summary(runs: list[TurnRun], originals: list[TurnRun]) -> dict[str, Any]:
             interval([math.log(a.round_seconds / b.round_seconds) for a, b in pairs])
         ),
         "data_wait_share": statistics.fmean(one.run.data_wait_share for one in runs),
+        **_computing(pairs),
         "host_memory": _most(one.memory.host for one in runs),
         "worker_memory": _most(one.memory.worker for one in runs),
         "device_memory": _most(one.memory.device for one in runs),
         "steps": steps,
         "rounds": rounds,
+    }
+
+
+def _computing(pairs: list[tuple[TurnRun, TurnRun]]) -> dict[str, Any]:
+    """CPU time per round, and the original's over it."""
+    found = [(a.processor_seconds, b.processor_seconds) for a, b in pairs]
+    known = [(a, b) for a, b in found if a and b]
+    if len(known) < len(found):
+        return {}
+    return {
+        "processor_seconds": _middle([b for _, b in known]),
+        "processor_ratio": _ends(interval([math.log(a / b) for a, b in known])),
     }
 
 

@@ -254,7 +254,7 @@ def warm_up(seconds: Sequence[float]) -> tuple[int, bool]:
         *seconds[1:][-1:],
     ]
     half = len(smooth) // 2
-    errors = [_marginal_standard_error(smooth[drop:]) for drop in range(half + 1)]
+    errors = _marginal_standard_errors(smooth)[: half + 1]
     drop = errors.index(min(errors))
     if drop < half or half == 0:
         return drop, True
@@ -265,9 +265,16 @@ def warm_up(seconds: Sequence[float]) -> tuple[int, bool]:
     return drop, abs(fourth - third) <= STILL_CHANGING * third
 
 
-def _marginal_standard_error(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((v - mean) ** 2 for v in values) / len(values) ** 2
+def _marginal_standard_errors(values: Sequence[float]) -> list[float]:
+    """That of all values, of all but the first, of all but the first two ..., by Welford's update from the end."""
+    found: list[float] = []
+    mean, squares = 0.0, 0.0
+    for count, value in enumerate(reversed(values), 1):
+        before = mean
+        mean += (value - mean) / count
+        squares += (value - before) * (value - mean)
+        found.append(squares / count**2)
+    return found[::-1]
 
 
 def speedup(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import chart, tables
+from benchmarks import chart, estimates, tables
 from benchmarks.results import RESULTS, read_results
 
 CORPUS = Path(__file__).parent.parent / "corpus"
@@ -19,6 +19,8 @@ def version(factor: float, low: float | None = None, high: float | None = None) 
     return {
         "round_seconds": 0.1 / factor,
         "round_speedup": {"factor": factor, "low": low, "high": high},
+        "processor_seconds": 0.08 / factor,
+        "processor_ratio": {"factor": 1.02, "low": 1.0, "high": 1.04},
         "data_wait_share": 0.5,
         "host_memory": 400 << 20,
     }
@@ -61,7 +63,7 @@ def test_the_full_table(results: dict[str, Any]) -> None:
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells == [
         *("`one`", "100 ms", "66.7 ms", "1.50x [1.25, 1.75]", "2.00x [1.90, 2.10]", "67%", "50%"),
-        *("400 MiB → 400 MiB", "nothing to fix", "equivalent (exact)"),
+        *("1.02x [1.00, 1.04]", "400 MiB → 400 MiB", "nothing to fix", "equivalent (exact)"),
     ]
 
 
@@ -94,3 +96,13 @@ def test_the_chart_is_svg_and_shows_every_interval_in_full(results: dict[str, An
     assert ">0.25x<" in axis
     assert ">16x<" in axis
     assert "A &lt;CPU&gt;, 2 cores" in axis
+
+
+def test_rank_correlation() -> None:
+    assert estimates.rank_correlation([(1.0, 10.0), (2.0, 20.0), (3.0, 90.0)]) == pytest.approx(1.0)
+    assert estimates.rank_correlation([(1.0, 9.0), (2.0, 4.0), (3.0, 1.0)]) == pytest.approx(-1.0)
+    # As scipy.stats.spearmanr([1, 2, 2, 4], [1, 3, 2, 4]) has it.
+    tied = [(1.0, 1.0), (2.0, 3.0), (2.0, 2.0), (4.0, 4.0)]
+    assert estimates.rank_correlation(tied) == pytest.approx(0.9486832980505138)
+    assert estimates.rank_correlation(tied[:2]) is None
+    assert estimates.rank_correlation([(1.0, 1.0)] * 4) is None

@@ -282,6 +282,7 @@ class Timing:
     one step of the first optimizer to its next. ``wait_seconds``: the part of each of those spent inside
     ``iter(loader)`` and ``next(iterator)``. ``synchronised``: after which of ``round_seconds`` (as a count: 0 is
     before the first) the device was waited for; between two of them only the sum is meaningful on a GPU.
+    ``processor_seconds``: CPU time of the script and its workers during all ``round_seconds``, None where it is not known.
     """
 
     total_seconds: float
@@ -290,6 +291,7 @@ class Timing:
     round_seconds: tuple[float, ...] = ()
     wait_seconds: tuple[float, ...] = ()
     synchronised: tuple[int, ...] = ()
+    processor_seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -189,6 +189,7 @@ class _Judge:
         rounds = self._rounds(folder)
         before: list[TimedRun] = []
         after: list[TimedRun] = []
+        ratios: list[float] = []
         pairs = FIRST_PAIRS
         while len(before) < pairs:
             turns = [(self._job.before, before), (self._job.after, after)]
@@ -196,8 +197,8 @@ class _Judge:
                 which = "original" if version is self._job.before else "rewritten"
                 self._progress(f"{which}, timed, {len(runs) + 1} of {pairs}")
                 runs.append(self._timed(version, rounds, folder))
-            if len(before) >= FIRST_PAIRS:
-                ratios = log_ratios(before, after)
+            ratios += log_ratios(before[-1:], after[-1:])
+            if len(ratios) >= FIRST_PAIRS:
                 needed = pairs_needed(ratios, self._job.minimum, self._job.expected)
                 pairs = min(needed, max(self._limits.pairs, FIRST_PAIRS))
         return compare_speeds(before, after)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .processor import processor_seconds
+
 
 class Clock:
     """Times of rounds and of waiting for data, in seconds; waits for the device at the edges of blocks only."""
@@ -20,6 +22,7 @@ class Clock:
         self._waits: list[float] = []
         self._wait = 0.0
         self._synchronised: list[int] = []
+        self._computed: list[float | None] = []
 
     def optimizer_built(self) -> None:
         """Training begins here, unless a loader is iterated afterwards."""
@@ -46,6 +49,8 @@ class Clock:
         if self._edges:
             self._waits.append(self._wait)
         self._wait = 0.0
+        if last or not self._edges:
+            self._computed.append(processor_seconds())
         self._edges.append(time.perf_counter())
 
     def finish(self) -> dict[str, Any]:
@@ -58,7 +63,15 @@ class Clock:
             "round_seconds": [b - a for a, b in itertools.pairwise(edges)],
             "wait_seconds": self._waits,
             "synchronised": self._synchronised,
+            "processor_seconds": self._computing(),
         }
+
+    def _computing(self) -> float | None:
+        """CPU time from the first edge to the last."""
+        if len(self._computed) < 2:
+            return None
+        first, last = self._computed[0], self._computed[-1]
+        return None if first is None or last is None else last - first
 
 
 def synchronise() -> None:

@@ -44,6 +44,8 @@ def test_the_device_is_waited_for_at_the_edges_of_blocks_only(recorded, waits):
     assert run.timing.synchronised == (0, 10, 20, 30)
     assert waits == [0] * 4
     assert len(run.timing.round_seconds) == 30
+    computed = run.timing.processor_seconds
+    assert computed is None or computed > 0.0
 
 
 def test_a_timed_run_reads_nothing_from_the_device(recorded, monkeypatch):
