@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .datasets import find_datasets, is_iterable
 from .facts import Argument, DataLoader, Fact, Loop
 from .loaders import DATALOADER, PARAMETERS
+from .mean_losses import batch_norms
 from .name_uses import NameUses
 from .obstacles import Obstacle
 from .process_sums import Accumulator, find_accumulators
@@ -96,6 +97,9 @@ def _share(script: TrainingScript, loop: Loop) -> EvaluationShare | Obstacle:
         return obstacle
     if not accumulators:
         return Obstacle(module, node, "it adds up nothing")
+    if batch_norms(resolver) and not _in_eval_mode(script, loop):
+        why = "BatchNorm may be in train mode there, and learn from every batch"
+        return Obstacle(module, node, why)
     lengths: list[ast.Call] = []
     for call, owner in _lengths(resolver, loop):
         same = owner is module and module.function(call) is module.function(node)
@@ -104,6 +108,17 @@ def _share(script: TrainingScript, loop: Loop) -> EvaluationShare | Obstacle:
             return Obstacle(owner, call, why)
         lengths.append(call)
     return EvaluationShare(module, node, loop, accumulators, tuple(lengths))
+
+
+def _in_eval_mode(script: TrainingScript, loop: Loop) -> bool:
+    """Whether a network is put in eval mode ahead of ``loop``, and none is seen to be in train mode there."""
+    module, node = loop.module, loop.node
+    if any(slip.node is node for slip in script.mode_slips):
+        return False
+    return any(
+        call.lineno < node.lineno and module.function(call) is loop.function
+        for call in module.calls_named("eval")
+    )
 
 
 def _other_effects(

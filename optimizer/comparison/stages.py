@@ -18,7 +18,15 @@ from ..options import Tier
 from .findings import Kind
 from .process import ENDED_WELL
 from .tolerance import Precision, coarsest, perturbation_scale
-from .verdict import Outcome, Verdict, as_semantic, judge_exact, judge_numeric, repeats_itself
+from .verdict import (
+    Outcome,
+    Verdict,
+    as_semantic,
+    judge_conduct,
+    judge_exact,
+    judge_numeric,
+    repeats_itself,
+)
 
 DECISIVE = frozenset(
     {
@@ -81,8 +89,11 @@ def judge_in_stages(
     if not repeats_itself(first, repeats[0]):
         repeats.append(observe("original, a third time", original=True))
     exact = judge_exact(first, repeats, rewritten)
-    if exact.outcome is Outcome.EQUIVALENT or tier is Tier.EXACT or _decided(exact):
+    if exact.outcome is Outcome.EQUIVALENT or tier is Tier.EXACT:
         found = Equivalence(exact)
+    elif _decided(exact):
+        added_up = rewritten.ranks and rewritten.status in ENDED_WELL
+        found = Equivalence(judge_conduct(first, repeats, rewritten) if added_up else exact)
     else:
         found = _judge_rounding(first, repeats, rewritten, observe, precision, perturbed_runs)
     if tier is Tier.SEMANTIC:

@@ -101,6 +101,16 @@ def judge_exact(
     )
 
 
+def judge_conduct(
+    original: Observations, repeats: Sequence[Observations], rewritten: Observations
+) -> Verdict:
+    """What no rounding explains, alone: of a rewrite in which sums are made in another order from the first step on."""
+    structure = compare_structure(original, rewritten, repeats)
+    return _conclude(
+        Tier.NUMERIC, None, structure, "it does the same", step_figures(original, rewritten)
+    )
+
+
 def _unfinished(
     original: Observations, rewritten: Observations, structure: Sequence[Finding]
 ) -> Verdict:

@@ -235,14 +235,23 @@ def _evaluations(ranks: Sequence[Observations], whole: Sequence[EvalCall] = ()) 
 
 def _one_call(calls: Sequence[EvalCall]) -> EvalCall:
     outputs = zip(*(call.outputs for call in calls), strict=False)
+    samples = [call.samples for call in calls]
     return replace(
         calls[0],
         samples=sum(call.samples for call in calls),
-        outputs=tuple(_one_summary(of_all) for of_all in outputs),
+        outputs=tuple(_one_summary(of_all, samples) for of_all in outputs),
     )
 
 
-def _one_summary(outputs: Sequence[TensorSummary]) -> TensorSummary:
+def _one_summary(outputs: Sequence[TensorSummary], samples: Sequence[int]) -> TensorSummary:
+    """Of the rows of all; a number of each, such as a loss, is taken to be a mean over its ``samples``."""
+    if not outputs[0].shape and sum(samples):
+        weighted = zip(outputs, samples, strict=True)
+        mean = math.fsum(o.mean * n for o, n in weighted) / sum(samples)
+        finite = all(output.finite for output in outputs)
+        return replace(
+            outputs[0], checksum=0, mean=mean, norm=abs(mean), largest=abs(mean), finite=finite
+        )
     sizes = [math.prod(output.shape) for output in outputs]
     shape = outputs[0].shape
     return TensorSummary(
@@ -272,7 +281,8 @@ def _kept_outputs(ranks: Sequence[Observations], parts: list[list[tuple[int, int
                 continue
             tensors = [own[r][name] for r, name in names]
             if len({tensor.shape[1:] for tensor in tensors}) == 1:
-                kept[f"{number}.{position}"] = np.ascontiguousarray(_dealt(tensors))
+                samples = [ranks[r].eval_calls[n].samples for r, n in of_call]
+                kept[f"{number}.{position}"] = np.asarray(_dealt(tensors, samples), order="C")
     if not kept:
         return None
     file = Path(ranks[0].folder) / "eval-of-all-ranks.safetensors"
@@ -280,13 +290,14 @@ def _kept_outputs(ranks: Sequence[Observations], parts: list[list[tuple[int, int
     return str(file)
 
 
-def _dealt(tensors: Sequence[Any]) -> Any:
+def _dealt(tensors: Sequence[Any], samples: Sequence[int]) -> Any:
     import numpy as np
 
     if len(tensors) == 1:
         return tensors[0]
     if tensors[0].ndim == 0:
-        return np.mean(tensors, axis=0)
+        mean = np.average(tensors, axis=0, weights=samples if sum(samples) else None)
+        return np.asarray(mean, dtype=tensors[0].dtype)
     sizes = [len(tensor) for tensor in tensors]
     if max(sizes) - min(sizes) > 1:
         return np.concatenate(tensors)

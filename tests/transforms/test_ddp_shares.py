@@ -219,6 +219,13 @@ def test_all_processes_evaluate_with_the_same_statistics(rewrite: Rewrite) -> No
     assert "broadcast" not in after(rewrite, source, sync_batchnorm=True)[0]
 
 
+def test_batchnorm_that_may_learn_from_the_evaluation(rewrite: Rewrite) -> None:
+    source = START.replace("nn.ReLU()", "nn.BatchNorm1d(5)").replace("    model.eval()\n", "")
+    text, told = after(rewrite, source)
+    assert "batch_sampler" not in text
+    assert "BatchNorm may be in train mode" in told
+
+
 def test_a_share_is_evaluated_without_the_wrapper(rewrite: Rewrite) -> None:
     source = START.replace("optimizer = ", "model = nn.DataParallel(model)\noptimizer = ")
     assert (

@@ -8,6 +8,8 @@ import pytest
 
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.ranks import compare_ranks
+from torchopt_cli.optimizer.comparison.stages import judge_in_stages
+from torchopt_cli.optimizer.comparison.verdict import judge_exact
 from torchopt_cli.optimizer.execution.observations import (
     LoaderPass,
     Loss,
@@ -141,3 +143,30 @@ def test_the_rank_that_failed_first_is_named(one, ranks):
     whole = merged((ended, died), replace(one, stderr=summary, exit_code=1))
     assert (whole.status, whole.failed_rank) == (Status.KILLED, 1)
     assert whole.ending.startswith("rank 1: the process is ended by SIGKILL")
+
+
+def test_a_loss_of_every_share_is_weighted_by_its_samples(one, ranks):
+    (call,) = one.eval_calls
+    number = replace(call.outputs[0], shape=(), mean=1.0, norm=1.0, largest=1.0)
+    first = replace(ranks[0], eval_calls=(replace(call, samples=3, outputs=(number,)),))
+    other = replace(number, checksum=1, mean=5.0, norm=5.0, largest=5.0)
+    second = replace(ranks[1], eval_calls=(replace(call, samples=1, outputs=(other,)),))
+    (together,) = merged((first, second), one).eval_calls
+    assert (together.samples, together.outputs[0].shape) == (4, ())
+    assert together.outputs[0].mean == together.outputs[0].norm == 2.0
+
+
+def test_another_order_of_sums_is_not_the_reason_where_something_else_is(one, ranks):
+    def rounded(rank: Observations) -> Observations:
+        first = rank.steps[0]
+        updates = {n: replace(u, checksum=u.checksum ^ 1) for n, u in first.parameters.items()}
+        return replace(rank, steps=(replace(first, parameters=updates), *rank.steps[1:]))
+
+    undivided = [rounded(replace(rank, step_samples=(8,) * 8)) for rank in ranks]
+    whole = merged(undivided, one)
+    assert len({finding.kind for finding in judge_exact(one, [one], whole).failures}) > 1
+    verdict = judge_in_stages(
+        one, whole, lambda *_, **__: one, tier=None, precision=None, perturbed_runs=3
+    ).verdict
+    assert [finding.kind for finding in verdict.failures] == [Kind.SAMPLES]
+    assert verdict.reason.startswith("samples at step 1: a step is of 16 samples")
