@@ -18,7 +18,8 @@ def compare_process(original: Observations, other: Observations) -> list[Finding
             f"the original took {original.timing.total_seconds:.0f} s for {original.rounds}"
         )
         return [Finding(Kind.TIME_LIMIT, message)]
-    message = f"after {other.rounds} steps, where the original does not: {other.ending}"
+    when = f"after {other.rounds} steps" if other.rounds else "before the first step is complete"
+    message = f"{when}, where the original does not: {other.ending}"
     if other.status is Status.OVER_LIMIT:
         return [Finding(Kind.RESOURCE_LIMIT, f"is ended {message}")]
     return [

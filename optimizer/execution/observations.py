@@ -13,6 +13,7 @@ class. A parameter of no module is ``optimizer0.group0.3``.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+_FRAME = re.compile(r' +File "([^"<]+)", line (\d+)')
+"""A line of a traceback that names a file."""
 ROUNDS = "rounds"
 """File name of the number of begun rounds: eight bytes, the lowest first."""
 
@@ -391,7 +394,15 @@ class Observations:
         if self.status is Status.KILLED:
             return where + _death(self.exit_code or 0)
         lines = (self.traceback or "").strip().splitlines()
-        return where + (lines[-1] if lines else "no traceback")
+        if not lines:
+            return where + "no traceback"
+        places = [(n, match) for n, line in enumerate(lines) if (match := _FRAME.match(line))]
+        if not places:
+            return where + lines[-1]
+        said = next((one for one in lines[places[-1][0] :] if not one.startswith(" ")), lines[-1])
+        own = [match for _, match in places if "site-packages" not in match[1]]
+        frame = own[-1] if own else places[-1][1]
+        return f"{where}{said}, in {Path(frame[1]).name} line {frame[2]}"
 
     @property
     def eval_samples(self) -> int:

@@ -16,6 +16,8 @@ and a unified diff against the files of ``corpus/<script>`` or of ``scripts/<scr
     a patch that is applied before (``controls/gpt_lm/bf16``): the rewrite that the mistake was made in.
 ``Select``
     of a control without a diff: torchopt's own rewrite, with these transforms or ``all``.
+``Emulate``
+    ``cuda``: both versions run on an emulated CUDA device, and torchopt's own rewrite is made for CUDA.
 ``Unseen``
     of a mutant: why no run on this machine can show it.
 """
@@ -34,7 +36,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from torchopt_cli.optimizer.comparison.findings import Kind
-from torchopt_cli.optimizer.options import Options, Tier
+from torchopt_cli.optimizer.options import Options, Target, Tier
 from torchopt_cli.optimizer.pipeline import rewrite_script
 from torchopt_cli.optimizer.source import Sources
 from torchopt_cli.transforms.registry import all_transforms
@@ -42,7 +44,9 @@ from torchopt_cli.transforms.registry import all_transforms
 HERE = Path(__file__).parent
 CORPUS = HERE.parents[1] / "corpus"
 SCRIPTS = HERE / "scripts"
-HEADERS = frozenset({"Class", "Why", "Tier", "Findings", "Step", "Base", "Select", "Unseen"})
+HEADERS = frozenset(
+    {"Class", "Why", "Tier", "Findings", "Step", "Base", "Select", "Emulate", "Unseen"}
+)
 
 
 class BadCase(Exception):
@@ -63,6 +67,7 @@ class Case:
     step: int | None = None
     base: str | None = None
     select: str | None = None
+    emulated: bool = False
     unseen: str | None = None
 
     @property
@@ -110,6 +115,8 @@ def read(path: Path) -> Case:
     missing = {"Class", "Why"} - set(given)
     if kind == "mutants" and "Unseen" not in given:
         missing |= {"Findings"} - set(given)
+    if given.get("Emulate", "cuda") != "cuda":
+        raise BadCase(f"{path}: emulates {given['Emulate']}")
     if unknown or missing or kind not in ("mutants", "controls"):
         raise BadCase(f"{path}: unknown {sorted(unknown)}, missing {sorted(missing)}")
     try:
@@ -124,6 +131,7 @@ def read(path: Path) -> Case:
             int(given["Step"]) if "Step" in given else None,
             given.get("Base"),
             given.get("Select"),
+            given.get("Emulate") == "cuda",
             given.get("Unseen"),
         )
     except (KeyError, ValueError) as error:
@@ -160,7 +168,12 @@ def _patched(script: str, patches: Sequence[Path]) -> dict[Path, str]:
 def _rewritten(case: Case) -> dict[Path, str]:
     """What torchopt makes of the script."""
     names = frozenset() if case.select == "all" else frozenset((case.select or "").split())
-    options = Options(tier=case.tier, select=names, python_version=sys.version_info[:2])
+    options = Options(
+        tier=case.tier,
+        target=Target.CUDA if case.emulated else Target.AUTO,
+        select=names,
+        python_version=sys.version_info[:2],
+    )
     result = rewrite_script(case.folder / "train.py", Sources(), all_transforms(), options)
     changed = {file.path: file.text for file in result.files if file.changed}
     if not changed:

@@ -92,6 +92,7 @@ class Laboratory:
             timeout_s=TIME_LIMIT_S,
             measure_speed=False,
             env={"OMP_NUM_THREADS": "1"},
+            emulated_gpus=int(case.emulated),
         )
         return verify_against(runs, version, settings)
 

@@ -37,3 +37,25 @@ def test_reaching_our_time_limit_is_not_a_crash(run: Run) -> None:
     (finding,) = compare_process(original, replace(original, status=Status.TIMED_OUT, rounds=1))
     assert finding.kind is Kind.TIME_LIMIT
     assert finding.fails
+
+
+def test_the_line_of_the_script_that_fails_is_told_with_the_first_line_of_the_error(
+    run: Run,
+) -> None:
+    trace = """Traceback (most recent call last):
+  File "/home/me/train.py", line 12, in <module>
+    main()
+  File "/home/me/model.py", line 7, in forward
+    return self.head(x)
+  File "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1, in __call__
+    return F.linear(x)
+RuntimeError: sizes do not match
+at dimension 1
+"""
+    original = run(steps=2)
+    other = replace(original, status=Status.FAILED, exit_code=1, traceback=trace, rounds=0)
+    (finding,) = compare_process(original, other)
+    assert finding.message == (
+        "fails before the first step is complete, where the original does not: "
+        "RuntimeError: sizes do not match, in model.py line 7"
+    )

@@ -17,7 +17,7 @@ from .state import CAPABILITY, MEMORY, NAME, Devices
 from .streams import CUDAGraph, Event, Stream, StreamContext, graphs_missing
 
 _NOTHING = """
-    empty_cache synchronize ipc_collect init reset_peak_memory_stats reset_max_memory_allocated
+    empty_cache ipc_collect init reset_peak_memory_stats reset_max_memory_allocated
     reset_max_memory_cached reset_accumulated_memory_stats manual_seed manual_seed_all seed seed_all
     set_per_process_memory_fraction set_sync_debug_mode _lazy_call _check_capability _check_cubins
     _sleep
@@ -189,6 +189,7 @@ def _random_functions(devices: Devices) -> dict[str, Any]:
 
 def _stream_functions(devices: Devices) -> dict[str, Any]:
     stream_class = type("Stream", (Stream,), {"devices": devices, "__module__": "torch.cuda"})
+    event_class = type("Event", (Event,), {"devices": devices, "__module__": "torch.cuda"})
     current: dict[int, Any] = {}
     defaults: dict[int, Any] = {}
 
@@ -205,10 +206,15 @@ def _stream_functions(devices: Devices) -> dict[str, Any]:
         if stream is not None:
             current[stream.device_index] = stream
 
+    def synchronize(device=None) -> None:
+        devices.index(device)
+        devices.copies.wait()
+
     return {
         "Stream": stream_class,
         "ExternalStream": stream_class,
-        "Event": Event,
+        "Event": event_class,
+        "synchronize": synchronize,
         "stream": lambda stream: StreamContext(current, stream),
         "StreamContext": functools.partial(StreamContext, current),
         "current_stream": current_stream,

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .half import call
-from .marks import UNDECIDED, Mark, Undecided, mark_of, pin, put, storages_of
+from .marks import UNDECIDED, Mark, Undecided, is_pinned, mark_of, pin, put, storages_of
 from .mixing import check_generator, check_kernel, check_mixture, host_results
+from .pending import WAITING
 from .state import Devices
 
 _HOST = torch.device("cpu")
@@ -53,6 +54,7 @@ class CudaMode(TorchDispatchMode):
             check_mixture(func, args, kwargs, operands, marks)
         target = next(iter(on_device))
         results = call(func, args, kwargs)
+        self._waited(func.overloadpacket.__name__, args, kwargs, marks)
         for tensor, mark in zip(operands, marks, strict=True):
             if isinstance(mark, Undecided):
                 put(tensor, target)
@@ -64,6 +66,18 @@ class CudaMode(TorchDispatchMode):
         for result in host_results(func, results):
             put(result, None)
         return results
+
+    def _waited(self, name: str, args, kwargs, marks: list[Mark]) -> None:
+        """Have copies to the host come where the host waits for the device, and this one later where it does not."""
+        copies = self._devices.copies
+        if name in WAITING:
+            copies.wait()
+        elif name == "copy_" and len(marks) == 2 and marks[0] != marks[1]:
+            not_waiting = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+            if not not_waiting:
+                copies.wait()
+            elif marks[0] is None and is_pinned(args[0]):
+                copies.start(args[0])
 
     def _made(self, func, args, kwargs, asked: torch.device):
         """What makes a tensor from nothing, on the device ``asked`` for."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from .pending import PendingCopies
+
 NAME = "emulated CUDA device"
 CAPABILITY = (8, 0)
 MEMORY = 16 << 30
@@ -36,6 +38,7 @@ class Devices:
         self.count = count
         self.generators: dict[int, torch.device] = {}
         """The emulated devices of generators, by ``_cdata``: operations are given a fresh Python object of them."""
+        self.copies = PendingCopies()
         self._current = threading.local()
         self._owner: int | None = None
 

@@ -1,10 +1,12 @@
-"""Streams and events. Work on an emulated device is done when its call returns, so there is nothing to wait for."""
+"""Streams and events. Work on an emulated device is done when its call returns; only copies to the host are waited for."""
 
 from __future__ import annotations
 
 import time
 from types import TracebackType
 from typing import Any, NoReturn
+
+import torch
 
 from .state import Devices, NotEmulated
 
@@ -33,10 +35,12 @@ class Stream:
         """All work is done already."""
 
     def synchronize(self) -> None:
-        """All work is done already."""
+        """Work is done already; copies to the host have come."""
+        self.devices.copies.wait()
 
     def query(self) -> bool:
-        """Whether all work is done."""
+        """Whether all work is done: now it is."""
+        self.devices.copies.wait()
         return True
 
     def is_capturing(self) -> bool:
@@ -45,9 +49,9 @@ class Stream:
 
     def record_event(self, event: Event | None = None) -> Event:
         """An event that happens now."""
-        event = event or Event()
-        event.record(self)
-        return event
+        made: Any = event or torch.cuda.Event()
+        made.record(self)
+        return made
 
     def __enter__(self) -> Stream:
         return self
@@ -58,6 +62,8 @@ class Stream:
 
 class Event:
     """See torch.cuda.Event; it tells the host's time."""
+
+    devices: Devices
 
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
@@ -73,10 +79,12 @@ class Event:
         """It has happened."""
 
     def synchronize(self) -> None:
-        """It has happened."""
+        """It has happened, and copies to the host have come."""
+        self.devices.copies.wait()
 
     def query(self) -> bool:
-        """Whether it has happened."""
+        """Whether it has happened: now it has."""
+        self.devices.copies.wait()
         return True
 
     def elapsed_time(self, end_event: Event) -> float:

@@ -36,7 +36,7 @@ def patch_tensors(patches: Patches, devices: Devices) -> None:
     patches.put(torch.Tensor, "get_device", _get_device)
     patches.put(torch.Tensor, "to", _to(devices))
     patches.put(torch.Tensor, "cuda", _cuda(devices))
-    patches.put(torch.Tensor, "cpu", _cpu)
+    patches.put(torch.Tensor, "cpu", _cpu(devices))
     patches.put(torch.Tensor, "type", _type(devices))
     patches.put(torch.Tensor, "pin_memory", _pin_memory(devices))
     patches.put(torch.Tensor, "is_pinned", lambda tensor, device=None: is_pinned(tensor))
@@ -118,7 +118,13 @@ def _to(devices: Devices) -> Callable[..., Any]:
         copy, layout = wanted.get("copy", False), wanted.get("memory_format", torch.preserve_format)
         if target == _here(self):
             return _base_to(self, dtype, copy=copy, memory_format=layout)
-        return transfer(self, target, dtype, layout)
+        moved = transfer(self, target, dtype, layout)
+        if not wanted.get("non_blocking", False):
+            devices.copies.wait()
+        elif target is None and moved.layout is torch.strided:
+            pin(moved)  # as torch has it, so that the copy need not wait
+            devices.copies.start(moved)
+        return moved
 
     return to
 
@@ -147,6 +153,8 @@ def _cuda(devices: Devices) -> Callable[..., Any]:
             raise RuntimeError(f"Invalid device, must be cuda device: {device}")
         if target == _here(self) and memory_format is torch.preserve_format:
             return self
+        if not non_blocking:
+            devices.copies.wait()
         return transfer(self, target, None, memory_format)
 
     return cuda
@@ -155,10 +163,14 @@ def _cuda(devices: Devices) -> Callable[..., Any]:
 _CURRENT = torch.device("cuda")
 
 
-def _cpu(self, memory_format=torch.preserve_format):
-    if _here(self) is None:
-        return _base_to(self, self.dtype, memory_format=memory_format)
-    return transfer(self, None, None, memory_format)
+def _cpu(devices: Devices) -> Callable[..., Any]:
+    def cpu(self, memory_format=torch.preserve_format):
+        if _here(self) is None:
+            return _base_to(self, self.dtype, memory_format=memory_format)
+        devices.copies.wait()
+        return transfer(self, None, None, memory_format)
+
+    return cpu
 
 
 def _get_device(self) -> int:

@@ -151,3 +151,49 @@ def test_cuda_graphs_are_refused() -> None:
     for use in (torch.cuda.CUDAGraph, lambda: torch.cuda.graph(None)):
         with pytest.raises(RuntimeError, match="CUDA graphs: not emulated"):
             use()
+
+
+def _there(tensor: torch.Tensor) -> bool:
+    return bool(tensor.isfinite().all()) and bool((tensor == 3).all())
+
+
+def test_copies_that_do_not_wait_come_when_the_host_waits() -> None:
+    on_device = torch.full((2,), 3.0, device="cuda")
+    pinned = torch.zeros(2).pin_memory()
+    event = torch.cuda.Event()
+    for wait in (
+        torch.cuda.synchronize,
+        torch.cuda.current_stream().synchronize,
+        event.synchronize,
+        lambda: on_device.sum().item(),
+        lambda: bool(on_device.any()),
+        lambda: on_device.cpu(),
+        lambda: torch.ones(1).to("cuda"),
+        lambda: torch.zeros(2, device="cuda").copy_(torch.ones(2)),
+    ):
+        pinned.zero_()
+        copies = [on_device.to("cpu", non_blocking=True), pinned]
+        pinned.copy_(on_device, non_blocking=True)
+        assert [_there(copy) for copy in copies] == [False, False]
+        event.record()
+        wait()
+        assert [_there(copy) for copy in copies] == [True, True]
+
+
+def test_copies_that_need_not_be_waited_for() -> None:
+    on_device = torch.full((2,), 3.0, device="cuda")
+    pageable = torch.zeros(2)
+    pageable.copy_(on_device, non_blocking=True)
+    assert _there(pageable)
+    assert _there(on_device.to("cpu"))
+    assert _there(on_device.cpu())
+    assert (on_device.to("cuda:1", non_blocking=True) == torch.full((2,), 3.0).cuda(1)).all()
+
+
+def test_a_copy_that_does_not_wait_keeps_its_gradient() -> None:
+    on_device = torch.ones(2, device="cuda", requires_grad=True)
+    copied = (on_device * 2).to("cpu", non_blocking=True)
+    torch.cuda.synchronize()
+    copied.square().sum().backward()
+    assert on_device.grad is not None
+    assert on_device.grad.tolist() == [8.0, 8.0]
