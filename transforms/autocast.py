@@ -38,7 +38,6 @@ from ..optimizer.analysis.obstacles import Obstacle, ProbabilityLoss
 from ..optimizer.analysis.precision import (
     FrameworkUse,
     PrecisionUse,
-    find_frameworks,
     find_precision_uses,
     imported_packages,
     runs_in_double,
@@ -290,7 +289,7 @@ def _cpu_refusal(script: TrainingScript, options: Options) -> str | None:
 
 
 def _framework(script: TrainingScript) -> Fact | None:
-    return next(iter(find_frameworks(script.resolver)), None)
+    return next(iter(script.frameworks), None)
 
 
 def _refusal(script: TrainingScript) -> Fact | None:

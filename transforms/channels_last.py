@@ -28,7 +28,7 @@ from typing import ClassVar
 from ..optimizer.analysis.facts import Fact, seen_at
 from ..optimizer.analysis.layout_neutral import LayoutObstacle
 from ..optimizer.analysis.memory_formats import ChannelsLast, channels_last
-from ..optimizer.analysis.precision import find_frameworks, under_autocast
+from ..optimizer.analysis.precision import under_autocast
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import StepCode
@@ -131,7 +131,7 @@ def _with_format(module: Module, call: ast.Call) -> list[FileEdit]:
 def _refusal(script: TrainingScript, options: Options, steps: list[StepCode]) -> str | None:
     if not script.targets_cuda(options):
         return "the script does not use a GPU"
-    frameworks = find_frameworks(script.resolver)
+    frameworks = script.frameworks
     if frameworks:
         return f"{frameworks[0].framework} runs the step in its own way"
     if not all(under_autocast(script.resolver, step) for step in steps):

@@ -38,7 +38,7 @@ from ..optimizer.analysis.compile_points import CompilePoint
 from ..optimizer.analysis.facts import DeviceKind, Fact, Model, seen_at
 from ..optimizer.analysis.graph_breaks import CompileObstacle, script_compile_obstacle
 from ..optimizer.analysis.network_device import network_device, uses_cuda
-from ..optimizer.analysis.precision import FrameworkUse, find_frameworks
+from ..optimizer.analysis.precision import FrameworkUse
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.analysis.trained import trained_networks
@@ -233,7 +233,7 @@ def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
         return f"on Python {version} torch.compile needs PyTorch {pytorch}"
     if not script.targets_cuda(options) and options.target is not Target.CPU:
         return "the script runs on the CPU, where compiling takes a C++ compiler and gains little (`--target cpu`)"
-    frameworks = find_frameworks(script.resolver)
+    frameworks = script.frameworks
     return frameworks[0] if frameworks else script_compile_obstacle(script.resolver)
 
 

@@ -32,7 +32,6 @@ from ..optimizer.analysis.fused_updates import (
     loads_optimizer_state,
 )
 from ..optimizer.analysis.network_device import NetworkDevice, network_device, uses_cuda
-from ..optimizer.analysis.precision import find_frameworks
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.trained import trained_networks
@@ -88,7 +87,7 @@ class FusedOptimizer(Transform):
             why = "not fused: the script does not use a GPU"
             yield self.skip(unfused[0].path, unfused[0].span, why)
             return
-        framework = next(iter(find_frameworks(script.resolver)), None)
+        framework = next(iter(script.frameworks), None)
         for optimizer in unfused:
             if framework is not None:
                 why = f"{framework.framework} runs the step in its own way"

@@ -32,7 +32,6 @@ from ..optimizer.analysis.accumulation import Accumulation, find_accumulation, f
 from ..optimizer.analysis.facts import Fact, seen_at
 from ..optimizer.analysis.mean_losses import batch_norms
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.precision import find_frameworks
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from .base import Change, Example, Skip, Stage, Transform
@@ -90,7 +89,7 @@ class GradientAccumulation(Transform):
             return
         steps = script.step_code
         if len(steps) != 1:
-            framework = next(iter(find_frameworks(script.resolver)), None)
+            framework = next(iter(script.frameworks), None)
             for place in [framework] if framework is not None else [s.backwards[0] for s in steps]:
                 why = "not exactly one backward pass is seen"
                 if framework is not None:

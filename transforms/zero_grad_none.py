@@ -27,7 +27,6 @@ from ..optimizer.analysis.facts import Fact, seen_at
 from ..optimizer.analysis.gradient_clearing import GradientClearing, other_gradient_use
 from ..optimizer.analysis.loops import backward_calls
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.precision import find_frameworks
 from ..optimizer.analysis.reach import Reached
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import StepCode
@@ -104,7 +103,7 @@ def _said(why: Fact, clearing: GradientClearing) -> str:
 
 def _shared_refusal(script: TrainingScript) -> Fact | str | None:
     """What about the script as a whole keeps all its gradients filled with zeros."""
-    framework = next(iter(find_frameworks(script.resolver)), None)
+    framework = next(iter(script.frameworks), None)
     if framework is not None:
         return f"{framework.framework} runs the step in its own way"
     if len(script.optimizers) != 1:

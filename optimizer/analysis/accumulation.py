@@ -18,7 +18,7 @@ from .gradient_clearing import other_gradient_use
 from .loops import WRAPPING_ITERATORS, backward_calls
 from .mean_losses import compares_samples, keeps_state, not_a_mean, sets_reduction
 from .obstacles import Obstacle
-from .precision import FrameworkUse, find_frameworks
+from .precision import FrameworkUse
 from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript
@@ -161,7 +161,7 @@ class _Plan:
 
     def _check_script(self) -> None:
         script, resolver = self._script, self._resolver
-        framework = next(iter(find_frameworks(resolver)), None)
+        framework = next(iter(script.frameworks), None)
         if framework is not None:
             raise _NotPossibleError(framework_obstacle(framework))
         place = self._backward.node

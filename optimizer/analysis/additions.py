@@ -14,6 +14,7 @@ from .scopes import Assigned, Binding, Parameter
 from .signatures import parameter_of
 from .syntax import FunctionNode, Module
 
+_ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)
 _MOST_ALIASES = 6
 _Stored = tuple[ast.expr, Module]
 
@@ -127,9 +128,9 @@ def assignments(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
     """The targets of an assignment, each with the expression it gets its value, or a part of it, from."""
     if isinstance(node, ast.Assign):
         return [pair for target in node.targets for pair in _pairs(target, node.value)]
-    if isinstance(node, ast.AugAssign | ast.AnnAssign) and node.value is not None:
+    if isinstance(node, (ast.AugAssign, ast.AnnAssign)) and node.value is not None:
         return [(node.target, node.value)]
-    if isinstance(node, ast.For | ast.AsyncFor):
+    if isinstance(node, (ast.For, ast.AsyncFor)):
         return _pairs(node.target, node.iter)
     return []
 
@@ -137,16 +138,16 @@ def assignments(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     if isinstance(target, ast.Starred):
         return _pairs(target.value, value)
-    if not isinstance(target, ast.Tuple | ast.List):
+    if not isinstance(target, (ast.Tuple, ast.List)):
         return [(target, value)]
-    if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
+    if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
         pairs = zip(target.elts, value.elts, strict=True)
         return [pair for t, v in pairs for pair in _pairs(t, v)]
     return [pair for element in target.elts for pair in _pairs(element, value)]
 
 
 def _assigned(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
-    for node in module.nodes:
+    for node in module.nodes_of(*_ASSIGNMENTS):
         yield from assignments(node)
     for call in module.calls:
         name = literal_name(call) if getattr(call.func, "id", "") == "setattr" else None
@@ -166,4 +167,4 @@ def added(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _added(module: Module) -> Iterable[tuple[ast.expr, ast.expr]]:
-    return (pair for node in module.nodes for pair in added(node))
+    return (pair for node in module.nodes_of(*_ASSIGNMENTS, ast.Call) for pair in added(node))

@@ -77,7 +77,7 @@ def find_amp_references(resolver: Resolver) -> tuple[AmpReference, ...]:
         return ()
     for module in modules:
         for node in module.nodes:
-            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
                 reference = _reference(resolver, node, module)
             else:
                 reference = _patch(resolver, node, module)

@@ -76,7 +76,7 @@ class AttributeReads:
     def _assigns(self, statement: ast.stmt, attribute: str, owner: str, module: Module) -> bool:
         if _stores(statement, attribute, owner):
             return True
-        if isinstance(statement, ast.If | ast.For | ast.While | ast.Try):
+        if isinstance(statement, (ast.If, ast.For, ast.While, ast.Try)):
             return False
         return any(
             self._sets(call, attribute, module)

@@ -84,8 +84,8 @@ def _settings(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Bac
 def _assigned(
     resolver: Resolver, target: ast.expr, value: ast.expr, node: ast.AST, module: Module
 ) -> Iterator[BackendSetting]:
-    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-    values = value.elts if isinstance(value, ast.Tuple | ast.List) else [value] * len(parts)
+    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value] * len(parts)
     for part, given in zip(parts, values, strict=False):
         if not isinstance(part, ast.Attribute):
             continue

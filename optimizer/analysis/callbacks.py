@@ -5,21 +5,15 @@ from __future__ import annotations
 import ast
 
 from .resolver import Resolver
-from .syntax import FunctionNode
+from .syntax import FunctionNode, last_identifier
 from .values import Function
 
 
 def is_handed_around(resolver: Resolver, function: FunctionNode) -> bool:
     """Whether ``function`` is named anywhere without being called there."""
     for module in resolver.project.modules:
-        for node in module.nodes:
-            if isinstance(node, ast.Name):
-                name = node.id
-            elif isinstance(node, ast.Attribute):
-                name = node.attr
-            else:
-                continue
-            if name != function.name or not isinstance(node.ctx, ast.Load):
+        for node in module.nodes_of(ast.Name, ast.Attribute):
+            if last_identifier(node) != function.name or not isinstance(node.ctx, ast.Load):
                 continue
             parent = module.parents[node]
             if isinstance(parent, ast.Call) and parent.func is node:

@@ -40,7 +40,7 @@ def class_attribute(resolver: Resolver, cls: Class, name: str) -> frozenset[Valu
 def _own_attribute(resolver: Resolver, cls: Class, name: str) -> frozenset[Value]:
     found: set[Value] = set()
     for statement in cls.node.body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if statement.name == name:
                 if _is_property(statement):
                     return _property_values(resolver, statement, cls)

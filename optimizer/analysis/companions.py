@@ -172,7 +172,7 @@ def _handed_around(resolver: Resolver, function: FunctionNode, calls: set[ast.Ca
     called = {call.func for call in calls}
     for module in resolver.project.modules:
         for node in module.nodes:
-            if not isinstance(node, ast.Name | ast.Attribute) or node in called:
+            if not isinstance(node, (ast.Name, ast.Attribute)) or node in called:
                 continue
             name = node.id if isinstance(node, ast.Name) else node.attr
             if name != function.name or not isinstance(node.ctx, ast.Load):

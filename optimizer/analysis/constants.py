@@ -10,12 +10,14 @@ def constant(node: ast.expr) -> float | None:
     if isinstance(node, ast.Constant):
         value = node.value
         return (
-            float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+            float(value)
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+            else None
         )
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = constant(node.operand)
         return -inner if inner is not None else None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.Add | ast.Sub | ast.Mult):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Pow, ast.Add, ast.Sub, ast.Mult)):
         left, right = constant(node.left), constant(node.right)
         if left is None or right is None or abs(right) > 1000:
             return None

@@ -43,7 +43,7 @@ def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | N
     if not isinstance(value, Display):
         return None
     node = value.node
-    if isinstance(node, ast.Tuple | ast.List):
+    if isinstance(node, (ast.Tuple, ast.List)):
         starred = any(isinstance(element, ast.Starred) for element in node.elts)
         if isinstance(part, int) and not starred and -len(node.elts) <= part < len(node.elts):
             return resolver.values(node.elts[part], value.module)
@@ -53,7 +53,7 @@ def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | N
         return _dict_part(resolver, node, value, part)
     if isinstance(node, ast.DictComp):
         return resolver.values(node.value, value.module)
-    if isinstance(node, ast.ListComp | ast.GeneratorExp):
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         return resolver.values(node.elt, value.module)
     return None
 

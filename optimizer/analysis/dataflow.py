@@ -99,11 +99,11 @@ def dotted(node: ast.AST) -> str | None:
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes of an expression or statement; of a compound statement only those of its header."""
-    if isinstance(node, ast.If | ast.While):
+    if isinstance(node, (ast.If, ast.While)):
         yield from walk(node.test)
-    elif isinstance(node, ast.For | ast.AsyncFor):
+    elif isinstance(node, (ast.For, ast.AsyncFor)):
         yield from walk(node.iter)
-    elif isinstance(node, ast.With | ast.AsyncWith):
+    elif isinstance(node, (ast.With, ast.AsyncWith)):
         for item in node.items:
             yield from walk(item)
     elif isinstance(node, ast.Try):
@@ -117,7 +117,7 @@ def read_names(nodes: Iterable[ast.AST]) -> set[str]:
     found: set[str] = set()
     inner: set[ast.AST] = set()
     for node in nodes:
-        if node in inner or not isinstance(node, ast.Name | ast.Attribute):
+        if node in inner or not isinstance(node, (ast.Name, ast.Attribute)):
             continue
         name = dotted(node)
         if name is not None and isinstance(node.ctx, ast.Load):

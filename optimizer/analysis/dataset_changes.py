@@ -24,7 +24,7 @@ def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset)
     parts = _parts(resolver, dataset)
     read = {r.node.attr for r in dataset.item_code if isinstance(r.node, ast.Attribute)}
     for module in resolver.project.modules:
-        for node in module.nodes:
+        for node in module.nodes_of(ast.Attribute, ast.Subscript, ast.Call):
             changed = _changed(node)
             if changed is None or _is_set_up(node, module, loader):
                 continue
@@ -84,7 +84,7 @@ def _owner(
             made = _made_at(value, loader, dataset)
             if made in parts:
                 return made
-        if not isinstance(changed, ast.Attribute | ast.Subscript):
+        if not isinstance(changed, (ast.Attribute, ast.Subscript)):
             return None
         changed = changed.value
 

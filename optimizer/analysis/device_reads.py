@@ -135,7 +135,7 @@ def runs_rarely(module: Module, node: ast.AST, loop: LoopNode) -> bool:
             return False
         if isinstance(ancestor, ast.If) and child in ancestor.body:
             last = ancestor.body[-1]
-            leaves = isinstance(last, ast.Return | ast.Raise) or (
+            leaves = isinstance(last, (ast.Return, ast.Raise)) or (
                 isinstance(last, ast.Break) and module.loops(ancestor)[:1] == [loop]
             )
             if leaves or _is_rare(module, ancestor.test, loop):

@@ -58,7 +58,7 @@ def _is_conditional(resolver: Resolver, expression: ast.expr, module: Module) ->
         and isinstance(v.maker, External)
         and v.maker.name == "torch.device"
         and v.call.args
-        and isinstance(v.call.args[0], ast.IfExp | ast.BoolOp)
+        and isinstance(v.call.args[0], (ast.IfExp, ast.BoolOp))
         for v in resolver.values(expression, module)
     )
 

@@ -60,7 +60,14 @@ class _Finder:
     def __init__(self, resolver: Resolver, loops: tuple[Loop, ...]) -> None:
         self._resolver = resolver
         self._loops = loops
-        self._proof = EvaluationProof(resolver, self._evaluates)
+        self._proof = EvaluationProof(
+            resolver,
+            {
+                loop.function
+                for loop in loops
+                if loop.kind is LoopKind.EVALUATION and loop.function is not None
+            },
+        )
         self._objections: dict[ast.AST, Escape] = {}
         self._handled: set[ast.AST] = set()
         self.found: list[Inference] = []
@@ -69,12 +76,13 @@ class _Finder:
         if not _is_worthwhile(self._resolver, self._loops):
             return
         for module in self._resolver.project.modules:
-            for node in module.nodes:
-                is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-                if is_function and self._proof.networks.is_part_of_network(node, module):
-                    continue
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
-                    self._plan(node, module, self._network_calls(node, module))
+            owners: list[FunctionNode | ast.Module] = [module.tree]
+            owners += module.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef)
+            for owner in owners:
+                if isinstance(owner, ast.Module) or not self._proof.networks.is_part_of_network(
+                    owner, module
+                ):
+                    self._plan(owner, module, self._network_calls(owner, module))
         self._plan_callers()
 
     def unproven(self) -> Iterator[Unproven]:
@@ -232,19 +240,10 @@ class _Finder:
             block = module.block(child) if isinstance(child, ast.stmt) else []
             if isinstance(ancestor, ast.For | ast.While | ast.FunctionDef):
                 return False
-            if any(self._sets_eval(s, module) for s in block):
+            if any(self._proof.sets_eval(s, module) for s in block):
                 return True
             child = ancestor
         return False
-
-    def _sets_eval(self, root: ast.AST, module: Module) -> bool:
-        return any(
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "eval"
-            and self._proof.networks.is_network(node.func.value, module)
-            for node in lexical_nodes([root])
-        )
 
     # Which calls run a network with gradients
 
@@ -293,9 +292,8 @@ class _Finder:
         return [
             node
             for module in self._resolver.project.modules
-            for node in module.nodes
-            if isinstance(node, ast.FunctionDef)
-            and not self._proof.networks.is_part_of_network(node, module)
+            for node in module.nodes_of(ast.FunctionDef)
+            if not self._proof.networks.is_part_of_network(node, module)
             and not set(self._network_calls(node, module)) <= self._handled
         ]
 
@@ -317,7 +315,7 @@ class _Finder:
     def _can_decorate(self, function: FunctionNode, module: Module) -> bool:
         if isinstance(function, ast.AsyncFunctionDef) or function.name.startswith("__"):
             return False
-        if any(isinstance(n, ast.Yield | ast.YieldFrom) for n in lexical_nodes(function.body)):
+        if any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in lexical_nodes(function.body)):
             return False
         compiled = ("torch.jit.", "torch.compile", "jax.", "numba.")
         for decorator in function.decorator_list:
@@ -326,14 +324,6 @@ class _Finder:
             if any(n.startswith(compiled) or n == "builtins.property" for n in names):
                 return False
         return bool(self._resolver.call_sites(function))
-
-    def _evaluates(self, function: FunctionNode, module: Module) -> bool:
-        """Whether ``function`` says itself that it evaluates: it goes over a loader, or sets a network to eval mode."""
-        if any(
-            loop.kind is LoopKind.EVALUATION and loop.function is function for loop in self._loops
-        ):
-            return True
-        return any(self._sets_eval(statement, module) for statement in function.body)
 
 
 def _is_worthwhile(resolver: Resolver, loops: tuple[Loop, ...]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from .additions import Additions
@@ -37,13 +37,11 @@ class Region:
 
 
 class EvaluationProof:
-    """Answers for one project. ``evaluates`` says of a function whether it evaluates by its own account."""
+    """Answers for one project. ``evaluating`` are the functions that go over a loader to evaluate."""
 
-    def __init__(
-        self, resolver: Resolver, evaluates: Callable[[FunctionNode, Module], bool]
-    ) -> None:
+    def __init__(self, resolver: Resolver, evaluating: Collection[FunctionNode]) -> None:
         self._resolver = resolver
-        self._evaluates = evaluates
+        self._evaluating = evaluating
         self.networks = Networks(resolver)
         self.modes = GradModes(resolver)
         self._gradients = Gradients(resolver, self.networks)
@@ -64,7 +62,7 @@ class EvaluationProof:
         """The first thing that speaks against running ``region`` without gradients (unless ``guard`` holds)."""
         module, statements = region.module, region.statements
         for node in lexical_nodes(statements):
-            if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
+            if isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await)):
                 return Escape(module, node, "hands control to its caller")
         flow = self._flow(region, guard)
         # What is said in the region itself, and what it computes itself, decides most often and is the least to read.
@@ -132,7 +130,7 @@ class EvaluationProof:
                     self._gradients.free(changed, module) and self._gradients.free(added, module)
                 ):
                     yield Source(changed, module, False, called, in_place=True)
-            if not isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript):
+            if not isinstance(node, (ast.Call, ast.BinOp, ast.UnaryOp, ast.Subscript)):
                 continue
             is_store = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
             if not is_store and not self._gradients.free(node, module):
@@ -162,6 +160,22 @@ class EvaluationProof:
             return False
         # Other scripts may share a module's helper functions, but hardly train on what an evaluation returns.
         return module is self._resolver.project.entry or self._evaluates(function, module)
+
+    def _evaluates(self, function: FunctionNode, module: Module) -> bool:
+        """Whether ``function`` says itself that it evaluates: it goes over a loader, or sets a network to eval mode."""
+        return function in self._evaluating or any(
+            self.sets_eval(statement, module) for statement in function.body
+        )
+
+    def sets_eval(self, root: ast.AST, module: Module) -> bool:
+        """Whether code in ``root`` sets a network to eval mode."""
+        return any(
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "eval"
+            and self.networks.is_network(node.func.value, module)
+            for node in lexical_nodes([root])
+        )
 
     # Context managers around the region
 

@@ -141,4 +141,4 @@ def _is_known(value: Value) -> bool:
         package, _, name = value.name.partition(".")
         # What no import and no assignment explains passes for a builtin.
         return package != "builtins" or hasattr(builtins, name.partition(".")[0])
-    return isinstance(value, Function | Class | Made | Instance)
+    return isinstance(value, (Function, Class, Made, Instance))

@@ -143,7 +143,7 @@ def _arguments(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
 def _uses(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
     """What the script does with the optimizer beyond stepping it."""
     for module in resolver.project.modules:
-        for node in module.nodes:
+        for node in module.nodes_of(ast.Call, ast.FormattedValue, ast.Attribute):
             match node:
                 case ast.Call():
                     why = _call(resolver, optimizer, node, module)
@@ -171,7 +171,7 @@ def _call(resolver: Resolver, optimizer: Optimizer, call: ast.Call, module: Modu
         return None
     called = method or getattr(call.func, "id", "")
     callees = resolver.values(call.func, module)
-    if called in _SHOW and not any(isinstance(v, Function | Class) for v in callees):
+    if called in _SHOW and not any(isinstance(v, (Function, Class)) for v in callees):
         return "the script prints its settings"
     if called in _KEEP or (called == "__init__" and _in_scheduler(resolver, call, module)):
         return None
@@ -197,7 +197,7 @@ def _in_scheduler(resolver: Resolver, call: ast.Call, module: Module) -> bool:
 
 def _is(resolver: Resolver, optimizer: Optimizer, expression: ast.expr, module: Module) -> bool:
     """Whether ``expression`` may be ``optimizer``."""
-    if not isinstance(expression, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
+    if not isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
         return False
     return any(
         isinstance(value, Made) and value.call is optimizer.node
@@ -208,7 +208,7 @@ def _is(resolver: Resolver, optimizer: Optimizer, expression: ast.expr, module: 
 def _gradients(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
     """Gradients and parameters of a kind the kernels refuse."""
     for module in resolver.project.modules:
-        for node in module.nodes:
+        for node in module.nodes_of(ast.Assign, ast.keyword, ast.Attribute):
             why = None
             match node:
                 case ast.Assign(targets=targets, value=value):
@@ -230,7 +230,7 @@ def _gradients(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
 
 
 def _is_gradient(target: ast.expr) -> bool:
-    if isinstance(target, ast.Tuple | ast.List):
+    if isinstance(target, (ast.Tuple, ast.List)):
         return any(map(_is_gradient, target.elts))
     if isinstance(target, ast.Attribute) and target.attr == "data":
         target = target.value

@@ -47,12 +47,12 @@ class GradModes:
         """Whether the code around ``node``, or around every call of its function, chose a grad mode for it."""
         child = node
         for ancestor in module.ancestors(node):
-            items = ancestor.items if isinstance(ancestor, ast.With | ast.AsyncWith) else []
+            items = ancestor.items if isinstance(ancestor, (ast.With, ast.AsyncWith)) else []
             if any(child is not i and self._sets_mode(i.context_expr, module) for i in items):
                 return True
             if isinstance(child, ast.stmt) and self._set_before(child, module):
                 return True
-            if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 return self.decided_for(ancestor, module)
             child = ancestor
         return False

@@ -319,7 +319,7 @@ class Gradients:
             lambda: all(
                 self._all([node.value], module)
                 for node in lexical_nodes(function.body)
-                if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom)
+                if isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom))
             ),
         )
 

@@ -37,8 +37,7 @@ def find_graph_leaks(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[Graph
     return tuple(
         leak
         for module in resolver.project.modules
-        for node in module.nodes
-        if isinstance(node, ast.AugAssign | ast.Expr)
+        for node in module.nodes_of(ast.AugAssign, ast.Expr)
         for definition in definitions_in(node)
         for leak in _leak(resolver, definition, module, by_node)
     )

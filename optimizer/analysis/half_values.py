@@ -241,7 +241,7 @@ class HalfTrace:
         if isinstance(node, ast.Lambda):
             returned = [node.body]
         else:
-            returned = [n.value for n in walk(node) if isinstance(n, ast.Return | ast.Yield)]
+            returned = [n.value for n in walk(node) if isinstance(n, (ast.Return, ast.Yield))]
         found = any(self._half(_part_of(value, path), function.module) for value in returned)
         self._frames = outer
         return found

@@ -39,8 +39,7 @@ def find_host_moves(resolver: Resolver) -> tuple[HostMove, ...]:
     found = [
         move
         for module in resolver.project.modules
-        for node in module.nodes
-        if isinstance(node, ast.Assign)
+        for node in module.nodes_of(ast.Assign)
         for move in finder.of_statement(node, module)
     ]
     return tuple(sorted(found, key=lambda move: (str(move.path), move.span)))

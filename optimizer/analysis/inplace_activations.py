@@ -194,7 +194,7 @@ class _Finder:
                     matches = matches or (isinstance(node, ast.Attribute) and node.attr == name)
                 if not matches or not isinstance(getattr(node, "ctx", None), ast.Load):
                     continue
-                assert isinstance(node, ast.Name | ast.Attribute)
+                assert isinstance(node, (ast.Name, ast.Attribute))
                 if self._may_be(node, call, module):
                     yield node, module
 

@@ -85,11 +85,10 @@ def compiling_call(resolver: Resolver) -> Fact | None:
                 return Fact(module, call)
             if resolver.names(call.func, module) & set(_COMPILES):
                 return Fact(module, call)
-        for node in module.nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                for decorator in node.decorator_list:
-                    if resolver.names(decorator, module) & set(_COMPILES):
-                        return Fact(module, decorator)
+        for node in module.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
+            for decorator in node.decorator_list:
+                if resolver.names(decorator, module) & set(_COMPILES):
+                    return Fact(module, decorator)
     return None
 
 
@@ -197,7 +196,9 @@ def _runs_an_element(resolver: Resolver, call: ast.Call, module: Module) -> bool
             source.value if isinstance(source, Assigned) else source.iterable
             for source in sources
             if isinstance(source, Iterated)
-            or (isinstance(source, Assigned) and isinstance(source.value, ast.Subscript | ast.Call))
+            or (
+                isinstance(source, Assigned) and isinstance(source.value, (ast.Subscript, ast.Call))
+            )
         ]
         if any(isinstance(t, ast.Call) and _looks_up(resolver, t, module) for t in taken):
             return True

@@ -122,7 +122,9 @@ def _only_called(resolver: Resolver, maker: ast.Call, module: Module) -> None:
     """Raises where the loss object made by ``maker`` goes where its calls are not seen."""
     for owner in resolver.project.modules:
         for node in owner.nodes:
-            if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(
+                node.ctx, ast.Load
+            ):
                 continue
             if not any(
                 isinstance(value, Made) and value.call is maker
@@ -219,7 +221,9 @@ def _network(search: _Search, value: Value, call: ast.Call, module: Module) -> I
     yield from end.edits
     for owner in resolver.project.modules:
         for node in owner.nodes:
-            if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(
+                node.ctx, ast.Load
+            ):
                 continue
             values = unwrap(resolver, resolver.values(node, owner))
             if not any(isinstance(v, Made) and _key(v) is key for v in values):

@@ -46,7 +46,7 @@ def find_loops(resolver: Resolver, loaders: tuple[DataLoader, ...]) -> tuple[Loo
     found: dict[LoopNode, Loop] = {}
     bodies: dict[LoopNode, tuple[Reached, ...]] = {}
     for module in resolver.project.modules:
-        nodes = [n for n in module.nodes if isinstance(n, ast.For | ast.AsyncFor | ast.While)]
+        nodes = module.nodes_of(ast.For, ast.AsyncFor, ast.While)
         for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)):
             bodies[node] = tuple(reached_nodes(resolver, node.body, module))
             found[node] = _loop(resolver, loaders, node, module, bodies[node])

@@ -60,17 +60,15 @@ def is_loss_name(name: str) -> bool:
 
 def unwrap(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
     """``values`` with parallel, compiled and scripted wrappers replaced by what they wrap."""
+    if not any(map(_is_wrapper, values)):
+        return values
     found: set[Value] = set()
     seen: set[Value] = set()
     pending = set(values)
     while pending:
         value = pending.pop()
         seen.add(value)
-        if (
-            isinstance(value, Made)
-            and isinstance(value.maker, External)
-            and value.maker.name in WRAPPERS
-        ):
+        if isinstance(value, Made) and _is_wrapper(value):
             wrapped = call_argument(value.call, "module", 0) or call_argument(
                 value.call, "model", 0
             )
@@ -80,6 +78,14 @@ def unwrap(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
                 continue
         found.add(value)
     return frozenset(found)
+
+
+def _is_wrapper(value: Value) -> bool:
+    return (
+        isinstance(value, Made)
+        and isinstance(value.maker, External)
+        and value.maker.name in WRAPPERS
+    )
 
 
 def model_of(resolver: Resolver, value: Value) -> Model | None:
@@ -183,7 +189,7 @@ def is_module_value(resolver: Resolver, value: Value) -> bool:
     """Whether a value is a network, including ``self`` inside a module class and sub-modules."""
     if isinstance(value, Instance):
         return is_module_class(resolver, value.cls)
-    if isinstance(value, Display | Element):
+    if isinstance(value, (Display, Element)):
         return False
     return model_of(resolver, value) is not None
 

@@ -80,11 +80,11 @@ def find_mode_slips(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[ModeSl
 
 def _imports_framework(module: Module) -> bool:
     """Whether a library that runs training loops, and sets the modes for them, is used."""
-    for node in module.nodes:
+    for node in module.nodes_of(ast.Import, ast.ImportFrom):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
+        elif not node.level:
             names = [node.module or ""]
         if any(name.partition(".")[0] in _FRAMEWORKS for name in names):
             return True

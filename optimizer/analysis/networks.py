@@ -54,7 +54,7 @@ class Networks:
         """Whether a value may be a network; a parameter or a method of one is not."""
         if isinstance(value, Attribute) and value.name in _NO_LAYERS:
             return False
-        if isinstance(value, Element | Attribute):
+        if isinstance(value, (Element, Attribute)):
             return self.is_network_value(value.of)
         return is_module_value(self._resolver, value) or self._looked_up_in(value) is not None
 
@@ -102,7 +102,7 @@ class Networks:
         """
         yield from self._resolver.callees(call, module)
         for argument in [*call.args, *(k.value for k in call.keywords)]:
-            if isinstance(argument, ast.Name | ast.Attribute | ast.Lambda):
+            if isinstance(argument, (ast.Name, ast.Attribute, ast.Lambda)):
                 for value in self._resolver.values(argument, module):
                     if isinstance(value, Function):
                         yield value

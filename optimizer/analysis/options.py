@@ -6,19 +6,31 @@ import ast
 from typing import TYPE_CHECKING
 
 from .signatures import call_argument
+from .syntax import Module
 from .values import Made, Option
 
 if TYPE_CHECKING:
+    from .project import Project
     from .resolver import Resolver
 
 
 def option_value(resolver: Resolver, namespace: Made, name: str) -> Option | None:
     """The option that attribute ``name`` of an argparse namespace holds, None when no parser declares it."""
-    for module in resolver.project.modules:
+    call, module = resolver.options.get(name, (None, None))
+    if call is None or module is None:
+        return None
+    return Option(name, call, module, call_argument(call, "default"))
+
+
+def declared_options(project: Project) -> dict[str, tuple[ast.Call, Module]]:
+    """The first ``add_argument`` call of the project for each attribute of an argparse namespace."""
+    found: dict[str, tuple[ast.Call, Module]] = {}
+    for module in project.modules:
         for call in module.calls_named("add_argument"):
-            if isinstance(call.func, ast.Attribute) and destination(call) == name:
-                return Option(name, call, module, call_argument(call, "default"))
-    return None
+            name = destination(call) if isinstance(call.func, ast.Attribute) else None
+            if name is not None:
+                found.setdefault(name, (call, module))
+    return found
 
 
 def destination(call: ast.Call) -> str | None:

@@ -116,8 +116,8 @@ def find_frameworks(resolver: Resolver) -> tuple[FrameworkUse, ...]:
         text = module.source.text
         if "torch.distributed" not in text and not any(p in text for p in _FRAMEWORK_PACKAGES):
             continue
-        for node in module.nodes:
-            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+        for node in module.nodes_of(ast.Name, ast.Attribute):
+            if isinstance(node.ctx, ast.Load):
                 for name in resolver.names(node, module):
                     owner = next((o for prefix, o in _FRAMEWORKS if name.startswith(prefix)), None)
                     if owner is not None:
@@ -145,10 +145,10 @@ def imported_packages(project: Project) -> frozenset[str]:
     """The top-level packages the project imports."""
     packages: set[str] = set()
     for module in project.modules:
-        for node in module.nodes:
+        for node in module.nodes_of(ast.Import, ast.ImportFrom):
             if isinstance(node, ast.Import):
                 packages.update(alias.name.partition(".")[0] for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            elif not node.level and node.module:
                 packages.add(node.module.partition(".")[0])
     return frozenset(packages)
 
@@ -157,8 +157,9 @@ def _named(module: Module, wanted: frozenset[str]) -> Iterator[tuple[ast.expr, s
     """The names and attributes read in ``module`` whose last identifier is one of ``wanted``."""
     if not any(word in module.source.text for word in wanted):
         return
-    for node in module.nodes:
-        if isinstance(node, ast.Attribute) and node.attr in wanted:
-            yield node, node.attr
-        elif isinstance(node, ast.Name) and node.id in wanted and isinstance(node.ctx, ast.Load):
+    for node in module.nodes_of(ast.Attribute, ast.Name):
+        if isinstance(node, ast.Attribute):
+            if node.attr in wanted:
+                yield node, node.attr
+        elif node.id in wanted and isinstance(node.ctx, ast.Load):
             yield node, node.id

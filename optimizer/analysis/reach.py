@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from .composition import call_arguments
 from .models import is_module_class
@@ -30,6 +30,10 @@ _RUN_ARGUMENTS = frozenset(
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
+Called: TypeAlias = tuple[FunctionNode | ast.Lambda, Module]
+"""A function with the module it stands in."""
+
+
 class Reached(NamedTuple):
     """A node that runs, the module it stands in, and whether it stands in the code asked about itself.
 
@@ -44,16 +48,17 @@ class Reached(NamedTuple):
 def lexical_nodes(roots: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """The nodes of ``roots`` that run with them: bodies of functions and classes defined inside do not."""
     for root in roots:
-        yield from _lexical_nodes(root)
+        yield root
+        yield from _lexical_nodes_below(root)
 
 
-def _lexical_nodes(root: ast.AST) -> Sequence[ast.AST]:
-    """Remembered on ``root`` itself, as the children of nodes are."""
+def _lexical_nodes_below(root: ast.AST) -> Sequence[ast.AST]:
+    """Remembered on ``root``, as the children of nodes are; without ``root``, a cycle only the collector would free."""
     known: Sequence[ast.AST] | None = root.__dict__.get(_LEXICAL)
     if known is not None:
         return known
     found: list[ast.AST] = []
-    pending = [root]
+    pending = [] if isinstance(root, _DEFINITIONS) else [*child_nodes(root)[::-1]]
     while pending:
         node = pending.pop()
         found.append(node)
@@ -78,7 +83,7 @@ def reached_nodes(
             yield Reached(node, current, direct)
             if not isinstance(node, ast.Call):
                 continue
-            for function, owner in _called(resolver, node, current):
+            for function, owner in called(resolver, node, current):
                 if function in seen or (
                     not into_forward and _is_forward(resolver, function, owner)
                 ):
@@ -98,9 +103,17 @@ def _is_forward(resolver: Resolver, function: FunctionNode | ast.Lambda, module:
     )
 
 
-def _called(
-    resolver: Resolver, call: ast.Call, module: Module
-) -> Iterator[tuple[FunctionNode | ast.Lambda, Module]]:
+def called(resolver: Resolver, call: ast.Call, module: Module) -> Sequence[Called]:
+    """The first-party functions that run when ``call`` does, those among the functions handed to it included."""
+    known = resolver.called.get(call)
+    if known is None:
+        known = tuple(_called(resolver, call, module))
+        if not resolver.is_tracing:  # Within a trace, cycles may have been cut.
+            resolver.called[call] = known
+    return known
+
+
+def _called(resolver: Resolver, call: ast.Call, module: Module) -> Iterator[Called]:
     for callee in resolver.callees(call, module):
         yield callee.node, callee.module
     pending: list[tuple[ast.expr, Module]] = []
@@ -135,12 +148,10 @@ def functions_run(resolver: Resolver, module: Module) -> frozenset[FunctionNode 
     return frozenset(found)
 
 
-def _mentioned(
-    resolver: Resolver, node: ast.AST, module: Module
-) -> Iterator[tuple[FunctionNode | ast.Lambda, Module]]:
+def _mentioned(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Called]:
     if isinstance(node, ast.Call):
-        yield from _called(resolver, node, module)
-    elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+        yield from called(resolver, node, module)
+    elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
         for value in resolver.values(node, module):
             if isinstance(value, Function):
                 yield value.node, value.module

@@ -119,7 +119,7 @@ def _is_in_body(name: ast.Name, owner: Scope, module: Module) -> bool:
     for around in module.ancestors(name):
         if around is owner.node:
             return False
-        if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef) and child in around.body:
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in around.body:
             return True
         child = around
     return False
@@ -145,12 +145,12 @@ def _is_unconditional(module: Module, owner: Scope, binding: Binding) -> bool:
 
 def _inside(module: Module, use: ast.AST, binding: Binding) -> bool:
     """Whether ``use`` is read by the very statement that makes ``binding`` (``x = f(x)``)."""
-    if isinstance(binding.source, Parameter | Imported | Defined):
+    if isinstance(binding.source, (Parameter, Imported, Defined)):
         return False
     statement = module.statement(binding.node)
-    if isinstance(statement, ast.For | ast.AsyncFor):
+    if isinstance(statement, (ast.For, ast.AsyncFor)):
         return use is statement.iter or statement.iter in module.ancestors(use)
-    if isinstance(statement, ast.With | ast.AsyncWith | ast.If | ast.While):
+    if isinstance(statement, (ast.With, ast.AsyncWith, ast.If, ast.While)):
         return False
     return statement in module.ancestors(use)
 
@@ -168,9 +168,9 @@ def _block(module: Module, binding: Binding) -> int:
     if isinstance(binding.source, Parameter):
         return id(binding.source.function.body)
     statement = module.statement(binding.node)
-    if isinstance(statement, ast.For | ast.AsyncFor) and binding.node in walk(statement.target):
+    if isinstance(statement, (ast.For, ast.AsyncFor)) and binding.node in walk(statement.target):
         return id(statement.body)
-    if isinstance(statement, ast.With | ast.AsyncWith):
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
         return id(statement.body)
     return id(module.block(statement))
 

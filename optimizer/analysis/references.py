@@ -51,8 +51,8 @@ def reference(module: Module, name: str) -> Reference:
 def quoted(module: Module, text: str) -> str:
     """``text`` as a string literal with the quotes ``module`` mostly uses."""
     singles, doubles = 0, 0
-    for node in module.nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+    for node in module.nodes_of(ast.Constant):
+        if isinstance(node.value, str):
             start = module.code(node)[:1]
             singles += start == "'"
             doubles += start == '"'

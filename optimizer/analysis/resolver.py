@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import cached_property
 
 from .call_index import CallIndex
 from .classes import class_attribute, first_party_bases
 from .containers import select
-from .options import option_value
+from .options import declared_options, option_value
 from .project import Project
 from .questions import Answers, Questions
 from .reaching import reaching_bindings
@@ -31,7 +32,7 @@ from .scopes import (
 from .signatures import argument_for
 from .spawned import spawned_argument
 from .syntax import FunctionNode, Module
-from .torch_names import canonical, star_exports
+from .torch_names import star_exports
 from .trees import child_nodes
 from .values import (
     Attribute,
@@ -46,6 +47,7 @@ from .values import (
     Made,
     Unknown,
     Value,
+    external,
     union,
 )
 
@@ -67,21 +69,69 @@ class Resolver:
         self._values = Answers[ast.expr, Values](_NONE, _not_exhaustive)
         self._attributes = Answers[tuple[Module, str], Values](_NONE, _not_exhaustive)
         self._call_sites = Answers[FunctionNode, tuple[CallSite, ...]]((), None)
+        self._imported_names: dict[Module, dict[str, Values]] = {}
         self._names: dict[ast.expr, frozenset[str]] = {}
+        self._base_names: dict[ast.ClassDef, frozenset[str]] = {}
         self._callees: dict[ast.Call, tuple[Function, ...]] = {}
         self._calls = CallIndex(project)
+        self.called: dict[ast.Call, tuple[tuple[FunctionNode | ast.Lambda, Module], ...]] = {}
+        """What :func:`.reach.called` found."""
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether an answer is being looked for: what is found until then may lack what cycles lead to."""
+        return self._questions.open
 
     def values(self, expression: ast.expr, module: Module) -> Values:
         """What ``expression`` may evaluate to; never empty, an :class:`Unknown` stands for no answer."""
         if known := self._values.final.get(expression):
             return known
+        if of_library := self._library_values(expression, module):
+            return of_library
         found = self._questions.ask(
             expression, self._values, lambda: self._evaluate(expression, module)
         )
         # Within a trace, no values means a cycle that adds nothing to the other possibilities.
-        if found or self._questions.open:
+        if found or self.is_tracing:
             return found
         return frozenset([Unknown("depends only on itself")])
+
+    def _library_values(self, expression: ast.expr, module: Module) -> Values | None:
+        """What ``torch.nn.Linear`` and its like may be: most of a script's expressions, so told without a trace."""
+        if isinstance(expression, ast.Name):
+            found = self._library_names(module).get(expression.id)
+        elif isinstance(expression, ast.Attribute):
+            base = self._values.final.get(expression.value) or self._library_values(
+                expression.value, module
+            )
+            if base is None or len(base) > 1:
+                return None
+            (owner,) = base
+            if not isinstance(owner, External):
+                return None
+            found = external(f"{owner.name}.{expression.attr}")
+        else:
+            return None
+        if found is not None:
+            self._values.final[expression] = found
+        return found
+
+    def _library_names(self, module: Module) -> dict[str, Values]:
+        """What the names are that ``module`` binds once, importing them from a library."""
+        known = self._imported_names.get(module)
+        if known is None:
+            known = self._imported_names[module] = {
+                name: values
+                for name, source in module.imported_once.items()
+                if self.project.find(module, source) is None
+                and isinstance(next(iter(values := self._imported(source, module))), External)
+            }
+        return known
+
+    @cached_property
+    def options(self) -> dict[str, tuple[ast.Call, Module]]:
+        """The ``add_argument`` calls of the project by what they fill."""
+        return declared_options(self.project)
 
     def names(self, expression: ast.expr, module: Module) -> frozenset[str]:
         """The library names ``expression`` may stand for."""
@@ -120,7 +170,7 @@ class Resolver:
         if call in self._callees:
             return self._callees[call]
         found = tuple(self._find_callees(call, module))
-        if not self._questions.open:  # Within a trace, cycles may have been cut.
+        if not self.is_tracing:  # Within a trace, cycles may have been cut.
             self._callees[call] = found
         return found
 
@@ -142,11 +192,17 @@ class Resolver:
 
     def base_names(self, cls: Class) -> frozenset[str]:
         """The library classes a first-party class derives from, directly or not."""
-        names: set[str] = set()
-        for ancestor in (cls, *first_party_bases(self, cls)):
-            for base in ancestor.node.bases:
-                names |= self.names(base, ancestor.module)
-        return frozenset(names)
+        known = self._base_names.get(cls.node)
+        if known is None:
+            known = frozenset(
+                name
+                for ancestor in (cls, *first_party_bases(self, cls))
+                for base in ancestor.node.bases
+                for name in self.names(base, ancestor.module)
+            )
+            if not self.is_tracing:
+                self._base_names[cls.node] = known
+        return known
 
     def _methods(self, cls: Class, name: str) -> list[Function]:
         return [v for v in class_attribute(self, cls, name) if isinstance(v, Function)]
@@ -159,14 +215,14 @@ class Resolver:
 
     def _evaluate(self, node: ast.expr, module: Module) -> Values:
         match node:
-            case ast.Constant():
-                return frozenset([Literal(node.value, node, module)])
             case ast.Name():
-                return self._name(node, module)
+                return self.name_values(node.id, node, module)
             case ast.Attribute():
                 return self._attribute(node, module)
             case ast.Call():
                 return self._call(node, module)
+            case ast.Constant():
+                return frozenset([Literal(node.value, node, module)])
             case ast.IfExp():
                 return self.values(node.body, module) | self.values(node.orelse, module)
             case ast.BoolOp():
@@ -181,9 +237,6 @@ class Resolver:
                 return frozenset([Unknown("starred or awaited expression")])
             case _:
                 return frozenset([Display(node, module)])
-
-    def _name(self, node: ast.Name, module: Module) -> Values:
-        return self.name_values(node.id, node, module)
 
     def name_values(self, name: str, at: ast.AST, module: Module) -> Values:
         """What ``name`` may be where ``at`` stands."""
@@ -216,7 +269,7 @@ class Resolver:
                 ):
                     return found
             elif star_exports(star.module, name):
-                return frozenset([External(canonical(f"{star.module}.{name}"))])
+                return external(f"{star.module}.{name}")
         return _NONE
 
     def module_attribute(self, module: Module, name: str) -> Values:
@@ -259,7 +312,7 @@ class Resolver:
         if source.attribute is None:
             if first_party is not None:
                 return frozenset([FirstPartyModule(first_party)])
-            return frozenset([External(canonical(source.module))])
+            return external(source.module)
         if first_party is not None and (
             found := self.module_attribute(first_party, source.attribute)
         ):
@@ -269,7 +322,7 @@ class Resolver:
             return frozenset([FirstPartyModule(submodule)])
         if first_party is not None or source.level:
             return frozenset([Unknown(f"{source.attribute} of a first-party module")])
-        return frozenset([External(canonical(f"{source.module}.{source.attribute}"))])
+        return external(f"{source.module}.{source.attribute}")
 
     def _parameter(
         self, function: FunctionNode | ast.Lambda, kind: str, name: str, module: Module
@@ -340,7 +393,7 @@ class Resolver:
     def _attribute_of(self, base: Value, name: str) -> Values:
         match base:
             case External():
-                return frozenset([External(canonical(f"{base.name}.{name}"))])
+                return external(f"{base.name}.{name}")
             case FirstPartyModule(module):
                 if found := self.module_attribute(module, name):
                     return found
@@ -365,7 +418,7 @@ class Resolver:
     def _call(self, node: ast.Call, module: Module) -> Values:
         if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME_OBJECT_METHODS:
             base = self.values(node.func.value, module)
-            objects = frozenset(v for v in base if not isinstance(v, External | FirstPartyModule))
+            objects = frozenset(v for v in base if not isinstance(v, (External, FirstPartyModule)))
             if objects:
                 return objects
         found: set[Value] = set()
@@ -385,7 +438,7 @@ class Resolver:
                 return self.values(function.body, owner)
             case Attribute(of, name) if isinstance(of, Made) and isinstance(of.maker, External):
                 return frozenset([Made(node, module, External(f"{of.maker.name}.{name}"))])
-            case Attribute(of, name) if isinstance(of, Made | Instance):
+            case Attribute(of, name) if isinstance(of, (Made, Instance)):
                 return frozenset([Made(node, module, External(f"<{name}>"))])
             case Unknown():
                 return frozenset([callee])
@@ -437,7 +490,7 @@ def _returns(function: FunctionNode) -> list[ast.Return]:
         if isinstance(node, ast.Return):
             found.append(node)
         elif not isinstance(
-            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
         ):
             pending.extend(child_nodes(node))
     return found

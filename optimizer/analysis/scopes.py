@@ -167,8 +167,9 @@ class ScopeTree:
     by_node: dict[ast.AST, Scope]
 
     @staticmethod
-    def of(tree: ast.Module) -> ScopeTree:
-        builder = _ScopeBuilder(tree)
+    def of(tree: ast.Module, reaches_out: bool = True) -> ScopeTree:
+        """``reaches_out`` is False where the file has no ``global`` or ``nonlocal`` statement."""
+        builder = _ScopeBuilder(tree, reaches_out)
         for statement in tree.body:
             builder.visit(statement)
         return ScopeTree(builder.by_node)
@@ -188,7 +189,7 @@ class ScopeTree:
 
 
 def _evaluated_outside(scope_node: ast.AST, child: ast.AST) -> bool:
-    if isinstance(scope_node, ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(scope_node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return not isinstance(child, ast.stmt)
     if isinstance(scope_node, ast.Lambda):
         return child is scope_node.args
@@ -198,7 +199,8 @@ def _evaluated_outside(scope_node: ast.AST, child: ast.AST) -> bool:
 
 
 class _ScopeBuilder(ast.NodeVisitor):
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, reaches_out: bool) -> None:
+        self._reaches_out = reaches_out
         self.scope = Scope(tree, None)
         self.by_node: dict[ast.AST, Scope] = {tree: self.scope}
 
@@ -220,7 +222,7 @@ class _ScopeBuilder(ast.NodeVisitor):
         self.by_node[node] = self.scope
         if isinstance(node, _FUNCTIONS):
             self._bind_parameters(node)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if self._reaches_out and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             self._declare_outer_names(node)
         for child in body:
             self.visit(child)
@@ -228,7 +230,7 @@ class _ScopeBuilder(ast.NodeVisitor):
 
     def _declare_outer_names(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         for node in walk(function):
-            if isinstance(node, ast.Global | ast.Nonlocal):
+            if isinstance(node, (ast.Global, ast.Nonlocal)):
                 kind = "global" if isinstance(node, ast.Global) else "nonlocal"
                 self.scope.outer_names.update(dict.fromkeys(node.names, kind))
 
@@ -360,7 +362,7 @@ def unpacked_names(target: ast.expr, path: Path = ()) -> list[tuple[ast.Name, Pa
         return [(target, path)]
     if isinstance(target, ast.Starred):
         return unpacked_names(target.value, (*path, "*"))
-    if isinstance(target, ast.Tuple | ast.List):
+    if isinstance(target, (ast.Tuple, ast.List)):
         return [
             found
             for index, element in enumerate(target.elts)

@@ -38,6 +38,7 @@ from .loaders import find_loaders
 from .loops import find_loops
 from .models import find_models, find_optimizers, models_in
 from .network_modes import ModeSlip, find_mode_slips
+from .precision import FrameworkUse, find_frameworks
 from .profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
 from .project import Project
 from .reach import functions_run
@@ -87,6 +88,11 @@ class TrainingScript:
     @cached_property
     def backend_settings(self) -> tuple[BackendSetting, ...]:
         return find_backend_settings(self.resolver)
+
+    @cached_property
+    def frameworks(self) -> tuple[FrameworkUse, ...]:
+        """The uses of frameworks that own the training step, in source order per module."""
+        return find_frameworks(self.resolver)
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:

@@ -40,8 +40,8 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
                 why = "float64 is used for precision" if is_used else None
             if why is not None:
                 return Obstacle(module, call, why)
-        for node in module.nodes:
-            if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
+        for node in module.nodes_of(ast.Attribute, ast.Name):
+            if isinstance(node.ctx, ast.Load):
                 last = node.attr if isinstance(node, ast.Attribute) else node.id
                 if last in {"float64", "double", "complex64", "complex128"} and any(
                     name.startswith("torch.") for name in resolver.names(node, module)

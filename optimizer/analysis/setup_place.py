@@ -11,7 +11,6 @@ from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore
 from .backend_settings import Topic
 from .facts import DeviceKind, Fact
 from .loops import backward_calls
-from .precision import find_frameworks
 from .reach import reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript
@@ -36,7 +35,7 @@ def settings_refused(script: TrainingScript, options: Options) -> Fact | str | N
     """Why the settings by which the GPU multiplies and convolves are not to be changed for the whole run."""
     if not script.targets_cuda(options):
         return "the script does not use a GPU"
-    frameworks = find_frameworks(script.resolver)
+    frameworks = script.frameworks
     if frameworks:
         return f"{frameworks[0].framework} runs the step in its own way"
     return next((s for s in script.backend_settings if s.topic is Topic.DETERMINISM), None)

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from ..rewriting.edits import Span
 from ..source import SourceFile
-from .scopes import Path, Scope, ScopeTree
+from .scopes import Imported, Path, Scope, ScopeTree
 from .trees import child_nodes, walk
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -34,7 +34,7 @@ class Module:
 
     @cached_property
     def scopes(self) -> ScopeTree:
-        return ScopeTree.of(self.tree)
+        return ScopeTree.of(self.tree, bool(self.nodes_of(ast.Global, ast.Nonlocal)))
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
@@ -138,7 +138,7 @@ class Module:
     def function(self, node: ast.AST) -> FunctionNode | None:
         """The function whose body ``node`` is in, None at module or class level."""
         for ancestor in self.ancestors(node):
-            if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 return ancestor
         return None
 
@@ -154,9 +154,9 @@ class Module:
         found: list[LoopNode] = []
         child = node
         for ancestor in self.ancestors(node):
-            if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 break
-            if isinstance(ancestor, ast.For | ast.AsyncFor | ast.While) and child in ancestor.body:
+            if isinstance(ancestor, (ast.For, ast.AsyncFor, ast.While)) and child in ancestor.body:
                 found.append(ancestor)
             child = ancestor
         return found
@@ -197,6 +197,23 @@ class Module:
     @cached_property
     def _scopes_of_nodes(self) -> dict[ast.AST, Scope]:
         return {}
+
+    @cached_property
+    def imported_once(self) -> dict[str, Imported]:
+        """The names that no scope of the file binds but an import at its top level, and that but once.
+
+        Wherever they are read they are what is imported. None in a file with a star import, which may bind any name.
+        """
+        by_node = self.scopes.by_node
+        top = by_node[self.tree]
+        if any(scope.star_imports for scope in by_node.values()):
+            return {}
+        inner = {name for scope in by_node.values() if scope is not top for name in scope.bindings}
+        return {
+            name: bindings[0].source
+            for name, bindings in top.bindings.items()
+            if len(bindings) == 1 and name not in inner and isinstance(bindings[0].source, Imported)
+        }
 
     @cached_property
     def rebinds_by_name(self) -> bool:
@@ -259,7 +276,7 @@ def _assigned_attributes(method: FunctionNode) -> Iterator[tuple[str, ast.expr, 
             targets = node.targets
         elif isinstance(node, ast.AnnAssign):
             targets = [node.target]
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             for target in targets:
                 for name, path in _attributes_of(target, self_name):
                     yield name, node.value, path
@@ -269,7 +286,7 @@ def _attributes_of(target: ast.expr, owner: str, path: Path = ()) -> Iterator[tu
     if isinstance(target, ast.Attribute):
         if isinstance(target.value, ast.Name) and target.value.id == owner:
             yield target.attr, path
-    elif isinstance(target, ast.Tuple | ast.List):
+    elif isinstance(target, (ast.Tuple, ast.List)):
         for index, element in enumerate(target.elts):
             yield from _attributes_of(element, owner, (*path, index))
 

@@ -332,7 +332,7 @@ def _returned_by(function: Function) -> list[ast.expr | None]:
         return [function.node.body]
     own = [n for n in walk(function.node) if function.module.function(n) is function.node]
     if function.node.name == "__init__" or any(
-        isinstance(n, ast.Yield | ast.YieldFrom) for n in own
+        isinstance(n, (ast.Yield, ast.YieldFrom)) for n in own
     ):
         return [None]
     return [node.value for node in own if isinstance(node, ast.Return)]

@@ -8,9 +8,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 from .syntax import FunctionNode, Module
+from .torch_names import canonical
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,12 @@ Value: TypeAlias = (
     | Attribute
     | Unknown
 )
+
+
+@cache
+def external(name: str) -> frozenset[Value]:
+    """The library object of the dotted ``name``, however it is spelled."""
+    return frozenset([External(canonical(name))])
 
 
 def whole_number(values: Iterable[Value]) -> int | None:

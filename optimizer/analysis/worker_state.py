@@ -143,7 +143,7 @@ def _held(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[Obstacle]:
     told: set[object] = set()
     for reached in code:
         node, module = reached.node, reached.module
-        if not (isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)):
+        if not (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
             continue
         if not _is_from_outside(resolver, node, module, functions):
             continue

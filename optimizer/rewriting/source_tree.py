@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-import tokenize
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeAlias, TypeVar
 
-from ..syntax_tree import syntax_tree
+from ..syntax_tree import syntax_tree, walk
 from .edits import Span
-from .lines import (
-    NOT_CODE,
-    indentation,
-    line_starts,
-    lines_inside_strings,
-    logical_lines,
-    split_lines,
-    tokens,
-    width,
-)
+from .line_structure import LineStructure
+from .lines import indentation, line_starts, split_lines, width
 
 Node = TypeVar("Node", bound=ast.AST)
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -52,42 +43,30 @@ class SourceTree:
         return line_starts(self.text)
 
     @cached_property
-    def tokens(self) -> list[tokenize.TokenInfo]:
-        return tokens(self.text)
-
-    @cached_property
-    def lines_inside_strings(self) -> set[int]:
-        return lines_inside_strings(self.tokens)
+    def line_structure(self) -> LineStructure:
+        return LineStructure.of(self.text)
 
     @cached_property
     def logical_lines(self) -> dict[int, tuple[int, int]]:
         """First and last line of the logical line that every line with code is part of."""
         return {
             line: (first, last)
-            for first, last in logical_lines(self.tokens)
+            for first, last in self.line_structure.logical
             for line in range(first, last + 1)
         }
 
     @cached_property
     def _comments(self) -> dict[int, int]:
         """The lines that hold nothing but a comment, and the columns it is indented by."""
-        code = {
-            line
-            for token in self.tokens
-            if token.type not in NOT_CODE
-            for line in (token.start[0], token.end[0])
-        }
         return {
-            token.start[0]: width(indentation(token.line))
-            for token in self.tokens
-            if token.type == tokenize.COMMENT and token.start[0] not in code
+            line: width(indentation(self.lines[line - 1])) for line in self.line_structure.comments
         }
 
     @cached_property
     def _by_position(self) -> dict[_BytePositions, list[ast.AST]]:
         found: dict[_BytePositions, list[ast.AST]] = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.expr | ast.stmt):
+        for node in walk(self.tree):
+            if isinstance(node, (ast.expr, ast.stmt)):
                 found.setdefault(_positions(node), []).append(node)
         return found
 
@@ -96,9 +75,9 @@ class SourceTree:
         """The nodes that are part of an f-string."""
         return {
             node
-            for string in ast.walk(self.tree)
+            for string in walk(self.tree)
             if isinstance(string, ast.JoinedStr)
-            for node in ast.walk(string)
+            for node in walk(string)
             if node is not string
         }
 

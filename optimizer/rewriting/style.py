@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .lines import code_lines, width
+from .lines import width
 from .source_tree import SourceTree, blocks_of
 
 _DEFAULT_INDENT = " " * 4
@@ -61,7 +61,7 @@ def _longest_line(source: SourceTree) -> int:
     """What the file itself takes for a line that is not too long."""
     longest = max((width(line.rstrip()) for line in source.lines), default=0)
     if longest > _BLACK_LINE_LENGTH:
-        rows = (source.lines[number - 1].rstrip() for number in code_lines(source.tokens))
+        rows = (source.lines[number - 1].rstrip() for number in source.line_structure.code)
         longest = max(map(width, rows), default=0)
     return max(_BLACK_LINE_LENGTH, min(longest, _LONGEST_INFERRED))
 
