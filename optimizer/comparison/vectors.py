@@ -12,6 +12,8 @@ from .figures import VectorFigures
 from .findings import Finding, Kind
 from .tolerance import Precision, allowed
 
+_SAME_DIRECTION = 0.9995
+"""A cosine that reads 1.000."""
 Deviations: TypeAlias = Mapping[str, Deviation]
 
 
@@ -123,12 +125,11 @@ def _finding(
         text
         for text, failed in (
             (
-                f"{whole.norm_ratio:.4g} times as long (allowed within {limit:.2g} of 1)",
+                _length_told(whole.norm_ratio, limit),
                 abs(whole.norm_ratio - 1.0) > limit,
             ),
             (
-                f"cosine {whole.cosine:.4f}, relative distance {whole.distance:.2g} "
-                f"(allowed {whole.allowed:.2g})",
+                _distance_told(whole),
                 whole.distance > whole.allowed,
             ),
             (f"{beyond} of {len(names)} tensors further off than their own limit", beyond > 0),
@@ -145,6 +146,20 @@ def _finding(
         original=other[worst].norm,
         rewritten=other[worst].other_norm,
     )
+
+
+def _length_told(ratio: float, limit: float) -> str:
+    """``0.02 % longer (allowed 0.0016 %)``; from twice or half as long on, how many times."""
+    if not 0.5 < ratio < 2.0:
+        return f"{ratio:.3g} times as long"
+    word = "longer" if ratio > 1.0 else "shorter"
+    return f"{100 * abs(ratio - 1.0):.2g} % {word} (allowed {100 * limit:.2g} %)"
+
+
+def _distance_told(whole: VectorFigures) -> str:
+    """The relative distance, and the cosine where that is another direction to speak of."""
+    told = f"relative distance {whole.distance:.2g} (allowed {whole.allowed:.2g})"
+    return told if whole.cosine > _SAME_DIRECTION else f"{told}, cosine {whole.cosine:.3f}"
 
 
 def _limit(name: str, scale: float, near: Sequence[Deviations], precision: Precision) -> float:

@@ -137,9 +137,9 @@ def _within_spread(
     return replace(
         verdict,
         tier=Tier.EXACT,
-        reason=verdict.reason
-        if verdict.failures
-        else f"within the spread of {1 + len(repeats)} runs of the original over {original.rounds} steps",
+        reason=f"within the spread of {1 + len(repeats)} runs of the original over {original.rounds} steps"
+        if verdict.outcome is Outcome.EQUIVALENT
+        else verdict.reason,
         findings=by_importance((*verdict.findings, told)),
     )
 
@@ -164,7 +164,7 @@ def judge_numeric(
     compared = compare_numbers(original, rewritten, neighbours, precision)
     findings = [
         *compare_structure(original, rewritten, (*repeats, *perturbed), precision),
-        *compared.findings,
+        *_where_it_repeats(compared.findings, original, repeats),
         *_printed(original, rewritten, repeats, neighbours, precision),
         *compare_files(original, rewritten, repeats, neighbours, precision),
         *compare_checkpoint_values(original, rewritten, neighbours, precision),
@@ -183,6 +183,20 @@ def judge_numeric(
     if weak and not same_arithmetic and verdict.outcome is Outcome.EQUIVALENT:
         return replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=weak)
     return verdict
+
+
+def _where_it_repeats(
+    findings: Sequence[Finding], original: Observations, repeats: Sequence[Observations]
+) -> list[Finding]:
+    """``findings``, with other initial parameters as a note where the original does not start from the same twice."""
+    start = original.snapshot(0)
+    again = [run.snapshot(0) for run in repeats]
+    if start is None or all(one is None or one.hashes == start.hashes for one in again):
+        return list(findings)
+    return [
+        replace(f, severity=Severity.NOTE) if f.kind is Kind.INITIAL_PARAMETERS else f
+        for f in findings
+    ]
 
 
 def _weakness(neighbours: Sequence[Observations], vectors: Sequence[VectorFigures]) -> str | None:

@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from torchopt_cli.optimizer.comparison.deviation import deviations
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.numeric import NumericComparison, compare_numbers
 from torchopt_cli.optimizer.comparison.tolerance import Precision, perturbation_scale
+from torchopt_cli.optimizer.comparison.vectors import Quantity, judge
 from torchopt_cli.optimizer.execution.observations import Observations
 
 Run = Callable[..., Observations]
@@ -173,3 +175,24 @@ def test_adam_may_step_the_other_way_where_rounding_decides_the_sign(run: Run) -
     save_file(gradients, other.folder / "gradients")
     found = compare_numbers(original, other, near[:0], Precision.BFLOAT16)
     assert Kind.UPDATE in {f.kind for f in found.findings}
+
+
+@pytest.mark.parametrize(
+    ("factor", "told"),
+    [(1.01, "1 % longer (allowed 0.0014 %)"), (0.99, "1 % shorter"), (3.0, "3 times as long")],
+)
+def test_lengths_are_told_as_people_would(factor: float, told: str) -> None:
+    before = {"w": np.linspace(1, 2, 8)}
+    quantity = Quantity(Kind.BUFFER, "buffers", lambda _: "all")
+    after = {"w": before["w"] * factor}
+    (finding,), _ = judge(quantity, deviations(before, after), (), Precision.FLOAT32)
+    assert told in finding.message
+    assert "cosine" not in finding.message
+
+
+def test_another_direction_is_told_by_its_cosine() -> None:
+    before, after = {"w": np.array([1.0, 0.0])}, {"w": np.array([0.8, 0.6])}
+    quantity = Quantity(Kind.BUFFER, "buffers", lambda _: "all")
+    (finding,), _ = judge(quantity, deviations(before, after), (), Precision.FLOAT32)
+    assert finding.message.startswith("buffers of all: relative distance 0.63")
+    assert "cosine 0.800" in finding.message

@@ -53,6 +53,24 @@ def test_an_original_that_does_not_repeat_itself_is_compared_with_its_own_spread
     assert judge_exact(original, same_start[:2], wrong).outcome is Outcome.NOT_EQUIVALENT
 
 
+def test_an_original_that_starts_otherwise_each_time_is_not_held_to_its_first_start(
+    run: Run,
+) -> None:
+    original, again, third, other = (run(perturb=1e-6, seed=seed) for seed in range(4))
+    verdict = judge_exact(original, [again, third], other)
+    assert verdict.outcome is Outcome.EQUIVALENT
+    assert Kind.INITIAL_PARAMETERS in {f.kind for f in verdict.findings if not f.fails}
+    wrong = judge_exact(original, [again, third], run(perturb=1e-6, seed=3, mistakes=["labels"]))
+    assert wrong.outcome is Outcome.NOT_EQUIVALENT
+
+
+def test_a_spread_that_would_hide_any_mistake_is_given_as_the_reason(run: Run) -> None:
+    original, again, third, other = (run(perturb=1.0, seed=seed) for seed in range(4))
+    verdict = judge_exact(original, [again, third], other)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reason.startswith("rounding alone takes the first step of optimizer 0 so far")
+
+
 def test_too_few_neighbours_are_inconclusive(run: Run, rounding: Rounding) -> None:
     original, other = run(), run(rounding=rounding)
     near = [run(perturb=2**-7)]
