@@ -53,7 +53,9 @@ def compared(script: CorpusScript, folder: Path, python: Path, sweeps: int) -> d
         )
         found = profile(original, how)
         changes = [change for file in without(frozenset()).files for change in file.changes]
-        could = {one.transform: one for one in opportunities(found, changes, transforms)}
+        could = {
+            one.transform: one for one in opportunities(found, changes, transforms, options.target)
+        }
         settings = VerifySettings(
             python,
             Path(cwd),

@@ -58,6 +58,7 @@ class Autocast(Transform):
     tier: ClassVar[Tier] = Tier.NUMERIC
     stage: ClassVar[Stage] = Stage.PRECISION
     relieves: ClassVar[StepPart | None] = StepPart.PRODUCTS
+    only_on_cuda = True
     example: ClassVar[Example] = Example(
         before="""
             import torch

@@ -109,7 +109,8 @@ class Transform(ABC):
     One that ``advises`` is also asked where the user's tier forbids its changes. One that is ``asked_by`` an option, a
     field of :class:`Options`, runs whenever that is given, whatever the tier and the selection, and never otherwise.
     One that ``looks_at_original`` only gives advice, about the script as the user wrote it. ``relieves`` is the part of
-    a step that it makes shorter, None when it is none in particular.
+    a step that it makes shorter, None when it is none in particular. One that works ``only_on_cuda`` leaves a run on a CPU
+    what it was, unless that is the target.
     """
 
     name: ClassVar[str]
@@ -121,6 +122,7 @@ class Transform(ABC):
     asked_by: ClassVar[str | None] = None
     looks_at_original: ClassVar[bool] = False
     relieves: ClassVar[StepPart | None] = None
+    only_on_cuda: ClassVar[bool] = False
     example: ClassVar[Example]
 
     @abstractmethod

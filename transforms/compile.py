@@ -66,6 +66,7 @@ class Compile(Transform):
     tier: ClassVar[Tier] = Tier.NUMERIC
     stage: ClassVar[Stage] = Stage.COMPILE
     relieves: ClassVar[StepPart | None] = StepPart.SMALL_OPERATORS
+    only_on_cuda = True
     example: ClassVar[Example] = Example(
         before="""
             import torch

@@ -43,6 +43,7 @@ class CudnnBenchmark(Transform):
     stage: ClassVar[Stage] = Stage.MEMORY_FORMAT
     rank: ClassVar[int] = 1
     relieves: ClassVar[StepPart | None] = StepPart.CONVOLUTIONS
+    only_on_cuda = True
     example: ClassVar[Example] = Example(
         before="""
             import torch

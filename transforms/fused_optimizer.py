@@ -48,6 +48,7 @@ class FusedOptimizer(Transform):
     stage = Stage.COMPILE  # after autocast, whose GradScaler matters
     rank = 1
     relieves = StepPart.OPTIMIZER
+    only_on_cuda = True
     example = Example(
         before="""\
             import torch

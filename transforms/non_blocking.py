@@ -41,6 +41,7 @@ class NonBlocking(Transform):
     stage = Stage.DATA
     rank = 3
     relieves = StepPart.COPIES
+    only_on_cuda = True
     example = Example(
         before="""\
             import torch

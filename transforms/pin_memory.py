@@ -43,6 +43,7 @@ class PinMemory(Transform):
     stage = Stage.DATA
     rank = 2
     relieves = StepPart.COPIES
+    only_on_cuda = True
     example = Example(
         before="""\
             import torch

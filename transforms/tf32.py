@@ -47,6 +47,7 @@ class Tf32(Transform):
     stage: ClassVar[Stage] = Stage.PRECISION
     rank: ClassVar[int] = 1
     relieves: ClassVar[StepPart | None] = StepPart.PRODUCTS
+    only_on_cuda = True
     example: ClassVar[Example] = Example(
         before="""
             import torch

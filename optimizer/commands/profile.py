@@ -102,7 +102,7 @@ def _profile(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
         code = ExitCode.SCRIPT_FAILED
         raise TorchoptError("fails by itself", script, exit_code=code) from None
     changes = [change for file in rewritten.files for change in file.changes]
-    could = opportunities(found, changes, all_transforms())
+    could = opportunities(found, changes, all_transforms(), options.target)
     for error in rewritten.errors:
         print_error(error)
     if settings.format is Format.JSON:

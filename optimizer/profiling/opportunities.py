@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ...transforms.base import StepPart, Transform
 from ..execution.profile_record import Operator, Phase
+from ..options import Target
 from ..rewrite_result import AppliedChange
 from .profile import StepProfile
 
@@ -29,6 +30,7 @@ _PRODUCT = re.compile(
     r"conv|mm\b|bmm|addmm|matmul|linear|gemm|dot_product_attention|flash|lstm|gru\b|rnn",
     re.IGNORECASE,
 )
+_NOT_ON_CPU = (0.0, "does nothing on a CPU")
 _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OTHER)
 
 
@@ -80,16 +82,29 @@ def bottleneck(profile: StepProfile) -> Bottleneck:
 
 
 def opportunities(
-    profile: StepProfile, changes: Iterable[AppliedChange], transforms: Sequence[Transform]
+    profile: StepProfile,
+    changes: Iterable[AppliedChange],
+    transforms: Sequence[Transform],
+    target: Target = Target.AUTO,
 ) -> tuple[Opportunity, ...]:
-    """One for each transform among ``changes``, the one that could win most first."""
+    """One for each transform among ``changes``, the one that could win most first.
+
+    ``target`` is what the script is rewritten for: on a CPU that is not, transforms for CUDA win nothing.
+    """
     parts = {transform.name: transform.relieves for transform in transforms}
+    idle: set[str] = set()
+    if profile.on_cpu and target is not Target.CPU:
+        idle = {transform.name for transform in transforms if transform.only_on_cuda}
     first: dict[str, AppliedChange] = {}
     for change in changes:
         first.setdefault(change.transform, change)
     found = [
         Opportunity(
-            name, change.path, change.line, change.message, *_bound(profile, parts.get(name))
+            name,
+            change.path,
+            change.line,
+            change.message,
+            *(_NOT_ON_CPU if name in idle else _bound(profile, parts.get(name))),
         )
         for name, change in first.items()
     ]

@@ -151,7 +151,7 @@ class _Tuning:
             )
             rewritten = self._rewriter.rewrite(self._rewriter.plain())
             changes = [change for file in rewritten.files for change in file.changes]
-            could = opportunities(found, changes, self._transforms)
+            could = opportunities(found, changes, self._transforms, self._options.target)
             known = {
                 "bounds": {one.transform: one.at_most for one in could},
                 "workers": workers_needed(found, usable_cores()),

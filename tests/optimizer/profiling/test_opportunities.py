@@ -7,7 +7,7 @@ import pytest
 
 from torchopt_cli.optimizer.execution.observations import Versions
 from torchopt_cli.optimizer.execution.profile_record import LoaderAlone, Operator, Phase
-from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.options import Target, Tier
 from torchopt_cli.optimizer.profiling import opportunities as module
 from torchopt_cli.optimizer.profiling.opportunities import (
     Bottleneck,
@@ -122,5 +122,21 @@ def test_each_transform_once_and_the_largest_bound_first(monkeypatch: pytest.Mon
 
 def test_on_a_cpu_operators_count_by_their_time_there() -> None:
     profile = replace(step(CPU, forward=8.0), operators=(Operator("aten::mm", 1.0, 3.0, 0.0),))
-    (found,) = opportunities(profile, [change("autocast")], all_transforms())
+    (found,) = opportunities(profile, [change("autocast")], all_transforms(), Target.CPU)
     assert found.at_most == 3.0
+
+
+@pytest.mark.parametrize("name", ["compile", "fused-optimizer", "pin-memory"])
+def test_what_is_for_cuda_wins_nothing_on_a_cpu(name: str) -> None:
+    def at_most(device: Versions, target: Target) -> float | None:
+        profile = step(device, forward=2.0, optimizer=1.0, copy=1.0)
+        return opportunities(profile, [change(name)], all_transforms(), target)[0].at_most
+
+    assert at_most(CPU, Target.AUTO) == at_most(CPU, Target.CUDA) == 0.0
+    assert at_most(CPU, Target.CPU)
+    assert at_most(GPU, Target.AUTO)
+
+
+def test_what_is_not_for_cuda_alone_keeps_its_bound_on_a_cpu() -> None:
+    profile = step(CPU, forward=2.0, evaluation=1.0)
+    assert opportunities(profile, [change("no-grad")], all_transforms())[0].at_most == 1.0
