@@ -43,7 +43,7 @@ class Accumulator(Fact):
     """A variable that is zero ahead of ``loop`` and added to in it; ``node`` is its first addition.
 
     ``share`` is what the variable of one process is to that of all, None where that is not understood. ``looked_at``:
-    the loop also reads it.
+    the loop also reads it; ``read_later``: other code does.
     """
 
     node: ast.AugAssign
@@ -51,6 +51,7 @@ class Accumulator(Fact):
     name: str
     share: Share | None
     looked_at: bool
+    read_later: bool
 
 
 def find_accumulators(resolver: Resolver, loop: Loop) -> tuple[Accumulator, ...]:
@@ -86,12 +87,14 @@ def _accumulator(
     if not starts or not _starts_at_zero(resolver, starts[-1], loop):
         return None
     own = {target for addition in additions for target in walk(addition.target)}
-    looked_at = False
+    looked_at = read_later = False
     for use in module.names_of(name):
-        if use in own or loop.node not in module.ancestors(use):
+        if use in own or module.scope(use).lookup(name) != owner:
             continue
-        if module.scope(use).lookup(name) == owner:
+        if loop.node in module.ancestors(use):
             looked_at = True
+        else:
+            read_later = read_later or isinstance(use.ctx, ast.Load)
     kinds = {
         ShareOf(resolver, [loop.node]).of(addition.value, module)
         if not isinstance(addition.target, ast.Subscript)
@@ -99,7 +102,7 @@ def _accumulator(
         for addition in additions
     }
     share = kinds.pop() if len(kinds) == 1 else None
-    return Accumulator(module, additions[0], loop, name, share, looked_at)
+    return Accumulator(module, additions[0], loop, name, share, looked_at, read_later)
 
 
 def _starts_at_zero(resolver: Resolver, start: Binding, loop: Loop) -> bool:

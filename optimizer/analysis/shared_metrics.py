@@ -33,7 +33,7 @@ def training_sum_edits(
     """The edits that add up, below a training loop, what each process has added up in it."""
     rows: list[str] = []
     for found in accumulators:
-        if found.share is Share.SAME or found.share is None:
+        if found.share in {Share.SAME, None} or not found.read_later:
             continue
         module = found.module
         code = f"{found.name} = {names.helper(Helper.SUM, module)}({found.name})"

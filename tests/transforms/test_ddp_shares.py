@@ -114,6 +114,14 @@ def test_what_is_not_added_up_is_said(rewrite: Rewrite) -> None:
     assert said not in after(rewrite, START + "    print(running / seen, val_loss)\n")[1]
 
 
+def test_a_sum_that_nobody_reads_is_not_added_up(rewrite: Rewrite) -> None:
+    shown = START.replace(
+        "        seen += len(x)\n", "        seen += len(x)\n        print(running / seen)\n"
+    )
+    assert "sum_over_processes(seen)" not in after(rewrite, shown)[0]
+    assert "sum_over_processes(seen)" in after(rewrite, shown + "    print(seen)\n")[0]
+
+
 def test_a_sum_that_goes_on_is_not_added_up_again(rewrite: Rewrite) -> None:
     source = START.replace("    seen, running = 0, 0.0\n", "").replace(
         "best, patience", "seen, running = 0, 0.0\nbest, patience"
