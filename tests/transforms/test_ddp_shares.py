@@ -126,7 +126,7 @@ def test_a_sum_that_goes_on_is_not_added_up_again(rewrite: Rewrite) -> None:
     source = START.replace("    seen, running = 0, 0.0\n", "").replace(
         "best, patience", "seen, running = 0, 0.0\nbest, patience"
     )
-    assert "running = sum" not in after(rewrite, source)[0]
+    assert "running = sum" not in after(rewrite, source + "    print(running)\n")[0]
 
 
 def test_an_evaluation_is_shared(rewrite: Rewrite) -> None:
