@@ -66,11 +66,15 @@ def draw(results: Mapping[str, Any]) -> str:
 
 
 def _axis(results: Mapping[str, Any]) -> Axis:
-    """From the smallest to the largest end of an interval, to the next power of two, one at least on either side of 1."""
+    """From the smallest to the largest number or end of an interval, to the next power of two, one at least on either side of 1."""
     ends = [
         end
         for result in results.values()
-        for name in ("torchopt", "expert")
+        for name in (
+            "torchopt",
+            "expert",
+            *(("light",) if _shows_light(result["versions"]) else ()),
+        )
         for end in _ends(result["versions"][name])
     ]
     low = min((math.floor(math.log2(end)) for end in ends), default=-1)
@@ -101,9 +105,8 @@ def _grid(axis: Axis, bottom: float) -> Iterator[str]:
 
 def _row(name: str, versions: Mapping[str, Any], axis: Axis, y: float) -> Iterator[str]:
     yield _text(LEFT - 12, y + 4, name, anchor="end")
-    light = versions.get("light", {})
-    if "round_speedup" in light and versions["original"]["data_wait_share"] > 0.0:
-        x = axis.x(light["round_speedup"]["factor"])
+    if _shows_light(versions):
+        x = axis.x(versions["light"]["round_speedup"]["factor"])
         yield f'<path class="light interval" d="M {x:.1f} {y - 9:.1f} v 18"/>'
     for which, offset in (("torchopt", -4.0), ("expert", 5.0)):
         found = versions[which].get("round_speedup")
@@ -113,6 +116,12 @@ def _row(name: str, versions: Mapping[str, Any], axis: Axis, y: float) -> Iterat
             low, high = axis.x(found["low"]), axis.x(found["high"])
             yield f'<path class="{which} interval" d="M {low:.1f} {y + offset:.1f} H {high:.1f}"/>'
         yield _mark(which, axis.x(found["factor"]), y + offset)
+
+
+def _shows_light(versions: Mapping[str, Any]) -> bool:
+    """Whether data cost anything that could be saved."""
+    measured = "round_speedup" in versions.get("light", {})
+    return measured and versions["original"]["data_wait_share"] > 0.0
 
 
 def _mark(which: str, x: float, y: float) -> str:

@@ -33,6 +33,7 @@ from torchopt_cli.transforms.registry import all_transforms
 from .machine import load, machine
 from .results import read_results, write_results
 from .scripts import (
+    PYTHON,
     TIMEOUT_S,
     CorpusScript,
     Prepared,
@@ -68,6 +69,8 @@ class Bench:
             "torchopt": rewritten_version(done, script),
             EXPERT: (ScriptVersion(script.expert), script.tier),
         }
+        if any(version.processes for version, _ in self._versions.values()):
+            self._python = PYTHON  # torchrun needs all of it
         self._notes: dict[str, str] = {}
         if options.torchfix:
             fixed = torchfix_version(script, options.torchfix)
