@@ -18,6 +18,8 @@ and a unified diff against the files of ``corpus/<script>`` or of ``scripts/<scr
     of a control without a diff: torchopt's own rewrite, with these transforms or ``all``.
 ``Emulate``
     ``cuda``: both versions run on an emulated CUDA device, and torchopt's own rewrite is made for CUDA.
+``Processes``
+    how many processes torchrun starts the rewrite as; one without torchrun unless given.
 ``Unseen``
     of a mutant: why no run on this machine can show it.
 """
@@ -45,7 +47,8 @@ HERE = Path(__file__).parent
 CORPUS = HERE.parents[1] / "corpus"
 SCRIPTS = HERE / "scripts"
 HEADERS = frozenset(
-    {"Class", "Why", "Tier", "Findings", "Step", "Base", "Select", "Emulate", "Unseen"}
+    {"Class", "Why", "Tier", "Findings", "Step", "Base", "Select"}
+    | {"Emulate", "Processes", "Unseen"}
 )
 
 
@@ -69,6 +72,7 @@ class Case:
     select: str | None = None
     emulated: bool = False
     unseen: str | None = None
+    processes: int | None = None
 
     @property
     def name(self) -> str:
@@ -133,6 +137,7 @@ def read(path: Path) -> Case:
             given.get("Select"),
             given.get("Emulate") == "cuda",
             given.get("Unseen"),
+            int(given["Processes"]) if "Processes" in given else None,
         )
     except (KeyError, ValueError) as error:
         raise BadCase(f"{path}: {error}") from None

@@ -82,9 +82,9 @@ class Laboratory:
     def verify(self, case: Case, seed: int, runs: OriginalRuns) -> VerificationReport:
         """The verification of one case against the original's runs. Raises BadCase for a stale patch."""
         entry = case.folder / "train.py"
-        version = ScriptVersion(entry, case.changed(), self.arguments(case.script))
+        version = ScriptVersion(entry, case.changed(), self.arguments(case.script), case.processes)
         settings = VerifySettings(
-            self.python,
+            self.python if case.processes is None else Path(sys.executable),
             self.folder,
             tier=case.tier,
             steps=STEPS,

@@ -44,13 +44,11 @@ DAILY = {
 
 REQUIRED = frozenset(
     """
-    accumulation autograd checkpoints compile data device evaluation gradients kernels loss modes normalization
+    accumulation autograd checkpoints compile data device distributed evaluation gradients kernels loss modes normalization
     optimizer output precision schedule
     """.split()
 )
-"""Classes that neither the mutants nor the controls may lose. Mutants of distributed training (a sampler without
-set_epoch, every rank saving, weights that are not broadcast, batches that are not divided) have a place of their own
-once runs under torchrun are observed."""
+"""Classes that neither the mutants nor the controls may lose."""
 
 
 @pytest.fixture(scope="module")
