@@ -13,6 +13,7 @@ from .exact import compare_bits
 from .figures import StepFigures, VectorFigures
 from .files import compare_files
 from .findings import Finding, Kind, Severity, by_importance, note
+from .layers import explain
 from .numeric import compare_numbers
 from .series import step_figures
 from .structure import compare_structure
@@ -95,7 +96,7 @@ def judge_exact(
     return _conclude(
         Tier.EXACT,
         None,
-        findings,
+        explain(by_importance(findings), original, rewritten),
         f"bit for bit the same over {original.rounds} steps",
         step_figures(original, rewritten),
     )
@@ -175,7 +176,7 @@ def judge_numeric(
     verdict = _conclude(
         Tier.NUMERIC,
         precision,
-        findings,
+        explain(by_importance(findings), original, rewritten, neighbours, precision),
         f"within {precision.value} rounding over {original.rounds} steps",
         compared.steps,
         compared.vectors,

@@ -150,6 +150,15 @@ class TensorSummary:
 
 
 @dataclass(frozen=True)
+class LayerOutput:
+    """What a layer gave in its model's first training call: ``layer`` is ``Net.head.fc``; the first tensor of it."""
+
+    layer: str
+    class_name: str
+    output: TensorSummary
+
+
+@dataclass(frozen=True)
 class EvalCall:
     """One call of a root module in eval mode, after ``rounds`` rounds; ``samples`` is the first argument's length.
 
@@ -349,6 +358,8 @@ class Observations:
     first_copies_file: str | None = None
     last_copies_file: str | None = None
     saved_file: str | None = None
+    layer_outputs: tuple[LayerOutput, ...] = ()
+    """In the order in which the layers were done; none of compiled ones."""
     eval_calls: tuple[EvalCall, ...] = ()
     eval_file: str | None = None
     training_calls: tuple[TrainingCalls, ...] = ()

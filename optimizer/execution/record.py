@@ -11,6 +11,7 @@ from .observations import (
     Checkpoint,
     CheckpointEntry,
     EvalCall,
+    LayerOutput,
     LoaderPass,
     Loss,
     Memory,
@@ -54,6 +55,7 @@ def load(folder: Path) -> dict[str, Any] | None:
         "steps": _step,
         "optimizers": _optimizer,
         "snapshots": _snapshot,
+        "layer_outputs": _layer_output,
         "eval_calls": _eval_call,
         "training_calls": lambda item: TrainingCalls(**item),
         "loader_passes": _loader_pass,
@@ -100,6 +102,11 @@ def _snapshot(item: dict[str, Any]) -> Snapshot:
 def _loader_pass(item: dict[str, Any]) -> LoaderPass:
     item["order"] = tuple(ReadMark(*mark) for mark in item["order"])
     return LoaderPass(**item)
+
+
+def _layer_output(item: dict[str, Any]) -> LayerOutput:
+    output = TensorSummary(**_tuples(item["output"]))
+    return LayerOutput(item["layer"], item["class_name"], output)
 
 
 def _eval_call(item: dict[str, Any]) -> EvalCall:

@@ -22,6 +22,7 @@ from .checkpoints import SavedTensors, describe
 from .clock import Clock
 from .evaluations import Evaluations, count_samples
 from .fingerprints import write_safetensors
+from .layer_outputs import LayerOutputs
 from .optimizer_state import OptimizerStates
 from .parameters import Parameters
 from .perturbation import Perturbation
@@ -58,6 +59,7 @@ class Session:
         self._states = OptimizerStates(self._parameters, self.folder, spec["snapshot_bytes"])
         self._copies = WeightCopies(self._parameters, self.folder, spec["snapshot_bytes"])
         self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
+        self._layers = LayerOutputs()
         self._evaluations = Evaluations(self.folder)
         perturb = spec["perturb"]
         self._perturbation = Perturbation(**perturb) if perturb else None
@@ -198,11 +200,18 @@ class Session:
 
     def call_begins(self, module: nn.Module) -> None:
         """A module is called, from outside any module."""
+        self._try(self._layers.begin, module)
         if self._perturbation:
             self._perturbation.before_call(module)
 
+    def layer_called(self, layer: nn.Module, output: Any) -> None:
+        """A module was called inside of such a call."""
+        if self._layers.watching:
+            self._try(self._layers.called, layer, output)
+
     def call_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """Such a call is over."""
+        self._layers.end()
         if not self.stopped:
             self._try(self._evaluations.called, module, inputs, output, self._rounds.begun)
 
@@ -294,6 +303,7 @@ class Session:
         for finish in (
             self._parameters.finish,
             self._steps.finish,
+            self._layers.finish,
             self._evaluations.finish,
             self._states.finish,
             self._copies.finish,

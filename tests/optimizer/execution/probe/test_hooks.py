@@ -248,6 +248,18 @@ def test_updates_by_hand_are_counted_by_backward(recorded):
     assert weights[1] == pytest.approx(weights[0] - 0.1)
 
 
+def test_layers_of_the_first_training_call_are_noted_in_their_order(recorded):
+    run = recorded(lambda: train(1))
+    assert [(one.layer, one.class_name) for one in run.layer_outputs] == [
+        ("Net.body.0", "Linear"),
+        ("Net.body.1", "BatchNorm1d"),
+        ("Net.body.2", "ReLU"),
+        ("Net.body", "Sequential"),
+        ("Net.head", "Linear"),
+    ]
+    assert run.layer_outputs[-1].output.shape == (4, 2)
+
+
 def quadratic(weights, x, y):
     return ((x @ weights["w"] + weights["b"] - y) ** 2).mean()
 

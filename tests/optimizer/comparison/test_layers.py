@@ -1,0 +1,84 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.findings import Finding, Kind
+from torchopt_cli.optimizer.comparison.layers import explain
+from torchopt_cli.optimizer.comparison.tolerance import Precision
+from torchopt_cli.optimizer.execution.observations import LayerOutput, Observations, TensorSummary
+
+Run = Callable[..., Observations]
+LOSS = Finding(Kind.LOSS, "loss 2, not 1", step=1)
+
+
+def output(layer: str, norm: float) -> LayerOutput:
+    summary = TensorSummary((4, 2), "float32", int(norm * 1e9), 0.1 * norm, norm, norm, True)
+    return LayerOutput(layer, layer.rpartition(".")[2].title(), summary)
+
+
+@pytest.fixture
+def giving(run: Run) -> Callable[..., Observations]:
+    plain = run(steps=2)
+
+    def go(**norms: float) -> Observations:
+        layers = tuple(output(f"Net.{name}", norm) for name, norm in norms.items())
+        return replace(plain, layer_outputs=layers)
+
+    return go
+
+
+def said(finding: Finding, *runs: Observations, precision: Precision | None = None) -> str:
+    original, other, *near = runs
+    return explain([finding], original, other, near, precision)[0].message
+
+
+def test_the_first_layer_that_differs_is_named(giving: Callable[..., Observations]) -> None:
+    original, other = giving(stem=1.0, norm=2.0, head=3.0), giving(stem=1.0, norm=2.5, head=3.5)
+    for precision in (None, Precision.FLOAT32):
+        message = said(LOSS, original, other, precision=precision)
+        assert message == "loss 2, not 1; the first layer whose output differs is Net.norm (Norm)"
+
+
+def test_rounding_is_no_difference(giving: Callable[..., Observations]) -> None:
+    original, other = giving(stem=1.0, head=2.0), giving(stem=1.0 + 1e-6, head=2.5)
+    assert said(LOSS, original, other, precision=Precision.FLOAT32).endswith("Net.head (Head)")
+    assert said(LOSS, original, other).endswith("Net.stem (Stem)")
+
+
+def test_what_neighbours_do_is_no_difference(giving: Callable[..., Observations]) -> None:
+    original, other = giving(stem=1.0, head=2.0), giving(stem=1.1, head=9.0)
+    near = giving(stem=1.05, head=2.0)
+    assert said(LOSS, original, other, near, precision=Precision.FLOAT32).endswith(
+        "Net.head (Head)"
+    )
+
+
+def test_a_loss_made_otherwise_of_the_same_outputs(giving: Callable[..., Observations]) -> None:
+    original = giving(stem=1.0, head=2.0)
+    assert said(LOSS, original, original).endswith("the difference is in what follows")
+    gradient = Finding(Kind.GRADIENT, "gradient", step=1)
+    assert said(gradient, original, original) == "gradient"
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        replace(LOSS, step=2),
+        Finding(Kind.STDOUT, "printed", step=1),
+        Finding(Kind.SAMPLES, "fewer", step=1),
+    ],
+)
+def test_other_findings_stay_as_they_are(
+    giving: Callable[..., Observations], finding: Finding
+) -> None:
+    original, other = giving(stem=1.0), giving(stem=2.0)
+    assert said(finding, original, other) == finding.message
+
+
+def test_layers_that_are_not_there_any_more_say_nothing(
+    giving: Callable[..., Observations],
+) -> None:
+    original = giving(stem=1.0, norm=2.0, head=3.0)
+    assert said(LOSS, original, giving()) == LOSS.message
+    assert said(LOSS, original, giving(head=9.0)) == LOSS.message
