@@ -57,8 +57,7 @@ class DeviceCode:
             step = steps[0] if steps else None
             made = self.legacy(factory, step, legacy, device, module)
             if made is None:
-                given = ", ".join(module.code(argument) for argument in factory.args)
-                return f"`{given}` may be sizes or data"
+                return f"what `{ast.unparse(factory)}` is given may be sizes or data"
             replaced, new = made
             start, end = bounds(module, replaced)
             pieces, edits = [Piece(start, end, new.code)], new.edits
