@@ -241,7 +241,7 @@ def test_the_loss_inside_a_network_in_data_parallel(tmp_path: Path) -> None:
     assert report.verdict.outcome is Outcome.EQUIVALENT, report.verdict.findings
 
 
-@pytest.mark.parametrize("name", ["segmentation", "multi_file"])
+@pytest.mark.parametrize("name", ["segmentation"])
 def test_only_what_batchnorm_sees_differs(tmp_path: Path, name: str) -> None:
     folder, arguments = corpus(name, tmp_path)
     report = verified(folder, 10, *arguments)
