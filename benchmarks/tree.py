@@ -3,7 +3,7 @@
     python -m benchmarks.tree FOLDER --torchfix PROGRAM
 
 TorchFix (https://github.com/meta-pytorch/torchfix) also reads every file and resolves names; it runs with all its rules,
-in one process, as torchopt does. Both are run in turn; the medians of the CPU times are compared, since CPU time depends
+in the same number of processes as torchopt (``--jobs``, default 1). Both are run in turn; the medians of the CPU times are compared, since CPU time depends
 less than wall time on what else the machine does. The memory is the peak of a dry run over the tree, and over several
 copies of it in one folder: what each further file adds.
 """
@@ -27,7 +27,7 @@ TORCHOPT = [sys.executable, "-m", "torchopt_cli.optimizer.cli", "rewrite", "--dr
 
 @dataclass(frozen=True)
 class Cost:
-    """``cpu_seconds``: user and system time. ``peak_mib``: the largest resident size."""
+    """``cpu_seconds``: user and system time, that of child processes included. ``peak_mib``: the largest resident size."""
 
     cpu_seconds: float
     peak_mib: float
@@ -51,25 +51,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--torchfix", default="torchfix", help="the program to compare with")
+    parser.add_argument("--jobs", type=int, default=1, help="the processes of both programs")
     arguments = parser.parse_args()
     tree = arguments.folder.resolve()
+    jobs = f"-j{arguments.jobs}"
     files = sum(1 for _ in tree.rglob("*.py"))
-    theirs_command = [arguments.torchfix, "--select=ALL", "-j1", "."]
+    theirs_command = [arguments.torchfix, "--select=ALL", jobs, "."]
     ours: list[Cost] = []
     theirs: list[Cost] = []
     for _ in range(ROUNDS):
-        ours.append(cost([*TORCHOPT, "."], tree))
+        ours.append(cost([*TORCHOPT, jobs, "."], tree))
         theirs.append(cost(theirs_command, tree))
     mine = statistics.median(c.cpu_seconds for c in ours)
     other = statistics.median(c.cpu_seconds for c in theirs)
-    print(f"{files} Python files, one process each, median CPU time of {ROUNDS} runs in turn")
+    print(
+        f"{files} Python files, {arguments.jobs} process(es) each, median CPU time of {ROUNDS} runs in turn"
+    )
     print(f"torchopt rewrite --dry-run  {mine:6.2f} s")
     print(f"torchfix --select=ALL       {other:6.2f} s")
     print(f"ratio                       {mine / other:6.2f}")
     with tempfile.TemporaryDirectory() as folder:
         for number in range(COPIES):
             shutil.copytree(tree, Path(folder) / f"copy{number}")
-        several = cost([*TORCHOPT, "."], Path(folder)).peak_mib
+        several = cost([*TORCHOPT, jobs, "."], Path(folder)).peak_mib
     one = max(c.peak_mib for c in ours)
     further = (several - one) * 1024 / (files * (COPIES - 1))
     print(f"peak memory                 {one:6.0f} MiB, {several:.0f} MiB for {COPIES} copies")

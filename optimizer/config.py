@@ -71,6 +71,7 @@ class Settings:
     budget: float | None = None
     resume: bool | None = None
     emulate_cuda: bool | None = None
+    jobs: int | None = None
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, object]) -> Settings:
@@ -248,7 +249,7 @@ def _dashed(key: str) -> str:
 def _typed_number(key: str, value: object) -> object:
     """The number that a flag's text says, where the flag takes a number and the text is one."""
     whole = key in {"gpus", "accumulate", "workers", "steps", "seed", "seeds", "repeats"}
-    whole = whole or key == "nproc_per_node"
+    whole = whole or key in {"nproc_per_node", "jobs"}
     if not (whole or key in {"timeout", "budget"}) or not isinstance(value, str):
         return value
     try:
@@ -368,6 +369,7 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "memory_limit": _bytes,
     "disk_limit": _bytes,
     "nproc_per_node": _at_least(1),
+    "jobs": _at_least(1),
     "no_timing": _flag,
     "repeats": _at_least(1),
     "attribute": _flag,

@@ -33,6 +33,8 @@ class Discovery:
 
     scripts: tuple[Path, ...]
     errors: tuple[TorchoptError, ...]
+    groups: tuple[tuple[Path, ...], ...] = ()
+    """The scripts, those together that import each other or the same given file."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,33 @@ def discover(paths: Sequence[Path]) -> Discovery:
     relevant = _reaching_torch(candidates, imports)
     imported = {target for key in relevant for target in imports[key]}
     ordered = sorted((key for key in candidates if key in relevant), key=imported.__contains__)
-    return Discovery(tuple(candidates[key].path for key in ordered), tuple(errors))
+    groups = _groups(ordered, imports)
+    return Discovery(
+        tuple(candidates[key].path for key in ordered),
+        tuple(errors),
+        tuple(tuple(candidates[key].path for key in group) for group in groups),
+    )
+
+
+def _groups(keys: Sequence[str], imports: Mapping[str, frozenset[str]]) -> list[list[str]]:
+    """``keys`` in the sets that no import leads out of, in their order."""
+    linked: dict[str, set[str]] = {key: set() for key in imports}
+    for key, targets in imports.items():
+        for target in targets:
+            linked[key].add(target)
+            linked[target].add(key)
+    groups: dict[str, list[str]] = {}
+    leaders: dict[str, str] = {}
+    for key in keys:
+        if key not in leaders:
+            pending = [key]
+            while pending:
+                reached = pending.pop()
+                if reached not in leaders:
+                    leaders[reached] = key
+                    pending += linked[reached]
+        groups.setdefault(leaders[key], []).append(key)
+    return list(groups.values())
 
 
 def _files(path: Path) -> Iterator[tuple[Path, Path, bool]]:

@@ -116,23 +116,53 @@ def rewrite_all(
     A script that turned out to be a module of an earlier one is done with it. ``options_for`` gives the
     options of a script by its path; ``questions`` are put to the user before each change. Nothing is written.
     """
+    outcomes = rewrite_each(scripts, transforms, options_for, questions)
+    return put_together(outcomes, transforms, options_for)
+
+
+def rewrite_each(
+    scripts: Iterable[Path],
+    transforms: Sequence[Transform],
+    options_for: Callable[[Path], Options],
+    questions: Questions | None = None,
+) -> Iterator[RewriteResult | TorchoptError | None]:
+    """What :func:`rewrite_all` puts together: the outcome of each script, None for one that was done with another.
+
+    The results have no sources, which would hold the text of all scripts before them as well.
+    """
     sources = Sources()
-    results: list[RewriteResult] = []
     files: dict[Path, RewrittenFile] = {}
-    errors: dict[str, TorchoptError] = {}
     for script in scripts:
         try:
             if sources.read(script).path in files:
+                yield None
                 continue
             options = options_for(script)
             result = rewrite_script(script, sources, transforms, options, files, questions)
         except TorchoptError as error:
-            errors[str(error)] = error
+            yield error
             continue
         sources = result.sources
-        results.append(result)
         files |= {file.path: file for file in result.files}
-        errors |= {str(error): error for error in result.unreadable}
+        yield replace(result, sources=Sources())
+
+
+def put_together(
+    outcomes: Iterable[RewriteResult | TorchoptError | None],
+    transforms: Sequence[Transform],
+    options_for: Callable[[Path], Options],
+) -> Rewritten:
+    """The ``outcomes`` of several scripts, in their order, as one."""
+    results: list[RewriteResult] = []
+    files: dict[Path, RewrittenFile] = {}
+    errors: dict[str, TorchoptError] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, RewriteResult):
+            results.append(outcome)
+            files |= {file.path: file for file in outcome.files}
+            errors |= {str(error): error for error in outcome.unreadable}
+        elif outcome is not None:
+            errors[str(outcome)] = outcome
     complete = (
         replace(file, skips=file.skips + _unused(file, transforms, options_for(file.path)))
         for file in files.values()

@@ -74,13 +74,20 @@ def _loader(resolver: Resolver, call: ast.Call, module: Module) -> DataLoader:
 
 
 def keyword_dict(
-    resolver: Resolver, expression: ast.expr, module: Module
+    resolver: Resolver,
+    expression: ast.expr,
+    module: Module,
+    within: frozenset[ast.expr] = frozenset(),
 ) -> tuple[dict[str, Argument] | None, list[tuple[ast.Dict | ast.Call, Module]]]:
     """The entries of a dict passed as ``**expression`` and the displays they are written in.
 
     The entries are None unless every dict that may arrive is written out with string keys. An entry that only some of
-    the dicts have is included: it may be there. Later ``d.update(..)`` and ``d["k"] = v`` of the same name count.
+    the dicts have is included: it may be there. Later ``d.update(..)`` and ``d["k"] = v`` of the same name count. ``within`` are the
+    expressions whose entries these are part of: a dict that is part of itself is not written out.
     """
+    if expression in within:
+        return None, []
+    within |= {expression}
     entries: dict[str, Argument] = {}
     displays: list[tuple[ast.Dict | ast.Call, Module]] = []
     values = resolver.values(expression, module)
@@ -89,12 +96,12 @@ def keyword_dict(
         if found is None:
             return None, []
         node, owner = found
-        own = _entries(resolver, node, owner)
+        own = _entries(resolver, node, owner, within)
         if own is None:
             return None, []
         displays.append((node, owner))
         entries.update(own)
-    later = _later_entries(resolver, values)
+    later = _later_entries(resolver, values, within)
     if not values or later is None:
         return None, []
     entries.update(later)
@@ -114,7 +121,7 @@ def _dict_node(value: Value) -> tuple[ast.Dict | ast.Call, Module] | None:
 
 
 def _entries(
-    resolver: Resolver, node: ast.Dict | ast.Call, module: Module
+    resolver: Resolver, node: ast.Dict | ast.Call, module: Module, within: frozenset[ast.expr]
 ) -> dict[str, Argument] | None:
     entries: dict[str, Argument] = {}
     if isinstance(node, ast.Call):
@@ -129,7 +136,7 @@ def _entries(
             return None
     for key, value in pairs:
         if key is None:
-            inner, _ = keyword_dict(resolver, value, module)
+            inner, _ = keyword_dict(resolver, value, module, within)
             if inner is None:
                 return None
             entries.update(inner)
@@ -138,7 +145,9 @@ def _entries(
     return entries
 
 
-def _later_entries(resolver: Resolver, dicts: frozenset[Value]) -> dict[str, Argument] | None:
+def _later_entries(
+    resolver: Resolver, dicts: frozenset[Value], within: frozenset[ast.expr]
+) -> dict[str, Argument] | None:
     """What is added to one of ``dicts`` after it is made, under whatever name; None when unclear."""
     found: dict[str, Argument] = {}
     for module in resolver.project.modules:
@@ -146,7 +155,7 @@ def _later_entries(resolver: Resolver, dicts: frozenset[Value]) -> dict[str, Arg
             changed = _changed_dict(node)
             if changed is None or not resolver.values(changed, module) & dicts:
                 continue
-            added = _additions(resolver, node, module, dicts)
+            added = _additions(resolver, node, module, dicts, within)
             if added is None:
                 return None
             found.update(added)
@@ -163,7 +172,11 @@ def _changed_dict(node: ast.AST) -> ast.expr | None:
 
 
 def _additions(
-    resolver: Resolver, node: ast.AST, module: Module, dicts: frozenset[Value]
+    resolver: Resolver,
+    node: ast.AST,
+    module: Module,
+    dicts: frozenset[Value],
+    within: frozenset[ast.expr],
 ) -> dict[str, Argument] | None:
     if isinstance(node, ast.Subscript):
         return _set_item(node, module)
@@ -172,7 +185,7 @@ def _additions(
         case [ast.Constant(value=str() as key), value]:  # setdefault
             return {key: Argument(value, module)}
         case _:
-            return _updates(resolver, node, module, dicts)
+            return _updates(resolver, node, module, dicts, within)
 
 
 def _set_item(target: ast.Subscript, module: Module) -> dict[str, Argument] | None:
@@ -188,13 +201,17 @@ def _set_item(target: ast.Subscript, module: Module) -> dict[str, Argument] | No
 
 
 def _updates(
-    resolver: Resolver, call: ast.Call, module: Module, dicts: frozenset[Value]
+    resolver: Resolver,
+    call: ast.Call,
+    module: Module,
+    dicts: frozenset[Value],
+    within: frozenset[ast.expr],
 ) -> dict[str, Argument] | None:
     found: dict[str, Argument] = {}
     for argument in call.args:
         if resolver.values(argument, module) & dicts:
             continue
-        inner, _ = keyword_dict(resolver, argument, module)
+        inner, _ = keyword_dict(resolver, argument, module, within)
         if inner is None:
             return None
         found.update(inner)

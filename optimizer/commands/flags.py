@@ -86,6 +86,15 @@ FormatName: TypeAlias = Annotated[
         help="How to report; only of rewrite: github (annotations of a pull request) and sarif (code scanning).",
     ),
 ]
+Jobs: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "-j",
+        "--jobs",
+        metavar="N",
+        help="Rewrite in N processes (default: 1).",
+    ),
+]
 Python: TypeAlias = Annotated[
     str | None,
     typer.Option(

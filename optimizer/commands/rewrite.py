@@ -26,6 +26,7 @@ from .flags import (
     FormatName,
     Gpus,
     Ignore,
+    Jobs,
     Paths,
     Profile,
     Python,
@@ -99,6 +100,7 @@ def rewrite(
     attribute: Attribute = None,
     python: Python = None,
     emulate_cuda: EmulateCuda = None,
+    jobs: Jobs = None,
 ) -> Action:
     """Rewrite scripts in place.
 
@@ -111,7 +113,7 @@ def rewrite(
     said |= dict(accumulate=accumulate, workers=workers, profile=profile)
     said |= dict(sync_batchnorm=sync_batchnorm)
     said |= dict(verify=verify, attribute=attribute, python=python)
-    said |= dict(emulate_cuda=emulate_cuda)
+    said |= dict(emulate_cuda=emulate_cuda, jobs=jobs)
     flags = Settings.from_flags(said)
     return lambda script_arguments: _rewrite([Path(p) for p in paths], flags, script_arguments)
 
@@ -132,6 +134,7 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     discovery = discover(paths)
     questions = _questions() if settings.interactive else None
     scripts = discovery.scripts if questions else with_progress(discovery.scripts, "Rewriting")
+    jobs = 1 if questions else min(settings.jobs or 1, len(discovery.groups))
 
     def rewrite_without(scripts: Iterable[Path], ignored: frozenset[str]) -> Rewritten:
         def options(script: Path) -> Options:
@@ -140,7 +143,19 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
 
         return rewrite_all(scripts, transforms, options, questions)
 
-    rewritten = rewrite_without(scripts, frozenset())
+    if jobs > 1:
+        from ..parallel_rewrite import rewrite_in_processes
+
+        rewritten = rewrite_in_processes(
+            discovery.scripts,
+            discovery.groups,
+            transforms,
+            lambda script: options_in(script.parent),
+            jobs,
+            lambda scripts: with_progress(scripts, "Rewriting"),
+        )
+    else:
+        rewritten = rewrite_without(scripts, frozenset())
     errors = (*discovery.errors, *rewritten.errors)
     for error in errors:
         print_error(error)

@@ -356,3 +356,38 @@ def test_an_unknown_key_is_one_line(project: Project, capsys: Capture) -> None:
         "",
         "pyproject.toml:3: unknown key 'teir' in [tool.torchopt] (did you mean 'tier'?)\n",
     )
+
+
+def test_several_processes_do_what_one_does(project: Project, capsys: Capture) -> None:
+    files = {f"train{n}.py": f"import shared{n % 2}\nslow()\nslow({n})\n" for n in range(4)}
+    files |= {
+        "shared0.py": "slow()\n",
+        "shared1.py": "fast()\n",
+        "broken.py": "import torch\nslow(\n",
+    }
+    project(files)
+    told: list[object] = []
+    for jobs in ("1", "2", "8"):
+        status = main(["rewrite", "--dry-run", "--jobs", jobs, "."])
+        told.append((status, capsys.readouterr()))
+    assert told[0] == told[1] == told[2]
+    assert "shared0.py" in str(told[0])
+
+
+def test_processes_that_share_a_file_unseen_do_what_one_does(
+    project: Project, capsys: Capture
+) -> None:
+    """The given files do not tell that both import a third one."""
+    project({"a.py": "import shared\nslow()\n", "b.py": "import shared\n", "shared.py": "slow()\n"})
+    told: list[object] = []
+    for jobs in ("1", "2"):
+        told.append(
+            (main(["rewrite", "--dry-run", "-j", jobs, "a.py", "b.py"]), capsys.readouterr())
+        )
+    assert told[0] == told[1]
+
+
+def test_jobs_is_a_number_above_0(project: Project, capsys: Capture) -> None:
+    project({"a.py": "slow()\n"})
+    assert main(["rewrite", "--dry-run", "--jobs", "0", "a.py"]) == 2
+    assert "--jobs" in capsys.readouterr().err
