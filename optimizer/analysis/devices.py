@@ -34,14 +34,32 @@ _INDICES = frozenset(
 _GPU_WORDS = ("cuda", "torch.accelerator", "nccl", "import accelerate", "from accelerate")
 
 
-def device_kind(resolver: Resolver, expression: ast.expr, module: Module) -> DeviceKind:
-    """Which device ``expression`` names."""
+def device_kind(
+    resolver: Resolver,
+    expression: ast.expr,
+    module: Module,
+    within: frozenset[ast.Call] = frozenset(),
+) -> DeviceKind:
+    """Which device ``expression`` names.
+
+    ``within`` are the calls it is an argument of: ``device = torch.device(device)`` may lead back to itself.
+    """
     if isinstance(expression, ast.IfExp | ast.BoolOp) or _is_conditional(
         resolver, expression, module
     ):
-        kinds = {_value_kind(resolver, v) for v in resolver.values(expression, module)}
+        kinds = _kinds(resolver, expression, module, within)
         return DeviceKind.CHOSEN if DeviceKind.CUDA in kinds or len(kinds) > 1 else _single(kinds)
-    return _single({_value_kind(resolver, v) for v in resolver.values(expression, module)})
+    return _single(_kinds(resolver, expression, module, within))
+
+
+def _kinds(
+    resolver: Resolver, expression: ast.expr, module: Module, within: frozenset[ast.Call]
+) -> set[DeviceKind]:
+    return {
+        _value_kind(resolver, value, within)
+        for value in resolver.values(expression, module)
+        if not (isinstance(value, Made) and value.call in within)
+    }
 
 
 def _single(kinds: set[DeviceKind]) -> DeviceKind:
@@ -63,7 +81,7 @@ def _is_conditional(resolver: Resolver, expression: ast.expr, module: Module) ->
     )
 
 
-def _value_kind(resolver: Resolver, value: Value) -> DeviceKind:
+def _value_kind(resolver: Resolver, value: Value, within: frozenset[ast.Call]) -> DeviceKind:
     match value:
         case Literal(str() as text):
             return _text_kind(text)
@@ -73,7 +91,11 @@ def _value_kind(resolver: Resolver, value: Value) -> DeviceKind:
             return DeviceKind.CUDA
         case Made(call, module, External("torch.device")):
             argument = call_argument(call, "type", 0) or call_argument(call, "device", 0)
-            kind = device_kind(resolver, argument, module) if argument else DeviceKind.UNKNOWN
+            kind = (
+                device_kind(resolver, argument, module, within | {call})
+                if argument
+                else DeviceKind.UNKNOWN
+            )
             # Whatever a configuration says, it is a device.
             return DeviceKind.CHOSEN if kind is DeviceKind.UNKNOWN else kind
         case Made(_, _, External(name)) if name in _INDICES:

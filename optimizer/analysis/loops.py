@@ -16,7 +16,7 @@ from .models import is_module_value, unwrap
 from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .scopes import Path
-from .syntax import FunctionNode, LoopNode, Module
+from .syntax import LoopNode, Module
 from .values import Class, External, Made
 
 _BACKWARD_METHODS = frozenset({"backward", "manual_backward"})
@@ -115,9 +115,15 @@ def iterated_loaders(
     loaders: tuple[DataLoader, ...],
     iterable: ast.expr,
     module: Module,
-    generators: frozenset[FunctionNode] = frozenset(),
+    within: frozenset[ast.AST] = frozenset(),
 ) -> tuple[tuple[DataLoader, ...], Path]:
-    """The DataLoaders ``iterable`` goes over, and where in each element the batch is (``(1,)`` for enumerate)."""
+    """The DataLoaders ``iterable`` goes over, and where in each element the batch is (``(1,)`` for enumerate).
+
+    ``within`` are the expressions and generators this one is part of: in a loop, ``bar = tqdm(bar)`` leads back to itself.
+    """
+    if iterable in within:
+        return (), ()
+    within |= {iterable}
     direct = loaders_in(loaders, resolver.values(iterable, module))
     if direct:
         return direct, ()
@@ -127,24 +133,22 @@ def iterated_loaders(
         maker = value.maker.name if isinstance(value.maker, External) else ""
         if maker == "builtins.zip":
             for position, argument in enumerate(value.call.args):
-                inner, path = iterated_loaders(
-                    resolver, loaders, argument, value.module, generators
-                )
+                inner, path = iterated_loaders(resolver, loaders, argument, value.module, within)
                 if inner:
                     return inner, (position, *path)
         elif maker in WRAPPING_ITERATORS:
             inner, path = iterated_loaders(
-                resolver, loaders, value.call.args[0], value.module, generators
+                resolver, loaders, value.call.args[0], value.module, within
             )
             if inner:
                 return inner, (1, *path) if maker == "builtins.enumerate" else path
         elif maker.rpartition(".")[2] == "log_every":
             inner, path = iterated_loaders(
-                resolver, loaders, value.call.args[0], value.module, generators
+                resolver, loaders, value.call.args[0], value.module, within
             )
             if inner:
                 return inner, path
-    return _loaders_of_generators(resolver, loaders, iterable, module, generators)
+    return _loaders_of_generators(resolver, loaders, iterable, module, within)
 
 
 def _loaders_of_generators(
@@ -152,13 +156,13 @@ def _loaders_of_generators(
     loaders: tuple[DataLoader, ...],
     iterable: ast.expr,
     module: Module,
-    seen: frozenset[FunctionNode],
+    within: frozenset[ast.AST],
 ) -> tuple[tuple[DataLoader, ...], Path]:
     """Looks through a first-party generator that yields from a loader handed to it (``log_every(loader, ..)``)."""
     if not isinstance(iterable, ast.Call):
         return (), ()
     for function in resolver.callees(iterable, module):
-        if isinstance(function.node, ast.Lambda) or function.node in seen:
+        if isinstance(function.node, ast.Lambda) or function.node in within:
             continue
         for node in lexical_nodes(function.node.body):
             if isinstance(node, ast.For) and any(
@@ -168,7 +172,7 @@ def _loaders_of_generators(
                 for n in lexical_nodes(node.body)
             ):
                 return iterated_loaders(
-                    resolver, loaders, node.iter, function.module, seen | {function.node}
+                    resolver, loaders, node.iter, function.module, within | {function.node}
                 )
     return (), ()
 

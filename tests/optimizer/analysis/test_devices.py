@@ -38,6 +38,7 @@ Script = Callable[..., TrainingScript]
         ),
         ("d = next(model.parameters()).device", DeviceKind.CHOSEN),
         ("d = somewhere()", DeviceKind.UNKNOWN),
+        ("for i in range(3):\n    d = torch.device(d)", DeviceKind.CHOSEN),
         ("d = None", DeviceKind.UNKNOWN),
     ],
 )

@@ -29,6 +29,29 @@ def kinds(script: TrainingScript) -> list[tuple[str, LoopKind]]:
     return [(ast.unparse(loop.node).splitlines()[0], loop.kind) for loop in script.loops]
 
 
+def test_a_wrapper_that_is_wrapped_again_and_again(script: Script) -> None:
+    found = script(
+        f"""{SETUP}
+for epoch in range(3):
+    bar = enumerate(loader)
+    if epoch:
+        bar = tqdm(bar)
+    for i, x in bar:
+        {STEP}
+"""
+    )
+    assert [loop.kind for loop in found.loops if "enumerate" not in ast.unparse(loop.node)] == [
+        LoopKind.TRAINING
+    ]
+    again = f"""{SETUP}
+while True:
+    bar = tqdm(bar)
+    for x in bar:
+        {STEP}
+"""
+    assert script(again).loops
+
+
 @pytest.mark.parametrize(
     ("header", "batch"),
     [
