@@ -62,7 +62,7 @@ class DeviceCode:
             start, end = bounds(module, replaced)
             pieces, edits = [Piece(start, end, new.code)], new.edits
             steps = tuple(s for s in steps if s is not replaced)
-            return self._finished(root, pieces, edits, steps, move, dtype, module)
+            return self._finished(root, pieces, edits, steps, device, move, dtype, module)
         names = self._resolver.names(factory.func, module)
         folds = dtype is not None and names <= _TAKES_DTYPE and not steps
         argument = f"device={device}"
@@ -76,7 +76,7 @@ class DeviceCode:
         pieces += [
             without_keyword(module, factory, k) for k in factory.keywords if k.arg == "pin_memory"
         ]
-        return self._finished(root, pieces, (), steps, move, dtype, module)
+        return self._finished(root, pieces, (), steps, device, move, dtype, module)
 
     def _finished(
         self,
@@ -84,12 +84,13 @@ class DeviceCode:
         pieces: list[Piece],
         edits: tuple[FileEdit, ...],
         steps: tuple[ast.Call, ...],
+        device: str,
         move: ast.Call | None,
         dtype: ast.expr | None,
         module: Module,
     ) -> NewCode:
         for step in steps:
-            if isinstance(step.func, ast.Attribute) and step.func.attr == "cuda":
+            if _moves_to(step, device, module):
                 pieces.append(without_method(module, step))
         if move is not None and dtype is None:
             pieces.append(without_method(module, move))
@@ -189,3 +190,13 @@ def _inferred_dtype(data: ast.expr) -> str | None:
     if all(type(number) is int for number in numbers):
         return "long"
     return "float32" if all(type(n) in {int, float} for n in numbers) else None
+
+
+def _moves_to(step: ast.Call, device: str, module: Module) -> bool:
+    """Whether ``step`` does nothing but move to a GPU, or to ``device``: ``.cuda()``, ``.to(device)``."""
+    if not isinstance(step.func, ast.Attribute):
+        return False
+    if step.func.attr == "cuda":
+        return True
+    is_move = step.func.attr == "to" and len(step.args) == 1 and not step.keywords
+    return is_move and module.code(step.args[0]) == device

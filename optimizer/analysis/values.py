@@ -6,6 +6,7 @@ A value is described by *where it comes from*: the call that made it, the defini
 from __future__ import annotations
 
 import ast
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,18 @@ from typing import TypeAlias
 from .syntax import FunctionNode, Module
 from .torch_names import canonical
 
+# The hashes below are the same in every run: sets of values are gone through in the same order, and what is found first
+# is the same. Python's own depend on addresses and on a seed.
+
+
+@cache
+def _number(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def _place(node: ast.stmt | ast.expr) -> int:
+    return hash((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset))
+
 
 @dataclass(frozen=True)
 class External:
@@ -21,12 +34,18 @@ class External:
 
     name: str
 
+    def __hash__(self) -> int:
+        return _number(self.name)
+
 
 @dataclass(frozen=True)
 class FirstPartyModule:
     """A module of the user's own."""
 
     module: Module
+
+    def __hash__(self) -> int:
+        return _number(self.module.name)
 
 
 @dataclass(frozen=True)
@@ -37,6 +56,9 @@ class Function:
     module: Module
     bound: bool = False
 
+    def __hash__(self) -> int:
+        return _place(self.node) ^ self.bound
+
 
 @dataclass(frozen=True)
 class Class:
@@ -45,12 +67,18 @@ class Class:
     node: ast.ClassDef
     module: Module
 
+    def __hash__(self) -> int:
+        return _place(self.node)
+
 
 @dataclass(frozen=True)
 class Instance:
     """``self`` inside a method of ``cls``."""
 
     cls: Class
+
+    def __hash__(self) -> int:
+        return hash((1, hash(self.cls)))
 
 
 @dataclass(frozen=True)
@@ -64,6 +92,9 @@ class Made:
     module: Module
     maker: External | Class
 
+    def __hash__(self) -> int:
+        return hash((_place(self.call), hash(self.maker)))
+
 
 @dataclass(frozen=True)
 class Literal:
@@ -72,6 +103,9 @@ class Literal:
     value: object
     node: ast.expr
     module: Module
+
+    def __hash__(self) -> int:
+        return _place(self.node)
 
 
 @dataclass(frozen=True)
@@ -86,6 +120,9 @@ class Option:
     module: Module
     default: ast.expr | None
 
+    def __hash__(self) -> int:
+        return _place(self.call)
+
 
 @dataclass(frozen=True)
 class Display:
@@ -93,6 +130,9 @@ class Display:
 
     node: ast.expr
     module: Module
+
+    def __hash__(self) -> int:
+        return _place(self.node)
 
 
 @dataclass(frozen=True)
@@ -102,6 +142,9 @@ class Element:
     of: Value
     path: tuple[int | str, ...]
 
+    def __hash__(self) -> int:
+        return hash((hash(self.of), len(self.path)))
+
 
 @dataclass(frozen=True)
 class Attribute:
@@ -110,12 +153,18 @@ class Attribute:
     of: Value
     name: str
 
+    def __hash__(self) -> int:
+        return hash((hash(self.of), _number(self.name)))
+
 
 @dataclass(frozen=True)
 class Unknown:
     """Not traceable; ``why`` says what stopped the trace."""
 
     why: str
+
+    def __hash__(self) -> int:
+        return _number(self.why)
 
 
 Value: TypeAlias = (

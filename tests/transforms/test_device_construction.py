@@ -65,6 +65,7 @@ IN_ONE_EXPRESSION = {
         "y = torch.rand(n, device=device)\nx = torch.zeros(n, dtype=y.dtype, device=y.device)"
     ),
     "x = torch.FloatTensor(n, 3).to(device)": "x = torch.empty(n, 3, device=device)",
+    "x = torch.zeros(n, 3).to(w.device).type_as(w)": "x = torch.zeros(n, 3, device=w.device).type_as(w)",
     "x = torch.FloatTensor(torch.ones(n).size()).to(device)": (
         "x = torch.empty(torch.ones(n).size(), device=device)"
     ),
