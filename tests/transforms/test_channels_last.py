@@ -386,6 +386,7 @@ def test_a_script_that_chooses_formats(check_noop: Check) -> None:
     check_noop(script(move=f"model.to({FORMAT})\nmodel.to(device)"))
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_verified(check_verified: Check) -> None:
     check_verified(

@@ -253,6 +253,7 @@ def test_next_to_tf32(check_with: Check) -> None:
     check_with(["tf32", "cudnn-benchmark"], before, after)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_verified(check_verified: Check) -> None:
     check_verified(

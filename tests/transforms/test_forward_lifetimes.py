@@ -276,6 +276,7 @@ for epoch in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_verified(check_verified: Check) -> None:
     check_verified(RUNS)

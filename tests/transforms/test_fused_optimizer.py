@@ -290,6 +290,7 @@ class TestOlderTorch:
         check_noop(script(made, steps), reason="before PyTorch 2.4", torch_version=(2, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_verified(check_verified: Check) -> None:
     check_verified(script("optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)"))

@@ -345,6 +345,7 @@ def test_a_seed_inside_the_training_loop_is_no_place(check_transformed: Check) -
     check_transformed(before, after)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_verified(check_verified: Check) -> None:
     check_verified(

@@ -202,6 +202,7 @@ def test_what_is_no_clearing(check_noop: Check, clear: str) -> None:
     check_noop(script(clear))
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_verified(check_verified: Check) -> None:
     check_verified(script())
