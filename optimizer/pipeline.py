@@ -404,14 +404,13 @@ def _permitted(
     used: set[tuple[Path, int, str]] = set()
     for change in changes:
         comments = list(_comments_against(rewrite, change, _touched(change)))
-        user = other_script(rewrite.script, change)
         if change.tier > tier:
             label = change.tier.label
             message = f"{change.message}: only with --tier {label}"
         elif comments:
             reason = comments[0][1].reason
             message = f"suppressed: {reason}" if reason else "suppressed"
-        elif user is not None:
+        elif (user := other_script(rewrite.script, change)) is not None:
             message = f"{change.message}: not done, {user}"
         elif not rewrite.wanted(change):
             message = f"{change.message}: declined"

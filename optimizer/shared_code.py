@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from ..transforms.base import Change
 from .analysis.script import TrainingScript
-from .analysis.sharing import Definition, other_importer, other_user, outermost
+from .analysis.sharing import (
+    Definition,
+    in_words,
+    other_importer,
+    outermost,
+    user_of_definition,
+)
 from .analysis.syntax import Module
 from .options import Tier
 from .rewriting.edits import FileEdit
@@ -31,9 +37,6 @@ def _user(script: TrainingScript, module: Module, edit: FileEdit) -> str | None:
     span = edited_span(edit.edit)
     if span is None:
         return None
-    definition = outermost(module, span.line)
-    if isinstance(definition, Definition):
-        path, used = other_user(script.project, definition, module), definition.name
-    else:
-        path, used = other_importer(script.project, module), module.path.name
-    return None if path is None else f"`{path.name}` uses `{used}`, too"
+    if isinstance(outermost(module, span.line), Definition):
+        return user_of_definition(script.project, module, span.line)
+    return in_words(other_importer(script.project, module), module.path.name)

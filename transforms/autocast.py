@@ -44,7 +44,7 @@ from ..optimizer.analysis.precision import (
     under_autocast,
 )
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.sharing import Definition, other_user, outermost
+from ..optimizer.analysis.sharing import user_of_definition
 from ..optimizer.analysis.steps import EvaluationCode, StepCode
 from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, Span
@@ -231,12 +231,9 @@ class Autocast(Transform):
 
 def _other_user(script: TrainingScript, evaluation: EvaluationCode) -> str | None:
     """Which other script runs ``evaluation`` too, in words."""
-    module = evaluation.module
-    definition = outermost(module, evaluation.span.line)
-    if module is script.entry or not isinstance(definition, Definition):
+    if evaluation.module is script.entry:
         return None
-    path = other_user(script.project, definition, module)
-    return None if path is None else f"`{path.name}` uses `{definition.name}`, too"
+    return user_of_definition(script.project, evaluation.module, evaluation.span.line)
 
 
 def _left_out(codes: Sequence[HalfCode]) -> str:

@@ -14,7 +14,7 @@ from .image_obstacles import general_obstacle
 from .image_pipelines import ImagePipeline, find_image_pipelines
 from .image_trace import ImageTrace
 from .resolver import Resolver
-from .sharing import other_importer
+from .sharing import in_words, other_importer
 from .trees import walk
 from .values import Literal, Made
 
@@ -79,8 +79,8 @@ def _other_script(resolver: Resolver, group: list[ImageTrace]) -> Obstacle | Non
     for trace in group:
         for fact in (trace.pipeline, *trace.copies):
             path = other_importer(resolver.project, fact.module)
-            if path is not None:
-                message = f"`{path.name}` uses `{fact.path.name}`, too"
+            message = in_words(path, fact.path.name)
+            if message is not None:
                 return Obstacle(fact.module, fact.node, message)
     return None
 

@@ -30,6 +30,19 @@ def other_user(project: Project, definition: Definition, module: Module) -> Path
     return next((p for p in _importers(project, module) if _uses(p, definition, module)), None)
 
 
+def user_of_definition(project: Project, module: Module, line: int) -> str | None:
+    """Which other file uses the definition of ``module`` that covers ``line``, in words; None where there is neither."""
+    definition = outermost(module, line)
+    if not isinstance(definition, Definition):
+        return None
+    return in_words(other_user(project, definition, module), definition.name)
+
+
+def in_words(path: Path | None, used: str) -> str | None:
+    """That the file at ``path`` uses ``used``, too; None where there is no such file."""
+    return None if path is None else f"`{path.name}` uses `{used}`, too"
+
+
 def outermost(module: Module, line: int) -> ast.stmt | None:
     """The statement of the module's own block that covers ``line`` (counted from 1), None between two."""
     for statement in module.tree.body:
