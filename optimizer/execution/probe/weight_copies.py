@@ -82,16 +82,21 @@ class WeightCopies:
 
 def _beside_parameters(thing: Any, parameters: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
     """The tensors in a dict or list, each with the trained parameter it may be a copy of."""
-    if isinstance(thing, dict):
-        pairs = ((value, parameters.get(key)) for key, value in thing.items() if type(key) is str)
-        return [(v, p) for v, p in pairs if isinstance(v, Tensor) and p is not None]
+    if issubclass(type(thing), dict):
+        pairs = ((v, parameters.get(key)) for key, v in _entries(thing) if type(key) is str)
+        return [(v, p) for v, p in pairs if issubclass(type(v), Tensor) and p is not None]
     return _in_order(thing, list(parameters.values())) if type(thing) in (list, tuple) else []
+
+
+def _entries(thing: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """What a dict holds. A class of its own may import a library, or fail, where it is asked for its items."""
+    return list(dict.items(thing))
 
 
 def _in_order(thing: Sequence[Any], parameters: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """The tensors of a list with the trained parameters that have their shapes in this order; none if there are none."""
     count = len(thing)
-    if not 1 < count <= len(parameters) or not all(isinstance(part, Tensor) for part in thing):
+    if not 1 < count <= len(parameters) or not all(issubclass(type(t), Tensor) for t in thing):
         return []
     shapes = [part.shape for part in thing]
     for start in range(len(parameters) - count + 1):
@@ -117,6 +122,6 @@ def _held_by(holder: Any, *, buffers: bool) -> Iterator[tuple[str, Tensor]]:
         yield from entries_of(holder, "_parameters")
         yield from entries_of(holder, "_buffers") if buffers else ()
     elif isinstance(holder, dict):
-        yield from ((str(k), value) for k, value in holder.items() if isinstance(value, Tensor))
+        yield from ((str(key), v) for key, v in _entries(holder) if issubclass(type(v), Tensor))
     else:
         yield from ((str(place), value) for place, value in enumerate(holder))

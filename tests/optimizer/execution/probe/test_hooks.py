@@ -569,3 +569,25 @@ def test_saved_tensors_are_told_to_be_the_parameters_they_are(recorded, tmp_path
     assert same["now/head.weight"] == ("Net.head.weight",)
     assert same["now/body.1.running_var"] == ("Net.body.1.running_var",)
     assert same["halved/head.weight"] == ()
+
+
+class _Lazy(dict):
+    """Imports what it names when it is looked into, as transformers' tables of models do."""
+
+    def items(self):
+        raise ValueError("not installed")
+
+    __iter__ = keys = values = items
+
+
+def test_variables_of_classes_that_fail_when_looked_into_are_no_copies(recorded):
+    def script():
+        table = _Lazy(model=None)
+        shadow = _Lazy()
+        net = train(1)
+        assert table is not shadow
+        return net
+
+    run = recorded(script)
+    assert run.status is Status.COMPLETED
+    assert run.unobserved == ()
