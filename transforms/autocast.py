@@ -166,7 +166,7 @@ class Autocast(Transform):
             yield self._skip(first, chosen)
             return
         precision, scaling, doubt = chosen
-        restored = half_uses(resolver, frozenset(f for half in codes for f in half.forwards))
+        restored = _half_uses(script, codes)
         unclear = next((use for use in restored if not use.is_float), None)
         if unclear is not None:
             yield self._skip(first, _leaves(unclear))
@@ -174,7 +174,7 @@ class Autocast(Transform):
         evaluated = list(self._evaluations(script, codes, float16=scaling is not None))
         yield from (item for item in evaluated if isinstance(item, Skip))
         codes = [*codes, *(item for item in evaluated if isinstance(item, HalfCode))]
-        restored = half_uses(resolver, frozenset(f for half in codes for f in half.forwards))
+        restored = _half_uses(script, codes)
         plan = AutocastPlan(
             resolver,
             tuple(codes),
@@ -212,7 +212,7 @@ class Autocast(Transform):
             if isinstance(found, HalfCode):
                 if not any(network.node in trained for network in found.networks):
                     continue
-                uses = half_uses(script.resolver, found.forwards)
+                uses = _half_uses(script, [found])
                 unclear = next((use for use in uses if not use.is_float), None)
                 obstacle = (
                     found.float16_obstacles[0] if float16 and found.float16_obstacles else None
@@ -227,6 +227,12 @@ class Autocast(Transform):
 
     def _skip(self, code: StepCode | EvaluationCode, reason: Fact | str, before: str = "") -> Skip:
         return self.skip(code.path, _span(code), before + _said(reason, code))
+
+
+def _half_uses(script: TrainingScript, codes: Sequence[HalfCode]) -> tuple[HalfUse, ...]:
+    forwards = frozenset(call for half in codes for call in half.forwards)
+    covered = frozenset(node for half in codes for node in half.covered)
+    return half_uses(script.resolver, forwards, covered)
 
 
 def _other_user(script: TrainingScript, evaluation: EvaluationCode) -> str | None:

@@ -92,7 +92,8 @@ class Conversions:
             has_room = all(_has_room(variable.module, use) for use in uses)
             together = timed or len(uses) > _MOST_IN_PLACE or not has_room
             in_place = all(is_writable(variable.module, use) for use in uses)
-            if (together or not in_place) and variable.accumulates and uses_only_body(branch, uses):
+            keeps = variable.accumulates or variable.is_list
+            if (together or not in_place) and keeps and uses_only_body(branch, uses):
                 yield Conversion(Where.BEFORE, branch.body[0])
             elif in_place:
                 yield from self._in_place(variable, uses)

@@ -36,13 +36,14 @@ def deferral_edits(
         code = _on_device(resolver, read, is_element=is_element, is_integer=variable.is_integer)
         yield ReplaceExpression(module.span(read.node), code)
     converter = "int" if variable.is_integer else "float"
-    statement = f"{variable.name} = {converter}({variable.name})"
+    number = f"{converter}({variable.name})"
     if variable.is_list:
-        statement = f"{variable.name} = [value.item() for value in {variable.name}]"
+        number = f"[value.item() for value in {variable.name}]"
+    statement = f"{variable.name} = {number}"
     for conversion in conversions:
         span = module.span(conversion.node)
         if conversion.where is Where.IN_PLACE:
-            yield ReplaceExpression(span, f"{converter}({variable.name})")
+            yield ReplaceExpression(span, number)
         elif conversion.where is Where.BEFORE:
             yield InsertBefore(span, statement)
         else:

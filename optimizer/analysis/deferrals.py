@@ -32,6 +32,8 @@ from .step_uses import excerpt, why_needed
 from .tensor_kinds import TensorKind
 from .trees import walk
 
+_COMPUTING_PACKAGES = frozenset({"numpy", "statistics", "math", "torch"})
+_COMPUTING_BUILTINS = frozenset(f"builtins.{name}" for name in ("sum", "max", "min", "print"))
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -279,6 +281,11 @@ class LoopDeferral:
                 continue
             if self._is_part_of_definition(use, names) or self._is_list_method(use, is_list):
                 continue
+            if is_list and self._is_summed_up(use):
+                if not self._starts_anew(use):
+                    raise Refused(use, f"`{name}` is read while it still grows")
+                yield use
+                continue
             if is_list or not runs_rarely(self.module, use, self.loop.node):
                 root = arithmetic_root(self.module, use)
                 why = why_needed(self._resolver, root, self.module)
@@ -296,6 +303,27 @@ class LoopDeferral:
         if isinstance(parent, ast.Call):
             return is_list and getattr(parent.func, "id", "") == "len"
         return is_list and isinstance(parent, ast.Attribute) and parent.attr == "append"
+
+    def _is_summed_up(self, use: ast.Name) -> bool:
+        """Whether every so many steps the list ``use`` is given to a function of a library, which keeps no list."""
+        call = self.module.parents[use]
+        return (
+            runs_rarely(self.module, use, self.loop.node)
+            and isinstance(call, ast.Call)
+            and use in call.args
+            and _only_reads(self._resolver.names(call.func, self.module))
+        )
+
+    def _starts_anew(self, use: ast.Name) -> bool:
+        """Whether the list is empty again after ``use``, so that each of its numbers is read once."""
+        statement = self.module.statement(use)
+        block = self.module.block(statement)
+        return any(
+            isinstance(later, ast.Assign)
+            and isinstance(later.targets[0], ast.Name)
+            and later.targets[0].id == use.id
+            for later in block[block.index(statement) + 1 :]
+        )
 
     def _is_integer(self, definition: Definition, names: set[str], within: set[str]) -> bool:
         """Whether a definition computes with integers only; ``within`` are the variables being asked about."""
@@ -342,6 +370,14 @@ def code_scope(scope: Scope) -> Scope:
     while isinstance(scope.node, _COMPREHENSIONS) and scope.parent is not None:
         scope = scope.parent
     return scope
+
+
+def _only_reads(functions: frozenset[str]) -> bool:
+    """Whether a call of ``functions`` is over with the list that it is given."""
+    return bool(functions) and all(
+        name.partition(".")[0] in _COMPUTING_PACKAGES or name in _COMPUTING_BUILTINS
+        for name in functions
+    )
 
 
 def _check_kind(read: DeviceRead) -> None:

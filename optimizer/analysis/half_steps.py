@@ -39,11 +39,15 @@ _CAPTURED = ("torch.cuda.graph", "torch.cuda.CUDAGraph", "torch.cuda.make_graphe
 
 @dataclass(frozen=True, eq=False)
 class HalfCode:
-    """Code that may run in half precision: its networks, the forward passes in it, and what forbids only float16."""
+    """Code that may run in half precision: its networks, the forward passes in it, and what forbids only float16.
+
+    ``covered`` is all that would run under autocast.
+    """
 
     code: StepCode | EvaluationCode
     networks: tuple[Model, ...]
     forwards: frozenset[ast.Call]
+    covered: frozenset[ast.AST]
     float16_obstacles: tuple[Obstacle, ...]
 
 
@@ -68,7 +72,8 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
         # What can be rewritten comes last: without it, the others would still stand.
         return min(forbidding, key=lambda obstacle: isinstance(obstacle, ProbabilityLoss))
     calls = frozenset(call.node for call in forwards)
-    return HalfCode(code, networks, calls, tuple(obstacles))
+    covered = frozenset(reached.node for reached in nodes)
+    return HalfCode(code, networks, calls, covered, tuple(obstacles))
 
 
 def code_obstacles(

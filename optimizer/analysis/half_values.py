@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .facts import Fact
+from .half_products import may_run_outside, operands_of_one_type
 from .loops import is_forward
 from .models import is_module_class
 from .reaching import reaching_bindings
@@ -25,7 +26,7 @@ from .values import Class, External, Function, Made, Unknown, Value
 
 _EXACT_RESULTS = frozenset(
     "argmax argmin argsort item tolist float double long int bool byte size numel dim numpy nonzero eq ne gt lt ge le "
-    "isnan isinf isfinite any all type_as shape stride get_device index_select_ allclose equal count_nonzero".split()
+    "isnan isinf isfinite any all shape stride get_device index_select_ allclose equal count_nonzero".split()
 )
 """Functions and methods whose result is no half-precision tensor, whatever they are given."""
 _PAIRS = frozenset({"max", "min", "topk", "sort", "median", "mode", "kthvalue", "cummax"})
@@ -56,16 +57,42 @@ class HalfUse(Fact):
     taker: str
 
 
-def half_uses(resolver: Resolver, producers: frozenset[ast.Call]) -> tuple[HalfUse, ...]:
-    """Where results of the forward passes ``producers``, run under autocast, leave PyTorch."""
+def half_uses(
+    resolver: Resolver,
+    producers: frozenset[ast.Call],
+    covered: frozenset[ast.AST] = frozenset(),
+) -> tuple[HalfUse, ...]:
+    """Where results of the forward passes ``producers``, run under autocast, leave PyTorch, or meet float32.
+
+    ``covered`` are the nodes that run under autocast, too.
+    """
     trace = HalfTrace(resolver, producers)
-    return tuple(
+    leaving = (
         HalfUse(module, call, value, trace.is_float(value, module), taker)
         for module in resolver.project.modules
         for call in module.calls
         for value, taker in _handed_over(resolver, call, module, producers)
         if trace.may_be_half(value, module)
     )
+    meeting = (
+        HalfUse(module, node, value, trace.is_float(value, module), taker)
+        for module in resolver.project.modules
+        for node in module.nodes_of(ast.Call, ast.BinOp)
+        for value, taker in _met_by_float32(resolver, node, module, trace)
+        if may_run_outside(resolver, node, module, covered)
+    )
+    return (*leaving, *meeting)
+
+
+def _met_by_float32(
+    resolver: Resolver, node: ast.AST, module: Module, trace: HalfTrace
+) -> Iterator[tuple[ast.expr, str]]:
+    """The operands of ``node`` that may be half although another is not, where they have to be of one type."""
+    operands = operands_of_one_type(resolver, node, module)
+    half = [operand for operand in operands if trace.may_be_half(operand, module)]
+    if len(half) < len(operands):
+        code = Fact(module, node).excerpt
+        yield from ((operand, f"`{code}` together with float32") for operand in half)
 
 
 def _handed_over(
@@ -217,6 +244,8 @@ class HalfTrace:
         last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         if last in _EXACT_RESULTS:
             return False
+        if last == "type_as" and call.args:
+            return self._half(call.args[0], module)
         if _runs_network(self._resolver, call, module):
             return False  # not under autocast
         given = [*call.args, *(keyword.value for keyword in call.keywords)]

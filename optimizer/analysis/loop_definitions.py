@@ -23,7 +23,7 @@ class Definition:
 
     @property
     def adds(self) -> bool:
-        return isinstance(self.statement, ast.AugAssign)
+        return isinstance(self.statement, ast.AugAssign) and not self.appends
 
 
 def definitions_in(statement: ast.stmt) -> Iterator[Definition]:
@@ -32,6 +32,10 @@ def definitions_in(statement: ast.stmt) -> Iterator[Definition]:
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
             if not isinstance(value, ast.Constant):
                 yield Definition(name, statement, value)
+        case ast.AugAssign(
+            target=ast.Name(id=name), op=ast.Add(), value=ast.List(elts=[value])
+        ) if not isinstance(value, ast.Starred):
+            yield Definition(name, statement, value, appends=True)
         case ast.AugAssign(target=ast.Name(id=name), value=value):
             yield Definition(name, statement, value)
         case ast.Expr(

@@ -12,6 +12,10 @@ from .trees import walk
 _Position = tuple[int, int]
 _RUN_IN_PLACE = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 """Scopes whose code runs where it stands, unlike that of a function."""
+_ALWAYS_COMPLETE = frozenset(
+    {"no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast"}
+)
+"""Context managers that let every exception through: what follows them has seen their whole block run."""
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _NEVER: _Position = (sys.maxsize, 0)
 
@@ -172,7 +176,23 @@ def _block(module: Module, binding: Binding) -> int:
         return id(statement.body)
     if isinstance(statement, (ast.With, ast.AsyncWith)):
         return id(statement.body)
-    return id(module.block(statement))
+    return id(module.block(_completing(module, statement)))
+
+
+def _completing(module: Module, statement: ast.stmt) -> ast.stmt:
+    """The outermost ``with`` around ``statement`` behind which it has certainly run, or ``statement`` itself."""
+    parent = module.parents[statement]
+    while isinstance(parent, ast.With) and all(
+        _lets_through(item.context_expr) for item in parent.items
+    ):
+        statement, parent = parent, module.parents[parent]
+    return statement
+
+
+def _lets_through(manager: ast.expr) -> bool:
+    function = manager.func if isinstance(manager, ast.Call) else None
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in _ALWAYS_COMPLETE
 
 
 def _enclosing_blocks(module: Module, use: ast.AST) -> set[int]:

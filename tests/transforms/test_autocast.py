@@ -1062,6 +1062,8 @@ def evaluating(use: str, returned: str = "results") -> str:
         ),
         ("torch.save(output, 'output.pt')", "torch.save(output.float(), 'output.pt')"),
         ("results.append(find()(output))", "results.append(find()(output.float()))"),
+        ("results.append(output @ bank)", "results.append(output.float() @ bank)"),
+        ("results.append(output @ output.t())", None),
     ],
 )
 def test_evaluation_follows(rewrite: Rewrite, name: str, use: str, after: str | None) -> None:
@@ -1085,6 +1087,11 @@ def test_evaluation_follows(rewrite: Rewrite, name: str, use: str, after: str | 
             "binary cross entropy of probabilities",
         ),
         ("results.append(torch.linalg.inv(model(output)))", "results", "torch.linalg.inv"),
+        (
+            "window = bank.type_as(output)\n        results.append(nn.functional.conv2d(x, window))",
+            "results",
+            "together with float32",
+        ),
     ],
 )
 def test_evaluation_that_needs_float32_stays(

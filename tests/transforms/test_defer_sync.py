@@ -225,6 +225,70 @@ def test_lists(check_transformed: Callable[..., None]) -> None:
     )
 
 
+def test_a_list_that_grows_by_lists(check_transformed: Callable[..., None]) -> None:
+    after = "print(sum(losses) / len(losses))"
+    converted = f"losses = [value.item() for value in losses]\n{after}"
+    check_transformed(
+        script("losses = []", "losses += [loss.item()]", after),
+        script("losses = []", "losses += [loss.detach()]", converted),
+    )
+
+
+def test_a_list_that_starts_anew_every_so_many_steps(
+    check_transformed: Callable[..., None],
+) -> None:
+    step = "losses.append({0})\nif i % 100 == 0:\n    print(i, np.mean({1}))\n    losses = []"
+    head = f"import numpy as np\n{HEAD}"
+    check_transformed(
+        script("losses = []", step.format("loss.item()", "losses"), "pass", head),
+        script(
+            "losses = []",
+            step.format("loss.detach()", "[value.item() for value in losses]"),
+            "pass",
+            head,
+        ),
+    )
+
+
+def test_a_list_in_a_timed_branch_is_read_before_its_clock(
+    check_transformed: Callable[..., None],
+) -> None:
+    step = """
+        losses.append({0})
+        if i % 100 == 0:{1}
+            print(time.time() - start, sum(losses))
+            losses, start = [], time.time()
+            losses = []
+    """
+    read = "\n            losses = [value.item() for value in losses]"
+    head = f"import time\n{HEAD}"
+    check_transformed(
+        script("losses, start = [], time.time()", step.format("loss.item()", ""), "pass", head),
+        script("losses, start = [], time.time()", step.format("loss.detach()", read), "pass", head),
+    )
+
+
+def test_a_mean_that_is_taken_at_the_end_of_no_grad(
+    check_transformed: Callable[..., None],
+) -> None:
+    source = """
+        def validate():
+            with torch.no_grad():
+                total = 0.0
+                for i, (x, y) in enumerate(loader):
+                    loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+                    total += loss{0}
+                total {1}
+            print(f"{{total:.3f}}")
+
+        validate()
+    """
+    check_transformed(
+        HEAD + dedent(source.format(".item()", "= total / len(loader)")),
+        HEAD + dedent(source.format(".double()", "= float(total) / len(loader)")),
+    )
+
+
 def test_a_list_of_all_epochs_is_converted_behind_them(
     check_transformed: Callable[..., None],
 ) -> None:
@@ -415,6 +479,34 @@ def test_without_float64_the_change_is_numeric(rewrite: Callable[..., Any]) -> N
         ),
         ("losses = []", "losses.append(loss.item())\nprint(losses[-1])", "pass", "printed"),
         ("losses = [0.0]", "losses.append(loss.item())", "print(losses)", "also set by"),
+        ("losses = [0.0]", "losses += [loss.item()]", "print(losses)", "also set by"),
+        ("losses = []", "losses += [loss.item(), 1.0]", "print(losses)", "used in every step"),
+        ("losses = []", "losses += 2 * [loss.item()]", "print(losses)", "used in every step"),
+        ("losses = []", "losses -= [loss.item()]", "print(losses)", "used in every step"),
+        (
+            "losses = []",
+            "losses.append(loss.item())\nif i % 100 == 0:\n    print(max(losses))",
+            "pass",
+            "while it still grows",
+        ),
+        (
+            "losses = []",
+            "losses.append(loss.item())\nif i % 9 == 0:\n    show(losses)\n    losses = []",
+            "pass",
+            "is used",
+        ),
+        (
+            "losses = []",
+            "losses.append(loss.item())\nif i % 9 == 0:\n    losses.sort()\n    losses = []",
+            "pass",
+            "is used",
+        ),
+        (
+            "losses = []",
+            "losses.append(loss.item())\nif i % 9 == 0:\n    losses = []\n    print(max(losses))",
+            "pass",
+            "while it still grows",
+        ),
         ("losses = make()", "losses.append(loss.item())", "print(losses)", "also set by"),
         (
             "losses = []\nkept = losses",
@@ -665,7 +757,7 @@ loader = DataLoader(TensorDataset(torch.randn(90, 8), torch.randint(3, (90,))), 
 history = []
 for epoch in range(3):
     running, shown, correct = 0.0, 0.0, 0
-    losses = []
+    losses, recent, shares = [], [], []
     for i, (x, y) in enumerate(loader):
         x, y = x.to(device), y.to(device)
         output = model(x)
@@ -676,11 +768,14 @@ for epoch in range(3):
         running += loss.item() * x.size(0)
         shown += loss.item()
         losses.append(loss.item())
+        recent.append(loss.item())
+        shares += [(output.argmax(1) == y).float().mean().item()]
         correct += (output.argmax(1) == y).sum().item()
         if (i + 1) % 2 == 0:
-            print(i, shown / 2, "%.3f" % shown)
+            print(i, shown / 2, "%.3f" % shown, max(recent), recent)
             shown = 0.0
-    print(epoch, running / 90, correct, losses, sum(losses))
+            recent = []
+    print(epoch, running / 90, correct, losses, sum(losses), shares)
     history.append(running)
 print(history)
 """

@@ -17,6 +17,7 @@ HEAD = """
 import numpy as np
 import sklearn.metrics
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 model, judge = nn.Linear(2, 2), nn.Linear(2, 2)
@@ -49,6 +50,13 @@ def uses(script: Script) -> Callable[[str], list[HalfUse]]:
         ("out = model(x)\nsklearn.metrics.f1_score(y, out)", True),
         ("out = model(x)\ntorch.save(out, 'f')", True),
         ("out = model(x)\njudge(out)", True),
+        ("out = model(x)\nout @ bank", True),
+        ("torch.matmul(model(x), bank)", True),
+        ("bank.mm(model(x))", True),
+        ("torch.einsum('ij,kj->ik', model(x), bank)", True),
+        ("F.conv2d(model(x), window)", True),
+        ("out = model(x)\nwindow = torch.ones(3).type_as(out)\nF.conv2d(x, window)", False),
+        ("def f(a, b):\n    return a @ b\nf(model(x), x)", False),
         ("out, state = model(x)\nout.numpy()", False),
         ("outs = []\nfor x in data:\n    outs.append(model(x))\ntorch.cat(outs).numpy()", False),
         ("total = 0\nfor x in data:\n    total += model(x)\ntotal.numpy()", False),
@@ -79,6 +87,12 @@ def test_leaves(uses: Callable[[str], list[HalfUse]], body: str, is_float: bool)
         "np.zeros(model(x).shape)",
         "(model(x) > 0).numpy()",
         "torch.save(model.state_dict(), 'f')",
+        "out = model(x)\nout @ out.t()",
+        "torch.mm(model(x), model(y).t())",
+        "model(x) + bank",
+        "model(x).float() @ bank",
+        "out = model(x)\nF.conv2d(out, torch.ones(3).type_as(out))",
+        "torch.cat([model(x), bank])",
     ],
 )
 def test_stays(uses: Callable[[str], list[HalfUse]], body: str) -> None:
