@@ -37,6 +37,7 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 _EXACT = (
     "float64 sums and integer counts on the device are the numbers that Python would have added up"
 )
+_KEPT = "the numbers are the same ones, read from the device later"
 _SPENT = "the loss is backpropagated in the same step, so that its graph cannot be used again"
 _ROUNDED = (
     "sums on the device are float32, because the script may run on `mps`, which has no float64: long sums can differ "
@@ -145,8 +146,8 @@ class DeferSync(Transform):
         names = " and ".join(f"`{variable.name}`" for variable, _ in plan.deferred)
         first = plan.deferred[0][0]
         message = f"keeps {names} on the device and reads the numbers only where they are looked at"
-        sums = [v for v, _ in plan.deferred if not v.is_integer and not v.is_list]
-        is_exact = not sums or has_double(script.project)
-        reason = _EXACT if is_exact else _ROUNDED
+        sums = [v for v, _ in plan.deferred if not v.is_list]
+        is_exact = all(v.is_integer for v in sums) or has_double(script.project)
+        reason = (_EXACT if sums else _KEPT) if is_exact else _ROUNDED
         change = self.change(first.path, first.span, message, reason, edits)
         return replace(change, tier=Tier.EXACT) if is_exact else change

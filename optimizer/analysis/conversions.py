@@ -164,7 +164,7 @@ class Conversions:
         function = module.function(loop)
         root = function if function is not None else module.tree
         for node in walk(root):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _SEES_VARIABLES:
+            if isinstance(node, ast.Call) and _sees_variables(node):
                 raise Refused(node, f"`{excerpt(module, node)}` may read `{variable.name}`")
 
     def _after(self, variable: Deferred, later: list[ast.Name]) -> Iterator[Conversion]:
@@ -252,6 +252,14 @@ class Conversions:
                 module.statement(binding.node)
             ) != module.loops(place):
                 raise Refused(later[0], f"`{variable.name}` is read while it still grows")
+
+
+def _sees_variables(call: ast.Call) -> bool:
+    """Whether ``call`` can read variables that it does not name; ``vars(args)`` reads what ``args`` holds."""
+    function = getattr(call.func, "id", "")
+    if function == "vars" and call.args:
+        return not isinstance(call.args[0], ast.Name | ast.Attribute)
+    return function in _SEES_VARIABLES
 
 
 def is_writable(module: Module, use: ast.Name) -> bool:

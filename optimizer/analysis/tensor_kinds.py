@@ -14,6 +14,14 @@ from .resolver import Resolver
 from .scopes import Assigned, Binding, Parameter, Path, Untraceable
 from .signatures import argument_for, call_argument
 from .syntax import Module
+from .tensor_functions import (
+    FLOAT_FUNCTIONS,
+    INTEGER_FUNCTIONS,
+    MIXING,
+    PAIRS,
+    SAME_KIND,
+    is_pair,
+)
 from .trees import walk
 from .values import External, Function, Made
 
@@ -35,26 +43,9 @@ FLOAT, INTEGER, TENSOR = TensorKind.FLOAT, TensorKind.INTEGER, TensorKind.TENSOR
 HOST, UNKNOWN = TensorKind.HOST, TensorKind.UNKNOWN
 _TENSORS = frozenset({FLOAT, INTEGER, TENSOR})
 
-_FLOAT_FUNCTIONS = frozenset(
-    "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy kl_div "
-    "binary_cross_entropy_with_logits gaussian_nll_loss poisson_nll_loss hinge_embedding_loss cosine_embedding_loss "
-    "margin_ranking_loss triplet_margin_loss multi_margin_loss multilabel_margin_loss soft_margin_loss ctc_loss "
-    "softmax log_softmax sigmoid logsigmoid cosine_similarity pairwise_distance mean norm std var exp log sqrt "
-    "logsumexp normalize dist".split()
-)
-"""Functions of ``torch`` and ``torch.nn.functional``, and methods, whose result is a tensor of floats."""
-_INTEGER_FUNCTIONS = frozenset(
-    "eq ne gt lt ge le argmax argmin argsort isnan isinf isfinite logical_and logical_or logical_not logical_xor "
-    "count_nonzero bincount".split()
-)
-_SAME_KIND = frozenset(
-    "sum abs clamp squeeze unsqueeze view reshape flatten contiguous detach clone cuda view_as expand_as t transpose "
-    "permute neg add sub mul prod expand relu topk max min sort pow".split()
-)
-"""Those whose result is of the type of what they are given; a count of booleans is an integer."""
-_PAIRS = frozenset("max min topk sort kthvalue median mode cummax cummin".split())
 _TO_FLOAT = frozenset({"float", "double", "half", "bfloat16"})
 _TO_INTEGER = frozenset({"long", "int", "bool", "short", "byte"})
+_CASTS = {**dict.fromkeys(_TO_FLOAT, FLOAT), **dict.fromkeys(("long", "int", "bool"), INTEGER)}
 _TO_HOST = frozenset({"cpu", "numpy", "item", "tolist", "size", "numel", "dim"})
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _READS_VALUES = frozenset({"numpy", "item", "tolist", "cpu"})
@@ -105,6 +96,8 @@ class TensorKinds:
                 return self.of(value, module)
             case ast.Subscript(value=value) if not isinstance(node.slice, ast.Constant):
                 return self.of(value, module)
+            case ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=int(part))):
+                return self._element(node, call, part, module)
             case _:
                 return self._batch(node, module)
 
@@ -114,6 +107,22 @@ class TensorKinds:
         if on_device and all(on_device):
             return TENSOR
         return HOST if is_number(self._resolver, node, module) else UNKNOWN
+
+    def _element(
+        self, node: ast.Subscript, call: ast.Call, part: int, module: Module
+    ) -> TensorKind:
+        """``torch.max(x, 1)[1]``, ``x.topk(5)[0]``; ``x.max(1)[1]`` of an array is one of its numbers."""
+        names = self._resolver.names(call.func, module)
+        if names:
+            functions = [name.removeprefix("torch.") for name in names if name.startswith("torch.")]
+            is_known = len(functions) == len(names) and all(is_pair(f, call, 1) for f in functions)
+        else:
+            is_known = (
+                isinstance(call.func, ast.Attribute)
+                and is_pair(call.func.attr, call, 0)
+                and self.of(call.func.value, module) in _TENSORS
+            )
+        return self._part_of_pair(call, part, module) if is_known else self._batch(node, module)
 
     def _arithmetic(self, node: ast.BinOp, module: Module) -> TensorKind:
         sides = [self.of(node.left, module), self.of(node.right, module)]
@@ -160,12 +169,16 @@ class TensorKinds:
     def _library_call(self, name: str, node: ast.Call, module: Module) -> TensorKind:
         package, _, function = name.rpartition(".")
         if package in {"torch", "torch.nn.functional", "torch.special", "torch.linalg"}:
-            if function in _FLOAT_FUNCTIONS:
+            if function in FLOAT_FUNCTIONS:
                 return FLOAT
-            if function in _INTEGER_FUNCTIONS:
+            if function in INTEGER_FUNCTIONS:
                 return INTEGER
-            if function in _SAME_KIND and node.args and not _is_pair(function, node, 1):
+            if function in SAME_KIND and node.args and not is_pair(function, node, 1):
                 return self._converted(node, self.of(node.args[0], module), module)
+            if function in MIXING and node.args:
+                return self._mixed(node.args[0], node, node.args[1:], module)
+            if function == "where" and len(node.args) == 3:
+                return self._promoted(node.args[1:], module)
         if name in {"builtins.len", "builtins.int", "builtins.float", "builtins.round"}:
             return HOST
         if package.partition(".")[0] in {"numpy", "math", "time", "random"}:
@@ -179,17 +192,45 @@ class TensorKinds:
         receiver = self.of(function.value, module)
         if method in _TO_HOST:
             return HOST
+        is_computed = isinstance(function.value, ast.Compare | ast.BinOp | ast.UnaryOp)
+        if receiver is UNKNOWN and is_computed and method in _CASTS and not node.args:
+            return _CASTS[method]  # neither numbers nor arrays have such a method
         if receiver not in _TENSORS:
             return HOST if receiver is HOST else self._batch(node, module)
         if method == "to":
             return self._moved(node, receiver, module)
-        if method in _FLOAT_FUNCTIONS or method in _TO_FLOAT:
+        if method in FLOAT_FUNCTIONS or method in _TO_FLOAT:
             return self._converted(node, FLOAT, module)
-        if method in _INTEGER_FUNCTIONS or method in _TO_INTEGER:
+        if method in INTEGER_FUNCTIONS or method in _TO_INTEGER:
             return INTEGER
-        if method in _SAME_KIND and not _is_pair(method, node, 0):
+        if method in SAME_KIND and not is_pair(method, node, 0):
             return self._converted(node, receiver, module)
+        if method in MIXING:
+            return self._mixed(function.value, node, node.args, module)
         return self._batch(node, module)
+
+    def _mixed(
+        self, tensor: ast.expr, call: ast.Call, others: list[ast.expr], module: Module
+    ) -> TensorKind:
+        """``tensor.mul(other)``: integers stay integers among themselves only."""
+        kind = self.of(tensor, module)
+        if kind is not INTEGER:
+            return kind
+        given = [*others, *(keyword.value for keyword in call.keywords)]
+        return self._promoted([tensor, *given], module)
+
+    def _promoted(self, operands: list[ast.expr], module: Module) -> TensorKind:
+        """The type of a tensor that is made of all of ``operands``, tensors or numbers."""
+        kinds = [self.of(operand, module) for operand in operands]
+        if FLOAT in kinds or any(
+            type(getattr(operand, "value", None)) is float for operand in operands
+        ):
+            return FLOAT
+        whole = all(
+            kind is INTEGER or is_number(self._resolver, operand, module, whole=True)
+            for operand, kind in zip(operands, kinds, strict=True)
+        )
+        return INTEGER if whole else TENSOR
 
     def _converted(self, node: ast.Call, kind: TensorKind, module: Module) -> TensorKind:
         """``kind``, unless the call names a dtype."""
@@ -311,11 +352,11 @@ class TensorKinds:
         names = self._resolver.names(call.func, module)
         if names:
             functions = {n.removeprefix("torch.") for n in names if n.startswith("torch.")}
-            is_pair = len(functions) == len(names) and functions <= _PAIRS
+            is_pair = len(functions) == len(names) and functions <= PAIRS
             source = call.args[0] if call.args else None
         else:
             is_method = isinstance(call.func, ast.Attribute)
-            is_pair = is_method and getattr(call.func, "attr", "") in _PAIRS
+            is_pair = is_method and getattr(call.func, "attr", "") in PAIRS
             source = getattr(call.func, "value", None)
         if not is_pair or source is None:
             return self._part_of_result(call, part, module)
@@ -336,14 +377,6 @@ def _returned_by(function: Function) -> list[ast.expr | None]:
     ):
         return [None]
     return [node.value for node in own if isinstance(node, ast.Return)]
-
-
-def _is_pair(function: str, call: ast.Call, own_arguments: int) -> bool:
-    """Whether ``max(x, 1)`` and the like return values and indices, not a tensor."""
-    if function not in _PAIRS:
-        return False
-    is_whole = function in {"max", "min", "median"}
-    return not is_whole or len(call.args) > own_arguments or bool(call.keywords)
 
 
 def _is_cpu(argument: ast.expr, resolver: Resolver, module: Module) -> bool:

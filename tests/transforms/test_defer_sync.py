@@ -171,6 +171,25 @@ def test_a_timed_loop_ends_with_reading(check_transformed: Callable[..., None]) 
     )
 
 
+def test_half_counts_are_no_integers(check_transformed: Callable[..., None]) -> None:
+    step = "total += (output.argmax(1) == y).mul(0.5).sum()"
+    check_transformed(
+        script("total = 0", f"{step}.item()", "print(total / 10)"),
+        script("total = 0", f"{step}.detach().double()", "print(float(total) / 10)"),
+    )
+
+
+def test_what_else_an_object_holds_is_no_variable(check_transformed: Callable[..., None]) -> None:
+    check_transformed(
+        script("total = 0.0", "total += loss.item()", "print(vars(model), total)"),
+        script(
+            "total = 0.0",
+            "total += loss.detach().double()",
+            "print(vars(model), float(total))",
+        ),
+    )
+
+
 def test_several_reads_share_one_conversion(check_transformed: Callable[..., None]) -> None:
     after = "print(total)\nbest = min(3.0, total)\nhistory = [total]"
     check_transformed(
@@ -453,6 +472,8 @@ def test_without_float64_the_change_is_numeric(rewrite: Callable[..., Any]) -> N
         ("total = 0.0", "total += loss.item()\nshow = lambda: total", "pass", "another function"),
         ("total = 0.0", "total += loss.item()\ndel total", "pass", "deleted"),
         ("total = 0.0", "total += loss.item()", "print(locals())", "may read `total`"),
+        ("total = 0.0", "total += loss.item()", "print(vars())", "may read `total`"),
+        ("total = 0.0", "total += loss.item()", "vars(find(__name__))", "may read `total`"),
         (
             "total = 0.0",
             "total += loss.item()\nif i % 9 == 0:\n    total = 0",
