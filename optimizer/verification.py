@@ -25,7 +25,7 @@ from .comparison.verdict import Outcome, Verdict
 from .errors import ExitCode, TorchoptError
 from .execution.observations import Observations, Status, Versions
 from .execution.ranks import batches_in_turn
-from .execution.runner import Mode, Perturbation, RunSettings, ScriptVersion, run
+from .execution.runner import BatchLayers, Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure
 from .options import Tier
 from .original_runs import OriginalRuns, original_runs
@@ -303,6 +303,7 @@ class _Verification:
         original: bool,
         perturb: Perturbation | None = None,
         full_precision: bool = False,
+        aligned_layers: bool = False,
         seed: int | None = None,
         runs_to_come: int = 0,
     ) -> Observations:
@@ -321,6 +322,7 @@ class _Verification:
             env=self._settings.env,
             cache=self._runs.compiled,
             full_precision=full_precision,
+            batch_layers=self._batch_layers(aligned_layers),
             emulated_gpus=self._settings.emulated_gpus,
         )
         version = self._original if original else self._rewritten
@@ -343,6 +345,11 @@ class _Verification:
                 raise _OriginalFailed(observations)
             self._check(observations)
         return observations
+
+    def _batch_layers(self, aligned: bool) -> BatchLayers | None:
+        if self._rewritten.processes is None:
+            return None
+        return BatchLayers.ALIGN if aligned else BatchLayers.WATCH
 
     def _check(self, first: Observations) -> None:
         """Whether the original shows enough to compare anything with."""

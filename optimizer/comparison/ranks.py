@@ -6,6 +6,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 from ..execution.observations import LoaderPass, Observations
 from ..execution.ranks import evaluates_in_shares, shared
@@ -26,7 +27,8 @@ def compare_ranks(original: Observations, other: Observations) -> list[Finding]:
         *_evaluation(ranks),
         *_files(ranks),
         *_output(ranks),
-        *_layers(original, ranks),
+        *_dropouts(original, ranks),
+        *(note(Kind.LAYERS, message) for message in layers_per_rank(original, other).values()),
     ]
 
 
@@ -161,17 +163,49 @@ def _output(ranks: Sequence[Observations]) -> Iterator[Finding]:
             yield note(Kind.STDOUT, f"rank {number} prints {len(lines)} lines: {lines[0]!r}")
 
 
-def _layers(original: Observations, ranks: Sequence[Observations]) -> Iterator[Finding]:
-    """Layers that see a rank's share of the batch where the original's see the whole."""
-    layers = sorted(set(original.layers) & set(ranks[0].layers))
-    normalizing = [name for name in layers if re.fullmatch(r"(Lazy)?BatchNorm\dd", name)]
+def _dropouts(original: Observations, ranks: Sequence[Observations]) -> Iterator[Finding]:
+    """Elements that a rank drops in training otherwise than by chance: with another probability, or elsewhere."""
+    ours = _shares_of_calls(original)
+    for number, rank in enumerate(ranks):
+        theirs = _shares_of_calls(rank)
+        for name, p in sorted({*ours, *theirs}):
+            if ours.get((name, p)) != theirs.get((name, p)):
+                message = (
+                    f"{name} with p={p:g} is {_part(theirs.get((name, p)))} of what drops elements on rank {number}, "
+                    f"{_part(ours.get((name, p)))} in the original"
+                )
+                yield Finding(Kind.LAYERS, message)
+                return
+
+
+def _shares_of_calls(run: Observations) -> dict[tuple[str, float], Fraction]:
+    """Of all calls that drop elements: DataParallel makes each of them on every GPU."""
+    total = sum(count for _, _, count in run.dropouts)
+    return {(name, p): Fraction(count, total) for name, p, count in run.dropouts}
+
+
+def _part(share: Fraction | None) -> str:
+    return f"{float(share):.0%}" if share else "none"
+
+
+def layers_per_rank(original: Observations, other: Observations) -> dict[str, str]:
+    """What gives something else where ranks see their share of a batch, by name, and in what it differs."""
+    if not other.ranks:
+        return {}
+    layers = sorted(set(original.layers) & set(other.ranks[0].layers))
+    found: dict[str, str] = {}
+    normalizing = ", ".join(name for name in layers if re.fullmatch(r"(Lazy)?BatchNorm\dd", name))
     if normalizing:
-        message = (
-            f"{', '.join(normalizing)}: each rank normalizes by the statistics of its share of the batch, "
+        found[normalizing] = (
+            f"{normalizing}: each rank normalizes by the statistics of its share of the batch, "
             "the original by the whole batch's; SyncBatchNorm does so, too"
         )
-        yield note(Kind.LAYERS, message)
-    dropping = [name for name in layers if "Dropout" in name]
+    dropping = ", ".join(dict.fromkeys(name for name, _, _ in original.dropouts))
     if dropping:
-        message = f"{', '.join(dropping)}: ranks drop other elements than one process does"
-        yield note(Kind.LAYERS, message)
+        found[dropping] = f"{dropping}: ranks drop other elements than one process does"
+    if original.weighted_means:
+        found["cross entropy"] = (
+            "cross entropy with weighted or ignored targets: each rank divides by what its share of the targets "
+            "weighs, the original by what the whole batch's do"
+        )
+    return found

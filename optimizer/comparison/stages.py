@@ -4,24 +4,30 @@
 2. Where the rewrite differs and uses a reduced precision: both versions with that switched off. What is left must be
    the original's arithmetic; this sees through rounding that would hide a mistake.
 3. The original from perturbed parameters, for the numeric tier.
+
+Of a rewrite that runs as several ranks, whose layers see shares of a batch, the rewrite once more with these layers
+aligned is what the second and third stage judge; where there is dropout, against the original without any, too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..execution.observations import Observations
+from ..execution.observations import Loss, Observations
 from ..execution.runner import Perturbation
 from ..options import Tier
-from .findings import Kind
+from .findings import Finding, Kind, step_number
 from .process import ENDED_WELL
+from .ranks import layers_per_rank
 from .tolerance import Precision, coarsest, perturbation_scale
 from .verdict import (
     Outcome,
     Verdict,
     as_semantic,
+    failed_by,
     judge_conduct,
     judge_exact,
     judge_numeric,
@@ -60,6 +66,7 @@ class Observe(Protocol):
         original: bool,
         perturb: Perturbation | None = None,
         full_precision: bool = False,
+        aligned_layers: bool = False,
         runs_to_come: int = 0,
     ) -> Observations: ...
 
@@ -94,6 +101,9 @@ def judge_in_stages(
     elif _decided(exact):
         added_up = rewritten.ranks and rewritten.status in ENDED_WELL
         found = Equivalence(judge_conduct(first, repeats, rewritten) if added_up else exact)
+    elif layers := layers_per_rank(first, rewritten):
+        given = (first, repeats, rewritten)
+        found = _judge_aligned(*given, tuple(layers), observe, precision, perturbed_runs)
     else:
         found = _judge_rounding(first, repeats, rewritten, observe, precision, perturbed_runs)
     if tier is Tier.SEMANTIC:
@@ -103,6 +113,75 @@ def judge_in_stages(
 
 def _decided(verdict: Verdict) -> bool:
     return any(finding.kind in DECISIVE for finding in verdict.failures)
+
+
+def _judge_aligned(
+    first: Observations,
+    repeats: Sequence[Observations],
+    as_it_runs: Observations,
+    layers: Sequence[str],
+    observe: Observe,
+    precision: Precision | None,
+    perturbed_runs: int,
+) -> Equivalence:
+    """The rewrite with ``layers`` made to see the whole batch: whatever else it changes would show.
+
+    That the ranks do as they should ``as_it_runs`` was judged before. What cannot be aligned shows nothing.
+    """
+    told = ", ".join(layers)
+    conduct = judge_conduct(first, repeats, as_it_runs)
+    lost = next((s for s in as_it_runs.steps if not all(map(_finite, s.losses))), None)
+    if lost is not None and all(map(math.isfinite, first.losses)):
+        message = f"the loss is no number where {told} see a rank's share of the batch"
+        finding = Finding(Kind.NON_FINITE, message, step=step_number(lost))
+        return Equivalence(failed_by(conduct, finding))
+    aligned = _Aligned(observe, original_too=bool(first.dropouts))
+    if first.dropouts:
+        first, *repeats = (
+            aligned(f"original without dropout{again}", original=True) for again in ("", ", again")
+        )
+    rewritten = aligned("rewritten, layers over the whole batch", original=False)
+    if rewritten.status not in ENDED_WELL:
+        reason = f"{told}: other on each rank, and could not be aligned: {rewritten.ending}"
+        return Equivalence(replace(conduct, outcome=Outcome.INCONCLUSIVE, reason=reason))
+    found = _judge_rounding(first, repeats, rewritten, aligned, precision, perturbed_runs)
+    where = f"with {told} over the whole batch"
+    if found.verdict.outcome is Outcome.NOT_EQUIVALENT:
+        reason = f"{where}, too: {found.verdict.reason}"
+    else:
+        reason = f"{found.verdict.reason} {where}; as it runs, each rank has its share of it"
+    return replace(found, verdict=replace(found.verdict, reason=reason))
+
+
+def _finite(loss: Loss) -> bool:
+    return math.isfinite(loss.value)
+
+
+class _Aligned:
+    """Observes runs with aligned layers: the rewrite's, and the original's where they would matter there."""
+
+    def __init__(self, observe: Observe, *, original_too: bool) -> None:
+        self._observe = observe
+        self._original_too = original_too
+
+    def __call__(
+        self,
+        description: str,
+        *,
+        original: bool,
+        perturb: Perturbation | None = None,
+        full_precision: bool = False,
+        aligned_layers: bool = False,
+        runs_to_come: int = 0,
+    ) -> Observations:
+        return self._observe(
+            description,
+            original=original,
+            perturb=perturb,
+            full_precision=full_precision,
+            aligned_layers=aligned_layers or self._original_too or not original,
+            runs_to_come=runs_to_come,
+        )
 
 
 def _judge_rounding(

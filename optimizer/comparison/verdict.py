@@ -245,6 +245,13 @@ def as_semantic(verdict: Verdict) -> Verdict:
     )
 
 
+def failed_by(verdict: Verdict, finding: Finding) -> Verdict:
+    """``verdict`` with a failure that was found besides."""
+    findings = by_importance((finding, *verdict.findings))
+    reason = _named(findings[0])
+    return replace(verdict, outcome=Outcome.NOT_EQUIVALENT, reason=reason, findings=findings)
+
+
 def _conclude(
     tier: Tier,
     precision: Precision | None,

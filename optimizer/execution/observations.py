@@ -162,13 +162,14 @@ class LayerOutput:
 class EvalCall:
     """One call of a root module in eval mode, after ``rounds`` rounds; ``samples`` is the first argument's length.
 
-    The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
+    ``inputs`` depends on every bit of the tensors it was called on. The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
     """
 
     module: str
     rounds: int
     samples: int
     outputs: tuple[TensorSummary, ...]
+    inputs: int = 0
 
 
 @dataclass(frozen=True)
@@ -381,6 +382,10 @@ class Observations:
     """Where the script called collectives of ``torch.distributed`` by itself: rounds begun, and evaluation calls, by then."""
     layers: tuple[str, ...] = ()
     """The classes of the modules in the root modules, without repeats."""
+    dropouts: tuple[tuple[str, float, int], ...] = ()
+    """What drops elements in training, with which probability, and how often it did; of runs that watch it."""
+    weighted_means: bool = False
+    """Whether a cross entropy weighed or ignored targets in training; of runs that watch it."""
     ranks: tuple[Observations, ...] = ()
     """Each rank's own, of a run of several processes; this is then what they did together (see :mod:`.ranks`)."""
     failed_rank: int | None = None

@@ -18,6 +18,7 @@ from typing import Any
 
 from .observations import (
     EvalCall,
+    LayerOutput,
     LoaderPass,
     Loss,
     Memory,
@@ -57,6 +58,8 @@ def merged(ranks: Sequence[Observations], whole: Observations) -> Observations:
         step_samples=tuple(map(sum, zip(*(rank.step_samples for rank in ranks), strict=False))),
         loader_passes=_passes(ranks),
         training_calls=_training_calls(ranks),
+        layer_outputs=_layer_outputs(ranks),
+        weighted_means=any(rank.weighted_means for rank in ranks),
         checkpoints=_checkpoints(ranks),
         unobserved=tuple(dict.fromkeys(what for rank in ranks for what in rank.unobserved)),
         ranks=tuple(ranks),
@@ -161,6 +164,16 @@ def _training_calls(ranks: Sequence[Observations]) -> tuple[TrainingCalls, ...]:
     return tuple(TrainingCalls(*key, count, without[key]) for key, count in samples.items())
 
 
+def _layer_outputs(ranks: Sequence[Observations]) -> tuple[LayerOutput, ...]:
+    """Of layers that are done in the same order by all ranks, the rows of all of them together."""
+    rows = list(zip(*(rank.layer_outputs for rank in ranks), strict=False))
+    return tuple(
+        replace(row[0], output=_one_summary([one.output for one in row], [1] * len(row)))
+        for row in rows
+        if len({one.layer for one in row}) == 1
+    )
+
+
 def _checkpoints(ranks: Sequence[Observations]) -> tuple[Any, ...]:
     """Rank 0's files, and those that only another rank writes."""
     found = list(ranks[0].checkpoints)
@@ -171,10 +184,41 @@ def _checkpoints(ranks: Sequence[Observations]) -> tuple[Any, ...]:
 
 
 def evaluates_in_shares(ranks: Sequence[Observations], module: str, rounds: int) -> bool:
-    """Whether more than one rank evaluates ``module`` there, and not all of them the same samples."""
-    calls = [_calls(rank, module, rounds) for rank in ranks]
-    outputs = {tuple(o.checksum for _, call in own for o in call.outputs) for own in calls if own}
-    return sum(map(bool, calls)) > 1 and len(outputs) > 1
+    """Whether more than one rank evaluates ``module`` there, and not all of them the same samples.
+
+    What goes in tells, not what comes out: ranks with BatchNorm statistics of their own give other outputs for the same
+    samples. What such a call has given may go into the next one; then the indices that were read tell.
+    """
+    evaluating = [rank for rank in ranks if _calls(rank, module, rounds)]
+    inputs = {tuple(call.inputs for _, call in _calls(rank, module, rounds)) for rank in evaluating}
+    if len(inputs) < 2:
+        return False
+    return _read_in_shares(evaluating, rounds) or _given_shares(evaluating, module, rounds)
+
+
+def _read_in_shares(ranks: Sequence[Observations], rounds: int) -> bool:
+    """Whether a loader that was read after that round, and not to train, gave the ranks different samples."""
+    by_place: dict[tuple[int, int], list[LoaderPass]] = defaultdict(list)
+    for rank in ranks:
+        for one in rank.loader_passes:
+            if one.rounds == rounds and not one.steps:
+                by_place[one.loader, one.epoch].append(one)
+    return any(len(passes) > 1 and shared(passes) for passes in by_place.values())
+
+
+def _given_shares(ranks: Sequence[Observations], module: str, rounds: int) -> bool:
+    """Whether the first evaluation call in which the ranks differ differs by what goes in."""
+    counts = [
+        Counter(call.module for call in rank.eval_calls if call.rounds == rounds) for rank in ranks
+    ]
+    common = {name for name in counts[0] if len({count[name] for count in counts}) == 1} | {module}
+    own = [[c for c in r.eval_calls if c.rounds == rounds and c.module in common] for r in ranks]
+    for row in zip(*own, strict=False):
+        if len({(call.module, call.inputs) for call in row}) > 1:
+            return True
+        if len({tuple(output.checksum for output in call.outputs) for call in row}) > 1:
+            return False
+    return False
 
 
 def _calls(rank: Observations, module: str, rounds: int) -> list[tuple[int, EvalCall]]:

@@ -69,6 +69,7 @@ def load(folder: Path) -> dict[str, Any] | None:
         record[key] = tuple(record.get(key, ()))
     collectives: list[list[int]] = record.get("collectives", [])
     record["collectives"] = tuple((begun, evaluated) for begun, evaluated in collectives)
+    record["dropouts"] = tuple((name, p, count) for name, p, count in record.get("dropouts", ()))
     record["parameters"] = {
         name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()
     }

@@ -45,6 +45,17 @@ class Mode(str, Enum):
     PROFILE = "profile"
 
 
+class BatchLayers(str, Enum):
+    """Layers of which ranks give something else than one process: BatchNorm, dropout, means over weighted targets.
+
+    ``WATCH`` notes which there are. With ``ALIGN`` nothing is dropped out, and the ranks of a DistributedDataParallel
+    normalize, and take means, over the whole batch together.
+    """
+
+    WATCH = "watch"
+    ALIGN = "align"
+
+
 @dataclass(frozen=True)
 class ScriptVersion:
     """A script to run: the user's own path, the texts that stand in for files of the project, its arguments.
@@ -85,6 +96,9 @@ class RunSettings:
     be the original's arithmetic: autocast regions are entered disabled, TF32 is off, ``torch.compile`` and
     ``Module.compile`` leave the code as it is. A GradScaler goes on scaling: by a power of two, which is exact.
 
+    ``batch_layers`` says, in OBSERVE mode, what to do about layers whose result hangs on the whole batch or on draws for
+    it; None leaves them alone.
+
     ``emulated_gpus`` is how many CUDA devices the script shall see, emulated on the CPU (docs/emulation.md), whatever
     devices the machine has. With 0 it sees those.
     """
@@ -103,6 +117,7 @@ class RunSettings:
     cache: Path | None = None
     snapshot_bytes: int = 1 << 30
     full_precision: bool = False
+    batch_layers: BatchLayers | None = None
     resident_batch: bool = False
     trace: bool = False
     nvtx: bool = False
@@ -158,7 +173,15 @@ def _run_in(
         return _with_files(whole, files)
     folders = [folder / f"rank{number}" for number in range(version.processes)]
     ranks = [_rank(settings, overlay, one, finished, seconds) for one in folders]
-    return _with_files(merged(ranks, whole), files)
+    together = merged(ranks, whole)
+    return _with_files(together, [_kept_beside(file, together.folder, folder) for file in files])
+
+
+def _kept_beside(file: WrittenFile, own: Path, folder: Path) -> WrittenFile:
+    """``file``, kept in ``folder``, as seen from the folder ``own`` of a rank."""
+    if file.kept_as is None:
+        return file
+    return replace(file, kept_as=os.path.relpath(folder / file.kept_as, own))
 
 
 def _with_files(run: Observations, files: Sequence[WrittenFile]) -> Observations:
@@ -241,6 +264,7 @@ def _spec(
         "perturb": asdict(settings.perturb) if settings.perturb else None,
         "block_steps": settings.block_steps,
         "full_precision": settings.full_precision,
+        "batch_layers": settings.batch_layers.value if settings.batch_layers else None,
         "resident_batch": settings.resident_batch,
         "trace": settings.trace,
         "nvtx": settings.nvtx,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .fingerprints import storable, summary, write_safetensors
+from .fingerprints import checksum, storable, summary, write_safetensors
 from .names import class_name
 
 KEPT_CALLS = 4
@@ -28,11 +28,19 @@ class Evaluations:
         self._calls: list[dict[str, Any]] = []
         self._kept: dict[str, Tensor] = {}
         self._training: dict[tuple[str, int], list[int]] = {}
+        self._inputs = 0
 
     @property
     def count(self) -> int:
         """How many calls in eval mode there have been."""
         return len(self._calls)
+
+    @torch.no_grad()
+    def begin(self, module: nn.Module, inputs: Any) -> None:
+        """``module`` is about to be called as a root; afterwards it may have changed its ``inputs``."""
+        if not module.training:
+            sums = [int(checksum(tensor)) for tensor in tensors_in(inputs)]
+            self._inputs = sum(one * (2 * n + 1) for n, one in enumerate(sums)) % 2**64
 
     def called(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
         """``module`` was called as a root, after ``rounds`` rounds."""
@@ -55,6 +63,7 @@ class Evaluations:
                 "module": class_name(module),
                 "rounds": rounds,
                 "samples": count_samples(inputs),
+                "inputs": self._inputs,
                 "outputs": [summary(tensor) for tensor in tensors],
             }
         )

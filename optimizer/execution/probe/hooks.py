@@ -299,7 +299,7 @@ class Hooks:
             return original(module, *args, **kwargs)
         self._in_module.yes = True
         try:
-            self._session.call_begins(module)
+            self._session.call_begins(module, (args, kwargs))
             output = original(module, *args, **kwargs)
         finally:
             self._in_module.yes = False

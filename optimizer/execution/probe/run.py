@@ -22,7 +22,9 @@ import torch
 from .clock import Clock
 from .cuda.install import emulate_cuda
 from .cuda.state import NAME
+from .dropping import Dropouts
 from .full_precision import compute_in_full_precision
+from .functions import Functions
 from .hooks import Hooks
 from .loading import AlignedLoading
 from .patches import Patches
@@ -32,6 +34,7 @@ from .randomness import draw_on_host, seed_everything
 from .resident import ResidentBatch
 from .script import Ending, run_script
 from .session import Session
+from .whole_batch import WeightedMeans, WholeBatch
 
 Record = dict[str, Any]
 
@@ -58,6 +61,7 @@ def run(
             "exit_code": None if session.stopped else ending.exit_code,
             "traceback": None if session.stopped else ending.traceback,
             **session.finish(),
+            **(batch_layers.finish() if batch_layers is not None else {}),
             "memory": _memory(hooks.had_workers),
             **({} if profile is None else {"profile": profile}),
             "versions": _versions(bool(spec["emulated_gpus"])),
@@ -88,6 +92,7 @@ def run(
     hooks.install()
     if spec["full_precision"]:  # after the hooks, which tell the types computed in
         compute_in_full_precision(patches)
+    batch_layers = BatchLayers(spec["batch_layers"], patches) if spec["batch_layers"] else None
     ending = run_script(spec["entry"], spec["program"], spec["args"])
     finish(ending)
     if session.stopped:  # exit handlers and threads of a script cut short have nothing to wait for
@@ -95,6 +100,24 @@ def run(
     if ending.traceback is not None:
         print(ending.traceback, end="", file=sys.stderr)
     sys.exit(ending.exit_code)
+
+
+class BatchLayers:
+    """What hangs on a whole batch or on draws for it: noted, and made alike in one process and several with ``align``."""
+
+    def __init__(self, how: str, patches: Patches) -> None:
+        functions = Functions(patches)
+        whole = WholeBatch() if how == "align" else None
+        if whole is not None:
+            whole.install(patches, functions)
+        self._dropouts = Dropouts(off=whole is not None)
+        self._dropouts.install(patches, functions)
+        self._means = WeightedMeans(whole)
+        self._means.install(functions)
+
+    def finish(self) -> Record:
+        """What the record says of them."""
+        return {**self._dropouts.finish(), **self._means.finish()}
 
 
 def _make_repeatable(seed: int, folder: Path, patches: Patches, protection: Protection) -> None:

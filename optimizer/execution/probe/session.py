@@ -198,8 +198,10 @@ class Session:
             self._give_up()
         raise StopRun
 
-    def call_begins(self, module: nn.Module) -> None:
+    def call_begins(self, module: nn.Module, inputs: Any) -> None:
         """A module is called, from outside any module."""
+        if not self.stopped:
+            self._try(self._evaluations.begin, module, inputs)
         self._try(self._layers.begin, module)
         if self._perturbation:
             self._perturbation.before_call(module)

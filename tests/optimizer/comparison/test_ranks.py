@@ -11,6 +11,7 @@ from torchopt_cli.optimizer.comparison.ranks import compare_ranks
 from torchopt_cli.optimizer.comparison.stages import judge_in_stages
 from torchopt_cli.optimizer.comparison.verdict import judge_exact
 from torchopt_cli.optimizer.execution.observations import (
+    EvalCall,
     LoaderPass,
     Loss,
     Observations,
@@ -95,7 +96,7 @@ def test_a_sampler_that_is_never_told_of_epochs_is_named(one, ranks):
 def test_shares_of_an_evaluation_need_to_be_reduced(one, ranks):
     first, second = ranks
     (call,) = one.eval_calls
-    theirs = replace(call, outputs=tuple(replace(o, checksum=1) for o in call.outputs))
+    theirs = replace(call, inputs=1)
     second = replace(second, eval_calls=(theirs,), eval_file=one.eval_file)
     whole = merged((first, second), one)
     assert whole.eval_samples == 2 * one.eval_samples
@@ -123,7 +124,7 @@ def test_samplers_that_shuffle_differently_are_named(one, ranks):
 def test_whole_batches_in_turn_are_told_by_what_one_process_evaluates(one, ranks):
     (call,) = one.eval_calls
     first = replace(ranks[0], eval_calls=(call,), eval_file=one.eval_file)
-    theirs = replace(call, outputs=tuple(replace(o, checksum=1) for o in call.outputs))
+    theirs = replace(call, inputs=1)
     second = replace(ranks[1], eval_calls=(theirs,), eval_file=one.eval_file)
     whole = merged((first, second), one)
     assert [c.samples for c in whole.eval_calls] == [2 * call.samples]
@@ -134,6 +135,41 @@ def test_whole_batches_in_turn_are_told_by_what_one_process_evaluates(one, ranks
     assert batches_in_turn(one, both) is one
     larger = replace(one, eval_calls=(replace(call, samples=2 * call.samples),))
     assert batches_in_turn(whole, larger).eval_calls == whole.eval_calls
+
+
+def _evaluating(rank: Observations, marks: str, *calls: EvalCall) -> Observations:
+    """``rank`` that reads ``marks`` ahead of ``calls``, and not to train."""
+    reading = replace(_reading(8, marks, None), loader=1, rounds=calls[0].rounds, steps=0)
+    return replace(rank, loader_passes=(reading,), eval_calls=calls, eval_file=None)
+
+
+def test_an_evaluation_of_everything_with_statistics_of_ones_own_is_not_in_shares(one, ranks):
+    (call,) = one.eval_calls
+    other = replace(call, outputs=tuple(replace(o, checksum=1) for o in call.outputs))
+    # what the first call gave is what the second one is given
+    first = _evaluating(ranks[0], "whole", call, replace(call, inputs=2))
+    second = _evaluating(ranks[1], "whole", other, replace(other, inputs=3))
+    whole = merged((first, second), one)
+    assert [c.samples for c in whole.eval_calls] == [call.samples] * 2
+    assert compare_ranks(one, whole) == []
+    # the same outputs, of samples that the indices say are others
+    read = _evaluating(ranks[1], "another half", other, replace(other, inputs=3))
+    (finding,) = compare_ranks(one, merged((first, read), one))
+    assert finding.kind is Kind.EVALUATION
+    # no index was read, and the first difference is in what goes in
+    by_hand = [replace(rank, loader_passes=()) for rank in (first, second)]
+    assert compare_ranks(one, merged(by_hand, one)) == []
+    given = replace(by_hand[1], eval_calls=(replace(other, inputs=1), *second.eval_calls[1:]))
+    (finding,) = compare_ranks(one, merged((by_hand[0], given), one))
+    assert finding.kind is Kind.EVALUATION
+
+
+def test_what_only_one_rank_evaluates_besides_makes_no_shares(one, ranks):
+    (call,) = one.eval_calls
+    extra = replace(call, inputs=5)
+    first = replace(ranks[0], eval_calls=(call, extra))
+    second = replace(ranks[1], eval_calls=(call,))
+    assert compare_ranks(one, merged((first, second), one)) == []
 
 
 def test_the_rank_that_failed_first_is_named(one, ranks):
@@ -150,7 +186,7 @@ def test_a_loss_of_every_share_is_weighted_by_its_samples(one, ranks):
     number = replace(call.outputs[0], shape=(), mean=1.0, norm=1.0, largest=1.0)
     first = replace(ranks[0], eval_calls=(replace(call, samples=3, outputs=(number,)),))
     other = replace(number, checksum=1, mean=5.0, norm=5.0, largest=5.0)
-    second = replace(ranks[1], eval_calls=(replace(call, samples=1, outputs=(other,)),))
+    second = replace(ranks[1], eval_calls=(replace(call, samples=1, inputs=1, outputs=(other,)),))
     (together,) = merged((first, second), one).eval_calls
     assert (together.samples, together.outputs[0].shape) == (4, ())
     assert together.outputs[0].mean == together.outputs[0].norm == 2.0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from torchopt_cli.optimizer.comparison.files import compare_files
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
 from torchopt_cli.optimizer.comparison.structure import compare_structure
 from torchopt_cli.optimizer.comparison.verdict import Outcome
@@ -54,6 +55,8 @@ def main():
             for points, labels in test:
                 correct += (net(points).argmax(1) == labels).sum()
         print(f"epoch {epoch}: accuracy {correct.item() / 16:.4f}")
+        with open("accuracy.txt", "a") as file:
+            print(correct.item() / 16, file=file)
         torch.save(net.state_dict(), "model.pt")
 
 
@@ -77,6 +80,13 @@ def samples(count, seed):
     labels = torch.randint(0, 3, (count,), generator=generator)
     points = torch.randn(count, 8, generator=generator) + labels[:, None]
     return TensorDataset(points, labels)
+
+
+def add_up(state, bucket):
+    dist.all_reduce(bucket.buffer())
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
 
 
 def main():
@@ -107,6 +117,8 @@ def main():
         dist.all_reduce(correct)
         if rank == 0:
             print(f"epoch {epoch}: accuracy {correct.item() / 16:.4f}")
+            with open("accuracy.txt", "a") as file:
+                print(correct.item() / 16, file=file)
             torch.save(net.module.state_dict(), "model.pt")
     dist.destroy_process_group()
 
@@ -114,6 +126,10 @@ def main():
 if __name__ == "__main__":
     main()
 """
+
+WRONG_MEAN = """net = DistributedDataParallel(net)
+    net.register_comm_hook(None, add_up)"""
+"""Gradients that are added up, where their mean is meant."""
 
 MISTAKES = {
     "no set_epoch": (
@@ -226,6 +242,8 @@ def test_what_the_ranks_do_together_is_what_one_process_does(started):
     assert [call.samples for call in several.eval_calls] == [8] * 4
     assert several.stdout == one.stdout
     assert [c.path for c in several.checkpoints] == ["model.pt"] * 2
+    assert [file.path for file in several.files] == ["accuracy.txt"]
+    assert compare_files(one, several, (), (), None) == []
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -263,6 +281,45 @@ def test_a_careful_rewrite_is_equivalent(tmp_path):
     assert report.verdict is not None
     assert report.verdict.outcome is Outcome.EQUIVALENT
     assert report.verdict.findings == ()
+
+
+LAYERS = [
+    ("nn.ReLU()", "nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2)"),
+    ("cross_entropy(net(points), labels)", "cross_entropy(net(points), labels, weight=WEIGHTS)"),
+    ("def main():\n", "WEIGHTS = torch.tensor([1.0, 2.0, 4.0])\n\n\ndef main():\n"),
+]
+"""What gives something else on every rank: statistics of its share, draws, a mean by its targets' weights."""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "outcome"),
+    [
+        ([], Outcome.EQUIVALENT),
+        ([("net = DistributedDataParallel(net)", WRONG_MEAN)], Outcome.NOT_EQUIVALENT),
+    ],
+    ids=["careful", "gradients added up"],
+)
+def test_layers_of_every_rank_are_aligned_to_judge_what_is_left(tmp_path, mistake, outcome):
+    (tmp_path / "train.py").write_text(_changed(ONE, LAYERS))
+    (tmp_path / "train_ddp.py").write_text(_changed(SEVERAL, [*LAYERS, *mistake]))
+    settings = VerifySettings(
+        Path(sys.executable),
+        tmp_path,
+        steps=7,
+        measure_speed=False,
+        env={"OMP_NUM_THREADS": "1"},
+    )
+    rewritten = ScriptVersion(tmp_path / "train_ddp.py", processes=2)
+    report = verify(ScriptVersion(tmp_path / "train.py"), rewritten, settings)
+    assert report.verdict is not None
+    assert report.verdict.outcome is outcome, report.verdict
+    assert "BatchNorm1d, dropout, cross entropy over the whole batch" in report.verdict.reason
+    told = [f.message for f in report.verdict.findings if f.kind is Kind.LAYERS]
+    assert [message.split(":")[0] for message in told] == [
+        "BatchNorm1d",
+        "dropout",
+        "cross entropy with weighted or ignored targets",
+    ]
 
 
 def test_a_rank_that_dies_ends_the_run_at_once(started):
