@@ -140,16 +140,16 @@ def _judge_aligned(
         first, *repeats = (
             aligned(f"original without dropout{again}", original=True) for again in ("", ", again")
         )
-    rewritten = aligned("rewritten, layers over the whole batch", original=False)
+    rewritten = aligned("rewritten, layers aligned", original=False)
     if rewritten.status not in ENDED_WELL:
         reason = f"{told}: other on each rank, and could not be aligned: {rewritten.ending}"
         return Equivalence(replace(conduct, outcome=Outcome.INCONCLUSIVE, reason=reason))
     found = _judge_rounding(first, repeats, rewritten, aligned, precision, perturbed_runs)
-    where = f"with {told} over the whole batch"
+    where = f"with {told} aligned over all ranks"
     if found.verdict.outcome is Outcome.NOT_EQUIVALENT:
         reason = f"{where}, too: {found.verdict.reason}"
     else:
-        reason = f"{found.verdict.reason} {where}; as it runs, each rank has its share of it"
+        reason = f"{found.verdict.reason} {where}; as it runs, each rank has its own"
     return replace(found, verdict=replace(found.verdict, reason=reason))
 
 

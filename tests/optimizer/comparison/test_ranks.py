@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.ranks import compare_ranks
 from torchopt_cli.optimizer.comparison.stages import judge_in_stages
-from torchopt_cli.optimizer.comparison.verdict import judge_exact
+from torchopt_cli.optimizer.comparison.verdict import Outcome, judge_exact
 from torchopt_cli.optimizer.execution.observations import (
     EvalCall,
     LoaderPass,
@@ -206,3 +207,77 @@ def test_another_order_of_sums_is_not_the_reason_where_something_else_is(one, ra
     ).verdict
     assert [finding.kind for finding in verdict.failures] == [Kind.SAMPLES]
     assert verdict.reason.startswith("samples at step 1: a step is of 16 samples")
+
+
+def _drawing_shares(run: Observations) -> Observations:
+    """``run`` with the layers that a share of the batch tells from the whole."""
+    again = replace(run, layers=("BatchNorm2d", "Net"), dropouts=(("dropout", 0.1, 8),))
+    return replace(again, ranks=tuple(map(_drawing_shares, run.ranks)))
+
+
+class _Runs:
+    """Observes what it was given, and notes what was asked for."""
+
+    def __init__(self, one: Observations, aligned: Observations) -> None:
+        self.asked: list[tuple[bool, bool]] = []
+        self._one, self._aligned = one, aligned
+
+    def __call__(self, description, *, original, aligned_layers=False, **how):
+        self.asked.append((original, aligned_layers))
+        return self._one if original else self._aligned
+
+
+def _judged(one, plain, aligned):
+    runs = _Runs(one, aligned)
+    found = judge_in_stages(one, plain, runs, tier=None, precision=None, perturbed_runs=3)
+    return found.verdict, runs.asked
+
+
+def test_ranks_whose_layers_see_shares_are_judged_with_these_aligned(one, ranks):
+    one = _drawing_shares(one)
+    aligned = _drawing_shares(merged([replace(rank, steps=one.steps) for rank in ranks], one))
+    step = replace(one.steps[0], losses=(Loss(9.0, "float32"),))
+    plain = replace(aligned, steps=(step, *one.steps[1:]))
+    verdict, asked = _judged(one, plain, aligned)
+    assert verdict.outcome is Outcome.EQUIVALENT, verdict
+    assert verdict.reason.endswith(
+        "with BatchNorm2d, dropout aligned over all ranks; as it runs, each rank has its own"
+    )
+    assert [finding.kind for finding in verdict.findings] == [Kind.LAYERS] * 2
+    # once more as it is; without dropout twice, the rewrite, and perturbed
+    assert asked == [(True, False), (True, True), (True, True), (False, True)] + [(True, True)] * 3
+
+
+def test_what_is_wrong_besides_shows_where_layers_are_aligned(one, ranks):
+    one = _drawing_shares(one)
+    good = _drawing_shares(merged([replace(rank, steps=one.steps) for rank in ranks], one))
+    step = replace(one.steps[0], losses=(Loss(9.0, "float32"),))
+    wrong = replace(good, steps=(step, *one.steps[1:]))
+    plain = replace(good, steps=(replace(step, losses=(Loss(8.0, "float32"),)), *one.steps[1:]))
+    verdict, _ = _judged(one, plain, wrong)
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert verdict.reason.startswith(
+        "with BatchNorm2d, dropout aligned over all ranks, too: loss at step 1: loss 9, not"
+    )
+    killed = replace(good, status=Status.KILLED, exit_code=-9)
+    verdict, _ = _judged(one, plain, killed)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "could not be aligned: the process is ended by SIGKILL" in verdict.reason
+    lost = replace(good, steps=(replace(step, losses=(Loss(math.nan, "float32"),)),))
+    verdict, _ = _judged(one, lost, good)
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert Kind.NON_FINITE in {finding.kind for finding in verdict.failures}
+
+
+def test_other_dropout_on_a_rank_is_named(one, ranks):
+    one = _drawing_shares(one)
+    more = [replace(_drawing_shares(rank), dropouts=(("dropout", 0.5, 8),)) for rank in ranks]
+    findings = compare_ranks(one, merged(more, one))
+    (finding,) = [finding for finding in findings if finding.fails]
+    assert finding.message == (
+        "dropout with p=0.1 is none of what drops elements on rank 0, 100% in the original"
+    )
+    # on two GPUs of a DataParallel there are twice as many calls
+    both = replace(one, dropouts=(("dropout", 0.1, 16),))
+    whole = merged([_drawing_shares(rank) for rank in ranks], one)
+    assert not any(finding.fails for finding in compare_ranks(both, whole))

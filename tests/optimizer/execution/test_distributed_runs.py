@@ -313,7 +313,7 @@ def test_layers_of_every_rank_are_aligned_to_judge_what_is_left(tmp_path, mistak
     report = verify(ScriptVersion(tmp_path / "train.py"), rewritten, settings)
     assert report.verdict is not None
     assert report.verdict.outcome is outcome, report.verdict
-    assert "BatchNorm1d, dropout, cross entropy over the whole batch" in report.verdict.reason
+    assert "BatchNorm1d, dropout, cross entropy aligned over all ranks" in report.verdict.reason
     told = [f.message for f in report.verdict.findings if f.kind is Kind.LAYERS]
     assert [message.split(":")[0] for message in told] == [
         "BatchNorm1d",
