@@ -11,6 +11,7 @@ from .facts import DeviceKind, Fact
 from .host_data import HostData
 from .host_reads import deciding_read
 from .legacy_tensors import legacy_dtype
+from .placement import on_gpu
 from .references import quoted
 from .resolver import Resolver
 from .signatures import call_argument
@@ -21,6 +22,7 @@ _FILLS = frozenset("zeros ones empty full eye zeros_like ones_like empty_like fu
 _DRAWS = frozenset("rand randn randint normal rand_like randn_like randint_like".split())
 _OTHERS = frozenset("tensor arange linspace logspace randperm".split())
 _FACTORIES = frozenset(f"torch.{name}" for name in _FILLS | _DRAWS | _OTHERS)
+_LIKE = frozenset(name for name in _FACTORIES if name.endswith("_like"))
 _DRAWING_METHODS = frozenset({"normal_", "uniform_", "random_", "bernoulli_", "exponential_"})
 _EXACT_METHODS = _DRAWING_METHODS | frozenset(
     "view reshape unsqueeze squeeze expand expand_as repeat transpose permute t contiguous clone detach flatten triu "
@@ -90,11 +92,17 @@ class ConstructionFinder:
     def chain(
         self, expression: ast.expr, module: Module
     ) -> tuple[ast.Call, tuple[ast.Call, ...]] | None:
-        """The factory call that ``expression`` starts from, and the calls made on its result, inner first."""
+        """The factory call that ``expression`` starts from, and the calls made on its result, inner first.
+
+        None for ``zeros_like`` and its like where the result is on a GPU already, as what it is like is.
+        """
         steps: list[ast.Call] = []
         while isinstance(expression, ast.Call):
             names = self._resolver.names(expression.func, module)
             if names and (names <= _FACTORIES or legacy_dtype(names) is not None):
+                like = call_argument(expression, "input", 0) if names <= _LIKE else None
+                if like is not None and on_gpu(self._resolver, like, module):
+                    return None
                 return expression, tuple(reversed(steps))
             steps.append(expression)
             if names and (names <= VARIABLE or names <= _EXACT_FUNCTIONS):

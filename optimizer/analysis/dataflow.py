@@ -7,7 +7,7 @@ is that of one pass through the body; what an earlier pass left behind is not fo
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from .syntax import Module
 from .trees import walk
 
 _MUTATING_METHODS = frozenset("append extend add add_ update insert copy_ mul_ div_ sub_".split())
+_HOST_READS = frozenset({"item", "numpy", "tolist"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -58,11 +59,20 @@ class Flow:
 
     def statements_behind(self, expression: ast.AST, at: ast.stmt) -> set[ast.stmt]:
         """All statements that have a part in ``expression``, through any number of variables."""
+        return self._behind(expression, at, lambda _: False)
+
+    def differentiable_behind(self, expression: ast.AST, at: ast.stmt) -> set[ast.stmt]:
+        """Those that may have a part in the gradient of ``expression``: none behind what is read to the host."""
+        return self._behind(expression, at, _reads_to_host)
+
+    def _behind(
+        self, expression: ast.AST, at: ast.stmt, ends: Callable[[ast.stmt], bool]
+    ) -> set[ast.stmt]:
         found: set[ast.stmt] = set()
         pending = list(self.sources(expression, at))
         while pending:
             statement = pending.pop()
-            if statement not in found:
+            if statement not in found and not ends(statement):
                 found.add(statement)
                 pending.extend(self.sources(statement, statement))
         return found
@@ -179,6 +189,16 @@ def _base(target: ast.expr) -> str | None:
     while isinstance(target, ast.Subscript):
         target = target.value
     return dotted(target)
+
+
+def _reads_to_host(statement: ast.stmt) -> bool:
+    """Whether ``x = tensor.cpu().numpy()`` and the like is all that the statement does."""
+    value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in _HOST_READS
+    )
 
 
 def _position(node: ast.stmt) -> tuple[int, int]:

@@ -229,8 +229,8 @@ def runs_forward(resolver: Resolver, nodes: Iterable[ast.AST], module: Module) -
 def _forward_statements(
     resolver: Resolver, flow: Flow, expression: ast.AST, at: ast.stmt
 ) -> set[ast.stmt]:
-    """Of the statements behind ``expression``, those that run a network or compute with what one returned."""
-    behind = flow.statements_behind(expression, at)
+    """Of the statements behind the gradient of ``expression``, those that run a network or compute with what one returned."""
+    behind = flow.differentiable_behind(expression, at)
     found = {s for s in behind if runs_forward(resolver, own_nodes(s), flow.module)}
     pending = list(behind - found)
     while True:

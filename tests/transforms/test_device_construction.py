@@ -86,6 +86,13 @@ def test_made_and_moved_in_one_expression(
     check_transformed(script(imports + before + end), script(imports + after + end))
 
 
+@pytest.mark.parametrize(
+    "made", ["torch.zeros(n, device=device)", "torch.full((n,), 2, device=device).unsqueeze(0)"]
+)
+def test_what_is_like_a_tensor_on_the_device_is_there_already(check_noop: Check, made: str) -> None:
+    check_noop(script(f"y = {made}\nx = torch.zeros_like(y).to(device)\nprint(x.mean())\n"))
+
+
 def test_layout_of_the_call_survives(check_transformed: Check) -> None:
     before = """
         mask = torch.ones(

@@ -113,6 +113,28 @@ def test_what_comes_before_the_network_stays_outside(script: Script) -> None:
     assert regions(step) == [(line, line)]
 
 
+def test_what_is_read_to_the_host_has_no_gradient(script: Script) -> None:
+    step = only_step(
+        script,
+        """
+        import environment
+        memory = []
+        for number in range(100):
+            action = model(torch.randn(1, 8)).argmax().item()
+            reward = environment.step(action)
+            memory.append(reward)
+            y = torch.tensor(memory)
+            out = model(torch.randn(len(memory), 8))
+            loss = criterion(out, y)
+            loss.backward()
+            optimizer.step()
+        """,
+    )
+    assert regions(step) == [
+        ("out = model(torch.randn(len(memory), 8))", "loss = criterion(out, y)")
+    ]
+
+
 def test_losses_computed_where_they_are_backpropagated(script: Script) -> None:
     step = only_step(
         script,
