@@ -106,11 +106,11 @@ class _Plan:
         self._refuse_if(step_obstacle(script, step))
         blocks = list(training_blocks(script))
         setup = self._setup_place(blocks)
-        edits = [*self._network(), *loader.edits, *self._metrics()]
-        if loader.shuffles:
-            edits += self._epochs(loader)
+        network, metrics = [*self._network()], [*self._metrics()]
+        epochs = [*self._epochs(loader)] if loader.shuffles else []
         preparation = self._preparation(blocks)
-        edits += self._barriers(preparation)
+        # What is put before one statement comes in this order: a dataset that is made ahead of its loader waits, too.
+        edits = [*network, *self._barriers(preparation), *loader.edits, *metrics, *epochs]
         edits += self._rank_zero(preparation)
         edits.insert(0, self._process_group(*setup, preparation is not None))
         edits += self._any_gpu()

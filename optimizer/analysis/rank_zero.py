@@ -40,7 +40,15 @@ _ACTIONS = frozenset(
         "warnings.warn",
     }
 )
-_ACTING_PACKAGES = ("logging.", "wandb.", "matplotlib.", "mlflow.", "neptune.", "loguru.")
+_ACTING_PACKAGES = (
+    "logging.",
+    "wandb.",
+    "matplotlib.",
+    "mlflow.",
+    "neptune.",
+    "loguru.",
+    "tensorboard_logger.",
+)
 _RUN = "wandb.init"
 _BARS = frozenset(
     {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.std.tqdm", "tqdm.trange"}
@@ -51,6 +59,11 @@ _WRITERS = re.compile(
 _ACTING_METHODS = re.compile(
     r"add_\w+|log|debug|info|warning|error|write|writelines|writerow|flush|close|savefig|set_postfix\w*|"
     r"set_description\w*|update|save|to_csv|finish|watch|dump"
+)
+
+_PLAIN_METHODS = frozenset(
+    "append center extend flush format get insert item items join keys ljust lower lstrip pop read replace rjust rstrip "
+    "split strftime strip total_seconds upper values write zfill".split()
 )
 
 
@@ -283,15 +296,23 @@ def tells(resolver: Resolver, function: ast.AST, module: Module) -> bool:
     sites = resolver.call_sites(function)
     if not sites or not all(isinstance(s.module.parents[s.call], ast.Expr) for s in sites):
         return False
-    libraries = {
-        name
-        for reached in reached_nodes(resolver, function.body, module)
-        if isinstance(reached.node, ast.Call)
-        for name in resolver.names(reached.node.func, reached.module)
-    }
+    libraries: set[str] = set()
+    for reached in reached_nodes(resolver, function.body, module):
+        if isinstance(reached.node, ast.Call):
+            names = resolver.names(reached.node.func, reached.module)
+            if not names and not _is_plain(resolver, reached.node, reached.module):
+                return False  # a network's, maybe, or an optimizer's
+            libraries |= names
     told = ("builtins.", "sys.std", "time.", "math.", "os.popen", "shutil.get_terminal_size")
     writes = libraries & {"builtins.print", "sys.stdout.write", "sys.stderr.write"}
     return bool(writes) and all(name.startswith(told) for name in libraries)
+
+
+def _is_plain(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` is one of the script's own functions, or a method that texts, numbers and lists have."""
+    if resolver.callees(call, module):
+        return True
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _PLAIN_METHODS
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:

@@ -139,14 +139,14 @@ def _obstacle(script: TrainingScript, loader: DataLoader, loop: Loop) -> Fact | 
     if why is not None:
         return Obstacle(module, loader.node, f"its DataLoader cannot be shared: {why}")
     size = loader.arguments["batch_size"]
-    number = known_number(resolver.values(size.value, module))
+    number = known_number(resolver.values(size.value, size.module))
     if number is not None:
         counted = counted_on(resolver, number, loop)
         if counted is not None:
             return counted
     if isinstance(size.value, ast.Constant):
         return None
-    return other_use(resolver, resolver.values(size.value, module), script.loaders)
+    return other_use(resolver, resolver.values(size.value, size.module), script.loaders)
 
 
 def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:

@@ -508,6 +508,24 @@ if RANK == 0 and WORLD_SIZE > 1:
     assert text.index("timeout=timedelta(hours=2)") < text.index("if RANK > 0:")
 
 
+def test_a_dataset_made_ahead_of_its_loader_waits_for_the_first_process(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    inline = "from torchvision import datasets\n" + FLAT.replace(
+        "DataLoader(data,", "DataLoader(datasets.MNIST('data', download=True),"
+    )
+    text = code(rewrite(inline, ["ddp"], **GPUS))
+    assert (
+        """\
+if RANK > 0:
+    dist.barrier()  # the first process prepares the data
+train_set = datasets.MNIST('data', download=True)
+"""
+        in text
+    )
+    assert text.index("loader = DataLoader(") < text.index("if RANK == 0 and WORLD_SIZE > 1:")
+
+
 def test_data_that_is_written_over_and_over_is_no_preparation(
     check_noop: Callable[..., None],
 ) -> None:
@@ -552,6 +570,23 @@ def test_an_argument_that_may_be_put_into_the_dict_later(
     assert 'DistributedSampler(data, shuffle=options.get("shuffle", False))' in text
     assert '"shuffle": options.get("shuffle", False) and train_sampler is None,' in text
     assert 'options["batch_size"] // WORLD_SIZE' in text
+
+
+def test_a_dict_that_another_file_fills(rewrite: Callable[..., RewriteResult]) -> None:
+    loading = """\
+from torch.utils.data import DataLoader
+
+
+def make_loader(data, options):
+    return DataLoader(data, **options)
+"""
+    source = "from loading import make_loader\n" + FLAT.replace(
+        "loader = DataLoader(data, batch_size=16, shuffle=True)",
+        "size = 16\noptions = {'batch_size': size, 'shuffle': True}\n"
+        "loader = make_loader(data, options)",
+    )
+    found = rewrite({"train.py": source, "loading.py": loading}, ["ddp"], **GPUS)
+    assert not any(file.errors for file in found.files)
 
 
 ACCURACY = """\
@@ -904,6 +939,32 @@ def test_a_progress_bar_of_the_scripts_own(rewrite: Callable[..., RewriteResult]
     text = code(rewrite(source, ["ddp"], **GPUS))
     assert bar in text
     assert text.endswith("        print(epoch, loss.item())\n        bar(epoch)\n")
+
+
+def test_a_function_that_trains_is_no_progress_bar(rewrite: Callable[..., RewriteResult]) -> None:
+    before, loop = FLAT.split("for epoch in range(2):\n")
+    body = loop.rpartition("    print(epoch")[0]
+    body = body.replace("nn.functional.cross_entropy(", "criterion(")
+    source = (
+        before
+        + "criterion = nn.CrossEntropyLoss()\n"
+        + "def train(epoch):\n"
+        + body
+        + "        print(epoch, loss.item())\n"
+        + "\n\nfor epoch in range(2):\n    train(epoch)\n"
+    )
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "        if RANK == 0:\n            print(epoch, loss.item())\n" in text
+    assert text.endswith("    train(epoch)\n")
+
+
+def test_loggers_of_functions_log_once(rewrite: Callable[..., RewriteResult]) -> None:
+    source = (
+        "import tensorboard_logger\n" + FLAT + "    tensorboard_logger.log_value('x', 1, epoch)\n"
+    )
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    told = "print(epoch, loss.item())\n        tensorboard_logger.log_value('x', 1, epoch)\n"
+    assert text.endswith(f"    if RANK == 0:\n        {told}")
 
 
 def test_checkpoints_are_read_onto_any_gpu_and_not_before_they_are_saved(
