@@ -114,9 +114,10 @@ def _buffers(original: Observations, other: Observations) -> Iterator[Finding]:
             or a.shape != b.shape
             or a.tobytes() != b.tobytes()
         ):
-            yield Finding(
-                Kind.BUFFER, "differs at the end of the run", step=original.rounds, tensor=name
-            )
+            message = "differs at the end of the run"
+            if b is None:
+                message = "is not among the models' buffers any more"
+            yield Finding(Kind.BUFFER, message, step=original.rounds, tensor=name)
 
 
 def _first_other_call(original: Observations, other: Observations) -> int | None:

@@ -16,7 +16,7 @@ from ..execution.observations import EvalCall, Observations, Step
 from .deviation import change_deviations, deviations, undetermined
 from .exact import initial_parameter
 from .figures import StepFigures, VectorFigures
-from .findings import Finding, Kind
+from .findings import Finding, Kind, note
 from .kept_state import compare_state_numbers
 from .series import compare_series, step_figures, update_norm
 from .tolerance import Precision, allowed
@@ -229,6 +229,9 @@ def _buffers(runs: _Runs) -> list[Finding]:
         if not same and all(n[name].tobytes() == ours[name].tobytes() for n in near if name in n):
             message = "counter differs at the end of the run"
             found.append(Finding(Kind.BUFFER, message, step=runs.original.rounds, tensor=name))
+    for name in sorted(ours.keys() - theirs.keys()):
+        # Saved, it is missed in the checkpoint; used, in what is computed; a mask that attention has built in is neither.
+        found.append(note(Kind.BUFFER, "is not among the models' buffers any more", tensor=name))
     return found
 
 

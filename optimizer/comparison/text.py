@@ -10,8 +10,9 @@ import difflib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from .findings import Finding, Kind, note
 from .tolerance import Precision, allowed
@@ -43,7 +44,9 @@ NUMBER = re.compile(
 )
 """A number as it is printed."""
 _UNIT_AFTER = re.compile(
-    r"\s*(?:(?:s|secs?|seconds?|ms|msec|milliseconds?|us|µs|ns|min|mins|minutes?|h|hrs?|hours?|[KMGT]i?B)\b"
+    r"\s*(?:(?:s|secs?|seconds?|ms|msec|milliseconds?|us|µs|ns|mins|minutes?|h|hrs?|hours?|[KMGT]i?B)\b"
+    # the minimum, where a number follows that is no seconds
+    r"|min\b(?!\s*[:=]?\s*[-+]?\d[\d.]*(?![\d.])(?!\s*(?:s|secs?|seconds?)\b))"
     r"|\w+\s?/\s?(?:s|sec|second|min|minute|hour|h)\b|(?:s|ms|sec|seconds)\s?/\s?\w+)",
     re.IGNORECASE,
 )
@@ -52,6 +55,10 @@ _QUANTITY_BEFORE = re.compile(
     r"[^A-Za-z0-9]*(?:\([^)]*\)[^A-Za-z0-9]*)?$",
     re.IGNORECASE,
 )
+
+
+StepsOf: TypeAlias = "tuple[Callable[[int], int | None] | None, Callable[[int], int | None] | None]"
+"""What tells the step of a line of the original's text and of the rewrite's, by its number from 1."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,7 @@ def compare_text(
     repeats: Sequence[str] = (),
     neighbours: Sequence[str] = (),
     precision: Precision | None = None,
+    step_of: StepsOf = (None, None),
 ) -> list[Finding]:
     """Differences in what was printed.
 
@@ -168,7 +176,8 @@ def compare_text(
             line = a or b
             if line is None or line.skeleton in left_out.skeletons:
                 continue
-            findings.append(_odd_line(a, b))
+            where = step_of[0] if a is not None else step_of[1]
+            findings.append(_at(_odd_line(a, b), line, where))
             break
         for place, (x, y) in enumerate(zip(a.numbers, b.numbers, strict=True)):
             if _same_number(x, y):
@@ -176,7 +185,7 @@ def compare_text(
             if place in a.measured or place in left_out.places.get(a.skeleton, ()):
                 skipped += 1
             elif not _close(x, y, spreads.get((a.skeleton, place), ()), precision):
-                findings.append(_odd_number(a, x, y, precision))
+                findings.append(_at(_odd_number(a, x, y, precision), a, step_of[0]))
     if skipped:
         findings.append(
             note(
@@ -223,6 +232,10 @@ def _close(x: str, y: str, spread: Iterable[float], precision: Precision | None)
     if precision is None or not (math.isfinite(a) and math.isfinite(b)):
         return False
     return abs(a - b) <= allowed(spread, a, precision) + max(last_digit(x), last_digit(y)) * 1.001
+
+
+def _at(finding: Finding, line: Line, step_of: Callable[[int], int | None] | None) -> Finding:
+    return replace(finding, step=step_of(line.number)) if step_of else finding
 
 
 def _odd_line(ours: Line | None, theirs: Line | None) -> Finding:

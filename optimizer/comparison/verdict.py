@@ -9,6 +9,7 @@ from enum import Enum
 from ..execution.observations import Observations
 from ..options import Tier
 from .checkpoints import compare_checkpoint_values
+from .counterparts import Counterparts
 from .exact import compare_bits
 from .figures import StepFigures, VectorFigures
 from .files import compare_files
@@ -80,6 +81,8 @@ def judge_exact(
     original: Observations, repeats: Sequence[Observations], rewritten: Observations
 ) -> Verdict:
     """Bit for bit; against the original's own spread where its ``repeats`` differ from it."""
+    common = Counterparts.of(original, rewritten)
+    original, rewritten, *repeats = map(common.in_common, (original, rewritten, *repeats))
     structure = compare_structure(original, rewritten, repeats)
     if structure and structure[0].kind in _ENDINGS:
         return _unfinished(original, rewritten, structure)
@@ -88,6 +91,7 @@ def judge_exact(
         return _within_spread(original, repeats, rewritten, differing)
     findings = [
         *structure,
+        *common.notes(),
         *compare_bits(original, rewritten),
         *_printed(original, rewritten, repeats, (), None),
         *compare_files(original, rewritten, repeats, (), None),
@@ -106,7 +110,9 @@ def judge_conduct(
     original: Observations, repeats: Sequence[Observations], rewritten: Observations
 ) -> Verdict:
     """What no rounding explains, alone: of a rewrite in which sums are made in another order from the first step on."""
-    structure = compare_structure(original, rewritten, repeats)
+    common = Counterparts.of(original, rewritten)
+    original, rewritten, *repeats = map(common.in_common, (original, rewritten, *repeats))
+    structure = [*compare_structure(original, rewritten, repeats), *common.notes()]
     return _conclude(
         Tier.NUMERIC, None, structure, "it does the same", step_figures(original, rewritten)
     )
@@ -160,10 +166,15 @@ def judge_numeric(
     shown to do the original's arithmetic when its reduced precision is switched off, so that rounding is all that is
     left to judge, and a comparison without power decides nothing.
     """
+    common = Counterparts.of(original, rewritten)
+    original, rewritten = common.in_common(original), common.in_common(rewritten)
+    repeats = tuple(map(common.in_common, repeats))
+    perturbed = tuple(map(common.in_common, perturbed))
     spread = () if all(repeats_itself(original, run) for run in repeats) else repeats
     neighbours = (*spread, *perturbed)
     compared = compare_numbers(original, rewritten, neighbours, precision)
     findings = [
+        *common.notes(),
         *compare_structure(original, rewritten, (*repeats, *perturbed), precision),
         *_where_it_repeats(compared.findings, original, repeats),
         *_printed(original, rewritten, repeats, neighbours, precision),
@@ -302,5 +313,12 @@ def _printed(
                 f"in {count} lines rank 0 tells its own loss of a step, not the mean of all ranks"
             )
             notes.append(note(Kind.STDOUT, message))
-    found = compare_text(texts[0], texts[1], texts[2:middle], texts[middle:], precision)
+    found = compare_text(
+        texts[0],
+        texts[1],
+        texts[2:middle],
+        texts[middle:],
+        precision,
+        (original.step_of_line, rewritten.step_of_line),
+    )
     return [*found, *notes]

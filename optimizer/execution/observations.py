@@ -18,6 +18,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -55,11 +56,13 @@ class Status(str, Enum):
 class Loss:
     """What ``backward`` was called on: the value without GradScaler's factor, and the dtype it had (``float32``).
 
-    For ``t.backward(gradient=g)`` the value is ``sum(t * g)``.
+    For ``t.backward(gradient=g)`` the value is ``sum(t * g)``. ``taken``: by ``torch.autograd.grad`` or ``torch.func.grad``,
+    whose results the script has for itself.
     """
 
     value: float
     dtype: str
+    taken: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,9 @@ class LayerOutput:
 class EvalCall:
     """One call of a root module in eval mode, after ``rounds`` rounds; ``samples`` is the first argument's length.
 
-    ``inputs`` depends on every bit of the tensors it was called on. The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
+    ``inputs`` depends on every bit of the tensors it was called on.
+    ``constant``: no optimizer trains the module, and its weights were the same in all its calls (a teacher's).
+    The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
     """
 
     module: str
@@ -170,6 +175,7 @@ class EvalCall:
     samples: int
     outputs: tuple[TensorSummary, ...]
     inputs: int = 0
+    constant: bool = False
 
 
 @dataclass(frozen=True)
@@ -369,13 +375,17 @@ class Observations:
     schedulers: tuple[Scheduler, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     files: tuple[WrittenFile, ...] = ()
-    """Sorted by place, without checkpoints."""
+    """Sorted by place, without checkpoints; then ``told``."""
+    told: tuple[WrittenFile, ...] = ()
+    """Texts that are in no file of the script's: what it logs on stderr, metrics it hands to a tracker. Among ``files``, too."""
     profile: RunProfile | None = None
     """Of a run in ``profile`` mode."""
     unobserved: tuple[str, ...] = ()
     """What the probe could not record and why; nothing of it may be taken for equal."""
     exceeded: Exceeded | None = None
     """The limit that ended the run, when one did."""
+    printed: tuple[tuple[int, int], ...] = ()
+    """How many lines had gone to ``sys.stdout`` when the next round began: rounds that had begun before, and lines."""
     step_samples: tuple[int, ...] = ()
     """For each step, the samples it was made of: those read since the step before, from the loader read last."""
     collectives: tuple[tuple[int, int], ...] = ()
@@ -388,6 +398,8 @@ class Observations:
     """Whether a cross entropy weighed or ignored targets in training; of runs that watch it."""
     ranks: tuple[Observations, ...] = ()
     """Each rank's own, of a run of several processes; this is then what they did together (see :mod:`.ranks`)."""
+    left_out: frozenset[str] = frozenset()
+    """Tensors that are not to be read, by the last part of their names: see ``comparison/counterparts.py``."""
     failed_rank: int | None = None
     """The rank that failed first, where the run failed because of one."""
 
@@ -424,6 +436,16 @@ class Observations:
     def eval_samples(self) -> int:
         """Samples that went through root modules in eval mode."""
         return sum(call.samples for call in self.eval_calls)
+
+    def step_of_line(self, number: int) -> int | None:
+        """The step before which line ``number`` (from 1, as ``str.splitlines`` has it) was printed; None where not known."""
+        ends = list(
+            accumulate(line.endswith("\n") for line in self.stdout.splitlines(keepends=True))
+        )
+        if self.stdout_cut or not self.printed or not ends or ends[-1] != self.printed[-1][1]:
+            return None  # not everything went through sys.stdout
+        line = ends[number - 1] if number <= len(ends) else ends[-1] + 1
+        return next((begun + 1 for begun, lines in self.printed if lines >= line), None)
 
     def snapshot(self, after_round: int) -> Snapshot | None:
         """The snapshot after that round (0: before the first step), None when none was taken."""
@@ -466,7 +488,10 @@ class Observations:
             return {}
         from safetensors import numpy as safetensors_numpy
 
-        return safetensors_numpy.load_file(str(self.folder / file))  # pyright: ignore[reportUnknownMemberType]
+        found = safetensors_numpy.load_file(str(self.folder / file))  # pyright: ignore[reportUnknownMemberType]
+        if not self.left_out:
+            return found
+        return {n: t for n, t in found.items() if n.rpartition("/")[2] not in self.left_out}
 
 
 def rounds_counted(folder: Path) -> int:

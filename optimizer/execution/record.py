@@ -28,6 +28,7 @@ from .observations import (
     TrainingCalls,
     Versions,
     WorkerStart,
+    WrittenFile,
 )
 from .profile_record import RunProfile
 
@@ -70,6 +71,12 @@ def load(folder: Path) -> dict[str, Any] | None:
     collectives: list[list[int]] = record.get("collectives", [])
     record["collectives"] = tuple((begun, evaluated) for begun, evaluated in collectives)
     record["dropouts"] = tuple((name, p, count) for name, p, count in record.get("dropouts", ()))
+    told: list[list[str]] = record.get("told", [])
+    record["told"] = tuple(
+        WrittenFile(name, (folder / file).stat().st_size, file) for name, file in told
+    )
+    printed: list[list[int]] = record.get("printed", [])
+    record["printed"] = tuple((begun, lines) for begun, lines in printed)
     record["parameters"] = {
         name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()
     }

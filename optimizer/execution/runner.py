@@ -187,7 +187,8 @@ def _kept_beside(file: WrittenFile, own: Path, folder: Path) -> WrittenFile:
 def _with_files(run: Observations, files: Sequence[WrittenFile]) -> Observations:
     """``run`` with those of ``files`` that are no checkpoints of its own."""
     checkpoints = {one.path for one in run.checkpoints}
-    return replace(run, files=tuple(file for file in files if file.path not in checkpoints))
+    own = tuple(file for file in files if file.path not in checkpoints)
+    return replace(run, files=own + run.told)
 
 
 def _command(

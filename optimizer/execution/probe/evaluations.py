@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from .fingerprints import checksum, storable, summary, write_safetensors
 from .names import class_name
@@ -18,6 +19,32 @@ KEPT_CALLS = 4
 """How many calls have their outputs kept whole."""
 _OUTPUTS = 16
 EVAL_OUTPUTS = "eval.safetensors"
+
+
+class _Weights:
+    """The parameters of a module from its first call in eval mode on; it is kept, so that its ``id`` stays its own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._first: list[Tensor] | None = None
+        self._same: list[Tensor] = []
+
+    def called(self) -> None:
+        """The module is called. Not their versions but their bits: ``p.data.mul_`` leaves no other trace."""
+        now = [
+            checksum(parameter) for parameter in self.module.parameters() if not is_lazy(parameter)
+        ]
+        if self._first is None:
+            self._first = now
+        else:
+            self._same += [old == new for old, new in zip(self._first, now, strict=False)]
+
+    def constant(self, trained: Container[int]) -> bool:
+        """Whether they were the same in all calls, and none is among those ``trained``, which are given by ``id``."""
+        parameters = list(self.module.parameters())
+        if not parameters or any(id(parameter) in trained for parameter in parameters):
+            return False
+        return all(map(bool, self._same))
 
 
 class Evaluations:
@@ -29,6 +56,7 @@ class Evaluations:
         self._kept: dict[str, Tensor] = {}
         self._training: dict[tuple[str, int], list[int]] = {}
         self._inputs = 0
+        self._weights: dict[int, _Weights] = {}
 
     @property
     def count(self) -> int:
@@ -60,6 +88,7 @@ class Evaluations:
                 self._kept[f"{len(self._calls)}.{position}"] = storable(tensor).clone()
         self._calls.append(
             {
+                "weights": self._weights_of(module),
                 "module": class_name(module),
                 "rounds": rounds,
                 "samples": count_samples(inputs),
@@ -68,8 +97,18 @@ class Evaluations:
             }
         )
 
-    def finish(self) -> dict[str, Any]:
-        """What the record says of evaluations."""
+    def _weights_of(self, module: nn.Module) -> _Weights:
+        """What is known of the weights of ``module``, with this call."""
+        known = self._weights.setdefault(id(module), _Weights(module))
+        known.called()
+        return known
+
+    def finish(self, trained: Iterable[Tensor]) -> dict[str, Any]:
+        """What the record says of evaluations; ``trained`` are the parameters that optimizers have."""
+        held = set(map(id, trained))
+        constant = {key: weights.constant(held) for key, weights in self._weights.items()}
+        for call in self._calls:
+            call["constant"] = constant[id(call.pop("weights").module)]
         file = EVAL_OUTPUTS if self._kept else None
         if file is not None:
             write_safetensors(self._folder / file, self._kept)

@@ -170,7 +170,7 @@ class Hooks:
                 return original(outputs, inputs, grad_outputs, *args, **kwargs)
             inputs = inputs if isinstance(inputs, Tensor) else tuple(inputs)
             leaves = self._leaves(outputs, inputs)
-            self._announce_backward(outputs, grad_outputs, leaves)
+            self._announce_backward(outputs, grad_outputs, leaves, taken=True)
             result = original(outputs, inputs, grad_outputs, *args, **kwargs)
             by_input = dict(zip(map(id, _several(inputs)), result, strict=True))
             self._session.gradients_end(leaves, [by_input[id(leaf)] for leaf in leaves])
@@ -191,7 +191,7 @@ class Hooks:
                 return original(func, argnums, has_aux, args, kwargs)
             self._session.gradients_begin(leaves if self._session.by_hand() else ())
             gradients, value = original(func, argnums, has_aux, args, kwargs)
-            self._session.backward(value[0] if has_aux else value, None, None)
+            self._session.backward(value[0] if has_aux else value, None, None, taken=True)
             self._session.gradients_end(leaves, tree_leaves(gradients))
             return gradients, value
 
@@ -203,7 +203,9 @@ class Hooks:
             return []
         return among_leaves(leaves_of(_several(outputs)) if inputs is None else _several(inputs))
 
-    def _announce_backward(self, tensors: Any, grad_tensors: Any, leaves: list[Tensor]) -> None:
+    def _announce_backward(
+        self, tensors: Any, grad_tensors: Any, leaves: list[Tensor], *, taken: bool = False
+    ) -> None:
         self._session.gradients_begin(leaves)
         tensors = _several(tensors)
         gradients = (
@@ -215,9 +217,9 @@ class Hooks:
             unscaled = getattr(tensor, _UNSCALED, None)
             if unscaled is None:
                 # What was computed from a scaled loss carries its factor on.
-                self._session.backward(tensor, gradient, scale)
+                self._session.backward(tensor, gradient, scale, taken=taken)
             else:
-                self._session.backward(unscaled, gradient, None)
+                self._session.backward(unscaled, gradient, None, taken=taken)
 
     def _loader_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

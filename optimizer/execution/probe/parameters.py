@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from .fingerprints import dtype_name, sha256, total_bytes, write_safetensors
@@ -37,6 +38,7 @@ class Parameters:
         self.roots: list[tuple[nn.Module, str]] = []  # kept: they die with the script's frames
         self._by_hand: dict[tuple[torch.Size, ...], list[str]] = {}
         self._shown: set[int] = set()
+        self._first: dict[int, Tensor] = {}
         self.snapshots: list[dict[str, Any]] = []
 
     @property
@@ -106,15 +108,36 @@ class Parameters:
         self._by_hand[shapes] = [names[id(leaf)] for leaf in leaves]
         return dict(zip(self._by_hand[shapes], leaves, strict=True))
 
+    @torch.no_grad()
+    def keep_first(self, module: nn.Module) -> None:
+        """``module`` is called before any step: what it holds is the start, whatever its ``forward`` does to it."""
+        given = {
+            id(parameter)
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        for parameter in module.parameters():
+            if (
+                id(parameter) in given
+                and id(parameter) not in self._first
+                and not is_lazy(parameter)
+            ):
+                self._first[id(parameter)] = parameter.detach().clone()
+
     def snapshot(self, after_round: int) -> None:
-        """Keep every named parameter as it is now; once per round."""
+        """Keep every named parameter as it is now; once per round. Before any step, as it was first called with."""
         if any(snapshot["round"] == after_round for snapshot in self.snapshots) or not self.named:
             return
+        first, self._first = self._first, {}
+        tensors = self.named
+        if after_round == 0:
+            tensors = {name: first.get(id(p), p) for name, p in self.named.items()}
         file = None
-        if total_bytes(self.named.values()) <= self._whole_bytes:
+        if total_bytes(tensors.values()) <= self._whole_bytes:
             file = f"parameters-{after_round:06}.safetensors"
-            write_safetensors(self._folder / file, self.named)
-        hashes = {name: sha256(parameter) for name, parameter in self.named.items()}
+            write_safetensors(self._folder / file, tensors)
+        hashes = {name: sha256(tensor) for name, tensor in tensors.items()}
         self.snapshots.append({"round": after_round, "hashes": hashes, "file": file})
 
     def buffers(self) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from .clock import Clock
 from .cuda.install import emulate_cuda
 from .cuda.state import NAME
 from .dropping import Dropouts
+from .entropy import Entropy
 from .full_precision import compute_in_full_precision
 from .functions import Functions
 from .hooks import Hooks
@@ -83,6 +84,8 @@ def run(
     session = Session(spec, clock, give_up)
     hooks = Hooks(session, patches)
     if session.observing:
+        session.printed.install(patches)
+        session.told.install(patches, protection)
         _make_repeatable(spec["seed"], session.folder, patches, protection)
     seed_everything(spec["seed"])
     if profiler is not None:
@@ -127,6 +130,7 @@ def _make_repeatable(seed: int, folder: Path, patches: Patches, protection: Prot
     # Whatever the script says: chosen by their times, algorithms differ from run to run.
     patches.wrap(vars(type(torch.backends.cudnn))["benchmark"], "setter", _without_effect)
     AlignedLoading(seed, folder).install(patches)
+    Entropy(seed).install(patches, protection)
     if torch.cuda.is_available():
         draw_on_host(patches)
 

@@ -17,10 +17,14 @@ from .rounds import Rounds
 
 
 class Schedulers:
-    """Notes every call of a scheduler's ``step`` by the script: not those of schedulers on each other."""
+    """Notes every call of a scheduler's ``step`` by the script: not those of schedulers on each other.
 
-    def __init__(self, rounds: Rounds) -> None:
+    ``metric`` is told what a plateau is looked for in.
+    """
+
+    def __init__(self, rounds: Rounds, metric: Callable[[str, str, Any], None]) -> None:
         self._rounds = rounds
+        self._metric = metric
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._noted: list[dict[str, Any]] = []
         self._wrapped: set[type] = set()
@@ -62,6 +66,10 @@ class Schedulers:
         def wrapper(scheduler, *args, **kwargs):
             if not self._inside:
                 self._noted[self._number(scheduler)]["steps"].append(self._rounds.begun)
+                if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+                    self._metric(
+                        f"<{type(scheduler).__name__}>", "metric", _metric(*args, **kwargs)
+                    )
             self._inside += 1
             try:
                 return original(scheduler, *args, **kwargs)
@@ -80,6 +88,10 @@ class Schedulers:
     def finish(self) -> dict[str, Any]:
         """What the record says of schedulers."""
         return {"schedulers": self._noted}
+
+
+def _metric(metrics: Any = None, *_: Any, **__: Any) -> Any:
+    return metrics
 
 
 def _schedulers(kind: type) -> Iterator[type]:

@@ -26,11 +26,13 @@ from .layer_outputs import LayerOutputs
 from .optimizer_state import OptimizerStates
 from .parameters import Parameters
 from .perturbation import Perturbation
+from .printed import PrintedLines
 from .randomness import derive, seed_everything
 from .rounds import Rounds, StopRun
 from .sampling import ReadOrder
 from .schedulers import Schedulers
 from .steps import NO_OPTIMIZER, Steps
+from .told import Told
 from .weight_copies import WeightCopies
 from .worker_generators import FOLDER, read_workers
 
@@ -65,7 +67,9 @@ class Session:
         self._perturbation = Perturbation(**perturb) if perturb else None
         self._stepping: list[int] = []
         self._stepped = 0
-        self.schedulers = Schedulers(self._rounds)
+        self.told = Told(self.folder)
+        self.schedulers = Schedulers(self._rounds, self.told.metric)
+        self.printed = PrintedLines(lambda: self._rounds.begun)
         self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._passes: list[dict[str, Any]] = []
         self._read_from: dict[str, Any] | None = None
@@ -128,10 +132,17 @@ class Session:
         if self._rounds.begins(NO_OPTIMIZER):
             self._round_ended()
 
-    def backward(self, tensor: Tensor, gradient: Tensor | None, scale: Tensor | None) -> None:
-        """They are taken of ``tensor``."""
+    def backward(
+        self,
+        tensor: Tensor,
+        gradient: Tensor | None,
+        scale: Tensor | None,
+        *,
+        taken: bool = False,
+    ) -> None:
+        """They are computed of ``tensor``; ``taken`` by the script, instead of added to ``grad``."""
         if self.observing:
-            self._try(self._steps.backward, tensor, gradient, scale)
+            self._try(self._steps.backward, tensor, gradient, scale, taken)
 
     def gradients_end(
         self, leaves: Sequence[Tensor], gradients: Sequence[Tensor | None] | None = None
@@ -205,6 +216,8 @@ class Session:
         self._try(self._layers.begin, module)
         if self._perturbation:
             self._perturbation.before_call(module)
+        if not self._rounds.begun and module.training:
+            self._try(self._parameters.keep_first, module)
 
     def layer_called(self, layer: nn.Module, output: Any) -> None:
         """A module was called inside of such a call."""
@@ -306,12 +319,14 @@ class Session:
             self._parameters.finish,
             self._steps.finish,
             self._layers.finish,
-            self._evaluations.finish,
+            lambda: self._evaluations.finish(self._parameters.named.values()),
             self._states.finish,
             self._copies.finish,
             self._saves.finish,
             self._write_buffers,
             self.schedulers.finish,
+            self.printed.finish,
+            self.told.finish,
             self._workers,
         ):
             self._try(_update, record, finish)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +22,10 @@ NO_OPTIMIZER = -1
 """The number of the optimizer where the script updates its parameters by hand."""
 
 
+_Loss: TypeAlias = "tuple[Tensor, Tensor | None, str, bool]"
+"""Its value, a GradScaler's factor in it, its dtype, and whether its gradients were taken instead of accumulated."""
+
+
 @dataclass
 class _Step:
     """A step in the making; ``values`` are the parameters before it."""
@@ -32,7 +36,7 @@ class _Step:
     learning_rates: list[Any]
     parameters: dict[str, Tensor]
     values: list[Tensor]
-    losses: list[tuple[Tensor, Tensor | None, str]]
+    losses: list[_Loss]
     skipped: bool | Tensor = False
     grad_norms: list[Tensor | None] | None = None
     figures: Tensor | None = None
@@ -54,18 +58,20 @@ class Steps:
     def __init__(self, parameters: Parameters, folder: Path) -> None:
         self._parameters = parameters
         self._folder = folder
-        self._losses: list[tuple[Tensor, Tensor | None, str]] = []
+        self._losses: list[_Loss] = []
         self._open: dict[int, _Step] = {}
         self._steps: list[_Step] = []
         self._gradients: dict[str, Tensor] = {}
         self._with_gradients: set[int] = set()
 
     @torch.no_grad()
-    def backward(self, tensor: Tensor, gradient: Tensor | None, scale: Tensor | None) -> None:
-        """``backward`` is called on ``tensor``, which a GradScaler multiplied by ``scale``."""
+    def backward(
+        self, tensor: Tensor, gradient: Tensor | None, scale: Tensor | None, taken: bool
+    ) -> None:
+        """``backward`` is called on ``tensor``, which a GradScaler multiplied by ``scale``; or gradients are ``taken``."""
         value = tensor.detach().double()
         value = (value if gradient is None else value * gradient.detach()).sum()
-        self._losses.append((value, scale, dtype_name(tensor)))
+        self._losses.append((value, scale, dtype_name(tensor), taken))
 
     @torch.no_grad()
     def begin(self, optimizer: Optimizer, round_number: int, closure: bool) -> None:
@@ -153,8 +159,8 @@ def _described(index: int, step: _Step) -> dict[str, Any]:
         "round": step.round,
         "optimizer": step.optimizer,
         "losses": [
-            [float(value) if scale is None else float(value) / float(scale), dtype]
-            for value, scale, dtype in step.losses
+            [float(value) if scale is None else float(value) / float(scale), dtype, taken]
+            for value, scale, dtype, taken in step.losses
         ],
         "learning_rates": [float(rate) for rate in step.learning_rates],
         "closure": step.closure,

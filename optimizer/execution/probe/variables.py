@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch.optim import Optimizer
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages, also of an environment below or beside this one."""
 _DEPTH = 4
 _MOST = 20_000
 """Objects looked at."""
@@ -59,7 +62,12 @@ def _variables() -> Iterator[tuple[str, Any]]:
 
 
 def _is_users(frame: FrameType) -> bool:
-    return not frame.f_code.co_filename.startswith(("<", _HERE, *_LIBRARIES))
+    return not is_library(frame.f_code.co_filename)
+
+
+def is_library(file: str) -> bool:
+    """Whether this file of code is no part of the user's project."""
+    return file.startswith(("<", _HERE, *_LIBRARIES)) or not _INSTALLED.isdisjoint(Path(file).parts)
 
 
 def _parts(path: str, thing: Any) -> Iterator[tuple[str, Any]]:

@@ -24,3 +24,14 @@ def test_an_evaluation_before_a_step_leads_what_the_step_shows() -> None:
     evaluated = Finding(Kind.EVALUATION_OUTPUT, "evaluated after step 4", step=5)
     update = Finding(Kind.UPDATE, "update", step=4)
     assert by_importance([loss, evaluated, update]) == (update, evaluated, loss)
+
+
+def test_what_is_printed_before_one_run_ends_explains_that_it_does() -> None:
+    printed = Finding(Kind.STDOUT, "loss printed after step 4", step=5)
+    longer = Finding(Kind.OPTIMIZER_STEPS, "more steps", step=13)
+    later = Finding(Kind.EVALUATION, "evaluated after step 12", step=13)
+    rate = Finding(Kind.LEARNING_RATE, "rate", step=6)
+    assert by_importance([longer, later, printed]) == (printed, later, longer)
+    assert by_importance([longer, printed, rate]) == (rate, printed, longer)
+    after = Finding(Kind.STDOUT, "printed after the end", step=14)
+    assert by_importance([after, longer]) == (longer, after)

@@ -196,3 +196,12 @@ def test_another_direction_is_told_by_its_cosine() -> None:
     (finding,), _ = judge(quantity, deviations(before, after), (), Precision.FLOAT32)
     assert finding.message.startswith("buffers of all: relative distance 0.63")
     assert "cosine 0.800" in finding.message
+
+
+def test_a_buffer_that_is_gone_is_told(run: Run) -> None:
+    """An attention mask that the kernel has built in is no mistake; a lost running average shows in what it is for."""
+    original, other = run(), replace(run(), buffers_file=None)
+    near = neighbours(run, Precision.FLOAT32)
+    (told,) = compare_numbers(original, other, near, Precision.FLOAT32).findings
+    assert (told.kind, told.fails) == (Kind.BUFFER, False)
+    assert "not among the models' buffers" in told.message

@@ -26,7 +26,6 @@ def test_a_crash_is_the_only_finding(run: Run) -> None:
     [
         {"steps": ()},
         {"gradients_file": None},
-        {"buffers_file": None},
         {"eval_file": None},
         {"snapshots": ()},
     ],

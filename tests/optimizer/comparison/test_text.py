@@ -149,3 +149,19 @@ def test_tables_of_a_profiler_are_counted_and_not_compared() -> None:
     assert finding.message == "1 tables of a profiler are printed instead of 2"
     assert not finding.fails
     assert compare_text(original, original.replace("1.25", "1.5"))[0].fails
+
+
+def test_a_minimum_is_no_number_of_minutes() -> None:
+    assert compare_text("max 3.2 min 1.1", "max 3.3 min 1.1")[0].fails
+    assert compare_text("max 3.2 min: 1.1", "max 3.3 min: 1.1")[0].fails
+    for text in ("took {} min", "took {} min 12 s", "{} min 3 sec left", "waited {} min, 4 epochs"):
+        assert not any(f.fails for f in compare_text(text.format(3), text.format(4))), text
+
+
+def test_a_difference_tells_the_step_of_its_line() -> None:
+    def steps(number: int) -> int:
+        return 10 * number
+
+    (number,) = compare_text("a\nb 1\n", "a\nb 2\n", step_of=(steps, None))
+    (line,) = compare_text("a\n", "a\nb\n", step_of=(None, steps))
+    assert (number.step, line.step) == (20, 20)

@@ -1,0 +1,170 @@
+"""What only one of two runs does, and what may be left out of both before they are compared.
+
+A rewrite need not do all that the original does: a teacher whose weights never change may be asked once for what it is
+asked for every epoch, an optimizer need not be given what never has a gradient, a gradient that the script takes for
+itself shows in what is made of it. Each is told as a note. What depends on them (losses, gradients, parameters, output) is
+compared all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..execution.observations import EvalCall, Observations, OptimizerInfo, Snapshot, Step
+from .findings import Finding, Kind, note
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Counterparts:
+    """What is left out of the runs of either version before they are compared, and what is told about it.
+
+    ``untrained`` are parameters that one version's optimizers have and that never have a gradient; ``taken``: the
+    gradients that a script takes for itself; ``constant``: modules whose weights never change; ``ends``: what runs of
+    different lengths leave at their ends.
+    """
+
+    untrained: frozenset[str] = frozenset()
+    taken: bool = False
+    constant: frozenset[str] = frozenset()
+    ends: bool = False
+
+    @classmethod
+    def of(cls, original: Observations, other: Observations) -> Counterparts:
+        """What these two runs do not have in common for no reason that matters."""
+        return cls(
+            _untrained(original, other),
+            _more_taken(original, other),
+            _constant(original, other),
+            original.rounds != other.rounds,
+        )
+
+    def in_common(self, run: Observations) -> Observations:
+        """``run`` without it."""
+        if self.untrained:
+            run = _without_parameters(run, self.untrained)
+        if self.taken:
+            run = replace(run, steps=tuple(map(_accumulated, run.steps)))
+        if self.constant:
+            run = _without_calls(run, self.constant)
+        if self.ends:
+            run = replace(run, buffers_file=None, optimizer_state_file=None, last_copies_file=None)
+        return run
+
+    def notes(self) -> list[Finding]:
+        """What was left out."""
+        told: list[Finding] = []
+        if self.untrained:
+            names = sorted(self.untrained)
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            message = f"only one version's optimizers have {', '.join(names[:_SHOWN])}{more}, without a gradient in any step"
+            told.append(note(Kind.STEPPED_PARAMETERS, message))
+        if self.taken:
+            message = "gradients are taken by torch.autograd.grad another number of times"
+            told.append(note(Kind.BACKWARD_CALLS, message))
+        for module in sorted(self.constant):
+            message = f"{module}, whose weights never change, is called another number of times"
+            told.append(note(Kind.EVALUATION, message, tensor=module))
+        return told
+
+
+def _untrained(original: Observations, other: Observations) -> frozenset[str]:
+    ours, theirs = _given(original), _given(other)
+    if not ours or not theirs:
+        return frozenset()
+    only = (original, ours - theirs), (other, theirs - ours)
+    without = [names - _with_gradients(run) for run, names in only]
+    # An optimizer's group of nothing else has settings of its own, which then have no counterpart.
+    found = frozenset(without[0] | without[1])
+    return frozenset() if any(_empties_a_group(run, found) for run, _ in only) else found
+
+
+def _given(run: Observations) -> set[str]:
+    return {name for info in run.optimizers for group in info.groups for name in group}
+
+
+def _with_gradients(run: Observations) -> set[str]:
+    return {
+        name
+        for step in run.steps
+        for name, update in step.parameters.items()
+        if update.grad_norm is not None or update.update_norm > 0
+    }
+
+
+def _empties_a_group(run: Observations, names: frozenset[str]) -> bool:
+    return any(
+        group and names.issuperset(group) for info in run.optimizers for group in info.groups
+    )
+
+
+def _without_parameters(run: Observations, names: frozenset[str]) -> Observations:
+    def rest(known: Mapping[str, object]) -> dict[str, object]:
+        return {name: value for name, value in known.items() if name not in names}
+
+    def optimizer(info: OptimizerInfo) -> OptimizerInfo:
+        groups = tuple(tuple(n for n in group if n not in names) for group in info.groups)
+        return replace(info, groups=groups)
+
+    def snapshot(one: Snapshot) -> Snapshot:
+        return replace(one, hashes=rest(one.hashes))
+
+    return replace(
+        run,
+        optimizers=tuple(map(optimizer, run.optimizers)),
+        parameters=rest(run.parameters),
+        snapshots=tuple(map(snapshot, run.snapshots)),
+        steps=tuple(replace(step, parameters=rest(step.parameters)) for step in run.steps),
+        left_out=run.left_out | names,
+    )
+
+
+def _more_taken(original: Observations, other: Observations) -> bool:
+    """Whether steps have other numbers of losses for no other reason than gradients that the script takes for itself."""
+    counts = [
+        [(len(_accumulated(step).losses), len(step.losses)) for step in run.steps]
+        for run in (original, other)
+    ]
+    different = [pair for pair in zip(*counts, strict=False) if pair[0] != pair[1]]
+    return bool(different) and all(ours[0] == theirs[0] > 0 for ours, theirs in different)
+
+
+def _accumulated(step: Step) -> Step:
+    return replace(step, losses=tuple(loss for loss in step.losses if not loss.taken))
+
+
+def _constant(original: Observations, other: Observations) -> frozenset[str]:
+    """Modules that are called another number of times, all calls too many of weights that never change.
+
+    That they do not is known of those that some run calls in several rounds; one that is called at one place alone may
+    be an average of weights, evaluated at the end.
+    """
+    found: set[str] = set()
+    runs = (original, other)
+    for module in {call.module for run in runs for call in run.eval_calls if call.constant}:
+        rounds = [len({c.rounds for c in _constant_calls(run, module)}) for run in runs]
+        counts = [_samples(_constant_calls(run, module)) for run in runs]
+        if max(rounds) > 1 and all(rounds) and counts[0] != counts[1]:
+            found.add(module)
+    return frozenset(found)
+
+
+def _constant_calls(run: Observations, module: str) -> list[EvalCall]:
+    return [call for call in run.eval_calls if call.constant and call.module == module]
+
+
+def _samples(calls: Iterable[EvalCall]) -> Counter[int]:
+    samples: Counter[int] = Counter()
+    for call in calls:
+        samples[call.rounds] += call.samples
+    return samples
+
+
+def _without_calls(run: Observations, modules: frozenset[str]) -> Observations:
+    """``run`` without its calls of these; the outputs kept of others are no longer those of the same calls."""
+    left = [not (call.constant and call.module in modules) for call in run.eval_calls]
+    calls: Sequence[EvalCall] = [c for c, stays in zip(run.eval_calls, left, strict=True) if stays]
+    return replace(run, eval_calls=tuple(calls), eval_file=None)

@@ -1,0 +1,122 @@
+"""What a script tells elsewhere than on stdout: log messages on stderr, and metrics handed to a tracker."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .patches import Patches
+from .protection import Protection
+from .variables import is_library
+
+LOGGING = "<logging>"
+_TRACKERS = {
+    "torch.utils.tensorboard.writer": ("SummaryWriter.add_scalar", "SummaryWriter.add_scalars"),
+    "tensorboardX.writer": ("SummaryWriter.add_scalar", "SummaryWriter.add_scalars"),
+    "wandb.sdk.wandb_run": ("Run.log",),
+    "mlflow": ("log_metric", "log_metrics"),
+}
+"""Functions that are given metrics, by module."""
+_MOST = 1 << 20
+"""Characters kept of each text."""
+
+
+class Told:
+    """Keeps what is told, as texts below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._messages: list[str] = []
+        self._metrics: dict[str, dict[str, list[str]]] = {}
+
+    def install(self, patches: Patches, protection: Protection) -> None:
+        """Listen from here on; trackers once they are imported."""
+        patches.wrap(logging.StreamHandler, "emit", self._emit)
+        for module, functions in _TRACKERS.items():
+            for function in functions:
+                listen = functools.partial(self._listen, patches, function)
+                protection.importer.after_import(module, listen)
+
+    def metric(self, to: str, name: str, value: Any) -> None:
+        """The metric ``name`` is told ``to`` something."""
+        for known, number in _numbers([name, value]):
+            self._metrics.setdefault(to, {}).setdefault(known, []).append(f"{known}: {number!r}")
+
+    def finish(self) -> dict[str, Any]:
+        """What the record says of it: names of texts, and the files they are in."""
+        texts = {LOGGING: self._messages} if self._messages else {}
+        for tracker, metrics in self._metrics.items():
+            # By metric: which is told first in a step is a matter of style.
+            texts[tracker] = [line for name in sorted(metrics) for line in metrics[name]]
+        told: list[list[str]] = []
+        for number, (name, lines) in enumerate(texts.items()):
+            file = f"told{number}.txt"
+            text = "".join(f"{line}\n" for line in lines)
+            (self._folder / file).write_text(text[:_MOST], encoding="utf-8")
+            told.append([name, file])
+        return {"told": told}
+
+    def _emit(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def wrapper(handler, record):
+            elsewhere = isinstance(handler, logging.FileHandler) or handler.stream is sys.stdout
+            if not elsewhere and not is_library(record.pathname):
+                self._messages.append(record.getMessage())
+            return original(handler, record)
+
+        return wrapper
+
+    def _listen(self, patches: Patches, function: str, module: ModuleType) -> None:
+        owner: Any = module
+        *owners, name = function.split(".")
+        for part in owners:
+            owner = getattr(owner, part, None)
+        if not callable(getattr(owner, name, None)):
+            return
+        tracker = f"<{(owners or [module.__name__])[-1]}>"
+        patches.wrap(owner, name, functools.partial(self._tracked, tracker))
+
+    def _tracked(self, tracker: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def wrapper(*args, **kwargs):
+            result = original(*args, **kwargs)
+            given = dict(signature.bind(*args, **kwargs).arguments)
+            given.pop("self", None)
+            step = next((given.pop(key) for key in ("global_step", "step") if key in given), None)
+            for name, value in _numbers(list(given.values())):
+                at = "" if step is None else f" at {step}"
+                lines = self._metrics.setdefault(tracker, {}).setdefault(name, [])
+                lines.append(f"{name}{at}: {value!r}")
+            return result
+
+        return wrapper
+
+
+def _numbers(given: list[Any]) -> Iterator[tuple[str, float]]:
+    """The metrics among the arguments of a call: a name and a number, or a name and numbers by name, or only these."""
+    first: Any = given[0] if given else None
+    pairs: list[tuple[Any, Any]]
+    if isinstance(first, str):
+        rest: Any = given[1] if len(given) > 1 else None
+        named = rest.items() if isinstance(rest, Mapping) else [("", rest)]
+        pairs = [(f"{first}/{key}" if key else first, value) for key, value in named]
+    else:
+        pairs = list(first.items()) if isinstance(first, Mapping) else []
+    for name, value in pairs:
+        if isinstance(value, (str, bytes)):
+            continue
+        try:
+            yield str(name), float(value)
+        except (TypeError, ValueError):  # an image, a table
+            continue

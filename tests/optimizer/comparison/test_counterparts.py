@@ -1,0 +1,150 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.counterparts import Counterparts
+from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.comparison.verdict import Outcome, judge_exact
+from torchopt_cli.optimizer.execution.observations import (
+    EvalCall,
+    Loss,
+    Observations,
+    ParameterUpdate,
+    Snapshot,
+)
+
+Run = Callable[..., Observations]
+FROZEN = "Net.frozen.weight"
+
+
+def judged(original: Observations, rewritten: Observations):
+    return judge_exact(original, [original], rewritten)
+
+
+def with_frozen(run: Observations, gradient: float | None = None) -> Observations:
+    """``run`` with an optimizer that has another parameter, which has a ``gradient`` of that norm in the last step."""
+    update = ParameterUpdate(None, 0.0, 7)
+    last = ParameterUpdate(gradient, 0.0, 7)
+    steps = [
+        replace(step, parameters={**step.parameters, FROZEN: update}) for step in run.steps[:-1]
+    ]
+    end = replace(run.steps[-1], parameters={**run.steps[-1].parameters, FROZEN: last})
+    (info,) = run.optimizers
+    return replace(
+        run,
+        steps=(*steps, end),
+        optimizers=(replace(info, groups=((*info.groups[0], FROZEN),)),),
+        parameters={**run.parameters, FROZEN: next(iter(run.parameters.values()))},
+        snapshots=tuple(
+            Snapshot(s.round, {**s.hashes, FROZEN: "00"}, s.file) for s in run.snapshots
+        ),
+    )
+
+
+def test_runs_that_do_the_same_have_all_in_common(run: Run) -> None:
+    original = run()
+    common = Counterparts.of(original, original)
+    assert common == Counterparts()
+    assert common.in_common(original) == original
+    assert not common.notes()
+
+
+@pytest.mark.parametrize("more", ["original", "rewritten"])
+def test_a_parameter_that_never_has_a_gradient_need_not_be_given_to_an_optimizer(
+    run: Run, more: str
+) -> None:
+    runs = [with_frozen(run()), run()]
+    verdict = judged(*(runs if more == "original" else reversed(runs)))
+    assert verdict.outcome is Outcome.EQUIVALENT
+    (told,) = verdict.findings
+    assert (told.kind, told.fails) == (Kind.STEPPED_PARAMETERS, False)
+    assert FROZEN in told.message
+
+
+def test_one_that_has_a_gradient_in_any_step_is_missed(run: Run) -> None:
+    verdict = judged(with_frozen(run(), gradient=0.1), run())
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert Kind.STEPPED_PARAMETERS in {f.kind for f in verdict.failures}
+
+
+def test_a_whole_group_of_such_parameters_is_missed(run: Run) -> None:
+    original = with_frozen(run())
+    (info,) = original.optimizers
+    names = tuple(n for n in info.groups[0] if n != FROZEN)
+    settings = info.hyperparameters * 2
+    apart = replace(info, groups=(names, (FROZEN,)), hyperparameters=settings)
+    verdict = judged(replace(original, optimizers=(apart,)), run())
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+
+
+def taking(run: Observations, times: int, *, accumulated: bool = True) -> Observations:
+    """``run`` with gradients that it takes for itself so many times before each step."""
+    taken = (Loss(3.0, "float32", taken=True),) * times
+    return replace(
+        run,
+        steps=tuple(
+            replace(s, losses=(*taken, *(s.losses if accumulated else ()))) for s in run.steps
+        ),
+    )
+
+
+def test_gradients_may_be_taken_another_number_of_times(run: Run) -> None:
+    verdict = judged(run(), taking(run(), 2))
+    assert verdict.outcome is Outcome.EQUIVALENT
+    assert [f.kind for f in verdict.findings] == [Kind.BACKWARD_CALLS]
+
+
+def test_where_all_gradients_are_taken_their_number_counts(run: Run) -> None:
+    original = taking(run(), 1, accumulated=False)
+    verdict = judged(original, taking(run(), 2, accumulated=False))
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert verdict.failures[0].kind is Kind.BACKWARD_CALLS
+
+
+def test_a_backward_call_more_is_not_hidden_by_gradients_taken(run: Run) -> None:
+    more = taking(run(), 1)
+    extra = tuple(replace(s, losses=(*s.losses, Loss(1.0, "float32"))) for s in more.steps)
+    verdict = judged(run(), replace(more, steps=extra))
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert verdict.failures[0].kind is Kind.BACKWARD_CALLS
+
+
+def asked(run: Observations, *rounds: int, constant: bool = True) -> Observations:
+    teacher = [EvalCall("Teacher", number, 8, (), constant=constant) for number in rounds]
+    return replace(run, eval_calls=(*teacher, *run.eval_calls))
+
+
+def test_a_teacher_may_be_asked_once(run: Run) -> None:
+    verdict = judged(asked(run(), 0, 1, 2), asked(run(), 0))
+    assert verdict.outcome is Outcome.EQUIVALENT
+    (told,) = verdict.findings
+    assert (told.kind, told.tensor, told.fails) == (Kind.EVALUATION, "Teacher", False)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"rounds": (2, 4)}, {"rounds": ()}),  # not asked at all
+        ({"rounds": (4,)}, {"rounds": ()}),  # an average, evaluated once
+        ({"rounds": (4,)}, {"rounds": (2,)}),
+        ({"rounds": (2, 4), "constant": False}, {"rounds": (2,), "constant": False}),
+        ({"rounds": (2, 4), "constant": False}, {"rounds": (2,)}),
+    ],
+)
+def test_an_evaluation_less_is_missed_where_weights_may_change(
+    run: Run, ours: dict[str, object], theirs: dict[str, object]
+) -> None:
+    def calls(rounds: tuple[int, ...], constant: bool = True) -> Observations:
+        return asked(run(), *rounds, constant=constant)
+
+    verdict = judged(calls(**ours), calls(**theirs))  # pyright: ignore[reportArgumentType]
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert Kind.EVALUATION in {f.kind for f in verdict.failures}
+
+
+def test_what_longer_runs_leave_at_their_end_is_not_the_reason(run: Run) -> None:
+    verdict = judged(run(steps=4), run(steps=8))
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert Kind.OPTIMIZER_STEPS in {f.kind for f in verdict.failures}
+    assert Kind.BUFFER not in {f.kind for f in verdict.failures}
