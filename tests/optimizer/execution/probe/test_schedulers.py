@@ -75,3 +75,19 @@ def test_schedulers_are_put_back(recorded):
     recorded(lambda: KINDS["StepLR"](torch.optim.SGD([torch.zeros(1)], lr=0.1)))
     for name, step in steps.items():
         assert vars(getattr(lr_scheduler, name)).get("step") is step
+
+
+def test_what_a_plateau_is_looked_for_in_is_kept(recorded):
+    def script():
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer)
+        for metrics in (torch.tensor(2.5), 1.25):
+            weight.sum().backward()
+            optimizer.step()
+            scheduler.step(metrics)
+
+    run = recorded(script)
+    (text,) = run.told
+    assert text.path == "<ReduceLROnPlateau>"
+    assert (run.folder / text.kept_as).read_text() == "metric: 2.5\nmetric: 1.25\n"
