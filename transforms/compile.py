@@ -11,6 +11,7 @@ their longest sample are compiled with ``dynamic=True``, so that not every lengt
 
 Not for networks that branch on the values in a tensor, take values out of the graph (``.item()``, ``print``), build tensors
 with legacy constructors, loop over a dimension of their input or spend their time in ``nn.LSTM`` and its like; not with
+layers of libraries other than torchvision, timm, transformers and einops, whose code may do any of this; not with
 gradient penalties and other double backward, under ``DataParallel``, with hooks on modules, or where the script scripts,
 traces, exports or compiles by itself; not where a step calls methods of the network instead of the network; not for
 a handful of steps; not on Windows, for which there is no Triton, nor on a Python that this PyTorch cannot compile for.

@@ -7,6 +7,7 @@ https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/torch.compiler_fa
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +20,11 @@ from .trees import walk
 from .values import Class
 
 _RECURRENT = frozenset({"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"})
+_TRACED = frozenset({"torch", "torchvision", "timm", "transformers", "einops", "numpy"})
+"""Libraries whose layers and functions the compiler follows: PyTorch's own, NumPy's calls, and those of the suites it is
+measured on in every night (https://hud.pytorch.org/benchmark/compilers)."""
+_KNOWN = _TRACED | sys.stdlib_module_names | {"builtins"}
+_CONTAINERS = frozenset({"torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict"})
 _TENSOR_TESTS = frozenset(
     "any all item sum max min mean norm isnan isinf isfinite equal allclose is_nonzero nonzero count_nonzero".split()
 )
@@ -39,8 +45,12 @@ class CompileObstacle(Fact):
 
 def compile_obstacles(resolver: Resolver, network: Model) -> Iterator[CompileObstacle]:
     """What keeps ``network`` from being compiled, in its own forward code and in the layers it is made of."""
+    maker = network.library_name
+    if maker is not None and _is_foreign(maker):
+        yield CompileObstacle(network.module, network.node, _unseen(maker))
     for cls in layer_classes(resolver, [network]):
         yield from _recurrent_layers(resolver, cls)
+        yield from _foreign_layers(resolver, cls)
     for reached in forward_code(resolver, [network]):
         message = _obstacle(resolver, reached)
         if message is not None:
@@ -55,6 +65,24 @@ def _recurrent_layers(resolver: Resolver, cls: Class) -> Iterator[CompileObstacl
                 if package == "torch.nn" and last in _RECURRENT:
                     why = f"recurrent layers (`nn.{last}`) gain nothing from being compiled"
                     yield CompileObstacle(cls.module, node, why)
+
+
+def _foreign_layers(resolver: Resolver, cls: Class) -> Iterator[CompileObstacle]:
+    """Those in containers; what is called by name shows in the forward code."""
+    for node in lexical_nodes(_method_bodies(cls)):
+        if isinstance(node, ast.Call) and resolver.names(node.func, cls.module) & _CONTAINERS:
+            for inner in (n for argument in node.args for n in walk(argument)):
+                if isinstance(inner, ast.Call):
+                    for name in sorted(filter(_is_foreign, resolver.names(inner.func, cls.module))):
+                        yield CompileObstacle(cls.module, inner, _unseen(name))
+
+
+def _is_foreign(name: str) -> bool:
+    return name.partition(".")[0] not in _KNOWN and not name.startswith("<")
+
+
+def _unseen(name: str) -> str:
+    return f"whether `{name}` can be compiled is not known"
 
 
 def _method_bodies(cls: Class) -> list[ast.AST]:
@@ -90,7 +118,7 @@ def _call(resolver: Resolver, reached: Reached) -> str | None:
         return "printing breaks the graph"
     if any(n.startswith("torch.nn.utils.rnn.") for n in names):
         return "packed sequences have another shape in every batch"
-    return None
+    return next((_unseen(name) for name in sorted(names) if _is_foreign(name)), None)
 
 
 def _data_dependent(resolver: Resolver, test: ast.expr, reached: Reached) -> str | None:

@@ -381,6 +381,36 @@ def test_obstacle_in_a_layer(check_noop: Check) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "torch_geometric.nn.GCNConv(8, 2)",
+        "nn.Sequential(nn.Linear(8, 8), torch_geometric.nn.MLP([8, 2]))",
+        "elsewhere.Attention(8, 2)",
+    ],
+)
+def test_layers_whose_code_is_not_in_sight(check_noop: Check, layer: str) -> None:
+    imports = "import elsewhere\nimport torch_geometric\n"
+    check_noop(imports + script(SETUP, LOOP, layer=layer), "can be compiled is not known")
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "torchvision.ops.MLP(8, [2])",
+        "nn.Sequential(timm.layers.Mlp(8, 2), Rearrange('b c -> c b'))",
+    ],
+)
+def test_layers_of_libraries_that_are_compiled_every_night(
+    check_transformed: Check, layer: str
+) -> None:
+    imports = "import timm\nimport torchvision\nfrom einops.layers.torch import Rearrange\n"
+    check_transformed(
+        imports + script(SETUP, LOOP, layer=layer),
+        imports + script(SETUP, "model.compile()\n", LOOP, layer=layer),
+    )
+
+
 @pytest.mark.parametrize("layer", ["nn.LSTM(8, 2)", "nn.GRU(8, 2)", "nn.Sequential(nn.RNN(8, 2))"])
 def test_recurrent_networks(check_noop: Check, layer: str) -> None:
     check_noop(script(SETUP, LOOP, layer=layer), "recurrent layers")
