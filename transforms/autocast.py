@@ -159,7 +159,7 @@ class Autocast(Transform):
         on_cpu = not script.targets_cuda(options)
         device = network_device(resolver, [n for half in codes for n in half.networks])
         if device.kind is DeviceKind.CPU and not on_cpu:
-            yield self._skip(first, "the network is never moved to a GPU")
+            yield self._skip(first, "the network is not seen to be moved to a GPU")
             return
         chosen = _precision(script, codes, options)
         if not isinstance(chosen, tuple):

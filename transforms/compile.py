@@ -150,7 +150,7 @@ class Compile(Transform):
         condition = None
         if script.targets_cuda(options):
             if device.kind is DeviceKind.CPU:
-                return self._skip(step, "the network is never moved to a GPU")
+                return self._skip(step, "the network is not seen to be moved to a GPU")
             condition = uses_cuda(
                 script.resolver, device, point.statement, point.module, is_test=True
             )

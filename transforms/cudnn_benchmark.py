@@ -131,7 +131,7 @@ def _refusal(script: TrainingScript, options: Options, steps: list[StepCode]) ->
         nodes = list(reached_nodes(script.resolver, step.body, step.module, into_forward=True))
         networks = networks_run(script.resolver, nodes)
         if network_device(script.resolver, networks).kind is DeviceKind.CPU:
-            return "the network is never moved to a GPU"
+            return "the network is not seen to be moved to a GPU"
     return varying_convolution_shapes(script, steps)
 
 

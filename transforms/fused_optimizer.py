@@ -108,7 +108,7 @@ class FusedOptimizer(Transform):
             return self._skip(optimizer, "the parameters it updates cannot be resolved")
         where = network_device(script.resolver, networks)
         if where.kind is DeviceKind.CPU:
-            return self._skip(optimizer, "the network is never moved to a GPU")
+            return self._skip(optimizer, "the network is not seen to be moved to a GPU")
         module = optimizer.module
         statement = module.statement(optimizer.node)
         condition = uses_cuda(script.resolver, where, statement, module)

@@ -134,7 +134,7 @@ def _step_refusal(script: TrainingScript, step: StepCode) -> str | None:
     if not networks:
         return "no network is known to run in the step"
     if network_device(resolver, networks).kind is DeviceKind.CPU:
-        return "the network is never moved to a GPU"
+        return "the network is not seen to be moved to a GPU"
     return _without_products(network_layers(resolver, networks), len(networks))
 
 

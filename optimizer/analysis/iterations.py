@@ -10,6 +10,7 @@ from .facts import DataLoader, Fact, Loop
 from .loops import iterated_loaders
 from .resolver import Resolver
 from .syntax import FunctionNode, LoopNode, Module
+from .trees import walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,38 @@ def _is_argument_of_next(resolver: Resolver, call: ast.Call, module: Module) -> 
     return isinstance(parent, ast.Call) and (
         resolver.names(parent.func, module) == frozenset({"builtins.next"})
     )
+
+
+def batches_of_pass(iteration: Iteration) -> int | None:
+    """After how many batches every pass is over; None where that is not written out: ``if i == 3: break``."""
+    loop = iteration.node
+    if iteration.takes_one:
+        return 1
+    if not isinstance(loop, ast.For) or any(isinstance(n, ast.Continue) for n in walk(loop)):
+        return None
+    if any(isinstance(statement, ast.Break) for statement in loop.body):
+        return 1
+    lasts = [_last_index(loop, statement) for statement in loop.body]
+    return min((last + 1 for last in lasts if last is not None), default=None)
+
+
+def _last_index(loop: ast.For, statement: ast.stmt) -> int | None:
+    """The index at which ``statement`` ends a loop over ``enumerate(..)``."""
+    match loop.iter, loop.target, statement:
+        case (
+            ast.Call(func=ast.Name(id="enumerate"), args=[_], keywords=[]),
+            ast.Tuple(elts=[ast.Name(id=counter), *_]),
+            ast.If(
+                test=ast.Compare(
+                    left=ast.Name(id=tested),
+                    ops=[ast.Eq() | ast.GtE() | ast.Gt() as operator],
+                    comparators=[ast.Constant(value=int(last))],
+                )
+            ),
+        ) if tested == counter and isinstance(statement.body[-1], ast.Break):
+            return last + 1 if isinstance(operator, ast.Gt) else last
+        case _:
+            return None
 
 
 def loops_around(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Around]:

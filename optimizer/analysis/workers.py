@@ -14,7 +14,7 @@ from .datasets import Dataset, DatasetKind, function_code
 from .facts import DataLoader, Fact, LoopKind
 from .held_objects import Holding, holding_of
 from .item_cost import only_indexes
-from .iterations import Iteration, loops_around, runs_when_imported
+from .iterations import Iteration, batches_of_pass, loops_around, runs_when_imported
 from .placement import default_device_call
 from .reach import Reached
 from .samplers import sampler_obstacle
@@ -27,6 +27,8 @@ NO_GUARD = (
     "worker processes that are not forked import the script anew, and the loop over it is not under an "
     '`if __name__ == "__main__":` guard'
 )
+
+_MADE_AHEAD = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +127,9 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
         yield "no loop over it was found"
     elif all(i.takes_one and not _repeats(script, i) for i in passes):
         yield "a single batch is drawn from it"
+    elif all(_ends_early(iteration) for iteration in passes):
+        count = max(batches_of_pass(iteration) or 0 for iteration in passes)
+        yield f"each pass over it ends after {count} batches, of which workers would make more ahead than are used"
     for iteration in passes:
         if iteration.takes_one and _repeats(script, iteration):
             yield (
@@ -144,6 +149,13 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
                 f"`{change.code}` {place(change, loader.path)} changes the dataset while the loop runs, "
                 "which the workers' copies would not see"
             )
+
+
+def _ends_early(iteration: Iteration) -> bool:
+    """Whether a pass needs no more batches than workers make before the first is used: 2 for each of up to 8."""
+    return (
+        not iteration.takes_one and (batches_of_pass(iteration) or _MADE_AHEAD + 1) <= _MADE_AHEAD
+    )
 
 
 def _repeats(script: TrainingScript, iteration: Iteration) -> bool:

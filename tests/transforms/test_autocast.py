@@ -1530,7 +1530,7 @@ REFUSED = {
     ),
     "never on a GPU": (
         dict(setup=SETUP.replace(".cuda()", ""), step=STEP.replace(".cuda()", "") + "# cuda\n"),
-        "never moved to a GPU",
+        "not seen to be moved to a GPU",
     ),
     "unknown network": (
         dict(setup="from zoo import make\n" + SETUP.replace("Net()", "make()")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from textwrap import dedent, indent
+from typing import Any
 
 import pytest
 
@@ -820,6 +821,43 @@ def test_batch_drawn_anew_in_every_step(check_noop: Check) -> None:
     check_noop(
         script("loader = DataLoader(dataset)\n", train=train), "starts a new pass for every batch"
     )
+
+
+SHORT = (
+    "for i, x in enumerate(loader):\n    print(x)\n    if i {0}:\n        print(i)\n        break\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("train", "count"),
+    [
+        (SHORT.format("== 1"), 2),
+        (SHORT.format(">= 3"), 4),
+        (SHORT.format("> 14"), 16),
+        (SHORT.format("== 1") + SHORT.format("== 4"), 5),
+        ("for x in loader:\n    print(x)\n    break\n", 1),
+    ],
+)
+def test_passes_that_end_early(check_noop: Check, train: str, count: int) -> None:
+    source = script("loader = DataLoader(dataset)\n", train=train)
+    check_noop(source, f"ends after {count} batch")
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        SHORT.format("== 16"),
+        SHORT.format("== stop"),
+        SHORT.format("!= 3"),
+        SHORT.format("== 1") + "for x in loader:\n    print(x)\n",
+        SHORT.format("== 1").replace("break", "pass"),
+        SHORT.format("== 1").replace("print(x)", "if x is None:\n        continue"),
+        SHORT.format("== 1").replace("if i", "if j"),
+    ],
+)
+def test_passes_that_may_go_on(rewrite: Callable[..., Any], train: str) -> None:
+    result = rewrite(script("loader = DataLoader(dataset)\n", train=train), ["dataloader-workers"])
+    assert "num_workers=" in result.files[0].text
 
 
 def test_single_batch(check_noop: Check) -> None:

@@ -242,7 +242,7 @@ def test_a_script_for_the_cpu(check_noop: Check) -> None:
 
 def test_a_network_that_stays_on_the_cpu(check_noop: Check) -> None:
     source = script().replace(f"{MLP}.to(device)", MLP)
-    check_noop(source, reason="never moved to a GPU")
+    check_noop(source, reason="not seen to be moved to a GPU")
 
 
 def test_a_framework_owns_the_step(check_noop: Check) -> None:
