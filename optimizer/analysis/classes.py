@@ -37,6 +37,17 @@ def class_attribute(resolver: Resolver, cls: Class, name: str) -> frozenset[Valu
     return frozenset()
 
 
+def defines_methods_only(resolver: Resolver, cls: Class, name: str) -> bool:
+    """Whether the attribute ``name`` can be nothing but a method, and which one is certain within a trace, too."""
+    owners = (cls, *first_party_bases(resolver, cls))
+    return all(
+        all(resolver.is_known(base) for base in owner.node.bases)
+        and (owner.node, name) not in owner.module.self_assignments
+        and not any(_assigned_to_name(statement, name) for statement in owner.node.body)
+        for owner in owners
+    )
+
+
 def _own_attribute(resolver: Resolver, cls: Class, name: str) -> frozenset[Value]:
     found: set[Value] = set()
     for statement in cls.node.body:

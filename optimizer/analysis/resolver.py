@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from .call_index import CallIndex
-from .classes import class_attribute, first_party_bases
+from .classes import class_attribute, defines_methods_only, first_party_bases
 from .containers import select
 from .options import declared_options, option_value
 from .project import Project
@@ -73,6 +73,7 @@ class Resolver:
         self._names: dict[ast.expr, frozenset[str]] = {}
         self._base_names: dict[ast.ClassDef, frozenset[str]] = {}
         self._callees: dict[ast.Call, tuple[Function, ...]] = {}
+        self._known_methods: dict[tuple[ast.ClassDef, str], tuple[Function, ...]] = {}
         self._calls = CallIndex(project)
         self.called: dict[ast.Call, tuple[tuple[FunctionNode | ast.Lambda, Module], ...]] = {}
         """What :func:`.reach.called` found."""
@@ -170,7 +171,8 @@ class Resolver:
         if call in self._callees:
             return self._callees[call]
         found = tuple(self._find_callees(call, module))
-        if not self.is_tracing:  # Within a trace, cycles may have been cut.
+        # Within a trace, cycles may have been cut.
+        if not self.is_tracing or self._has_known_callees(call.func):
             self._callees[call] = found
         return found
 
@@ -204,8 +206,33 @@ class Resolver:
                 self._base_names[cls.node] = known
         return known
 
-    def _methods(self, cls: Class, name: str) -> list[Function]:
-        return [v for v in class_attribute(self, cls, name) if isinstance(v, Function)]
+    def _methods(self, cls: Class, name: str) -> tuple[Function, ...]:
+        known = self._known_methods.get((cls.node, name))
+        if known is not None:
+            return known
+        found = tuple(v for v in class_attribute(self, cls, name) if isinstance(v, Function))
+        if not self.is_tracing or defines_methods_only(self, cls, name):
+            self._known_methods[cls.node, name] = found
+        return found
+
+    def is_known(self, expression: ast.expr) -> bool:
+        """Whether what ``expression`` may be is found already, whatever is still being traced."""
+        return expression in self._values.final
+
+    def _has_known_callees(self, function: ast.expr) -> bool:
+        """Whether all that a call of ``function`` may run is found already."""
+        values = self._values.final.get(function)
+        return values is not None and all(self._runs_known_methods(value) for value in values)
+
+    def _runs_known_methods(self, value: Value) -> bool:
+        known = self._known_methods
+        if isinstance(value, Class):
+            return (value.node, "__init__") in known
+        cls = value.maker if isinstance(value, Made) else getattr(value, "cls", None)
+        if not isinstance(cls, Class):
+            return True
+        forward = known.get((cls.node, "forward"))
+        return bool(forward) or (forward is not None and (cls.node, "__call__") in known)
 
     def _find_call_sites(self, function: FunctionNode) -> Iterable[CallSite]:
         for call, module in self._calls.candidates(function):
