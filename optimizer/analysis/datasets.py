@@ -172,7 +172,8 @@ def _maker_name(value: Made) -> str:
 
 
 def _unknown(expression: ast.expr, module: Module) -> Dataset:
-    return Dataset(module, expression, DatasetKind.UNKNOWN, f"`{module.code(expression)}`")
+    code = Fact(module, expression).excerpt
+    return Dataset(module, expression, DatasetKind.UNKNOWN, f"`{code}`")
 
 
 def _library_dataset(resolver: Resolver, call: ast.Call, module: Module, name: str) -> Dataset:
@@ -181,7 +182,8 @@ def _library_dataset(resolver: Resolver, call: ast.Call, module: Module, name: s
     if name in _SEQUENCES:
         return Dataset(module, call, DatasetKind.IN_MEMORY, "a sequence in memory")
     if not is_known_library(name):
-        return Dataset(module, call, DatasetKind.FOREIGN, f"`{name}`")
+        # What no import binds counts as a builtin, such as a name from a star import that is not there.
+        return Dataset(module, call, DatasetKind.FOREIGN, f"`{name.removeprefix('builtins.')}`")
     code = _item_code(resolver, list(_callables_of_call(resolver, call, module)))
     return Dataset(module, call, DatasetKind.LIBRARY, f"`{name}`", None, code)
 

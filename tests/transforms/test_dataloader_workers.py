@@ -811,6 +811,18 @@ def test_sampler_that_the_loop_updates(check_noop: Check) -> None:
     check_noop(script(loader, train=train), "`sampler.update` (line 35) depends on the sampler")
 
 
+@pytest.mark.parametrize(
+    ("dataset", "named"),
+    [
+        ("pick(\n    'train',\n)", "what `pick(` is cannot be traced"),
+        ("missing.Photos()", "whether `missing.Photos` works"),
+    ],
+)
+def test_datasets_are_named_in_one_line(check_noop: Check, dataset: str, named: str) -> None:
+    loader = f"pick = {{}}.get\nloader = DataLoader({dataset})\n"
+    check_noop(script(loader), named)
+
+
 def test_sampler_of_a_library(check_noop: Check) -> None:
     loader = "import things\nloader = DataLoader(dataset, sampler=things.Sampler())\n"
     check_noop(script(loader), "its sampler comes from `things.Sampler`")
