@@ -27,7 +27,7 @@ from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVer
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.original_runs import original_runs
 from torchopt_cli.optimizer.tuning.tune import TuneSettings, tune
-from torchopt_cli.optimizer.verification import VerifySettings, verify_against
+from torchopt_cli.optimizer.verification import TURN_SECONDS, VerifySettings, verify_against
 from torchopt_cli.transforms.registry import all_transforms
 
 from .machine import load, machine
@@ -181,7 +181,7 @@ class Bench:
                 mode=Mode.TIME,
                 timeout_s=TIMEOUT_S,
                 env=self._script.environment,
-                block_steps=max(1, rounds // 20),
+                block_steps=max(1, min(round(TURN_SECONDS / self._timed.pace), rounds // 20)),
                 cache=Path(cwd) / "compiled",
             )
             return take_turns(contestants, settings, self._options.sweeps, self._tell)

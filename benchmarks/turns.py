@@ -1,4 +1,4 @@
-"""Versions of a script timed in turn, there and back (A B C C B A ...), and what that says about their speeds."""
+"""Versions of a script timed by turns, and what that says about their speeds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from torchopt_cli.optimizer.comparison.process import ENDED_WELL
-from torchopt_cli.optimizer.execution.observations import Memory
+from torchopt_cli.optimizer.execution.observations import Memory, Observations, Timing
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
-from torchopt_cli.optimizer.measurement import Run, Speedup, TooShort, read_run, speedup
-from torchopt_cli.optimizer.tuning.search import interval
+from torchopt_cli.optimizer.execution.turn_taking import Start, run_in_turns
+from torchopt_cli.optimizer.measurement import (
+    Run,
+    Speedup,
+    TooShort,
+    log_speedup,
+    read_run,
+    speedup,
+)
 
 SETTLED = 5
 """The first fifth of a run's rounds does not count for its pace as a whole."""
@@ -27,6 +34,7 @@ class TurnRun:
     """
 
     run: Run
+    timing: Timing
     round_seconds: float
     processor_seconds: float | None
     memory: Memory
@@ -51,14 +59,20 @@ def take_turns(
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as temporary:
         for sweep in range(sweeps):
-            order = list(contestants) if sweep % 2 == 0 else list(reversed(contestants))
-            for name in order:
-                if name in failed:
-                    continue
-                tell(f"{name}, timed, {sweep + 1} of {sweeps}")
-                folder = Path(temporary) / f"{name}{sweep}"
+            names = [name for name in contestants if name not in failed]
+            tell(f"{', '.join(names)}: timed, {sweep + 1} of {sweeps}")
+            starts = [
+                Start(
+                    contestants[name].version,
+                    replace(settings, resident_batch=contestants[name].resident),
+                    Path(temporary) / f"{name}{sweep}",
+                )
+                for name in (names if sweep % 2 == 0 else names[::-1])
+            ]
+            seen = run_in_turns(starts, run)
+            for name, one in zip(names, seen if sweep % 2 == 0 else seen[::-1], strict=True):
                 try:
-                    found[name].append(_timed(contestants[name], settings, folder))
+                    found[name].append(_read(one))
                 except (TooShort, _Failed) as error:
                     failed[name] = str(error)
     return {name: failed.get(name, runs) for name, runs in found.items()}
@@ -68,9 +82,7 @@ class _Failed(Exception):
     """A run failed; the last line it said."""
 
 
-def _timed(contestant: Contestant, settings: RunSettings, folder: Path) -> TurnRun:
-    how = replace(settings, resident_batch=contestant.resident)
-    seen = run(contestant.version, how, folder)
+def _read(seen: Observations) -> TurnRun:
     if seen.status not in ENDED_WELL:
         last = seen.failure_details.strip().splitlines()[-1:]
         raise _Failed(last[0] if last else seen.status.value)
@@ -79,6 +91,7 @@ def _timed(contestant: Contestant, settings: RunSettings, folder: Path) -> TurnR
     computed = seen.timing.processor_seconds
     return TurnRun(
         read_run(seen.timing),
+        seen.timing,
         statistics.fmean(later) if later else 0.0,
         computed / len(rounds) if computed is not None and rounds else None,
         seen.memory,
@@ -93,11 +106,9 @@ def summary(runs: list[TurnRun], originals: list[TurnRun]) -> dict[str, Any]:
     return {
         "step_seconds": _middle(steps),
         "round_seconds": _middle(rounds),
-        "step_speedup": _ends(
-            speedup([a.run.steady for a, _ in pairs], [b.run.steady for _, b in pairs])
-        ),
+        "step_speedup": _ends(speedup([log_speedup(a.timing, b.timing) for a, b in pairs])),
         "round_speedup": _ends(
-            interval([math.log(a.round_seconds / b.round_seconds) for a, b in pairs])
+            speedup([math.log(a.round_seconds / b.round_seconds) for a, b in pairs])
         ),
         "data_wait_share": statistics.fmean(one.run.data_wait_share for one in runs),
         **_computing(pairs),
@@ -117,7 +128,7 @@ def _computing(pairs: list[tuple[TurnRun, TurnRun]]) -> dict[str, Any]:
         return {}
     return {
         "processor_seconds": _middle([b for _, b in known]),
-        "processor_ratio": _ends(interval([math.log(a / b) for a, b in known])),
+        "processor_ratio": _ends(speedup([math.log(a / b) for a, b in known])),
     }
 
 

@@ -1,8 +1,7 @@
 """What each transform of a rewrite buys, measured: they are added one by one, in the order they are applied.
 
-Every step, from the original to the whole rewrite, is a version of its own. All versions are timed in turn, there and
-back (A B C C B A ...), so that a machine that slows down does so for all, and each is compared with the one before it in
-the same sweep, by the rules of :mod:`.measurement`. A transform's speed-up is therefore the one it has on top of those
+Every step, from the original to the whole rewrite, is a version of its own. A sweep is one run of each, all of which take
+turns, and each version is compared with the one before it in the same sweep, by the rules of :mod:`.measurement`. A transform's speed-up is therefore the one it has on top of those
 applied before it; what it would have alone is not measured.
 """
 
@@ -14,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .bisection import Names
-from .comparison.process import ENDED_WELL
-from .execution.runner import ScriptVersion, run
-from .measurement import Speedup, TimedRun, TooShort, read_run, speedup
+from .execution.observations import Observations
+from .execution.runner import RunSettings, ScriptVersion, run
+from .measurement import Speedup, TimedRun, TooShort, log_speedup, speedup
 from .pipeline import Rewritten
-from .verification import Progress, VerifySettings, rounds_to_time, timed_run_settings
+from .timed_runs import RunFailed, time_side_by_side
+from .verification import Progress, VerifySettings, timed_run_settings
 from .verified_rewrite import Rewrite, Tell, applied, changed_version
 
 
@@ -74,34 +74,50 @@ def measure_gains(
     """
     whole = rewrite(frozenset())
     steps = _steps(script, rewrite, transforms, applied(whole, transforms), arguments)
-    rounds = rounds_to_time(settings, step_seconds)
-    total = settings.pairs * len(steps)
-    timed: list[list[TimedRun]] = [[] for _ in steps]
-    with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as folder:
-        done = 0
+    timed: list[list[TimedRun]] = []
+    done = 0
+
+    def start(version: ScriptVersion, how: RunSettings, place: Path) -> Observations:
+        nonlocal done
+        total = settings.pairs * len(steps)
+        tell("what each transform buys", Progress(done, total, _what(steps, version)))
+        done += 1
+        return run(version, how, place)
+
+    with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
+        how = timed_run_settings(settings, step_seconds, folder / "compiled")
         for sweep in range(settings.pairs):
-            order = range(len(steps))
-            for index in order if sweep % 2 == 0 else reversed(order):
-                added = ", ".join(steps[index].transforms)
-                what = f"with {added}, timed" if added else "original, timed"
-                tell("what each transform buys", Progress(done, total, what))
-                try:
-                    timed[index].append(
-                        _timed(steps[index].version, settings, rounds, Path(folder), done)
-                    )
-                except _Failed as failed:
-                    note = f"not measured: {what}, the script failed: {failed}"
-                    return Ablation(script, (), settings.pairs, note)
-                done += 1
+            versions, place = [step.version for step in steps], folder / f"sweep{sweep}"
+            try:
+                timed.append(
+                    time_side_by_side(versions, how, place, start, backwards=sweep % 2 == 1)
+                )
+            except RunFailed as failed:
+                what = _what(steps, failed.version)
+                note = f"not measured: {what}, the script failed: {_last_line(failed.seen)}"
+                return Ablation(script, (), settings.pairs, note)
     try:
-        steady = [[read_run(one.timing).steady for one in runs] for runs in timed]
+        gains = tuple(
+            Gain(
+                step.transforms,
+                speedup([log_speedup(runs[i].timing, runs[i + 1].timing) for runs in timed]),
+            )
+            for i, step in enumerate(steps[1:])
+        )
     except TooShort as error:
         return Ablation(script, (), settings.pairs, f"not measured: {error}")
-    gains = tuple(
-        Gain(step.transforms, speedup(steady[index], steady[index + 1]))
-        for index, step in enumerate(steps[1:])
-    )
     return Ablation(script, gains, settings.pairs)
+
+
+def _what(steps: Sequence[_Step], version: ScriptVersion) -> str:
+    added = ", ".join(next(step.transforms for step in steps if step.version is version))
+    return f"with {added}, timed" if added else "original, timed"
+
+
+def _last_line(seen: Observations) -> str:
+    last = (seen.traceback or seen.stderr).strip().splitlines()[-1:]
+    return last[0] if last else seen.status.value
 
 
 def _steps(
@@ -129,18 +145,3 @@ def _version(script: Path, rewritten: Rewritten, arguments: tuple[str, ...]) -> 
     result = next(r for r in rewritten.results if r.entry == script)
     files = [final[file.path] for file in result.files if final[file.path].changed]
     return changed_version(script, files, arguments)
-
-
-class _Failed(Exception):
-    pass
-
-
-def _timed(
-    version: ScriptVersion, settings: VerifySettings, rounds: int, folder: Path, number: int
-) -> TimedRun:
-    how = timed_run_settings(settings, rounds, folder / "compiled")
-    observed = run(version, how, folder / f"run{number}")
-    if observed.status not in ENDED_WELL:
-        last = (observed.traceback or observed.stderr).strip().splitlines()[-1:]
-        raise _Failed(last[0] if last else observed.status.value)
-    return TimedRun(observed.timing, observed.memory.device, observed.memory.host)

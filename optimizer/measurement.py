@@ -1,7 +1,7 @@
-"""How fast: two versions of a script timed in turn, and what may be said about their speeds.
+"""How fast: two versions of a script timed side by side, and what may be said about their speeds.
 
-The versions run interleaved, A B B A ..., so that a machine that slows down does so for both; each A is paired with
-the B beside it. What is compared is the steady state:
+A pair of runs takes turns (:mod:`.execution.turn_taking`), the original first in one pair and the rewrite first in the next. What is
+compared is the steady state:
 
 - **Warm-up** is found in each run's step times by the marginal standard error rule (MSER: White, "An effective
   truncation heuristic for bias reduction in simulation output", Simulation 69, 1997): drop the first steps whose
@@ -10,11 +10,10 @@ the B beside it. What is compared is the steady state:
 - **Waiting for data** is averaged over neighbouring steps: worker processes hand over their batches in bursts, so that most
   steps may wait for nothing while every few wait long, and a median would see only one of the two.
 - **Step time** of a version: the median of each run's steady steps, their geometric mean over the runs.
-- **Speed-up**: original over rewritten, so 1.00x is no change and 2.00x half the time. Its 95 % interval is a
-  hierarchical bootstrap: pairs of runs are drawn with replacement, then steps within each run, because steps of one
-  run share its luck. A bootstrap of few pairs is too narrow; it is widened about the estimate by
-  ``sqrt(n / (n - 1)) * t / z`` for ``n`` pairs (Hesterberg, "What Teachers Should Know About the Bootstrap",
-  The American Statistician 69, 2015).
+- **Speed-up**: original over rewritten, so 1.00x is no change and 2.00x half the time. Each pair of runs gives one
+  (:mod:`.turn_ratios`; of runs that could not take turns, the ratio of their step times), and the speed-up is their geometric mean. A process
+  has its own luck, which all of its steps share and which another start would change: where its memory lies, say. So the pairs, and
+  not the steps, are what the 95 % interval counts, by Student's t on the logarithms.
 """
 
 from __future__ import annotations
@@ -25,20 +24,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from .execution.observations import Timing
+from .turn_ratios import centre, spread, steady_waits, turn_ratios
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-RESAMPLES = 2000
 TOO_WIDE = 1.5
 """An interval whose ends are further apart than this factor names no winner."""
-
-BURST = 17
-"""Over how many steps the waiting for data is averaged: twice as many batches as eight workers hand over together."""
 
 STILL_CHANGING = 0.05
 """Relative change of the step time within the last half of a run that is no steady state."""
@@ -172,23 +163,21 @@ class TooShort(ValueError):
     """A run ended before its step times could be told."""
 
 
+Pair = Callable[[bool], tuple[TimedRun, TimedRun]]
+"""Times the original and the rewrite once each, the rewrite first if told so."""
+
+
 def measure(
-    original: Callable[[], TimedRun],
-    rewritten: Callable[[], TimedRun],
+    pair: Pair,
     pairs: int,
     samples_per_round: tuple[float | None, float | None] = (None, None),
 ) -> Measurement:
-    """Run both versions ``pairs`` times each, interleaved A B B A ..., and compare their speeds.
+    """Make ``pairs`` pairs of runs, A B, B A, ..., and compare the speeds.
 
     Raises :class:`TooShort` when a run shows fewer than two steps after its first round.
     """
-    ours: list[TimedRun] = []
-    theirs: list[TimedRun] = []
-    for pair in range(pairs):
-        turns = [(original, ours), (rewritten, theirs)]
-        for start, results in turns if pair % 2 == 0 else reversed(turns):
-            results.append(start())
-    return compare_speeds(ours, theirs, samples_per_round)
+    made = [pair(number % 2 == 1) for number in range(pairs)]
+    return compare_speeds([a for a, _ in made], [b for _, b in made], samples_per_round)
 
 
 def compare_speeds(
@@ -202,7 +191,7 @@ def compare_speeds(
     return Measurement(
         ours,
         theirs,
-        speedup([run.steady for run in ours.runs], [run.steady for run in theirs.runs]),
+        speedup(log_speedups(original, rewritten)),
         _break_even(ours, theirs),
     )
 
@@ -221,9 +210,8 @@ def read_run(timing: Timing) -> Run:
 def _steps(timing: Timing) -> Steps:
     """Rounds between waits for the device are one step each time, of their mean; all rounds apart without waits."""
     edges = sorted(set(timing.synchronised))
-    waits = _spread(timing.wait_seconds)
-    whole = zip(timing.round_seconds, timing.wait_seconds, waits, strict=True)
-    seconds = tuple(taken - waited + usual for taken, waited, usual in whole)
+    waits = spread(timing.wait_seconds)
+    seconds = steady_waits(timing)
     if len(edges) < 2:
         return Steps(seconds, waits, (1,) * len(seconds))
     spans = [slice(start, end) for start, end in pairwise(edges)]
@@ -233,13 +221,6 @@ def _steps(timing: Timing) -> Steps:
         tuple(sum(waits[s]) / n for s, n in zip(spans, rounds, strict=True)),
         rounds,
     )
-
-
-def _spread(waits: Sequence[float]) -> tuple[float, ...]:
-    """Each the mean of the :data:`BURST` waits around it, of fewer near the ends."""
-    half = BURST // 2
-    around = (waits[max(0, i - half) : i + half + 1] for i in range(len(waits)))
-    return tuple(math.fsum(some) / len(some) for some in around)
 
 
 def warm_up(seconds: Sequence[float]) -> tuple[int, bool]:
@@ -277,46 +258,28 @@ def _marginal_standard_errors(values: Sequence[float]) -> list[float]:
     return found[::-1]
 
 
-def speedup(
-    original: Sequence[Sequence[float]], rewritten: Sequence[Sequence[float]], seed: int = 0
-) -> Speedup:
-    """Speed-up of paired runs' step times (seconds per step), with its interval."""
-    import numpy as np
-
-    generator = np.random.default_rng(seed)
-    pairs = len(original)
-    estimate = (
-        math.fsum(
-            math.log(statistics.median(a) / statistics.median(b))
-            for a, b in zip(original, rewritten, strict=True)
-        )
-        / pairs
-    )
-    if pairs < 2:
-        return Speedup(math.exp(estimate), 0.0, math.inf)
-    ratios = np.stack(
-        [
-            np.log(_medians(a, generator) / _medians(b, generator))
-            for a, b in zip(original, rewritten, strict=True)
-        ]
-    )
-    drawn = generator.integers(pairs, size=(pairs, RESAMPLES))
-    columns = generator.integers(RESAMPLES, size=(pairs, RESAMPLES))
-    low, high = np.quantile(ratios[drawn, columns].mean(axis=0), [0.025, 0.975])
-    widened = math.sqrt(pairs / (pairs - 1)) * student_t(pairs - 1) / _Z
-    return Speedup(
-        math.exp(estimate),
-        math.exp(estimate + min(float(low) - estimate, 0.0) * widened),
-        math.exp(estimate + max(float(high) - estimate, 0.0) * widened),
-    )
+def log_speedups(original: Sequence[TimedRun], rewritten: Sequence[TimedRun]) -> list[float]:
+    """The logarithm of the speed-up that each pair of runs shows."""
+    return [log_speedup(a.timing, b.timing) for a, b in zip(original, rewritten, strict=True)]
 
 
-def _medians(seconds: Sequence[float], generator: np.random.Generator) -> NDArray[np.float64]:
-    import numpy as np
+def log_speedup(original: Timing, rewritten: Timing) -> float:
+    """The same of one pair: over the turns they took, or of their step times where they took none.
 
-    values = np.asarray(seconds)
-    drawn = generator.integers(len(values), size=(RESAMPLES, len(values)))
-    return np.median(values[drawn], axis=1)
+    Raises :class:`TooShort` as :func:`read_run` does.
+    """
+    ours, theirs = read_run(original), read_run(rewritten)
+    turns = turn_ratios(original, rewritten, max(ours.warm_up, theirs.warm_up))
+    return centre(turns) if turns else math.log(ours.median_seconds / theirs.median_seconds)
+
+
+def speedup(ratios: Sequence[float]) -> Speedup:
+    """The speed-up that pairs of runs show whose logarithms are ``ratios``, with Student's 95 % interval."""
+    mean = statistics.fmean(ratios)
+    if len(ratios) < 2:
+        return Speedup(math.exp(mean), 0.0, math.inf)
+    half = student_t(len(ratios) - 1) * statistics.stdev(ratios) / math.sqrt(len(ratios))
+    return Speedup(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
 def student_t(degrees: int) -> float:

@@ -30,8 +30,13 @@ from .measurement import Measurement, TimedRun, TooShort, measure
 from .options import Tier
 from .original_runs import OriginalRuns, original_runs
 from .seed_runs import SeedRuns, run_seeds, seeds_needed, with_seeds
+from .timed_runs import RunFailed, time_side_by_side
 
-MOST_TIMED_ROUNDS = 200
+MOST_TIMED_ROUNDS, LEAST_SECONDS = 200, 5.0
+TURN_SECONDS, FEWEST_TURNS = 0.01, 20
+"""Turns are so long that handing over, a third of a millisecond, is little beside them, and so short that the machine changes
+little from one to the next: of steps of half a millisecond beside five other programs on two cores, turns of 120 ms
+needed four times as many as turns of 10 ms to tell as much."""
 
 
 @dataclass(frozen=True)
@@ -178,15 +183,23 @@ def verify_against(
 
 
 def rounds_to_time(settings: VerifySettings, step_seconds: float) -> int:
-    """As many rounds as take the wanted time at that pace (0: unknown), at least as many as are observed."""
-    wanted = (
-        math.ceil(settings.timing_seconds / step_seconds) if step_seconds else MOST_TIMED_ROUNDS
-    )
-    return max(settings.steps, min(wanted, MOST_TIMED_ROUNDS))
+    """As many rounds as take the wanted time at that pace (0: unknown), at least as many as are observed.
+
+    At most :data:`MOST_TIMED_ROUNDS`, where they take :data:`LEAST_SECONDS`.
+    """
+    if not step_seconds:
+        return max(settings.steps, MOST_TIMED_ROUNDS)
+    wanted = math.ceil(settings.timing_seconds / step_seconds)
+    most = max(MOST_TIMED_ROUNDS, math.ceil(LEAST_SECONDS / step_seconds))
+    return max(settings.steps, min(wanted, most))
 
 
-def timed_run_settings(settings: VerifySettings, rounds: int, cache: Path | None) -> RunSettings:
-    """How a run is timed over ``rounds``, with the kernels compiled in ``cache`` (None: compiled anew)."""
+def timed_run_settings(
+    settings: VerifySettings, step_seconds: float, cache: Path | None
+) -> RunSettings:
+    """How a run is timed at that pace (0: unknown), with the kernels compiled in ``cache`` (None: compiled anew)."""
+    rounds = rounds_to_time(settings, step_seconds)
+    turn = round(TURN_SECONDS / step_seconds) if step_seconds else 1
     return RunSettings(
         python=settings.python,
         cwd=settings.cwd,
@@ -197,7 +210,7 @@ def timed_run_settings(settings: VerifySettings, rounds: int, cache: Path | None
         memory_limit=settings.memory_limit,
         disk_limit=settings.disk_limit,
         env=settings.env,
-        block_steps=max(1, rounds // 20),
+        block_steps=max(1, min(turn, rounds // FEWEST_TURNS)),
         cache=cache,
     )
 
@@ -385,38 +398,37 @@ class _Verification:
                 None,
             )
         seconds = first.timing.round_seconds
-        rounds = rounds_to_time(self._settings, statistics.median(seconds) if seconds else 0.0)
+        pace = statistics.median(seconds) if seconds else 0.0
         try:
             measurement = measure(
-                lambda: self._time(self._original, "original, timed", rounds),
-                lambda: self._time(self._rewritten, "rewritten, timed", rounds),
+                lambda backwards: self._time(pace, backwards),
                 self._settings.pairs,
                 (_samples_per_round(first), _samples_per_round(rewritten)),
             )
         except TooShort as error:
             return None, f"not measured: {error}", None
-        except _RewrittenFailed as error:
-            return None, "not measured: the rewritten script failed when timed", error.failure
+        except RunFailed as failed:
+            if failed.version is self._original:
+                raise _OriginalFailed(failed.seen) from None
+            failure = replace(_failure(failed.seen), timed=True)
+            return None, "not measured: the rewritten script failed when timed", failure
         return measurement, None, None
 
-    def _time(self, version: ScriptVersion, description: str, rounds: int) -> TimedRun:
-        cache = self._folder / "compiled-timed"
-        settings = timed_run_settings(self._settings, rounds, cache)
-        self._expected = max(self._expected, self._done + 1)
-        observations = self._run(version, settings, description, self._folder / f"run{self._done}")
-        self._done += 1
-        if observations.status in (Status.FAILED, Status.KILLED, Status.OVER_LIMIT):
-            if version is self._original:
-                raise _OriginalFailed(observations)
-            raise _RewrittenFailed(replace(_failure(observations), timed=True))
-        memory = observations.memory
-        return TimedRun(observations.timing, memory.device, memory.host)
+    def _time(self, pace: float, backwards: bool) -> tuple[TimedRun, TimedRun]:
+        """A pair of runs, the original's first."""
+        settings = timed_run_settings(self._settings, pace, self._folder / "compiled-timed")
+        folder = self._folder / f"pair{self._done}"
 
+        def start(version: ScriptVersion, how: RunSettings, place: Path) -> Observations:
+            self._expected = max(self._expected, self._done + 1)
+            which = "original" if version is self._original else "rewritten"
+            seen = self._run(version, how, f"{which}, timed", place)
+            self._done += 1
+            return seen
 
-class _RewrittenFailed(Exception):
-    def __init__(self, failure: ScriptFailure) -> None:
-        super().__init__(failure.details)
-        self.failure = failure
+        versions = (self._original, self._rewritten)
+        ours, theirs = time_side_by_side(versions, settings, folder, start, backwards=backwards)
+        return ours, theirs
 
 
 def _unless_blind(verdict: Verdict, original: Observations, rewritten: Observations) -> Verdict:

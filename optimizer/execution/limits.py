@@ -69,6 +69,15 @@ def default_memory_limit() -> int:
     return int(MEMORY_SHARE * min(sizes)) if sizes else sys.maxsize
 
 
+def available_memory() -> int:
+    """What the machine could give now without swapping, in bytes; much where it does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return sys.maxsize
+
+
 def default_disk_limit() -> int:
     """:data:`DISK_SHARE` of the space left where runs keep their scratch files, in bytes."""
     return int(DISK_SHARE * shutil.disk_usage(tempfile.gettempdir()).free)

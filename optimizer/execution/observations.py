@@ -302,6 +302,8 @@ class Timing:
     ``iter(loader)`` and ``next(iterator)``. ``synchronised``: after which of ``round_seconds`` (as a count: 0 is
     before the first) the device was waited for; between two of them only the sum is meaningful on a GPU.
     ``processor_seconds``: CPU time of the script and its workers during all ``round_seconds``, None where it is not known.
+    ``asynchronous``: whether a device computes beside the script, so that rounds are not told apart. ``turns``: how many of
+    the stretches between two of ``synchronised``, from the first on, were turns beside other runs (:mod:`.turn_taking`).
     """
 
     total_seconds: float
@@ -311,6 +313,8 @@ class Timing:
     wait_seconds: tuple[float, ...] = ()
     synchronised: tuple[int, ...] = ()
     processor_seconds: float | None = None
+    asynchronous: bool = False
+    turns: int = 0
 
 
 @dataclass(frozen=True)

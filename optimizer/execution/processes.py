@@ -74,11 +74,13 @@ def run_bounded(
     mark: str,
     limits: Limits,
     folders: Sequence[Path] = (),
+    ended_by: int | None = None,
 ) -> Finished:
     """Run ``command`` in a session of its own; at its end, or beyond one of ``limits``, end all that it started.
 
     ``mark`` is a ``NAME=value`` for the environment that no other process has: should the run end its supervisor, it finds
-    what is left. ``folders`` are those whose contents count for the limit on disk space.
+    what is left. ``folders`` are those whose contents count for the limit on disk space. The run is also ended once the
+    descriptor ``ended_by`` can be read from.
     """
     answer, told = os.pipe()
     spec = {
@@ -109,7 +111,7 @@ def run_bounded(
     drains = [_Drain(s, limits.output, process.stdin) for s in (process.stdout, process.stderr)]
     answers: dict[str, Any] = {}
     try:
-        answers = _answers(answer, limits.seconds + PATIENCE_SECONDS)
+        answers = _answers(answer, limits.seconds + PATIENCE_SECONDS, ended_by)
     finally:
         os.close(answer)
         with suppress(OSError):
@@ -125,11 +127,12 @@ def run_bounded(
     return _finished(answers, limits, *drains)
 
 
-def _answers(descriptor: int, seconds: float) -> dict[str, Any]:
+def _answers(descriptor: int, seconds: float, ended_by: int | None) -> dict[str, Any]:
     """All that the supervisor says, in one mapping; what it has said until now when that takes too long."""
     deadline, said = time.monotonic() + seconds, bytearray()
+    watched = [descriptor] if ended_by is None else [descriptor, ended_by]
     while (left := deadline - time.monotonic()) > 0:
-        if not select.select([descriptor], [], [], left)[0]:
+        if descriptor not in select.select(watched, [], [], left)[0]:
             break
         chunk = os.read(descriptor, 1 << 16)
         if not chunk:

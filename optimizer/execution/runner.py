@@ -101,6 +101,9 @@ class RunSettings:
 
     ``emulated_gpus`` is how many CUDA devices the script shall see, emulated on the CPU (docs/emulation.md), whatever
     devices the machine has. With 0 it sees those.
+
+    ``in_turns``, in TIME mode, has the run rest between its blocks (:mod:`.turn_taking` makes the pipes for that).
+    ``ended_by`` is a descriptor that ends the run once it can be read from.
     """
 
     python: Path
@@ -122,6 +125,8 @@ class RunSettings:
     trace: bool = False
     nvtx: bool = False
     emulated_gpus: int = 0
+    in_turns: bool = False
+    ended_by: int | None = None
 
 
 def run(version: ScriptVersion, settings: RunSettings, folder: Path) -> Observations:
@@ -165,6 +170,7 @@ def _run_in(
         mark=overlay.mark,
         limits=_limits(settings),
         folders=(folder, overlay.temporary),
+        ended_by=settings.ended_by,
     )
     seconds = time.perf_counter() - started
     whole = _observations(settings, overlay, folder, finished, seconds)
@@ -270,6 +276,7 @@ def _spec(
         "trace": settings.trace,
         "nvtx": settings.nvtx,
         "emulated_gpus": settings.emulated_gpus,
+        "in_turns": settings.in_turns,
         "snapshot_bytes": settings.snapshot_bytes,
         "entry": str(overlay.entry),
         "program": str(overlay.entry.relative_to(overlay.cwd) if inside else overlay.entry),

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
+from ..comparison.process import ENDED_WELL
 from ..comparison.verdict import Outcome
 from ..errors import ExitCode, TorchoptError
-from ..execution.observations import Status
 from ..execution.profile_record import Phase
-from ..execution.runner import ScriptVersion, run
-from ..measurement import Measurement, Speedup, TimedRun, TooShort, compare_speeds
+from ..execution.runner import RunSettings, ScriptVersion, run
+from ..measurement import Measurement, Speedup, TimedRun, TooShort, compare_speeds, log_speedups
 from ..options import Tier
 from ..profiling.profile import ProfileSettings, ScriptFailed, StepProfile, profile
-from ..verification import (
-    VerificationReport,
-    VerifySettings,
-    rounds_to_time,
-    timed_run_settings,
-    verify,
-)
-from .precision import FIRST_PAIRS, log_ratios, pairs_needed
+from ..timed_runs import RunFailed, time_side_by_side
+from ..verification import VerificationReport, VerifySettings, timed_run_settings, verify
+from .precision import FIRST_PAIRS, pairs_needed
 
 TIMED_SECONDS = 10.0
 MOST_PAIRS = 24
@@ -139,14 +135,12 @@ class _Judge:
             return Judgement(self._job, Gated.PASSED, _reason(report), report, speed_note=note)
         with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as folder:
             try:
-                measurement = self._measure(report, Path(folder))
+                measurement = self._measure(Path(folder))
             except TooShort as error:
                 told = f"speed could not be measured: {error}"
                 return Judgement(self._job, Gated.ERROR, told, report, speed_note=told)
-            except _Failed as failed:
-                return Judgement(
-                    self._job, failed.gated, failed.told, report, details=failed.details
-                )
+            except RunFailed as failed:
+                return self._failed(report, failed)
         return self._by_speed(report, measurement)
 
     def _verify_settings(self) -> VerifySettings:
@@ -185,38 +179,47 @@ class _Judge:
 
     # -- speed
 
-    def _measure(self, report: VerificationReport, folder: Path) -> Measurement:
-        rounds = self._rounds(folder)
+    def _measure(self, folder: Path) -> Measurement:
+        settings = self._timed_settings(folder)
+        versions = (self._job.before, self._job.after)
         before: list[TimedRun] = []
         after: list[TimedRun] = []
         ratios: list[float] = []
         pairs = FIRST_PAIRS
         while len(before) < pairs:
-            turns = [(self._job.before, before), (self._job.after, after)]
-            for version, runs in turns if len(before) % 2 == 0 else reversed(turns):
-                which = "original" if version is self._job.before else "rewritten"
-                self._progress(f"{which}, timed, {len(runs) + 1} of {pairs}")
-                runs.append(self._timed(version, rounds, folder))
-            ratios += log_ratios(before[-1:], after[-1:])
+            number = len(before)
+            self._progress(f"both versions, timed, {number + 1} of {pairs}")
+            place = folder / f"pair{number}"
+            made = time_side_by_side(versions, settings, place, run, backwards=number % 2 == 1)
+            shutil.rmtree(place, ignore_errors=True)
+            before.append(made[0])
+            after.append(made[1])
+            ratios += log_speedups(before[-1:], after[-1:])
             if len(ratios) >= FIRST_PAIRS:
                 needed = pairs_needed(ratios, self._job.minimum, self._job.expected)
                 pairs = min(needed, max(self._limits.pairs, FIRST_PAIRS))
         return compare_speeds(before, after)
 
-    def _rounds(self, folder: Path) -> int:
-        """How many rounds take about :data:`TIMED_SECONDS`, by a first run that nobody counts."""
+    def _timed_settings(self, folder: Path) -> RunSettings:
+        """Runs that take about :data:`TIMED_SECONDS`, by a first one that nobody counts."""
         self._progress("original, for its pace")
-        seen = self._timed(self._job.before, self._job.steps, folder)
+        settings, cache = self._verify_settings(), folder / "compiled"
+        how = replace(timed_run_settings(settings, 0.0, cache), steps=self._job.steps)
+        seen = run(self._job.before, how, folder / "pace")
+        if seen.status not in ENDED_WELL:
+            raise RunFailed(self._job.before, seen)
         pace = statistics.median(seen.timing.round_seconds or (TIMED_SECONDS,))
-        return rounds_to_time(self._verify_settings(), pace)
+        return timed_run_settings(settings, pace, cache)
 
-    def _timed(self, version: ScriptVersion, rounds: int, folder: Path) -> TimedRun:
-        settings = timed_run_settings(self._verify_settings(), rounds, folder / "compiled")
-        with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
-            seen = run(version, settings, Path(place) / "run")
-        if seen.status in (Status.FAILED, Status.KILLED, Status.OVER_LIMIT):
-            raise _Failed(version is self._job.before, seen.failure_details)
-        return TimedRun(seen.timing, seen.memory.device, seen.memory.host)
+    def _failed(self, report: VerificationReport, failed: RunFailed) -> Judgement:
+        """A version failed when it was timed, though not under observation."""
+        original = failed.version is self._job.before
+        details = failed.seen.failure_details
+        last = details.strip().splitlines()[-1:] or ["no traceback"]
+        which = "original" if original else "rewritten script"
+        gated = Gated.ORIGINAL_FAILED if original else Gated.NOT_EQUIVALENT
+        told = f"the {which} fails when timed: {last[0]}"
+        return Judgement(self._job, gated, told, report, details=details)
 
     def _by_speed(self, report: VerificationReport, measurement: Measurement) -> Judgement:
         speedup, minimum = measurement.speedup, self._job.minimum
@@ -257,19 +260,6 @@ def phase_words(change: PhaseChange) -> str:
     """``data: 1.2 ms -> 3.4 ms per step``."""
     before, after = (f"{seconds * 1e3:.3g} ms" for seconds in (change.before, change.after))
     return f"{change.phase.value}: {before} -> {after} per step"
-
-
-class _Failed(Exception):
-    """A version failed when it was timed, though not under observation."""
-
-    def __init__(self, original: bool, details: str) -> None:
-        super().__init__(details)
-        self.details = details
-        self.gated = Gated.ORIGINAL_FAILED if original else Gated.NOT_EQUIVALENT
-        last = details.strip().splitlines()[-1:] or ["no traceback"]
-        self.told = (
-            f"the {'original' if original else 'rewritten script'} fails when timed: {last[0]}"
-        )
 
 
 def _reason(report: VerificationReport) -> str:

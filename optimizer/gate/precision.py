@@ -13,7 +13,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from ..measurement import TimedRun, read_run, student_t
+from ..measurement import student_t
 
 FIRST_PAIRS = 4
 SMALLEST_MARGIN = 0.02
@@ -23,14 +23,6 @@ _SHARE_OF_MARGIN = 1 / 2.4
 the standard error is then that half over 2.2, and what is left of the margin, 1 - 1 / 2.4, is 3.1 standard errors."""
 _HOPELESS = 2.0
 """A speedup further below the minimum than so many halves of its interval is not measured further."""
-
-
-def log_ratios(original: Sequence[TimedRun], rewritten: Sequence[TimedRun]) -> list[float]:
-    """The logarithm of the speedup of each pair of runs."""
-    return [
-        math.log(read_run(a.timing).median_seconds / read_run(b.timing).median_seconds)
-        for a, b in zip(original, rewritten, strict=True)
-    ]
 
 
 def pairs_needed(ratios: Sequence[float], minimum: float, expected: float | None) -> int:

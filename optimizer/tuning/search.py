@@ -9,12 +9,12 @@ rewrite; where there is no time for that, the one that gained more over the orig
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..measurement import Speedup, student_t
+from ..measurement import Speedup
+from ..measurement import speedup as speedup_of
 from .configurations import Configuration, alternatives, groups
 
 FEWEST_PAIRS, MOST_PAIRS = 3, 6
@@ -129,7 +129,7 @@ class Search:
             return Trial(self.best, candidate, Outcome.FAILED, None, len(ratios))
         except NoTimeLeft:
             return Trial(self.best, candidate, Outcome.NO_TIME, None, len(ratios))
-        speedup = interval(ratios)
+        speedup = speedup_of(ratios)
         outcome = Outcome.ADOPTED if speedup.low > 1.0 else Outcome.NOT_PAYING
         return Trial(self.best, candidate, outcome, speedup, len(ratios))
 
@@ -139,14 +139,5 @@ def _decided(ratios: Sequence[float]) -> bool:
         return True
     if len(ratios) < FEWEST_PAIRS:
         return False
-    speedup = interval(ratios)
+    speedup = speedup_of(ratios)
     return speedup.low > 1.0 or speedup.high < 1.0
-
-
-def interval(ratios: Sequence[float]) -> Speedup:
-    """The speedup of pairs whose logarithms are ``ratios``, with Student's 95 % interval."""
-    centre = statistics.fmean(ratios)
-    if len(ratios) < 2:
-        return Speedup(math.exp(centre), 0.0, math.inf)
-    half = student_t(len(ratios) - 1) * statistics.stdev(ratios) / math.sqrt(len(ratios))
-    return Speedup(math.exp(centre), math.exp(centre - half), math.exp(centre + half))

@@ -13,14 +13,14 @@ from typing import Any
 
 from ...transforms.base import Transform
 from ..errors import TorchoptError
-from ..execution.observations import Status
 from ..execution.runner import ScriptVersion, run
-from ..measurement import TooShort, read_run
+from ..measurement import TooShort, log_speedup
 from ..options import Options
 from ..pipeline import Rewritten
 from ..profiling.opportunities import opportunities, usable_cores, workers_needed
 from ..profiling.profile import ProfileSettings, ScriptFailed, profile
-from ..verification import VerifySettings, rounds_to_time, timed_run_settings
+from ..timed_runs import RunFailed, time_side_by_side
+from ..verification import VerifySettings, timed_run_settings
 from ..verified_rewrite import Ending, VerifiedRewrite, changed_version, verified_rewrite
 from .configurations import Configuration, Rewriter, applied
 from .journal import Journal
@@ -172,30 +172,28 @@ class _Tuning:
             raise NoTimeLeft
         self._tell(f"{candidate.label} against {best.label}, pair {number + 1}")
         try:
-            times: dict[Configuration, float] = {}
-            for one in (best, candidate) if number % 2 == 0 else (candidate, best):
-                times[one] = self._median(one)
+            ratio = self._ratio(best, candidate, backwards=number % 2 == 1)
         except Failed:
             self._journal.note(what, "failed")
             raise
-        ratio = math.log(times[best] / times[candidate])
         self._journal.note(what, ratio)
         return ratio
 
-    def _median(self, configuration: Configuration) -> float:
-        """Seconds per steady step of one run."""
-        limits = self._settings.verify
-        limits = replace(limits, timing_seconds=TIMED_SECONDS)
-        rounds = rounds_to_time(limits, self._pace or TIMED_SECONDS)
-        settings = timed_run_settings(limits, rounds, cache=None)
-        with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
-            seen = run(self._version(configuration), settings, Path(folder) / "run")
-        if seen.status not in (Status.STOPPED, Status.COMPLETED):
-            if not configuration.transforms:
-                raise ScriptFailed(seen)
-            raise Failed
+    def _ratio(self, best: Configuration, candidate: Configuration, *, backwards: bool) -> float:
+        """The logarithm of the speed-up that one pair of runs shows."""
+        limits = replace(self._settings.verify, timing_seconds=TIMED_SECONDS)
+        settings = timed_run_settings(limits, self._pace or 0.0, cache=None)
+        versions = [self._version(one) for one in (best, candidate)]
         try:
-            return read_run(seen.timing).median_seconds
+            with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
+                ours, theirs = time_side_by_side(
+                    versions, settings, Path(folder), run, backwards=backwards
+                )
+            return log_speedup(ours.timing, theirs.timing)
+        except RunFailed as failed:
+            if failed.version is versions[0] and not best.transforms:
+                raise ScriptFailed(failed.seen) from None
+            raise Failed from None
         except TooShort as error:
             raise TorchoptError(f"nothing to measure: {error}", self._script) from None
 

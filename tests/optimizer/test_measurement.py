@@ -1,4 +1,4 @@
-from collections.abc import Callable
+import math
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from torchopt_cli.optimizer.measurement import (
     TimedRun,
     TooShort,
     compare_speeds,
+    log_speedups,
     measure,
     read_run,
     speedup,
@@ -60,13 +61,16 @@ def test_at_most_half_the_steps_are_dropped(steps: list[float]) -> None:
 
 
 def test_twice_as_fast_is_2x_and_no_change_is_1x() -> None:
-    slow = [[0.2] * 20] * 3
-    fast = [[0.1] * 20] * 3
-    assert str(speedup(slow, fast)) == "2.00x [2.00, 2.00]"
-    assert str(speedup(slow, slow)) == "1.00x [1.00, 1.00]"
-    assert speedup(slow, fast).verdict is SpeedVerdict.FASTER
-    assert speedup(fast, slow).verdict is SpeedVerdict.SLOWER
-    assert speedup(slow, slow).verdict is SpeedVerdict.TOO_NOISY
+    slow, fast = [timed([0.2] * 20)] * 3, [timed([0.1] * 20)] * 3
+
+    def found(a: list[TimedRun], b: list[TimedRun]) -> Speedup:
+        return speedup(log_speedups(a, b))
+
+    assert str(found(slow, fast)) == "2.00x [2.00, 2.00]"
+    assert str(found(slow, slow)) == "1.00x [1.00, 1.00]"
+    assert found(slow, fast).verdict is SpeedVerdict.FASTER
+    assert found(fast, slow).verdict is SpeedVerdict.SLOWER
+    assert found(slow, slow).verdict is SpeedVerdict.TOO_NOISY
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,7 @@ def test_a_winner_is_named_only_when_the_interval_allows(
 
 
 def test_one_pair_of_runs_has_no_interval() -> None:
-    one = speedup([[0.2] * 20], [[0.1] * 20])
+    one = speedup([0.7])
     assert one.verdict is SpeedVerdict.TOO_NOISY
     assert "no interval" in str(one)
 
@@ -97,32 +101,29 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(pairs: int) -> None:
     for seed in range(100):
         a = [noisy(1000 * seed + i, 0.13) for i in range(pairs)]
         b = [noisy(1000 * seed + 500 + i, 0.10) for i in range(pairs)]
-        found = speedup(a, b)
+        found = speedup(log_speedups(list(map(timed, a)), list(map(timed, b))))
         covered += found.low <= 1.3 <= found.high
     assert covered >= 88
 
 
 def test_pairs_cancel_what_slows_the_machine_for_both() -> None:
     factors = [1.0, 1.7, 0.8, 1.3]
-    a = [[0.2 * f] * 20 for f in factors]
-    b = [[0.1 * f] * 20 for f in factors]
-    found = speedup(a, b)
+    a = [timed([0.2 * f] * 20) for f in factors]
+    b = [timed([0.1 * f] * 20) for f in factors]
+    found = speedup(log_speedups(a, b))
     assert found.low == pytest.approx(2.0)
     assert found.high == pytest.approx(2.0)
 
 
-def test_runs_are_interleaved() -> None:
+def test_each_version_goes_first_in_every_other_pair() -> None:
     order: list[str] = []
 
-    def start(name: str, seconds: float) -> Callable[[], TimedRun]:
-        def run() -> TimedRun:
-            order.append(name)
-            return timed([seconds] * 10)
+    def pair(backwards: bool) -> tuple[TimedRun, TimedRun]:
+        order.append("BA" if backwards else "AB")
+        return timed([0.2] * 10), timed([0.1] * 10)
 
-        return run
-
-    measure(start("A", 0.2), start("B", 0.1), pairs=4)
-    assert "".join(order) == "ABBAABBA"
+    assert measure(pair, pairs=4).speedup.factor == pytest.approx(2.0)
+    assert order == ["AB", "BA", "AB", "BA"]
 
 
 def test_what_is_told_of_each_version() -> None:
@@ -191,15 +192,27 @@ def test_equal_scripts_are_rarely_called_faster_or_slower(correlation: float) ->
     """Also where slow steps come in spells. 2.5 % each in the long run, if the interval is as good as it says."""
     random = np.random.default_rng(5)
 
-    def run() -> list[float]:
+    def run() -> TimedRun:
         drawn = random.normal(0, 0.02, 20)
         for i in range(1, 20):
             fresh = (1 - correlation**2) ** 0.5 * drawn[i]
             drawn[i] = correlation * drawn[i - 1] + fresh
-        return list(0.1 * np.exp(random.normal(0, 0.01) + drawn))
+        return timed(list(0.1 * np.exp(random.normal(0, 0.01) + drawn)))
 
     verdicts = [
-        speedup([run() for _ in range(3)], [run() for _ in range(3)]).verdict for _ in range(80)
+        speedup(log_speedups([run() for _ in range(3)], [run() for _ in range(3)])).verdict
+        for _ in range(80)
     ]
     assert verdicts.count(SpeedVerdict.FASTER) <= 6
     assert verdicts.count(SpeedVerdict.SLOWER) <= 6
+
+
+@pytest.mark.parametrize("truth", [1.0, 1.05])
+def test_the_interval_of_pairs_holds_what_it_promises(truth: float) -> None:
+    random = np.random.default_rng(1)
+
+    def holds() -> bool:
+        found = speedup(list(random.normal(math.log(truth), 0.02, 4)))
+        return found.low <= truth <= found.high
+
+    assert 0.93 < sum(holds() for _ in range(3000)) / 3000 < 0.97

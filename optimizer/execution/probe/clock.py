@@ -1,5 +1,7 @@
 """When things happened: the times that a run reports, in both modes."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import itertools
@@ -9,14 +11,23 @@ from typing import Any
 import torch
 
 from .processor import processor_seconds
+from .turns import Turns
+
+DEVICE_BLOCKS = 50
+"""So many times longer are the blocks where a device computes: to wait for it leaves it without work for a moment."""
 
 
 class Clock:
-    """Times of rounds and of waiting for data, in seconds; waits for the device at the edges of blocks only."""
+    """Times of rounds and of waiting for data, in seconds; waits for the device at the edges of blocks only.
 
-    def __init__(self, started: float, block_steps: int) -> None:
+    With ``turns`` other runs have the machine between two blocks; that time counts nowhere.
+    """
+
+    def __init__(self, started: float, block_steps: int, turns: Turns | None = None) -> None:
         self._started = started
         self._block_steps = block_steps
+        self._turns = turns
+        self._rested = 0.0
         self._training_began: float | None = None
         self._edges: list[float] = []
         self._waits: list[float] = []
@@ -43,27 +54,35 @@ class Clock:
 
     def edge(self, *, last: bool) -> None:
         """A round has had its first step."""
-        if last or len(self._edges) % self._block_steps == 0:
+        first = not self._edges
+        if first and self._turns is not None and _asynchronous():
+            self._block_steps *= DEVICE_BLOCKS
+        ends_block = last or len(self._edges) % self._block_steps == 0
+        if ends_block:
             synchronise()
             self._synchronised.append(len(self._edges))
-        if self._edges:
+        if not first:
             self._waits.append(self._wait)
         self._wait = 0.0
-        if last or not self._edges:
+        if last or first:
             self._computed.append(processor_seconds())
-        self._edges.append(time.perf_counter())
+        self._edges.append(time.perf_counter() - self._rested)
+        if ends_block and not last and self._turns is not None:
+            self._rested += self._turns.rest()
 
     def finish(self) -> dict[str, Any]:
         """The fields of a ``Timing``."""
         edges, began = self._edges, self._training_began
         return {
-            "total_seconds": time.perf_counter() - self._started,
+            "total_seconds": time.perf_counter() - self._started - self._rested,
             "startup_seconds": None if began is None else began - self._started,
             "first_round_seconds": edges[0] - began if edges and began is not None else None,
             "round_seconds": [b - a for a, b in itertools.pairwise(edges)],
             "wait_seconds": self._waits,
             "synchronised": self._synchronised,
             "processor_seconds": self._computing(),
+            "asynchronous": _asynchronous(),
+            "turns": 0 if self._turns is None else self._turns.taken,
         }
 
     def _computing(self) -> float | None:
@@ -72,6 +91,13 @@ class Clock:
             return None
         first, last = self._computed[0], self._computed[-1]
         return None if first is None or last is None else last - first
+
+
+def _asynchronous() -> bool:
+    """Whether steps return before they are computed."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return True
+    return torch.backends.mps.is_available() or (hasattr(torch, "xpu") and torch.xpu.is_available())
 
 
 def synchronise() -> None:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from .allocation import keep_freed_memory
 from .clock import Clock
 from .cuda.install import emulate_cuda
 from .cuda.state import NAME
@@ -35,6 +36,7 @@ from .randomness import draw_on_host, seed_everything
 from .resident import ResidentBatch
 from .script import Ending, run_script
 from .session import Session
+from .turns import Turns
 from .whole_batch import WeightedMeans, WholeBatch
 
 Record = dict[str, Any]
@@ -80,13 +82,18 @@ def run(
         # for the processes that the script starts
         os.environ[EMULATED] = str(spec["emulated_gpus"])
     profiler = Profiler(spec, patches) if spec["mode"] == "profile" else None
-    clock = Clock(started, spec["block_steps"]) if profiler is None else profiler.clock(started)
+    turns = Turns(Path(spec["output"])) if spec["in_turns"] else None
+    clock = (
+        Clock(started, spec["block_steps"], turns) if profiler is None else profiler.clock(started)
+    )
     session = Session(spec, clock, give_up)
     hooks = Hooks(session, patches)
     if session.observing:
         session.printed.install(patches)
         session.told.install(patches, protection)
         _make_repeatable(spec["seed"], session.folder, patches, protection)
+    else:
+        keep_freed_memory()
     seed_everything(spec["seed"])
     if profiler is not None:
         profiler.install()

@@ -7,18 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from torchopt_cli.optimizer.execution.observations import Timing
-from torchopt_cli.optimizer.gate.precision import FIRST_PAIRS, log_ratios, pairs_needed
-from torchopt_cli.optimizer.measurement import TimedRun, student_t
-
-
-def timed(seconds: float) -> TimedRun:
-    return TimedRun(Timing(9.0, 1.0, 0.5, (seconds,) * 10, (0.0,) * 10))
-
-
-def test_ratios_are_of_pairs() -> None:
-    ratios = log_ratios([timed(2.0), timed(3.0)], [timed(1.0), timed(4.0)])
-    assert ratios == [pytest.approx(math.log(2.0)), pytest.approx(math.log(0.75))]
+from torchopt_cli.optimizer.gate.precision import FIRST_PAIRS, pairs_needed
+from torchopt_cli.optimizer.measurement import student_t
 
 
 def test_runs_that_agree_need_no_more() -> None:

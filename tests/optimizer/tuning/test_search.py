@@ -6,8 +6,6 @@ import math
 import random
 from dataclasses import replace
 
-import pytest
-
 from torchopt_cli.optimizer.options import AmpDtype
 from torchopt_cli.optimizer.tuning.configurations import Configuration, alternatives, groups
 from torchopt_cli.optimizer.tuning.search import (
@@ -18,7 +16,6 @@ from torchopt_cli.optimizer.tuning.search import (
     Outcome,
     Search,
     Trial,
-    interval,
 )
 
 
@@ -170,18 +167,3 @@ def test_without_time_for_more_the_plain_rewrite_stays() -> None:
     machine = Machine(worth(a=0.7, b=1.0))
     machine.limit = 2
     assert search(machine, "a", "b")[0] == Configuration()
-
-
-@pytest.mark.parametrize("truth", [1.0, 1.05])
-def test_the_interval_holds_what_it_promises(truth: float) -> None:
-    generator = random.Random(1)
-
-    def holds() -> bool:
-        found = interval([generator.gauss(math.log(truth), 0.02) for _ in range(4)])
-        return found.low <= truth <= found.high
-
-    assert 0.93 < sum(holds() for _ in range(3000)) / 3000 < 0.97
-
-
-def test_no_interval_from_one_pair() -> None:
-    assert interval([0.5]).high == math.inf
