@@ -8,7 +8,8 @@ float16 has a small range: its gradients are scaled by a ``GradScaler``, which u
 looked at, steps the optimizers, and is updated once they all have stepped. bfloat16 needs none of that. ``--amp auto``
 (the default) writes the form that picks at run time: bfloat16 where the GPU has it, otherwise float16 with a scaler.
 ``--amp bf16`` and ``--amp fp16`` write one of the two. On a machine without a GPU the regions switch themselves off.
-Evaluation loops of the same networks run under autocast too, unless something in them needs float32. The state of the
+Evaluation loops of the same networks run under autocast too, unless something in them needs float32, such as a ranking of
+many candidates, in which half precision makes ties. The state of the
 scaler is not added to checkpoints: a resumed run finds its scale again within a few steps.
 
 Not when the script uses mixed precision already, or a framework that owns the step; with gradient penalties and other

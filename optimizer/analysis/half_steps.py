@@ -12,6 +12,7 @@ from .forward_code import called_names, forward_code, networks_run
 from .gradient_graphs import may_build_gradient_graph
 from .half_precision import half_precision_obstacles
 from .half_range import range_obstacles
+from .half_rankings import ranking
 from .half_values import HalfTrace
 from .loops import forward_calls
 from .obstacles import Obstacle, ProbabilityLoss
@@ -67,11 +68,13 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
         )
     networks = networks_run(resolver, nodes)
     obstacles = [*_without_gradients(resolver, code), *code_obstacles(resolver, nodes, forwards)]
+    calls = frozenset(call.node for call in forwards)
+    if isinstance(code, EvaluationCode) and (ranked := ranking(resolver, code, calls)):
+        obstacles.append(ranked)
     forbidding = [o for o in obstacles if not o.float16_only]
     if forbidding:
         # What can be rewritten comes last: without it, the others would still stand.
         return min(forbidding, key=lambda obstacle: isinstance(obstacle, ProbabilityLoss))
-    calls = frozenset(call.node for call in forwards)
     covered = frozenset(reached.node for reached in nodes)
     return HalfCode(code, networks, calls, covered, tuple(obstacles))
 

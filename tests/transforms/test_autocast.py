@@ -1087,6 +1087,8 @@ def test_evaluation_follows(rewrite: Rewrite, name: str, use: str, after: str | 
             "binary cross entropy of probabilities",
         ),
         ("results.append(torch.linalg.inv(model(output)))", "results", "torch.linalg.inv"),
+        ("results.append(output.topk(20).indices)", "results", "ties in a ranking"),
+        ("results.append(torch.argsort(output.softmax(1)))", "results", "ties in a ranking"),
         (
             "window = bank.type_as(output)\n        results.append(nn.functional.conv2d(x, window))",
             "results",
@@ -1102,6 +1104,20 @@ def test_evaluation_that_needs_float32_stays(
     assert result.files[0].text.count("with torch.autocast(") == 1
     messages = [skip.message for skip in result.files[0].skips]
     assert [m for m in messages if "stays in float32" in m and reason in m], messages
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "print(output.topk(5)[1])",
+        "print(output.topk(max(ks))[1])",
+        "print(output.argmax(1).sort())",
+        "print(sorted(output.argmax(1).tolist()))",
+    ],
+)
+def test_evaluation_of_the_best_classes(rewrite: Rewrite, name: str, use: str) -> None:
+    source = evaluating(use).replace("import torch\n", "import torch\nks = find()\n")
+    assert rewrite(source, [name]).files[0].text.count("with torch.autocast(") == 2
 
 
 def test_evaluation_before_the_optimizer_is_made(rewrite: Rewrite, name: str) -> None:
