@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from .bound_names import is_bound, may_not_run
 from .loops import backward_calls
 from .reach import reached_nodes
 from .resolver import CallSite, Resolver
@@ -53,6 +54,8 @@ class _Search:
         self._resolver = resolver
         self._run = run
         self._seen: set[ast.AST] = set()
+        self._may_not_run = False
+        """Whether a function on the way calls the network in some of its branches only."""
 
     def points(self, network: ast.expr, module: Module, at: ast.AST) -> list[CompilePoint] | None:
         """The places for what ``network`` stands for where ``at`` runs; None when one of them cannot be told."""
@@ -67,6 +70,7 @@ class _Search:
         function, name = module.function(at), bindings[0].name
         if scope.node is not (function or module.tree):
             # A name of the module, or of a function around this one: see who calls it.
+            self._may_not_run |= may_not_run(module, at, function)
             return self._each_site(
                 function,
                 lambda site: (
@@ -79,8 +83,18 @@ class _Search:
             if len(bindings) > 1 or function is None:
                 return None
             return self._each_site(function, lambda site: self._given(function, name, site))
-        statement = _above(module, at, [binding.node for binding in bindings])
+        nodes = [binding.node for binding in bindings]
+        statement = self._above_bound(module, at, nodes)
         return [CompilePoint(module, statement, name)] if statement is not None else None
+
+    def _above_bound(
+        self, module: Module, at: ast.AST, bindings: Sequence[ast.AST]
+    ) -> ast.stmt | None:
+        """See :func:`_above`; None where a variable that some branches leave unset may have no value yet."""
+        statement = _above(module, at, bindings)
+        if statement is None or is_bound(module, bindings, statement):
+            return statement
+        return None if self._may_not_run or may_not_run(module, at, statement) else statement
 
     def _given(
         self, function: FunctionNode, name: str, site: CallSite
@@ -129,7 +143,8 @@ class _Search:
             return None
         if any(isinstance(binding.source, Parameter) for binding in found[1]):
             return None
-        statement = _above(site.module, site.call, [binding.node for binding in found[1]])
+        nodes = [binding.node for binding in found[1]]
+        statement = self._above_bound(site.module, site.call, nodes)
         code = f"{base.id}.{attribute}"
         return [CompilePoint(site.module, statement, code)] if statement is not None else None
 

@@ -491,6 +491,71 @@ def test_own_compile_method(check_noop: Check) -> None:
     check_noop(script(net, SETUP.replace("Net()", "Own()"), LOOP), "of its own")
 
 
+CHOSEN = """
+    import sys
+    {0}
+    for x in loader:
+        optimizer.zero_grad()
+        {1}
+        loss.backward()
+        optimizer.step()
+"""
+MADE = "model = Net().cuda()\n        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+
+
+@pytest.mark.parametrize(
+    ("made", "used"),
+    [
+        (f"if deep:\n        {MADE}", "loss = model(x.cuda()).sum() if deep else 0"),
+        (f"if deep:\n        {MADE}", "if deep:\n            loss = model(x.cuda()).sum()"),
+        (
+            f"if deep:\n        {MADE}\n    elif wide:\n        {MADE}",
+            "if deep or wide:\n            loss = model(x.cuda()).sum()",
+        ),
+    ],
+)
+def test_network_that_may_not_be_there(check_noop: Check, made: str, used: str) -> None:
+    check_noop(script(CHOSEN.format(made, used)), "no single place")
+
+
+def test_global_network_that_may_not_be_there(check_noop: Check) -> None:
+    loop = """
+        if deep:
+            model = Net().cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            if deep:
+                loss = model(x.cuda()).sum()
+                loss.backward()
+                optimizer.step()
+
+        for x in loader:
+            step(x)
+    """
+    check_noop(script(loop), "no single place")
+
+
+@pytest.mark.parametrize(
+    ("made", "used"),
+    [
+        (f"if deep:\n        {MADE}", "loss = model(x.cuda()).sum()"),
+        (f"with here:\n        {MADE}", "loss = model(x.cuda()).sum() if deep else 0"),
+        (
+            f"if deep:\n        {MADE}\n    elif wide:\n        {MADE}\n    else:\n        raise ValueError",
+            "if deep:\n            loss = model(x.cuda()).sum()",
+        ),
+        (
+            f"if deep:\n        {MADE}\n    else:\n        sys.exit(1)",
+            "if deep:\n            loss = model(x.cuda()).sum()",
+        ),
+    ],
+)
+def test_network_that_is_there(rewrite: Rewrite, made: str, used: str) -> None:
+    result = rewrite(script(CHOSEN.format(made, used)), ["compile"])
+    assert "model.compile()\nfor x in loader:" in result.files[0].text
+
+
 def test_two_places_that_train(check_noop: Check) -> None:
     check_noop(
         script(

@@ -1,0 +1,67 @@
+"""Whether a variable certainly has a value where new code is to name it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+
+from .syntax import Module
+
+
+def is_bound(module: Module, bindings: Iterable[ast.AST], place: ast.stmt) -> bool:
+    """Whether one of ``bindings`` of a variable has certainly run above ``place``, in whichever branches."""
+    statements = {module.statement(binding) for binding in bindings}
+    for around in [place, *module.ancestors(place)]:
+        if isinstance(around, ast.stmt):
+            block = module.block(around)
+            if _binds(block[: block.index(around)], statements):
+                return True
+    return False
+
+
+def may_not_run(module: Module, node: ast.AST, whole: ast.AST | None) -> bool:
+    """Whether only some branches of ``whole``, a loop or function around ``node``, run it; loops have passes."""
+    child = node
+    for ancestor in module.ancestors(node):
+        if child is whole:
+            return False
+        match ancestor:
+            case ast.If() | ast.IfExp() if child is not ancestor.test:
+                return True
+            case ast.BoolOp(values=[first, *_]) if child is not first:
+                return True
+            case ast.ExceptHandler() | ast.Match() | ast.Lambda():
+                return True
+            case _:
+                child = ancestor
+    return False
+
+
+def _binds(block: Sequence[ast.stmt], bindings: set[ast.stmt]) -> bool:
+    """Whether ``block`` does not run to its end without one of ``bindings``."""
+    return any(
+        statement in bindings or _leaves(statement) or _parts_bind(statement, bindings)
+        for statement in block
+    )
+
+
+def _parts_bind(statement: ast.stmt, bindings: set[ast.stmt]) -> bool:
+    match statement:
+        case ast.If(body=body, orelse=orelse):
+            return _binds(body, bindings) and _binds(orelse, bindings)
+        case ast.With(body=body):
+            return _binds(body, bindings)
+        case ast.Try(body=body, handlers=handlers, orelse=orelse):
+            caught = all(_binds(handler.body, bindings) for handler in handlers)
+            return caught and _binds([*body, *orelse], bindings)
+        case _:
+            return False
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Whether nothing behind ``statement`` runs: ``raise``, ``return``, ``sys.exit()``."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        function = statement.value.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        return name in {"exit", "quit", "_exit"}
+    return isinstance(statement, ast.Raise | ast.Return | ast.Continue | ast.Break)
