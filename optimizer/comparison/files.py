@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..execution.observations import Observations
+from ..execution.written_files import ARRAYS
 from .arrays import compare_arrays, differing
 from .findings import Finding, Kind
 from .text import compare_text
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .arrays import Arrays
-
-_ARRAYS = frozenset({".npy", ".npz"})
 
 
 def compare_files(
@@ -43,7 +42,7 @@ def compare_files(
             found.append(Finding(Kind.FILES, message, tensor=file.path))
             continue
         runs = (original, other, repeats, neighbours)
-        compare = _arrays if Path(file.path).suffix.lower() in _ARRAYS else _text
+        compare = _arrays if Path(file.path).suffix.lower() in ARRAYS else _text
         found.extend(compare(file.path, *runs, precision))
     return found
 
@@ -108,17 +107,21 @@ def _content(run: Observations, path: str) -> str | None:
 def _read(run: Observations, path: str) -> Arrays | None:
     """The arrays of a file by their names; None where it was not kept or is no such file."""
     import numpy as np
+    from safetensors import SafetensorError
+    from safetensors import numpy as safetensors_numpy
 
     kept = _kept(run, path)
     if kept is None:
         return None
     try:
+        if kept.suffix == ".safetensors":
+            return safetensors_numpy.load_file(str(kept))  # pyright: ignore[reportUnknownMemberType]
         loaded: Any = np.load(kept, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return {"the array": cast("NDArray[np.generic]", loaded)}
         with loaded:
             return {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError):
+    except (OSError, ValueError, EOFError, SafetensorError, KeyError, TypeError):  # or bfloat16
         return None
 
 

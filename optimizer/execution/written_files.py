@@ -12,8 +12,10 @@ from .observations import WrittenFile
 from .overlay import Overlay
 from .probe.mirror import Mirror
 
-COMPARED = frozenset({".csv", ".json", ".jsonl", ".log", ".npy", ".npz", ".tsv", ".txt"})
-"""Suffixes of the files whose content is compared: text, and arrays of numpy's."""
+ARRAYS = frozenset({".npy", ".npz", ".safetensors"})
+"""Suffixes of files of arrays."""
+COMPARED = ARRAYS | {".csv", ".json", ".jsonl", ".log", ".tsv", ".txt"}
+"""Suffixes of the files whose content is compared: arrays and text."""
 _KEPT_FILE_BYTES = 8 << 20
 _KEPT_BYTES = 64 << 20
 _MOST_FILES = 2000

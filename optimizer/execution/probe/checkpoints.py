@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .fingerprints import dtype_name, sha256, storable, write_safetensors
@@ -57,9 +59,23 @@ def describe(
     return entries
 
 
+def _without_numpy(thing: Any) -> Any:
+    """An array of numpy's as a tensor, a number of numpy's as Python's, where there is such a thing; else as it is."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or not isinstance(thing, (numpy.ndarray, numpy.generic)):
+        return thing
+    if isinstance(thing, numpy.generic):
+        return thing.item()
+    try:
+        return torch.from_numpy(numpy.ascontiguousarray(thing))
+    except (TypeError, ValueError):  # of objects, of strings
+        return thing.tolist()
+
+
 def _leaves(
     thing: Any, keys: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any], Tensor | None]]:
+    thing = _without_numpy(thing)
     if isinstance(thing, Tensor):
         shape, dtype = list(thing.shape), dtype_name(thing)
         yield (

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import functools
+import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +33,7 @@ from .leaves import among_leaves, leaves_of
 from .names import label_roots
 from .patches import Patches
 from .session import Session
+from .variables import is_library
 
 _COLLECTIVES = (
     "all_gather",
@@ -57,7 +60,7 @@ class Hooks:
         self._iterators: WeakSet[Any] = WeakSet()
         self._in_module = threading.local()
         self._direct_calls = DirectCalls(self._called, patches)
-        self._in_backward = False
+        self._in_backward = self._in_dump = False
         self._scale: Tensor | None = None
         self._starting: dict[str, Any] | None = None
         self._hooked_steps = 0
@@ -77,6 +80,7 @@ class Hooks:
         if self._observing:
             wrap(nn.Module, "__call__", self._module_call)
             wrap(torch, "save", self._save)
+            wrap(pickle, "dump", self._dump)
             self._direct_calls.install()
             for name in _COLLECTIVES if torch.distributed.is_available() else ():
                 wrap(torch.distributed, name, self._collective)
@@ -325,10 +329,27 @@ class Hooks:
 
         return wrapper
 
+    def _dump(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What the script pickles; what libraries do is a matter of theirs."""
+
+        @functools.wraps(original)
+        def wrapper(obj, file, *args, **kwargs):
+            if is_library(sys._getframe(1).f_code.co_filename):
+                return original(obj, file, *args, **kwargs)
+            self._session.saved(obj, file)
+            self._in_dump = True
+            try:
+                return original(obj, file, *args, **kwargs)
+            finally:
+                self._in_dump = False
+
+        return wrapper
+
     def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(obj, f, *args, **kwargs):
-            self._session.saved(obj, f)
+            if not self._in_dump:  # which saves the storage of each tensor
+                self._session.saved(obj, f)
             return original(obj, f, *args, **kwargs)
 
         return wrapper

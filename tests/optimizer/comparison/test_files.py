@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from torchopt_cli.optimizer.comparison.files import compare_files
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
@@ -25,7 +26,9 @@ def writing(run: Callable[..., Observations]) -> Write:
         written: list[WrittenFile] = []
         for name, content in files.items():
             path = name.replace("_", ".")
-            if isinstance(content, np.ndarray):
+            if isinstance(content, np.ndarray) and path.endswith(".safetensors"):
+                save_file({"weight": content}, folder / path)
+            elif isinstance(content, np.ndarray):
                 np.save(folder / path, content)
             elif content is not None:
                 (folder / path).write_text(content, encoding="utf-8")
@@ -109,3 +112,18 @@ def test_whole_numbers_may_differ_as_often_as_in_neighbours(writing: Write) -> N
     assert numeric(labels(0), labels(4), labels(1)) == []
     (finding,) = numeric(labels(0), labels(5), labels(1))
     assert "5 of 20 whole numbers differ" in finding.message
+
+
+def test_weights_in_safetensors_are_compared_as_arrays(writing: Write) -> None:
+    original = writing(model_safetensors=VALUES)
+    rounded = VALUES * np.float32(1 + 1e-7)
+    assert exact(original, writing(model_safetensors=VALUES)) == []
+    assert numeric(original, writing(model_safetensors=rounded)) == []
+    for compare in (exact, numeric):
+        (finding,) = compare(original, writing(model_safetensors=VALUES * np.float32(1.01)))
+        assert (finding.kind, finding.tensor) == (Kind.FILE_VALUE, "model.safetensors")
+
+
+def test_a_safetensors_file_that_cannot_be_read_is_not_compared(writing: Write) -> None:
+    broken = writing(model_safetensors="not a header")
+    assert exact(broken, writing(model_safetensors="another one")) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 
 import pytest
@@ -591,3 +592,20 @@ def test_variables_of_classes_that_fail_when_looked_into_are_no_copies(recorded)
     run = recorded(script)
     assert run.status is Status.COMPLETED
     assert run.unobserved == ()
+
+
+def test_what_the_script_pickles_is_described(recorded, tmp_path):
+    numpy = pytest.importorskip("numpy")
+
+    def script():
+        net = train(epochs=1)
+        results = {"accuracy": numpy.float32(0.5), "scores": numpy.arange(3.0), "names": ["a"]}
+        with open(tmp_path / "results.pkl", "wb") as file:
+            pickle.dump({**results, "weight": net.head.weight}, file)
+
+    (saved,) = recorded(script).checkpoints
+    assert saved.path.endswith("results.pkl")
+    assert saved.entries["accuracy"].value == "0.5"
+    assert (saved.entries["scores"].kind, saved.entries["scores"].shape) == ("tensor", (3,))
+    assert saved.entries["names/0"].value == "'a'"
+    assert saved.entries["weight"].same_as == ("Net.head.weight",)
