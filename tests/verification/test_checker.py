@@ -39,6 +39,7 @@ DAILY = {
         "controls/gpt_lm/sdpa",
         "controls/gpt_lm/vectorized-batches",
     ),
+    "ppo": ("mutants/ppo/done-shifted", "controls/ppo/stacked-lists"),
 }
 """What is verified every time: both tiers, hidden under autocast and not, found by numbers and by structure."""
 
