@@ -3,7 +3,8 @@
 The plain rewrite is measured first. Then the search begins with the script as it is: transforms are added in the order of what a profile says they could save at most; one
 that is not shown to be faster goes again. Then the numbers that transforms write are tried, and what was left out is
 tried once more all together, since some changes only pay beside others. In the end the best takes part against the plain
-rewrite; where there is no time for that, the one that gained more over the original wins.
+rewrite, to which it gives way where that seems to be faster; where there is no time for that, the one that gained more over the
+original wins.
 """
 
 from __future__ import annotations
@@ -23,13 +24,22 @@ HOPELESS = math.log(0.97)
 the worst that stopping does is to leave a gain out."""
 
 
+TELLING = math.log(1.02)
+"""A best, other than the script as it is, that the plain rewrite seems to beat by more than this gives way to it, even where
+chance could have done it: both are shown to be faster than the script, and one of them has to be taken."""
+
+
 class Outcome(str, Enum):
-    """What became of a change. ``ADOPTED``: it pays. ``NOT_PAYING``: its interval includes 1.00x or less."""
+    """What became of a change. ``ADOPTED``: it pays. ``NOT_PAYING``: its interval includes 1.00x or less.
+
+    ``NOTHING_TO_SAVE``: by the profile it cannot save anything, so that it was not measured by itself.
+    """
 
     ADOPTED = "adopted"
     NOT_PAYING = "not paying"
     FAILED = "fails"
     NO_TIME = "no time left"
+    NOTHING_TO_SAVE = "nothing to save here"
 
 
 @dataclass(frozen=True)
@@ -86,18 +96,33 @@ class Search:
         """The best configuration found; ``plain`` is a plain rewrite. See the module for the order."""
         first = self._measure(plain)
         for group in groups(plain.transforms, bound):
-            self._try(Configuration(self.best.transforms | group))
+            candidate = Configuration(self.best.transforms | group)
+            if all(bound(name) == 0.0 for name in group):
+                self._note(Trial(self.best, candidate, Outcome.NOTHING_TO_SAVE, None, 0))
+            else:
+                self._try(candidate)
         for candidate in alternatives(self.best, workers, cores):
             self._try(candidate)
         left = plain.transforms - self.best.transforms
         if len(left) > 1:
             self._try(Configuration(self.best.transforms | left, self.best.workers, self.best.amp))
-        if self.best != plain and self._try(plain) is Outcome.NO_TIME:
+        if self.best != plain:
+            self._give_way_to(plain, first)
+        return self.best
+
+    def _give_way_to(self, plain: Configuration, first: Trial) -> None:
+        """Take ``plain`` where it is the faster one: as measured now, else by the ``first`` trial against the original."""
+        last = self._measure(plain)
+        if last.outcome is Outcome.NO_TIME:
             gained = (
                 first.speedup.factor if first.outcome is Outcome.ADOPTED and first.speedup else 1.0
             )
-            self.best = plain if gained > self._gained else self.best
-        return self.best
+            better = gained > self._gained
+        else:
+            seems = last.speedup is not None and math.log(last.speedup.factor) > TELLING
+            better = seems and bool(self.best.transforms) and first.outcome is Outcome.ADOPTED
+        if better or last.outcome is Outcome.ADOPTED:
+            self.best = plain
 
     @property
     def _gained(self) -> float:
@@ -113,7 +138,9 @@ class Search:
         return trial.outcome
 
     def _measure(self, candidate: Configuration) -> Trial:
-        trial = self._trial(candidate)
+        return self._note(self._trial(candidate))
+
+    def _note(self, trial: Trial) -> Trial:
         self.trials.append(trial)
         self._tell(trial)
         return trial

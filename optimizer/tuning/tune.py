@@ -14,7 +14,7 @@ from typing import Any
 from ...transforms.base import Transform
 from ..errors import TorchoptError
 from ..execution.runner import ScriptVersion, run
-from ..measurement import TooShort, log_speedup
+from ..measurement import TooShort
 from ..options import Options
 from ..pipeline import Rewritten
 from ..profiling.opportunities import opportunities, usable_cores, workers_needed
@@ -25,6 +25,7 @@ from ..verified_rewrite import Ending, VerifiedRewrite, changed_version, verifie
 from .configurations import Configuration, Rewriter, applied
 from .journal import Journal
 from .search import Failed, NoTimeLeft, Search, Trial
+from .whole_training import log_training_speedup
 
 TIMED_SECONDS = 6.0
 SHARE_FOR_SEARCH = 0.7
@@ -189,7 +190,7 @@ class _Tuning:
                 ours, theirs = time_side_by_side(
                     versions, settings, Path(folder), run, backwards=backwards
                 )
-            return log_speedup(ours.timing, theirs.timing)
+            return log_training_speedup(ours.timing, theirs.timing, settings.steps)
         except RunFailed as failed:
             if failed.version is versions[0] and not best.transforms:
                 raise ScriptFailed(failed.seen) from None

@@ -6,6 +6,8 @@ import math
 import random
 from dataclasses import replace
 
+import pytest
+
 from torchopt_cli.optimizer.options import AmpDtype
 from torchopt_cli.optimizer.tuning.configurations import Configuration, alternatives, groups
 from torchopt_cli.optimizer.tuning.search import (
@@ -167,3 +169,44 @@ def test_without_time_for_more_the_plain_rewrite_stays() -> None:
     machine = Machine(worth(a=0.7, b=1.0))
     machine.limit = 2
     assert search(machine, "a", "b")[0] == Configuration()
+
+
+def test_what_cannot_save_anything_is_measured_only_beside_the_rest() -> None:
+    machine = Machine(worth(compile=1.3, autocast=1.0, tf32=1.0))
+    best, trials = search(
+        machine, "compile", "autocast", "tf32", bounds={"compile": 0.1, "autocast": 0.0, "tf32": 0}
+    )
+    assert best.transforms == {"compile"}
+    outcomes = {t.change: t.outcome for t in trials}
+    assert outcomes["+ autocast"] is outcomes["+ tf32"] is Outcome.NOTHING_TO_SAVE
+    assert outcomes["+ autocast, tf32"] is Outcome.NOT_PAYING
+    alone = [frozenset({"compile", name}) for name in ("autocast", "tf32")]
+    assert not [pair for pair in machine.pairs if pair[1].transforms in alone]
+
+
+def test_a_transform_of_which_nothing_is_known_is_measured() -> None:
+    _, trials = search(Machine(worth(a=1.2)), "a", "b")
+    assert Outcome.NOTHING_TO_SAVE not in {trial.outcome for trial in trials}
+
+
+@pytest.mark.parametrize(("noise", "taken"), [(0.05, {"a", "b"}), (0.0, {"a"})])
+def test_a_plain_rewrite_that_seems_faster_is_taken(noise: float, taken: set[str]) -> None:
+    """What b buys does not show by itself; but the best without it must not end below the plain rewrite."""
+
+    def pair(best: Configuration, candidate: Configuration, number: int) -> float:
+        gain = math.log(1.3) * (("a" in candidate.transforms) - ("a" in best.transforms))
+        of_b = ("b" in candidate.transforms) - ("b" in best.transforms)
+        return gain + of_b * noise * (1 if number % 3 else -0.5)
+
+    done = Search(pair, lambda _: None)
+    best = done.run(Configuration(frozenset("ab")), {"a": 1.0}.get, None, 4)
+    assert best.transforms == taken
+
+
+def test_a_plain_rewrite_not_shown_to_be_faster_does_not_replace_the_script_as_it_is() -> None:
+    def pair(best: Configuration, candidate: Configuration, number: int) -> float:
+        direction = len(candidate.transforms) - len(best.transforms)
+        return math.copysign(0.05, direction) * (1 if number % 3 else -0.5)
+
+    done = Search(pair, lambda _: None)
+    assert done.run(Configuration(frozenset("ab")), lambda _: None, None, 4) == Configuration()
