@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -24,6 +25,8 @@ def _evaluations(original: Observations, other: Observations) -> Iterator[Findin
         ours, theirs = before.get(place, 0), after.get(place, 0)
         if ours == theirs and (place in before) == (place in after):
             continue
+        if 0 < max(ours, theirs) <= _values(original, place) == _values(other, place):
+            continue  # as many results: a dimension of candidates became one of the batch, say
         mode = _other_mode(place, theirs - ours, original, other)
         kind, message = mode or (
             Kind.EVALUATION,
@@ -82,6 +85,12 @@ def _evaluated(run: Observations) -> Counter[_Place]:
     for call in run.eval_calls:
         samples[call.module, call.rounds] += call.samples
     return samples
+
+
+def _values(run: Observations, place: _Place) -> int:
+    """Elements of all outputs there."""
+    calls = (call for call in run.eval_calls if (call.module, call.rounds) == place)
+    return sum(math.prod(output.shape) for call in calls for output in call.outputs)
 
 
 def _in_training(run: Observations, place: _Place) -> tuple[int, int]:

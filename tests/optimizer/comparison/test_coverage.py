@@ -5,7 +5,12 @@ import pytest
 
 from torchopt_cli.optimizer.comparison.coverage import compare_coverage
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
-from torchopt_cli.optimizer.execution.observations import EvalCall, Observations, TrainingCalls
+from torchopt_cli.optimizer.execution.observations import (
+    EvalCall,
+    Observations,
+    TensorSummary,
+    TrainingCalls,
+)
 
 Run = Callable[..., Observations]
 
@@ -52,6 +57,25 @@ def test_an_evaluation_in_other_batches_passes(original: Observations) -> None:
         compare_coverage(original, replace(original, eval_calls=(EvalCall("Net", 4, 128, ()),)))
         == []
     )
+
+
+@pytest.mark.parametrize(
+    ("shape", "samples", "same"),
+    [((16, 8), 16, True), ((15, 8), 15, False), ((16,), 16, False), ((), 16, False)],
+    ids=["as many results", "a sample less", "one result for each", "a mean"],
+)
+def test_candidates_beside_each_other_in_the_batch(
+    original: Observations, shape: tuple[int, ...], samples: int, same: bool
+) -> None:
+    """128 scores, one for each of 8 candidates of 16 guests: guest by guest, and all guests at once."""
+    one_by_one = tuple(EvalCall("Net", 4, 8, (output((8,)),)) for _ in range(16))
+    together = (EvalCall("Net", 4, samples, (output(shape),)),)
+    before, after = (replace(original, eval_calls=calls) for calls in (one_by_one, together))
+    assert (compare_coverage(before, after) == []) is same
+
+
+def output(shape: tuple[int, ...]) -> TensorSummary:
+    return TensorSummary(shape, "float32", 0, 0.0, 1.0, 1.0, True)
 
 
 def test_an_evaluation_in_training_mode_is_named(original: Observations) -> None:
