@@ -127,7 +127,8 @@ class Wrap:
 
     ``header`` is a compound statement's first line without its body: ``with torch.no_grad():`` or
     ``if __name__ == "__main__":``, below simple statements it depends on if need be. Text inside multi-line strings is not indented. Other edits may lie inside,
-    and of two wraps of the same statements the later one goes around.
+    and of two wraps of the same statements the later one goes around. A comment above them stays above a ``with`` where
+    none of the statements behind the first has a comment of its own; otherwise it goes inside.
     """
 
     first: Span

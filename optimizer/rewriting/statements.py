@@ -258,7 +258,16 @@ class StatementEdits:
     def _wrapped_lines(self, edit: Wrap) -> tuple[int, int]:
         statements = self._wrapped_statements(edit)
         last = self.source.last_line_of_block(statements[-1])
+        if self._is_headed_as_a_whole(edit, statements):
+            return self.source.first_line(statements[0]), last
         return self.source.leading_line(statements[0]), last
+
+    def _is_headed_as_a_whole(self, edit: Wrap, statements: list[ast.stmt]) -> bool:
+        """Whether a comment above ``statements`` is about all of them: none of the others has one of its own."""
+        return edit.header.strip().split("\n")[-1].startswith("with ") and all(
+            self.source.leading_line(other) == self.source.first_line(other)
+            for other in statements[1:]
+        )
 
     def _wrapping(self, edit: Wrap) -> Rewrite:
         first, last = self._wrapped_lines(edit)

@@ -79,8 +79,8 @@ def test_loop_at_module_level_is_wrapped(check_transformed: Check) -> None:
     after = """
         train()
         correct = 0
+        # how good is it?
         with torch.no_grad():
-            # how good is it?
             for x, y in test_loader:
                 correct += (model(x).argmax(1) == y).sum().item()
         print(correct)

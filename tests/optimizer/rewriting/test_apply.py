@@ -359,7 +359,7 @@ def test_a_realistic_rewrite(rewritten: Callable[..., str], span: Callable[..., 
         )
         .replace("for epoch in", "scaler = GradScaler()\nfor epoch in")
         .replace(
-            "        # -- train\n", '        with torch.autocast("cuda"):\n            # -- train\n'
+            "        # -- train\n", '        # -- train\n        with torch.autocast("cuda"):\n'
         )
         .replace("        loss = crit", "            loss = crit")
         .replace(

@@ -379,8 +379,8 @@ def test_wrapped_statements_take_their_comments_along(check: Check, span: Find) 
         '''
         a()
 
+        # leads b
         with torch.no_grad():
-            # leads b
             b(1,
               2)  # trailing
             s = """
@@ -402,6 +402,38 @@ def test_wrapped_statements_take_their_comments_along(check: Check, span: Find) 
                 "with torch.no_grad():",
             )
         ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "# both\na()\nb()\n",
+            "# both\nwith torch.no_grad():\n    a()\n    b()\n",
+        ),
+        (
+            "# one\na()\n# other\nb()\n",
+            "with torch.no_grad():\n    # one\n    a()\n    # other\n    b()\n",
+        ),
+        (
+            "# both\n\na()\nb()\n",
+            "# both\n\nwith torch.no_grad():\n    a()\n    b()\n",
+        ),
+    ],
+)
+def test_a_comment_about_all_wrapped_statements_stays_above(
+    check: Check, span: Find, before: str, after: str
+) -> None:
+    header = "with torch.no_grad():"
+    check(before, after, lambda text: [Wrap(span(text, "a()"), span(text, "b()"), header)])
+
+
+def test_a_comment_above_a_main_guard_is_about_what_it_guards(check: Check, span: Find) -> None:
+    check(
+        "# settings\na()\nb()\n",
+        'if __name__ == "__main__":\n    # settings\n    a()\n    b()\n',
+        lambda text: [Wrap(span(text, "a()"), span(text, "b()"), 'if __name__ == "__main__":')],
     )
 
 
