@@ -27,6 +27,7 @@ from torch.utils.data import get_worker_info
 from .patches import Patches
 from .protection import Protection
 from .randomness import derive
+from .variables import is_library
 
 _STANDARD = sysconfig.get_path("stdlib")
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
@@ -79,7 +80,8 @@ class Entropy:
     def _python_seed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(generator, a=None, *args, **kwargs):
-            if (a is None or _is_time(a)) and not _asked_by_standard_library():
+            caller = _caller()
+            if (a is None and not _of_standard_library(caller)) or _is_time(a, caller):
                 a = self.fresh("python")
             return original(generator, a, *args, **kwargs)
 
@@ -97,16 +99,19 @@ class Entropy:
     def _seeding(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(seed=None, *args, **kwargs):
-            if seed is None or _is_time(seed):
+            if seed is None or _is_time(seed, _caller()):
                 seed = self.fresh("seed") % _WORD
             return original(seed, *args, **kwargs)
 
         return wrapper
 
 
-def _is_time(seed: Any) -> bool:
-    """Whether ``seed`` is the time of day, in whatever unit, perhaps modulo what numpy takes."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, float)):
+def _is_time(seed: Any, caller: str) -> bool:
+    """Whether ``seed`` is the time of day, in whatever unit, perhaps modulo what numpy takes.
+
+    Only the user's own code in the file ``caller`` is asked: of the many seeds that libraries draw, one could be it by chance.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, float)) or is_library(caller):
         return False
     now = time.time()
     if any(abs(seed - now * unit) < _LATELY * unit for unit in _UNITS):
@@ -115,10 +120,14 @@ def _is_time(seed: Any) -> bool:
     return 0 <= seed < _WORD and (int(now * 1000) - seed) % _WORD < 1000
 
 
-def _asked_by_standard_library() -> bool:
-    """Whether no code but Python's own asks: names of temporary files should stay apart from other processes'."""
+def _caller() -> str:
+    """The file of the code that asks the function that calls this, past Python's own ``random``."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename == random.__file__:
         frame = frame.f_back
-    file = frame.f_code.co_filename
+    return frame.f_code.co_filename
+
+
+def _of_standard_library(file: str) -> bool:
+    """Whether this is Python's own code: names of temporary files should stay apart from other processes'."""
     return file.startswith(_STANDARD) and not file.startswith(_LIBRARIES)

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,18 +23,18 @@ EVAL_OUTPUTS = "eval.safetensors"
 
 
 class _Weights:
-    """The parameters of a module from its first call in eval mode on; it is kept, so that its ``id`` stays its own."""
+    """The parameters of a module that no optimizer has been seen to train, from its first call in eval mode on."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self) -> None:
         self._first: list[Tensor] | None = None
         self._same: list[Tensor] = []
+        self._ids: set[int] = set()
 
-    def called(self) -> None:
+    def called(self, module: nn.Module) -> None:
         """The module is called. Not their versions but their bits: ``p.data.mul_`` leaves no other trace."""
-        now = [
-            checksum(parameter) for parameter in self.module.parameters() if not is_lazy(parameter)
-        ]
+        parameters = [parameter for parameter in module.parameters() if not is_lazy(parameter)]
+        now = [checksum(parameter) for parameter in parameters]
+        self._ids.update(map(id, parameters))
         if self._first is None:
             self._first = now
         else:
@@ -41,22 +42,27 @@ class _Weights:
 
     def constant(self, trained: Container[int]) -> bool:
         """Whether they were the same in all calls, and none is among those ``trained``, which are given by ``id``."""
-        parameters = list(self.module.parameters())
-        if not parameters or any(id(parameter) in trained for parameter in parameters):
-            return False
-        return all(map(bool, self._same))
+        return (
+            bool(self._ids)
+            and not any(i in trained for i in self._ids)
+            and all(map(bool, self._same))
+        )
 
 
 class Evaluations:
-    """Records the outputs of calls in eval mode; the first ones go to ``folder``. Counts calls in training mode."""
+    """Records the outputs of calls in eval mode; the first ones go to ``folder``. Counts calls in training mode.
 
-    def __init__(self, folder: Path) -> None:
+    ``trained`` gives the ``id`` of every parameter known to be an optimizer's.
+    """
+
+    def __init__(self, folder: Path, trained: Callable[[], Container[int]]) -> None:
         self._folder = folder
+        self._trained = trained
         self._calls: list[dict[str, Any]] = []
         self._kept: dict[str, Tensor] = {}
         self._training: dict[tuple[str, int], list[int]] = {}
         self._inputs = 0
-        self._weights: dict[int, _Weights] = {}
+        self._weights: WeakKeyDictionary[nn.Module, _Weights] = WeakKeyDictionary()
 
     @property
     def count(self) -> int:
@@ -97,18 +103,21 @@ class Evaluations:
             }
         )
 
-    def _weights_of(self, module: nn.Module) -> _Weights:
-        """What is known of the weights of ``module``, with this call."""
-        known = self._weights.setdefault(id(module), _Weights(module))
-        known.called()
+    def _weights_of(self, module: nn.Module) -> _Weights | None:
+        """What is known of the weights of ``module``, with this call; None where an optimizer trains them."""
+        trained = self._trained()
+        if any(id(parameter) in trained for parameter in module.parameters()):
+            return None
+        known = self._weights.setdefault(module, _Weights())
+        known.called(module)
         return known
 
-    def finish(self, trained: Iterable[Tensor]) -> dict[str, Any]:
-        """What the record says of evaluations; ``trained`` are the parameters that optimizers have."""
-        held = set(map(id, trained))
-        constant = {key: weights.constant(held) for key, weights in self._weights.items()}
+    def finish(self) -> dict[str, Any]:
+        """What the record says of evaluations."""
+        trained = self._trained()
         for call in self._calls:
-            call["constant"] = constant[id(call.pop("weights").module)]
+            weights = call.pop("weights")
+            call["constant"] = weights is not None and weights.constant(trained)
         file = EVAL_OUTPUTS if self._kept else None
         if file is not None:
             write_safetensors(self._folder / file, self._kept)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -45,6 +45,11 @@ class Parameters:
     def optimizer_seen(self) -> bool:
         """Whether any optimizer was built."""
         return bool(self._infos)
+
+    @property
+    def known(self) -> Container[int]:
+        """The ``id`` of every parameter that has a name."""
+        return self._names
 
     def number(self, optimizer: Optimizer) -> int:
         """Its place in the order of building; one met for the first time is the next."""

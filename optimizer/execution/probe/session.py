@@ -62,7 +62,7 @@ class Session:
         self._copies = WeightCopies(self._parameters, self.folder, spec["snapshot_bytes"])
         self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
         self._layers = LayerOutputs()
-        self._evaluations = Evaluations(self.folder)
+        self._evaluations = Evaluations(self.folder, lambda: self._parameters.known)
         perturb = spec["perturb"]
         self._perturbation = Perturbation(**perturb) if perturb else None
         self._stepping: list[int] = []
@@ -319,7 +319,7 @@ class Session:
             self._parameters.finish,
             self._steps.finish,
             self._layers.finish,
-            lambda: self._evaluations.finish(self._parameters.named.values()),
+            self._evaluations.finish,
             self._states.finish,
             self._copies.finish,
             self._saves.finish,

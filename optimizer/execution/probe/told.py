@@ -10,6 +10,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -70,7 +71,8 @@ class Told:
         def wrapper(handler, record):
             elsewhere = isinstance(handler, logging.FileHandler) or handler.stream is sys.stdout
             if not elsewhere and not is_library(record.pathname):
-                self._messages.append(record.getMessage())
+                with suppress(Exception):  # the handler tells what is wrong with it
+                    self._messages.append(record.getMessage())
             return original(handler, record)
 
         return wrapper
@@ -118,5 +120,5 @@ def _numbers(given: list[Any]) -> Iterator[tuple[str, float]]:
             continue
         try:
             yield str(name), float(value)
-        except (TypeError, ValueError):  # an image, a table
+        except Exception:  # an image, a table, a tensor of several numbers
             continue
