@@ -256,6 +256,29 @@ def test_two_places_sharing_the_import(check_transformed: Check) -> None:
             + "    if next(stream):\n        torch.cuda.empty_cache()\n",
             "all that its block does",
         ),
+        (
+            "for x, y in loader:\n"
+            + step(1)
+            + "    with torch.cuda.device(0):\n        torch.cuda.empty_cache()\n",
+            "all that its block does",
+        ),
+        (
+            "for x, y in loader:\n" + step(1) + "else:\n    torch.cuda.empty_cache()\n",
+            "between phases",
+        ),
+        (
+            "def retry():\n    torch.cuda.empty_cache()\n    print('once more')\n\n"
+            "for x, y in loader:\n    try:\n"
+            + step(2)
+            + "    except RuntimeError:\n        retry()\n",
+            "recovers from an exception",
+        ),
+        (
+            "from pynvml import nvmlDeviceGetMemoryInfo\nfor x, y in loader:\n"
+            + step(1)
+            + "    torch.cuda.empty_cache()\nprint(nvmlDeviceGetMemoryInfo(0).used)\n",
+            "reads the memory in use",
+        ),
     ],
 )
 def test_left_alone(check_noop: Check, body: str, reason: str) -> None:
@@ -269,6 +292,12 @@ def test_left_alone(check_noop: Check, body: str, reason: str) -> None:
         "for x, y in loader:\n" + step(1) + "    cache.empty_cache()\n",
         "for x, y in loader:\n" + step(1) + "    print('torch.cuda.empty_cache()')\n",
         "release = torch.cuda.empty_cache\nfor x, y in loader:\n" + step(1),
+        "for x, y in loader:\n" + step(1) + "    print(torch.cuda.empty_cache())\n",
+        "for x, y in loader:\n" + step(1) + "    done = torch.cuda.empty_cache()\n",
+        "for x, y in loader:\n" + step(1) + "    release(torch.cuda.empty_cache)\n",
+        "def empty_cache():\n    cache.clear()\n\nfor x, y in loader:\n"
+        + step(1)
+        + "    empty_cache()\n",
     ],
 )
 def test_not_concerned(check_noop: Check, body: str) -> None:

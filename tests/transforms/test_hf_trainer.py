@@ -184,6 +184,10 @@ def test_arguments_of_the_command_line(check_noop: Check, parser: str) -> None:
     [
         "from mine import TrainingArguments\nargs = TrainingArguments('out')\n",
         "import transformers\nmodel = transformers.AutoModel.from_pretrained('x')\n",
+        "from transformers import TrainingArguments\nprint(TrainingArguments)\n",
+        "from trl import SFTConfig\nargs = SFTConfig('out')\n",
+        "from transformers import TrainingArguments\n"
+        "args = TrainingArguments('out', bf16=True, dataloader_num_workers=2, optim='adafactor')\n",
         "from transformers import TrainingArguments\n"
         "args = TrainingArguments('out', fp16=False, dataloader_num_workers=4, optim='sgd')\n",
     ],
