@@ -10,6 +10,8 @@ import pytest
 
 from torchopt_cli.optimizer.pipeline import RewriteResult
 
+from . import table
+
 GPUS = {"gpus": 2}
 SCRIPT = """\
 import argparse
@@ -153,7 +155,9 @@ def test_left_alone(check_noop: Callable[..., None], old: str, new: str, reason:
 @pytest.mark.slow
 @pytest.mark.torch
 def test_torchrun_trains_what_spawned_processes_train(
-    rewrite: Callable[..., RewriteResult], tmp_path: Path
+    rewrite: Callable[..., RewriteResult],
+    count_case: Callable[[str, str], None],
+    tmp_path: Path,
 ) -> None:
     import torch
 
@@ -175,3 +179,4 @@ def test_torchrun_trains_what_spawned_processes_train(
     assert all(torch.equal(launched[name], spawned[name]) for name in spawned)
     alone = subprocess.run([sys.executable, "train.py"], cwd=folder, env=env, timeout=200)
     assert alone.returncode == 0
+    count_case("torchrun", table.VERIFIED)

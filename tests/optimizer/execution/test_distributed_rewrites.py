@@ -284,48 +284,74 @@ def test_left_alone(tmp_path: Path, name: str, why: str) -> None:
     assert any(why in skip.message for file in result.files for skip in file.skips)
 
 
+def launch(folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """``launch_train.sh`` in ``folder``, with this interpreter's torchrun and no GPU."""
+    torchrun = folder / "bin" / "torchrun"
+    torchrun.parent.mkdir(exist_ok=True)
+    torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+    torchrun.chmod(0o755)
+    no_gpu = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+    path = {"PATH": f"{torchrun.parent}:{os.environ['PATH']}"}
+    return subprocess.Popen(
+        ["bash", "launch_train.sh"],
+        cwd=folder,
+        env=os.environ | ENVIRONMENT | no_gpu | path | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(*launched: subprocess.Popen[str]) -> list[tuple[str, str]]:
+    """What they print until they end; what has not ended by then is killed."""
+    try:
+        return [one.communicate(timeout=300) for one in launched]
+    finally:
+        for one in launched:
+            if one.poll() is None:
+                os.killpg(one.pid, signal.SIGKILL)
+
+
 def test_two_nodes_meet_by_the_launcher(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPTS["evaluation with metrics"])
     other = write_beside(rewritten(folder), folder)
-    (other / "bin").mkdir()
-    torchrun = other / "bin" / "torchrun"
-    torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
-    torchrun.chmod(0o755)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    env = (
-        os.environ
-        | ENVIRONMENT
-        | {
-            "PATH": f"{torchrun.parent}:{os.environ['PATH']}",
-            "CUDA_VISIBLE_DEVICES": "",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "NNODES": "2",
-            "GPUS": "1",
-            "RDZV_ENDPOINT": f"127.0.0.1:{port}",
-        }
-    )
-    nodes = [
-        subprocess.Popen(
-            ["bash", "launch_train.sh"],
-            cwd=other,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        for _ in range(2)
-    ]
-    try:
-        told = [node.communicate(timeout=300) for node in nodes]
-    finally:
-        for node in nodes:
-            if node.poll() is None:
-                os.killpg(node.pid, signal.SIGKILL)
+    two = {"NNODES": "2", "GPUS": "1", "RDZV_ENDPOINT": f"127.0.0.1:{port}"}
+    nodes = [launch(other, **two) for _ in range(2)]
+    told = ended(*nodes)
     assert [node.returncode for node in nodes] == [0, 0], told
     lines = [re.findall(r"epoch \d: loss", out) for out, _ in told]
     assert sorted(map(len, lines)) == [0, 4], told  # the first process of all tells
+
+
+def test_a_process_that_dies_ends_them_all(tmp_path: Path) -> None:
+    import torch
+
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPTS["evaluation with metrics"])
+    other = write_beside(rewritten(folder), folder)
+    script = other / "train.py"
+    dies = "    if RANK == 1 and epoch == 2:\n        os.kill(os.getpid(), 9)\n"
+    begin, loop, rest = script.read_text().partition("for epoch in range(4):\n")
+    script.write_text(begin + loop + dies + rest)
+    launched = launch(other, RUN_OF_THIS_TEST=str(tmp_path))
+    ((out, err),) = ended(launched)
+    assert launched.returncode not in {0, -signal.SIGKILL}, err
+    assert len(re.findall(r"epoch \d: loss", out)) == 2
+    assert re.search(r"rank\s*: 1 .*\n\s*exitcode\s*: -9", err), err
+    assert torch.load(other / "model.pt")["0.weight"].shape == (16, 8)  # of the epoch before, whole
+    mark = f"RUN_OF_THIS_TEST={tmp_path}".encode()
+    assert not [one for one in Path("/proc").glob("[0-9]*/environ") if mark in environment(one)]
+
+
+def environment(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
