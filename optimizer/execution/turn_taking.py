@@ -167,8 +167,10 @@ class _Run:
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let them go on."""
-        self._signal(signal.SIGCONT)
+        """Let its first process go on, which lets go the others once it has a core: they must not work ahead meanwhile."""
+        if self._group is not None and self._thread.is_alive():
+            with suppress(OSError):
+                os.kill(self._group, signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._group is not None and self._thread.is_alive():
@@ -195,7 +197,7 @@ class _Run:
     def end(self) -> None:
         """End it, in whatever state it is."""
         if self._thread.is_alive():
-            self.thaw()
+            self._signal(signal.SIGCONT)
             os.write(self._end_it, b"x")
             self._thread.join()
 

@@ -39,7 +39,7 @@ class Turns:
         if self._alone:
             return 0.0
         began = time.perf_counter()
-        _stop_workers()
+        _signal_workers(signal.SIGSTOP)
         told = _needs() if self._rests == 0 else {}
         self._rests += 1
         os.write(self._tell, json.dumps(told).encode() + b"\n")
@@ -47,15 +47,24 @@ class Turns:
             self.taken += 1
         else:
             self._alone = True
+        _wake_group()
         return time.perf_counter() - began
 
 
-def _stop_workers() -> None:
+def _signal_workers(number: signal.Signals) -> None:
     """Stop the loading workers at once: whoever stops this process comes a little later, and they would work ahead."""
     for worker in multiprocessing.active_children():
         if worker.pid is not None:
             with suppress(OSError):
-                os.kill(worker.pid, signal.SIGSTOP)
+                os.kill(worker.pid, number)
+
+
+def _wake_group() -> None:
+    """Let the other processes of the run go on, now that this one has a core again and its time counts."""
+    _signal_workers(signal.SIGCONT)
+    if os.getpgrp() == os.getpid():
+        with suppress(OSError):
+            os.killpg(os.getpgrp(), signal.SIGCONT)
 
 
 def _needs() -> dict[str, Any]:
