@@ -38,6 +38,7 @@ def emulate_cuda(patches: Patches, count: int) -> None:
     patch_autocast(patches, Autocast())
     patch_parallel(patches, devices)
     patches.wrap(torch, "compile", _without_a_compiler)
+    patches.wrap(torch.autograd.profiler.profile, "__init__", _of_the_host)
     patches.wrap(threading.Thread, "start", functools.partial(_in_thread, devices))
     mode.__enter__()
     patches.on_undo(functools.partial(_leave, mode))
@@ -77,3 +78,16 @@ def _without_a_compiler(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(model, backend="eager", dynamic=kwargs.get("dynamic"))
 
     return compile
+
+
+def _of_the_host(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Profilers see what the CPU does: the driver's events are not there, and asking for one for each operation takes long."""
+
+    @functools.wraps(original)
+    def initialize(self, *args, **kwargs):
+        if kwargs.get("use_cuda") or kwargs.get("use_device") == "cuda":
+            kwargs = {k: v for k, v in kwargs.items() if k not in ("use_cuda", "use_device")}
+            kwargs["use_cpu"] = True
+        original(self, *args, **kwargs)
+
+    return initialize

@@ -34,6 +34,15 @@ def test_the_current_device_is_where_cuda_puts_things() -> None:
     torch.cuda.set_device("cuda:0")
 
 
+def test_profilers_see_the_host(capfd: pytest.CaptureFixture[str]) -> None:
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    x = torch.ones(2, device="cuda")
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profile:
+        x @ x
+    assert any(event.key == "aten::dot" for event in profile.key_averages())
+    assert "Failed to record CUDA event" not in capfd.readouterr().err
+
+
 def test_memory_seeds_and_markers_are_answered() -> None:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
