@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 RESTING, GO = "resting", "go"
 """Named pipes in the folder of the run: it tells that it rests, and is told to go on."""
 TURN, ALONE = b"t", b"a"
@@ -85,6 +83,8 @@ def _host_peak() -> int:
 
 
 def _device_room() -> bool:
+    import torch  # not above: torchopt itself, which hands out the turns, does without
+
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return True
     for number in range(torch.cuda.device_count()):
