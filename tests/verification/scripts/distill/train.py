@@ -44,7 +44,7 @@ def distill(args):
     x = torch.randn(70, 10)
     y = (x[:, :4] * 2).argmax(1)
     train_loader = DataLoader(TensorDataset(x[:50], y[:50]), batch_size=16, shuffle=True)
-    val_loader = DataLoader(TensorDataset(x[50:], y[50:]), batch_size=8)
+    val_loader = DataLoader(TensorDataset(x[50:], y[50:]), batch_size=19)
     teacher = network(64, 0.3)
     student = network(16, 0.1)
     for p in teacher.parameters():
@@ -81,7 +81,7 @@ def main():
     run = commands.add_parser("distill")
     run.set_defaults(function=distill)
     for each in (parser, run):
-        each.add_argument("--epochs", type=int, default=5)
+        each.add_argument("--epochs", type=int, default=4)
         each.add_argument("--lr", type=float, default=0.05)
         each.add_argument("--temperature", type=float, default=3.0)
         each.add_argument("--min-delta", type=float, default=0.2)

@@ -31,7 +31,7 @@ class Observer(nn.Module):
                 self.highest.copy_(seen)
             else:
                 self.highest.mul_(1 - self.momentum).add_(self.momentum * seen)
-        return Round.apply(x, self.highest / 7, -8, 7)
+        return Round.apply(x, 0.7 * self.highest / 7, -8, 7)  # outliers are clipped
 
 
 class QuantLinear(nn.Linear):
