@@ -2194,6 +2194,7 @@ def test_logits_are_no_help_where_something_else_stands_in_the_way(check_noop: C
     check_noop(source, reason="not implemented for half precision")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_logits_train_alike(check_verified: Check) -> None:
     check_verified(

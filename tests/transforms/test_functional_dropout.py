@@ -301,6 +301,7 @@ def test_below_its_tier_it_only_tells(rewrite: Callable[..., RewriteResult]) -> 
     assert "drops out in evaluation too" in advice.message
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_training_stays_the_same(check_verified: Check) -> None:
     loop = """

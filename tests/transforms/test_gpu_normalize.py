@@ -797,6 +797,7 @@ def test_lightning_hands_its_loader_to_the_trainer(check_noop: Check) -> None:
     check_noop(script(loop=loop), reason="images become floats")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_verified(check_verified: Check) -> None:
     check_verified(

@@ -398,6 +398,7 @@ TRAINING = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_trains_the_same(check_verified: Check) -> None:
     check_verified(TRAINING, tier=Tier.EXACT)

@@ -434,6 +434,7 @@ def test_with_compile_nothing_is_gained(check_with: Check) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_same_numbers(check_verified: Check) -> None:
     layers = """

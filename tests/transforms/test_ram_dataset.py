@@ -310,6 +310,7 @@ def test_two_datasets_of_a_file_share_the_class(rewrite: Callable[..., object]) 
     assert text.count("self.files = FilesInMemory(self.paths)") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_trains_the_same(check_verified: Check) -> None:
     check_verified("""

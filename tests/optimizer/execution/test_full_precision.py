@@ -70,6 +70,7 @@ def test_without_it_the_script_computes_as_it_says(project: Project, observe: Ob
     assert half.stdout.split()[0] == "medium"
 
 
+@pytest.mark.slow
 def test_the_perturbation_is_so_many_epsilons(project: Project, observe: Observe) -> None:
     folder = project({"train.py": PLAIN})
     starts = {}
