@@ -115,10 +115,12 @@ def _wide(tensor: NDArray[Any]) -> NDArray[np.float64]:
 def _deviation(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Deviation:
     import numpy as np
 
+    with np.errstate(invalid="ignore"):  # gradients of a step that a GradScaler skips are infinite
+        distance = float(np.linalg.norm(theirs - ours))
     return Deviation(
         norm=float(np.linalg.norm(ours)),
         other_norm=float(np.linalg.norm(theirs)),
-        distance=float(np.linalg.norm(theirs - ours)),
+        distance=distance,
         finite=bool(np.isfinite(ours).all()),
         other_finite=bool(np.isfinite(theirs).all()),
     )

@@ -45,6 +45,13 @@ def test_infinities_are_told() -> None:
     assert found.cosine == 0.0
 
 
+@pytest.mark.filterwarnings("error")
+def test_infinities_on_both_sides_are_no_warning() -> None:
+    found = deviations({"w": np.array([np.inf, 1.0])}, {"w": np.array([np.inf, 2.0])})["w"]
+    assert not found.finite
+    assert not found.other_finite
+
+
 def test_tensors_of_one_run_or_of_other_shapes_are_left_out() -> None:
     ours = {"a": np.ones(2), "b": np.ones(2)}
     assert deviations(ours, {"b": np.ones(3), "c": np.ones(2)}) == {}
