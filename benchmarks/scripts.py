@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.verification.warm import warm_interpreter
-from torchopt_cli.optimizer.comparison.process import ENDED_WELL
 from torchopt_cli.optimizer.config import Settings, load_settings
+from torchopt_cli.optimizer.execution.observations import ENDED_WELL
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.options import Options, Tier
 from torchopt_cli.optimizer.pipeline import Rewritten, rewrite_all

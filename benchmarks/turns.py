@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchopt_cli.optimizer.comparison.process import ENDED_WELL
-from torchopt_cli.optimizer.execution.observations import Memory, Observations, Timing
+from torchopt_cli.optimizer.execution.observations import ENDED_WELL, Memory, Observations, Timing
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.execution.turn_taking import Start, run_in_turns
 from torchopt_cli.optimizer.measurement import (

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from .comparison.findings import Finding, Kind, Severity, by_importance, note
-from .comparison.process import ENDED_WELL, compare_process
+from .comparison.process import compare_process
 from .comparison.seeds import EndVerdict, SeedComparison, compare_seeds
 from .comparison.series import loss_turns_non_finite
 from .comparison.verdict import Outcome, Verdict
-from .execution.observations import Observations, Status
+from .execution.observations import ENDED_WELL, Observations, Status
 from .options import Tier
 
 DEFAULT_SEEDS = 5

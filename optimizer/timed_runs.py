@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .comparison.process import ENDED_WELL
-from .execution.observations import Observations
+from .execution.observations import ENDED_WELL, Observations
 from .execution.runner import RunSettings, ScriptVersion
 from .execution.turn_taking import Runner, Start, run_in_turns
 from .measurement import TimedRun

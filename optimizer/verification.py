@@ -17,13 +17,12 @@ from pathlib import Path
 
 from .changed_defaults import changed_defaults, changed_defaults_note, without_defaults
 from .comparison.findings import Finding, Kind, by_importance, note
-from .comparison.process import ENDED_WELL
 from .comparison.seeds import SeedComparison
 from .comparison.stages import judge_in_stages
 from .comparison.tolerance import Precision
 from .comparison.verdict import Outcome, Verdict
 from .errors import ExitCode, TorchoptError
-from .execution.observations import Observations, Status, Versions
+from .execution.observations import ENDED_WELL, Observations, Status, Versions
 from .execution.ranks import batches_in_turn
 from .execution.runner import BatchLayers, Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ..execution.observations import Observations, Status
+from ..execution.observations import ENDED_WELL, Observations, Status
 from .findings import Finding, Kind
-
-ENDED_WELL = frozenset({Status.COMPLETED, Status.STOPPED})
 
 
 def compare_process(original: Observations, other: Observations) -> list[Finding]:

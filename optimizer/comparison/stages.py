@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..execution.observations import Loss, Observations
+from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..execution.runner import Perturbation
 from ..options import Tier
 from .findings import Finding, Kind, step_number
-from .process import ENDED_WELL
 from .ranks import layers_per_rank
 from .tolerance import Precision, coarsest, perturbation_scale
 from .verdict import (

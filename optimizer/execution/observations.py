@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from .limits import Exceeded
 from .profile_record import RunProfile
 from .recorded import (
+    ENDED_WELL,
     Checkpoint,
     CheckpointEntry,
     EvalCall,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "ENDED_WELL",
     "ROUNDS",
     "Checkpoint",
     "CheckpointEntry",

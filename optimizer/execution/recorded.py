@@ -28,6 +28,9 @@ class Status(str, Enum):
     """The process died without the probe's leave: a signal, ``os._exit``, out of memory."""
 
 
+ENDED_WELL = frozenset({Status.COMPLETED, Status.STOPPED})
+
+
 @dataclass(frozen=True)
 class Loss:
     """What ``backward`` was called on: the value without GradScaler's factor, and the dtype it had (``float32``).

@@ -25,13 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from .limits import available_memory, default_memory_limit
-from .observations import Observations, Status
+from .observations import ENDED_WELL, Observations
 from .probe.turns import ALONE, GO, RESTING, TURN
 from .runner import RunSettings, ScriptVersion
 
 Runner = Callable[[ScriptVersion, RunSettings, Path], Observations]
-
-_ENDED_WELL = (Status.COMPLETED, Status.STOPPED)
 
 
 @dataclass(frozen=True)
@@ -211,7 +209,7 @@ class _Run:
     def observations(self) -> Observations:
         """What the run showed; of one that failed beside others, what it shows by itself."""
         assert self._found is not None
-        if self._found.status in _ENDED_WELL or not self.beside_others:
+        if self._found.status in ENDED_WELL or not self.beside_others:
             return self._found
         again = self._folder.with_name(self._folder.name + "-alone")
         return self._run(self._version, self._alone, again)

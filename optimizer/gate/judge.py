@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from ..comparison.process import ENDED_WELL
 from ..comparison.verdict import Outcome
 from ..errors import ExitCode, TorchoptError
+from ..execution.observations import ENDED_WELL
 from ..execution.profile_record import Phase
 from ..execution.runner import RunSettings, ScriptVersion, run
 from ..measurement import Measurement, Speedup, TimedRun, TooShort, compare_speeds, log_speedups

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchopt_cli.optimizer.comparison.process import ENDED_WELL
 from torchopt_cli.optimizer.comparison.verdict import Outcome, judge_exact
 from torchopt_cli.optimizer.environment import inspect_environment
-from torchopt_cli.optimizer.execution.observations import Observations
+from torchopt_cli.optimizer.execution.observations import ENDED_WELL, Observations
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.options import Options, Target, Tier
 from torchopt_cli.optimizer.pipeline import rewrite_script
