@@ -1,6 +1,7 @@
 """Which runs a verdict needs, in stages, none more than it takes.
 
-1. The original again (a third time where it does not repeat itself), for the exact tier.
+1. The original again (a third time where it does not repeat itself), for the exact tier. Where all but what is printed
+   and saved besides is bit for bit the same, that is judged at once.
 2. Where the rewrite differs and uses a reduced precision: both versions with that switched off. What is left must be
    the original's arithmetic; this sees through rounding that would hide a mistake.
 3. The original from perturbed parameters, for the numeric tier.
@@ -30,6 +31,8 @@ from .verdict import (
     judge_conduct,
     judge_exact,
     judge_numeric,
+    judge_told,
+    only_told_differs,
     repeats_itself,
 )
 
@@ -100,6 +103,8 @@ def judge_in_stages(
     elif _decided(exact):
         added_up = rewritten.ranks and rewritten.status in ENDED_WELL
         found = Equivalence(judge_conduct(first, repeats, rewritten) if added_up else exact)
+    elif only_told_differs(exact, first, rewritten):
+        found = Equivalence(judge_told(first, repeats, rewritten))
     elif layers := layers_per_rank(first, rewritten):
         given = (first, repeats, rewritten)
         found = _judge_aligned(*given, tuple(layers), observe, precision, perturbed_runs)

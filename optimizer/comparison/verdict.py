@@ -20,13 +20,16 @@ from .series import step_figures
 from .structure import compare_structure
 from .text import compare_text
 from .told_shares import own_share_as_whole
-from .tolerance import Precision
+from .tolerance import Precision, coarsest
 
 FEWEST_NEIGHBOURS = 2
 """Runs of the original that an envelope is made of at least."""
 
 _ENDINGS = (Kind.EXIT_STATUS, Kind.TIME_LIMIT, Kind.RESOURCE_LIMIT)
 """How the rewritten run ended before anything could be compared."""
+
+_TOLD = frozenset({Kind.STDOUT, Kind.FILES, Kind.FILE_VALUE, Kind.CHECKPOINT_VALUE})
+"""What a script makes of its training and evaluation for its reader."""
 
 HARD = frozenset(
     {
@@ -115,6 +118,45 @@ def judge_conduct(
     structure = [*compare_structure(original, rewritten, repeats), *common.notes()]
     return _conclude(
         Tier.NUMERIC, None, structure, "it does the same", step_figures(original, rewritten)
+    )
+
+
+def only_told_differs(exact: Verdict, original: Observations, rewritten: Observations) -> bool:
+    """Whether training and evaluation were bit for bit the same, and only what was printed or saved besides was not.
+
+    Where only one version computes in a reduced type, it does so in what was not seen: an evaluation outside modules.
+    """
+    told = all(failure.kind in _TOLD for failure in exact.failures)
+    return told and original.compute_dtypes == rewritten.compute_dtypes
+
+
+def judge_told(
+    original: Observations, repeats: Sequence[Observations], rewritten: Observations
+) -> Verdict:
+    """What was printed and saved, of runs that trained and evaluated bit for bit the same.
+
+    Only the summing up of equal values is left to be rounded, in the type of the losses; how far perturbed *training*
+    would take these numbers says nothing about that, so no run of the original but its ``repeats`` widens the rule.
+    """
+    common = Counterparts.of(original, rewritten)
+    original, rewritten, *repeats = map(common.in_common, (original, rewritten, *repeats))
+    precision = coarsest(
+        loss.dtype for run in (original, rewritten) for step in run.steps for loss in step.losses
+    )
+    findings = [
+        *common.notes(),
+        *compare_structure(original, rewritten, repeats),
+        *_printed(original, rewritten, repeats, (), precision),
+        *compare_files(original, rewritten, repeats, (), precision),
+        *compare_checkpoint_values(original, rewritten, (), precision),
+    ]
+    return _conclude(
+        Tier.NUMERIC,
+        precision,
+        findings,
+        f"bit for bit the same over {original.rounds} steps, "
+        f"and what is printed or saved besides within {precision.value} rounding",
+        step_figures(original, rewritten),
     )
 
 

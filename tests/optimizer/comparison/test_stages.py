@@ -1,0 +1,88 @@
+"""Which runs a verdict takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.comparison.stages import judge_in_stages
+from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
+from torchopt_cli.optimizer.execution.observations import EvalCall, Observations
+from torchopt_cli.optimizer.options import Tier
+
+Run = Callable[..., Observations]
+
+PRINTED = "epoch 0 mean loss 1.250000"
+
+
+class _Laboratory:
+    """Observes the original, whose printed loss rounding would take far if it were asked for perturbed runs."""
+
+    def __init__(self, original: Observations, perturbed: Iterator[Observations]) -> None:
+        self.asked: list[str] = []
+        self._original = original
+        self._perturbed = perturbed
+
+    def __call__(self, description: str, *, perturb: object = None, **_: object) -> Observations:
+        self.asked.append(description)
+        return next(self._perturbed) if perturb else self._original
+
+
+@pytest.fixture
+def original(run: Run) -> Observations:
+    return replace(run(), stdout=PRINTED)
+
+
+@pytest.fixture
+def laboratory(original: Observations, run: Run) -> _Laboratory:
+    near = (
+        replace(run(perturb=2**-7, seed=seed), stdout=PRINTED.replace("1.25", f"1.{seed}5"))
+        for seed in range(3)
+    )
+    return _Laboratory(original, near)
+
+
+def _judged(original: Observations, other: Observations, laboratory: _Laboratory) -> Verdict:
+    return judge_in_stages(
+        original, other, laboratory, tier=None, precision=None, perturbed_runs=3
+    ).verdict
+
+
+def test_what_is_told_of_equal_runs_is_judged_without_perturbed_training(
+    original: Observations, laboratory: _Laboratory
+) -> None:
+    rounded = replace(original, stdout=PRINTED.replace("1.250000", "1.250009"))
+    verdict = _judged(original, rounded, laboratory)
+    assert (verdict.outcome, verdict.tier) == (Outcome.EQUIVALENT, Tier.NUMERIC)
+    assert "bit for bit the same over 8 steps, and what is printed" in verdict.reason
+    wrong = replace(original, stdout=PRINTED.replace("1.250000", "1.260000"))
+    verdict = _judged(original, wrong, laboratory)
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert [finding.kind for finding in verdict.failures] == [Kind.STDOUT]
+    assert laboratory.asked == ["original, again"] * 2
+
+
+def test_where_evaluation_differs_the_spread_of_perturbed_runs_holds(
+    original: Observations, laboratory: _Laboratory
+) -> None:
+    *calls, last = original.eval_calls
+    outputs = tuple(replace(output, checksum=output.checksum + 1) for output in last.outputs)
+    evaluated: tuple[EvalCall, ...] = (*calls, replace(last, outputs=outputs))
+    other = replace(original, eval_calls=evaluated, stdout=PRINTED.replace("1.250000", "1.260000"))
+    assert _judged(original, other, laboratory).outcome is Outcome.EQUIVALENT
+    assert len(laboratory.asked) == 4
+
+
+def test_a_type_that_only_one_version_computes_in_was_used_somewhere(
+    original: Observations, laboratory: _Laboratory
+) -> None:
+    other = replace(
+        original,
+        compute_dtypes=("bfloat16",),
+        stdout=PRINTED.replace("1.250000", "1.260000"),
+    )
+    _judged(original, other, laboratory)
+    assert "rewritten in full precision" in laboratory.asked
