@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
 from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
+from .batch_shares import Share
 from .checkpoint_reads import checkpoint_edits
 from .common_decisions import agree_on_decisions
 from .data_parallel import (
@@ -36,7 +37,7 @@ from .network_flow import NetworkFlow, network_flow
 from .network_wrapping import Wrapping, wrap_beside, wrap_instead, wrapped_name
 from .obstacles import Obstacle
 from .process_names import Place, ProcessNames, taken_name
-from .process_sums import Share, find_accumulators
+from .process_sums import find_common_sums
 from .rank_zero import (
     RankZeroAction,
     find_rank_zero_actions,
@@ -45,13 +46,15 @@ from .rank_zero import (
     rank_zero_edits,
     shared_service_edits,
 )
-from .reach import lexical_nodes
 from .script import TrainingScript
 from .setup_place import Block, training_blocks
 from .sharded_loader import ShardedLoader, shard_loader
-from .shared_metrics import evaluation_edits, training_sum_edits
+from .share_notes import share_notes
+from .shared_metrics import evaluation_edits, told_figure_edits, training_sum_edits
 from .steps import StepCode
 from .synchronization import accumulation_edits
+from .telling import Telling
+from .told_figures import ToldFigures, find_told_figures
 from .trained import trained_in_each
 
 _BEFOREHAND = (
@@ -258,7 +261,7 @@ class _Plan:
     def _metrics(self) -> Iterator[FileEdit]:
         """What is measured in shares, put together; what is decided by it, decided by all alike."""
         script, step, names = self._script, self._step, self._names
-        sums = find_accumulators(self._resolver, step.loop)
+        sums = find_common_sums(self._resolver, step.loop, script.loaders)
         summed = [a for a in sums if a.share is not None]
         yield from training_sum_edits(sums, names)
         if loss_share(self._resolver, step) is Share.SUM:
@@ -349,26 +352,29 @@ class _Plan:
         left_out: set[ast.AST] = set()
         if preparation is not None:
             left_out = {*preparation.functions, *prepared_by(preparation)}
-        actions = find_rank_zero_actions(self._resolver, functions, left_out)
-        if any(self._tells_share(action) for action in actions):
-            self._notes.append("where it is not added up, the first process tells its own share")
-        yield from rank_zero_edits(actions, self._names)
+        told = self._told_figures(left_out)
+        opened = told.opened if told is not None else ()
+        actions = find_rank_zero_actions(self._resolver, functions, left_out, opened)
+        assert self._divergence is not None
+        self._notes += share_notes(self._resolver, actions, self._divergence, told)
+        ahead: dict[RankZeroAction, str] = {}
+        if told is not None:
+            edits, ahead = told_figure_edits(told, actions, self._names)
+            yield from edits
+        yield from rank_zero_edits(actions, ahead, self._names)
         results = find_told_results(self._resolver, functions, left_out)
         yield from filter(None, (result.edit(self._names) for result in results))
         yield from progress_bar_edits(self._resolver, functions, self._names)
         yield from shared_service_edits(self._resolver, functions, self._names)
 
-    def _tells_share(self, action: RankZeroAction) -> bool:
-        """Whether ``action`` tells a number that the processes have not in common."""
-        module, divergence = action.module, self._divergence
-        block = module.block(action.node)
-        told = block[block.index(action.node) : block.index(action.last) + 1]
-        return divergence is not None and any(
-            divergence.of(argument, module)
-            for node in lexical_nodes(told)
-            if isinstance(node, ast.Call)
-            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]
-        )
+    def _told_figures(self, left_out: Collection[ast.AST]) -> ToldFigures | None:
+        loop, divergence = self._step.loop, self._divergence
+        inside = loop.function
+        runs = inside in self._script.functions_run if inside else loop.module is self._script.entry
+        if divergence is None or not runs or inside in left_out:
+            return None
+        telling = Telling(self._resolver, loop.module, left_out)
+        return find_told_figures(self._resolver, loop, divergence, telling)
 
     # What is not as it was
 

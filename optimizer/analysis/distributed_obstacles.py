@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from .batch_shares import Share, ShareOf
 from .batch_targets import AnyTargets
 from .data_parallel import distributed_call
 from .dataflow import Flow, own_nodes
@@ -15,7 +16,6 @@ from .loops import backward_calls
 from .mean_losses import compares_samples, not_a_mean, sets_reduction
 from .obstacles import Obstacle
 from .precision import find_frameworks
-from .process_sums import Share, ShareOf
 from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript

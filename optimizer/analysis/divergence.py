@@ -11,7 +11,7 @@ import ast
 from collections.abc import Collection, Iterator
 
 from .facts import DataLoader
-from .loops import is_forward, iterated_loaders
+from .loops import WRAPPING_ITERATORS, is_forward, iterated_loaders
 from .random_draws import is_draw
 from .reaching import reaching_bindings
 from .resolver import Resolver
@@ -19,9 +19,9 @@ from .scopes import Assigned, Binding, Iterated, Managed, Parameter, Path, Untra
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
 from .trees import child_nodes
-from .values import Class, Instance, Made
+from .values import Class, External, Instance, Made
 
-_CLOCK = ("time.", "datetime.", "uuid.", "os.getpid", "builtins.input", "torch.cuda.mem", "psutil.")
+CLOCK = ("time.", "datetime.", "uuid.", "os.getpid", "builtins.input", "torch.cuda.mem", "psutil.")
 _SAME_ANYWAY = frozenset(
     {"builtins.len", "builtins.isinstance", "builtins.hasattr", "builtins.type"}
 )
@@ -129,18 +129,29 @@ class Divergence:
         return self._expression(value, module)
 
     def _element(self, iterable: ast.expr, path: Path, module: Module) -> bool:
-        if iterated_loaders(self._resolver, self._loaders, iterable, module)[0]:
-            is_enumerate = isinstance(iterable, ast.Call) and "builtins.enumerate" in (
-                self._resolver.names(iterable.func, module)
-            )
-            return not (is_enumerate and path[:1] == (0,))
-        if (
-            isinstance(iterable, ast.Call)
-            and path[:1] == (0,)
-            and "builtins.enumerate" in self._resolver.names(iterable.func, module)
-        ):
+        if path[:1] == (0,) and self._counts(iterable, module):
             return False
+        if iterated_loaders(self._resolver, self._loaders, iterable, module)[0]:
+            return True
         return self._expression(iterable, module)
+
+    def _counts(
+        self, iterable: ast.expr, module: Module, within: frozenset[ast.AST] = frozenset()
+    ) -> bool:
+        """Whether ``iterable`` is an ``enumerate``, maybe in a progress bar."""
+        if iterable in within:
+            return False
+        within |= {iterable}
+        if not isinstance(iterable, ast.Call):
+            values = self._resolver.values(iterable, module)
+            made = [v for v in values if isinstance(v, Made) and isinstance(v.maker, External)]
+            known = bool(made) and len(made) == len(values)
+            return known and all(self._counts(v.call, v.module, within) for v in made)
+        names = self._resolver.names(iterable.func, module)
+        if names == frozenset({"builtins.enumerate"}):
+            return True
+        bars = bool(names) and names <= WRAPPING_ITERATORS and bool(iterable.args)
+        return bars and self._counts(iterable.args[0], module, within)
 
     def _given(self, function: FunctionNode, name: str) -> bool:
         for site in self._resolver.call_sites(function):
@@ -268,7 +279,7 @@ class Divergence:
         names = resolver.names(call.func, module)
         if names and names <= _SAME_ANYWAY:
             return False
-        if any(name.startswith(_CLOCK) or is_draw(name) for name in names):
+        if any(name.startswith(CLOCK) or is_draw(name) for name in names):
             return True
         if is_forward(resolver, call, module):
             return True

@@ -127,6 +127,9 @@ def _other_effects(
     """What the loop does besides adding up."""
     module, summed = loop.module, {a.name for a in accumulators}
     for accumulator in accumulators:
+        if accumulator.resets:
+            why = f"`{accumulator.name}` becomes zero again in between"
+            yield Obstacle(module, accumulator.resets[0], why)
         if accumulator.looked_at:
             why = f"it looks at `{accumulator.name}` while it adds up"
             yield Obstacle(module, accumulator.node, why)

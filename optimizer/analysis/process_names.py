@@ -61,10 +61,23 @@ def of_first_process(value):
     return number.item()
 '''
 
+    SUMS = '''\
+def sums_over_processes(*values):
+    """The sums of several numbers that each process has counted in its share of the data."""
+    if WORLD_SIZE == 1:
+        return values
+    totals = {torch}.tensor([float(value) for value in values], dtype={torch}.float64)
+    {dist}.all_reduce(totals)
+    return [
+        total.to(value) if {torch}.is_tensor(value) else type(value)(total.item())
+        for value, total in zip(values, totals)
+    ]
+'''
+
     @property
     def function(self) -> str:
         """What the function is called."""
-        return "sum_over_processes" if self is Helper.SUM else "of_first_process"
+        return self.value.removeprefix("def ").partition("(")[0]
 
 
 _TAKEN = frozenset(

@@ -3,67 +3,20 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..rewriting.edits import FileEdit, ReplaceExpression, ReplaceStatement, SetArgument, Wrap
 from .facts import Fact
 from .free_names import free_name
 from .process_names import Place, ProcessNames
-from .reach import reached_nodes
 from .references import quoted
 from .resolver import Resolver
-from .syntax import LoopNode, Module
+from .syntax import Module
+from .telling import RUN, Telling, tells
 
-_ACTIONS = frozenset(
-    {
-        "builtins.print",
-        "sys.stdout.write",
-        "sys.stdout.flush",
-        "torch.save",
-        "torch.jit.save",
-        "torchvision.utils.save_image",
-        "numpy.save",
-        "numpy.savez",
-        "numpy.savetxt",
-        "json.dump",
-        "pickle.dump",
-        "yaml.dump",
-        "os.remove",
-        "os.rename",
-        "os.replace",
-        "os.mkdir",
-        "shutil.copy",
-        "shutil.copyfile",
-        "shutil.rmtree",
-        "warnings.warn",
-    }
-)
-_ACTING_PACKAGES = (
-    "logging.",
-    "wandb.",
-    "matplotlib.",
-    "mlflow.",
-    "neptune.",
-    "loguru.",
-    "tensorboard_logger.",
-)
-_RUN = "wandb.init"
 _BARS = frozenset(
     {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.std.tqdm", "tqdm.trange"}
-)
-_WRITERS = re.compile(
-    r"(SummaryWriter|logging\.getLogger|tqdm|pyplot\.\w+|builtins\.open|wandb\.init)$"
-)
-_ACTING_METHODS = re.compile(
-    r"add_\w+|log|debug|info|warning|error|write|writelines|writerow|flush|close|savefig|set_postfix\w*|"
-    r"set_description\w*|update|save|to_csv|finish|watch|dump"
-)
-
-_PLAIN_METHODS = frozenset(
-    "append center extend flush format get insert item items join keys ljust lower lstrip pop read replace rjust rstrip "
-    "split strftime strip total_seconds upper values write zfill".split()
 )
 
 
@@ -73,6 +26,12 @@ class RankZeroAction(Fact):
 
     node: ast.stmt
     last: ast.stmt
+
+    @property
+    def statements(self) -> list[ast.stmt]:
+        """All of them."""
+        block = self.module.block(self.node)
+        return block[block.index(self.node) : block.index(self.last) + 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,27 +61,31 @@ def find_told_results(
     """The statements that tell what they let a network compute: ``print(evaluate(model))``."""
     found: list[ToldResult] = []
     for module in resolver.project.modules:
-        finder = _Finder(resolver, module, functions, left_out)
+        telling = Telling(resolver, module, left_out)
         for node in module.nodes_of(ast.Expr):
             inside = module.function(node)
             runs = inside in functions if inside else module is resolver.project.entry
             if runs and node not in left_out and inside not in left_out:
-                argument = finder.told_result(node)
+                argument = telling.told_result(node)
                 if argument is not None:
                     found.append(ToldResult(module, node, argument))
     return tuple(found)
 
 
 def find_rank_zero_actions(
-    resolver: Resolver, functions: Collection[ast.AST], left_out: Collection[ast.AST]
+    resolver: Resolver,
+    functions: Collection[ast.AST],
+    left_out: Collection[ast.AST],
+    opened: Collection[ast.AST] = (),
 ) -> tuple[RankZeroAction, ...]:
     """The runs of statements that only tell or save something, in the modules' own code and in ``functions``.
 
-    ``left_out`` are nodes in which every process has to do all there is.
+    ``left_out`` are nodes in which every process has to do all there is, ``opened`` conditions under which it has to do
+    something besides.
     """
     found: list[RankZeroAction] = []
     for module in resolver.project.modules:
-        finder = _Finder(resolver, module, functions, left_out)
+        finder = _Finder(Telling(resolver, module, left_out), module, left_out, opened)
         if module is resolver.project.entry:
             found += finder.in_block(module.tree.body)
         for node in module.nodes:
@@ -133,19 +96,23 @@ def find_rank_zero_actions(
     return tuple(found)
 
 
-def rank_zero_edits(actions: Iterable[RankZeroAction], names: ProcessNames) -> Iterator[FileEdit]:
-    """The edits that let only the first process run ``actions``."""
+def rank_zero_edits(
+    actions: Iterable[RankZeroAction], ahead: Mapping[RankZeroAction, str], names: ProcessNames
+) -> Iterator[FileEdit]:
+    """The edits that let only the first process run ``actions``, each below the statements that all run ``ahead`` of it."""
     for action in actions:
         module, first = action.module, action.node
         is_first = f"{names.name(Place.RANK, module)} == 0"
-        if first is action.last and isinstance(first, ast.If) and not first.orelse:
+        alone = first is action.last and action not in ahead
+        if alone and isinstance(first, ast.If) and not first.orelse:
             test = first.test
             code = module.code(test)
             if (isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)) or "\n" in code:
                 code = f"({code})"
             edit = ReplaceExpression(module.span(test), f"{is_first} and {code}")
         else:
-            edit = Wrap(module.span(first), module.span(action.last), f"if {is_first}:")
+            header = "\n".join([*filter(None, [ahead.get(action)]), f"if {is_first}:"])
+            edit = Wrap(module.span(first), module.span(action.last), header)
         yield FileEdit(module.path, edit)
 
 
@@ -179,7 +146,7 @@ def shared_service_edits(
             span, given = module.span(call), {k.arg: k.value for k in call.keywords}
             if called == frozenset({"os.makedirs"}) and not {"exist_ok", None} & given.keys():
                 yield FileEdit(module.path, SetArgument(span, "exist_ok", "True", 2))
-            elif called == frozenset({_RUN}) and None not in given:
+            elif called == frozenset({RUN}) and None not in given:
                 mode = module.code(given["mode"]) if "mode" in given else "None"
                 disabled = quoted(module, "disabled")
                 code = f"{mode} if {names.name(Place.RANK, module)} == 0 else {disabled}"
@@ -198,13 +165,13 @@ def _runs(
 class _Finder:
     def __init__(
         self,
-        resolver: Resolver,
+        telling: Telling,
         module: Module,
-        functions: Collection[ast.AST],
         left_out: Collection[ast.AST],
+        opened: Collection[ast.AST],
     ) -> None:
-        self._resolver, self._module = resolver, module
-        self._functions, self._left_out = functions, left_out
+        self._telling, self._module = telling, module
+        self._left_out, self._opened = left_out, opened
 
     def in_block(self, block: Sequence[ast.stmt]) -> Iterator[RankZeroAction]:
         run: list[ast.stmt] = []
@@ -223,96 +190,7 @@ class _Finder:
                 yield from self.in_block(inner)
 
     def _is_action(self, statement: ast.stmt) -> bool:
-        """Whether ``statement`` does nothing but tell or save, and no other process waits for it."""
-        if statement in self._left_out or not self._only_acts(statement):
-            return False
-        for reached in reached_nodes(self._resolver, [statement], self._module, into_forward=True):
-            node, module = reached.node, reached.module
-            if isinstance(node, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await):
-                return False
-            if isinstance(node, LoopNode) and not reached.direct:
-                return False
-            if isinstance(node, ast.Call) and self._is_heavy(node, module):
-                return False
-        return True
-
-    def told_result(self, statement: ast.Expr) -> ast.expr | None:
-        """The one argument of a call that tells, which runs a network."""
-        call = statement.value
-        if not isinstance(call, ast.Call) or not self._acts(call):
-            return None
-        heavy = [
-            argument
-            for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
-            if any(
-                isinstance(reached.node, ast.Call) and self._is_heavy(reached.node, reached.module)
-                for reached in reached_nodes(self._resolver, [argument], self._module)
-            )
-        ]
-        alone = len(heavy) == 1 and not isinstance(heavy[0], ast.Starred)
-        return heavy[0] if alone else None
-
-    def _only_acts(self, statement: ast.stmt) -> bool:
-        match statement:
-            case ast.Expr(value=ast.Call() as call):
-                return self._acts(call)
-            case ast.If(body=body, orelse=orelse):
-                inner = [*body, *orelse]
-                return all(self._only_acts(s) or isinstance(s, ast.Pass) for s in inner) and any(
-                    self._only_acts(s) for s in inner
-                )
-            case ast.For(body=body, orelse=[]) | ast.With(body=body):
-                return all(map(self._only_acts, body))
-            case _:
-                return False
-
-    def _acts(self, call: ast.Call) -> bool:
-        callees = self._resolver.callees(call, self._module)
-        if callees:
-            return all(tells(self._resolver, callee.node, callee.module) for callee in callees)
-        names = self._resolver.names(call.func, self._module)
-        if names:
-            return all(
-                n in _ACTIONS or (n.startswith(_ACTING_PACKAGES) and n != _RUN) for n in names
-            )
-        if not isinstance(call.func, ast.Attribute) or not _ACTING_METHODS.fullmatch(
-            call.func.attr
-        ):
-            return False
-        makers = self._resolver.maker_names(call.func.value, self._module)
-        return bool(makers) and all(_WRITERS.search(name) for name in makers)
-
-    def _is_heavy(self, call: ast.Call, module: Module) -> bool:
-        """Whether ``call`` runs a network, which processes may have to do together."""
-        from .loops import is_forward
-
-        return is_forward(self._resolver, call, module)
-
-
-def tells(resolver: Resolver, function: ast.AST, module: Module) -> bool:
-    """Whether ``function`` writes to the terminal and does nothing that has to do with the training: a progress bar."""
-    if not isinstance(function, ast.FunctionDef):
-        return False
-    sites = resolver.call_sites(function)
-    if not sites or not all(isinstance(s.module.parents[s.call], ast.Expr) for s in sites):
-        return False
-    libraries: set[str] = set()
-    for reached in reached_nodes(resolver, function.body, module):
-        if isinstance(reached.node, ast.Call):
-            names = resolver.names(reached.node.func, reached.module)
-            if not names and not _is_plain(resolver, reached.node, reached.module):
-                return False  # a network's, maybe, or an optimizer's
-            libraries |= names
-    told = ("builtins.", "sys.std", "time.", "math.", "os.popen", "shutil.get_terminal_size")
-    writes = libraries & {"builtins.print", "sys.stdout.write", "sys.stderr.write"}
-    return bool(writes) and all(name.startswith(told) for name in libraries)
-
-
-def _is_plain(resolver: Resolver, call: ast.Call, module: Module) -> bool:
-    """Whether ``call`` is one of the script's own functions, or a method that texts, numbers and lists have."""
-    if resolver.callees(call, module):
-        return True
-    return isinstance(call.func, ast.Attribute) and call.func.attr in _PLAIN_METHODS
+        return statement not in self._opened and self._telling.is_action(statement)
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:

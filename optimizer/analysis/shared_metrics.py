@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ..rewriting.edits import (
     FileEdit,
@@ -13,15 +13,19 @@ from ..rewriting.edits import (
     ReplaceExpression,
     SetArgument,
 )
+from .batch_shares import Share
 from .evaluation_shares import EvaluationShare, EvaluationShares
 from .facts import DataLoader
 from .free_names import free_name
 from .loops import is_forward
 from .obstacles import Obstacle
 from .process_names import Helper, Place, ProcessNames
-from .process_sums import Accumulator, Share
+from .process_sums import Accumulator
+from .rank_zero import RankZeroAction
 from .reach import lexical_nodes
 from .resolver import Resolver
+from .syntax import Module
+from .told_figures import SharedNumber, ToldFigures, ToldTogether
 
 IsWrapped = Callable[[ast.expr, EvaluationShare], bool]
 """Whether an expression of an evaluation is the network in ``DistributedDataParallel``."""
@@ -43,6 +47,74 @@ def training_sum_edits(
     if rows:
         loop = accumulators[0].loop
         yield FileEdit(loop.module.path, InsertAfter(loop.module.span(loop.node), "\n".join(rows)))
+
+
+def told_figure_edits(
+    told: ToldFigures, actions: Collection[RankZeroAction], names: ProcessNames
+) -> tuple[list[FileEdit], dict[RankZeroAction, str]]:
+    """The edits by which the numbers of all processes are told, and what all do ahead of an action of ``actions``."""
+    module = told.module
+    edits: list[FileEdit] = []
+    ahead: dict[RankZeroAction, str] = {}
+    numbers = {node for together in told.together for n in together.numbers for node in n.nodes}
+    for size in told.sizes:
+        whole = _product_with(size, module, {*numbers, *told.sizes})
+        code = f"{module.code(whole)} * {names.name(Place.WORLD_SIZE, module)}"
+        edits.append(FileEdit(module.path, ReplaceExpression(module.span(whole), code)))
+    for together in told.together:
+        called = _names_of_all(together)
+        for number, name in called.items():
+            for node in number.nodes:
+                edits.append(FileEdit(module.path, ReplaceExpression(module.span(node), name)))
+        rows = "\n".join(_exchanges(called, module, names))
+        action = next((action for action in actions if together.node in action.statements), None)
+        if action is not None:
+            ahead[action] = rows
+        else:
+            edits.append(FileEdit(module.path, InsertBefore(module.span(together.node), rows)))
+    return edits, ahead
+
+
+def _product_with(size: ast.expr, module: Module, changed: Collection[ast.expr]) -> ast.expr:
+    """``i * len(x)`` for its ``len(x)``, to be multiplied as a whole; ``size`` where it is no such factor."""
+    product = module.parents[size]
+    if (
+        isinstance(product, ast.BinOp)
+        and isinstance(product.op, ast.Mult)
+        and product.right is size
+        and not any(node in changed for node in ast.walk(product.left))
+    ):
+        return product
+    return size
+
+
+def _names_of_all(together: ToldTogether) -> dict[SharedNumber, str]:
+    """What the numbers of all processes are called: ``global_loss`` for ``loss``."""
+    found: dict[SharedNumber, str] = {}
+    for number in together.numbers:
+        wanted = [f"{prefix}_{number.name}" for prefix in ("global", "all", "overall", "_global")]
+        wanted += [f"_{wanted[0]}_{index}" for index in range(len(together.numbers))]
+        free = [name for name in wanted if name not in found.values()]
+        found[number] = free_name(together.module, free) or free[-1]
+    return found
+
+
+def _exchanges(
+    called: Mapping[SharedNumber, str], module: Module, names: ProcessNames
+) -> Iterator[str]:
+    """The rows that give each number its name of ``called``: in one exchange, where they can go together."""
+    world = names.name(Place.WORLD_SIZE, module)
+    joined = [number for number in called if number.may_join]
+    if len(joined) > 1:
+        targets = ", ".join(called[number] for number in joined)
+        given = ", ".join(
+            f"{n.code} / {world}" if n.share is Share.MEAN else n.code for n in joined
+        )
+        yield f"{targets} = {names.helper(Helper.SUMS, module)}({given})"
+    for number, name in called.items():
+        if number not in joined or len(joined) == 1:
+            mean = f" / {world}" if number.share is Share.MEAN else ""
+            yield f"{name} = {names.helper(Helper.SUM, module)}({number.code}){mean}"
 
 
 def evaluation_edits(

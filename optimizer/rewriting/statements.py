@@ -272,8 +272,10 @@ class StatementEdits:
     def _wrapping(self, edit: Wrap) -> Rewrite:
         first, last = self._wrapped_lines(edit)
         prefix = self.source.prefix(self._wrapped_statements(edit)[0])
-        rows = edit.header.strip().split("\n")
-        header = "".join(f"{prefix}{row}{self.style.newline}" for row in rows)
+        ahead, _, head = edit.header.strip().rpartition("\n")
+        extra = self._columns_added(first) - width(self.style.indent)
+        rows = [lay_out(ahead, prefix, self.style, extra)] if ahead else []
+        header = "".join(f"{row}{self.style.newline}" for row in [*rows, f"{prefix}{head}"])
 
         def function(text: str) -> str:
             return header + indent(text, prefix, self.style.indent)

@@ -954,7 +954,7 @@ def test_a_function_that_trains_is_no_progress_bar(rewrite: Callable[..., Rewrit
         + "\n\nfor epoch in range(2):\n    train(epoch)\n"
     )
     text = code(rewrite(source, ["ddp"], **GPUS))
-    assert "        if RANK == 0:\n            print(epoch, loss.item())\n" in text
+    assert "        if RANK == 0:\n            print(epoch, global_loss)\n" in text
     assert text.endswith("    train(epoch)\n")
 
 

@@ -147,6 +147,14 @@ SCRIPTS = {
         "        if (i + 1) % 2 == 0 or i + 1 == len(loader):\n"
         "            optimizer.step()\n            optimizer.zero_grad()\n",
     ),
+    "figures told on the way": BEGIN
+    + NETWORK
+    + TRAIN.replace("for x, y in loader", "for i, (x, y) in enumerate(loader)").replace(
+        "        seen += len(x)\n",
+        "        seen += len(x)\n        print(f'{i * len(x)} samples: {loss.item():.4f}')\n"
+        "        if i % 2 == 1:\n            mean = running / seen\n"
+        "            print(f'{mean:.4f} over {seen}')\n            running, seen = 0.0, 0\n",
+    ),
     "resumed": BEGIN
     + NETWORK
     + TRAIN.replace(

@@ -1,0 +1,168 @@
+"""Which code only tells or saves something: prints, logs, draws, writes checkpoints."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection
+
+from .loops import is_forward
+from .reach import reached_nodes
+from .resolver import Resolver
+from .syntax import LoopNode, Module
+
+RUN = "wandb.init"
+"""The call that begins a run, whose answer the script goes on to use."""
+_ACTIONS = frozenset(
+    {
+        "builtins.print",
+        "sys.stdout.write",
+        "sys.stdout.flush",
+        "torch.save",
+        "torch.jit.save",
+        "torchvision.utils.save_image",
+        "numpy.save",
+        "numpy.savez",
+        "numpy.savetxt",
+        "json.dump",
+        "pickle.dump",
+        "yaml.dump",
+        "os.remove",
+        "os.rename",
+        "os.replace",
+        "os.mkdir",
+        "shutil.copy",
+        "shutil.copyfile",
+        "shutil.rmtree",
+        "warnings.warn",
+    }
+)
+_ACTING_PACKAGES = (
+    "logging.",
+    "wandb.",
+    "matplotlib.",
+    "mlflow.",
+    "neptune.",
+    "loguru.",
+    "tensorboard_logger.",
+)
+_WRITERS = re.compile(
+    r"(SummaryWriter|logging\.getLogger|tqdm|pyplot\.\w+|builtins\.open|wandb\.init)$"
+)
+_ACTING_METHODS = re.compile(
+    r"add_\w+|log|debug|info|warning|error|write|writelines|writerow|flush|close|savefig|set_postfix\w*|"
+    r"set_description\w*|update|save|to_csv|finish|watch|dump"
+)
+
+_PLAIN_METHODS = frozenset(
+    "append center extend flush format get insert item items join keys ljust lower lstrip pop read replace rjust rstrip "
+    "split strftime strip total_seconds upper values write zfill".split()
+)
+_BAR_METHODS = re.compile(r"set_postfix\w*|set_description\w*|update")
+
+
+class Telling:
+    """Which statements of a module only tell or save."""
+
+    def __init__(
+        self, resolver: Resolver, module: Module, left_out: Collection[ast.AST] = ()
+    ) -> None:
+        self._resolver, self._module, self._left_out = resolver, module, left_out
+
+    def is_action(self, statement: ast.stmt) -> bool:
+        """Whether ``statement`` does nothing but tell or save, and no other process waits for it."""
+        if statement in self._left_out or not self._only_acts(statement):
+            return False
+        for reached in reached_nodes(self._resolver, [statement], self._module, into_forward=True):
+            node, module = reached.node, reached.module
+            if isinstance(node, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await):
+                return False
+            if isinstance(node, LoopNode) and not reached.direct:
+                return False
+            if isinstance(node, ast.Call) and self._is_heavy(node, module):
+                return False
+        return True
+
+    def told_result(self, statement: ast.Expr) -> ast.expr | None:
+        """The one argument of a call that tells, which runs a network."""
+        call = statement.value
+        if not isinstance(call, ast.Call) or not self.acts(call):
+            return None
+        heavy = [
+            argument
+            for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
+            if any(
+                isinstance(reached.node, ast.Call) and self._is_heavy(reached.node, reached.module)
+                for reached in reached_nodes(self._resolver, [argument], self._module)
+            )
+        ]
+        alone = len(heavy) == 1 and not isinstance(heavy[0], ast.Starred)
+        return heavy[0] if alone else None
+
+    def _only_acts(self, statement: ast.stmt) -> bool:
+        match statement:
+            case ast.Expr(value=ast.Call() as call):
+                return self.acts(call)
+            case ast.If(body=body, orelse=orelse):
+                inner = [*body, *orelse]
+                return all(self._only_acts(s) or isinstance(s, ast.Pass) for s in inner) and any(
+                    self._only_acts(s) for s in inner
+                )
+            case ast.For(body=body, orelse=[]) | ast.With(body=body):
+                return all(map(self._only_acts, body))
+            case _:
+                return False
+
+    def is_bar(self, call: ast.Call) -> bool:
+        """Whether ``call`` changes what a progress bar shows."""
+        if not isinstance(call.func, ast.Attribute) or not _BAR_METHODS.fullmatch(call.func.attr):
+            return False
+        makers = self._resolver.maker_names(call.func.value, self._module)
+        return bool(makers) and all("tqdm" in name for name in makers)
+
+    def acts(self, call: ast.Call) -> bool:
+        """Whether ``call`` tells or saves."""
+        callees = self._resolver.callees(call, self._module)
+        if callees:
+            return all(tells(self._resolver, callee.node, callee.module) for callee in callees)
+        names = self._resolver.names(call.func, self._module)
+        if names:
+            return all(
+                n in _ACTIONS or (n.startswith(_ACTING_PACKAGES) and n != RUN) for n in names
+            )
+        if not isinstance(call.func, ast.Attribute) or not _ACTING_METHODS.fullmatch(
+            call.func.attr
+        ):
+            return False
+        makers = self._resolver.maker_names(call.func.value, self._module)
+        return bool(makers) and all(_WRITERS.search(name) for name in makers)
+
+    def _is_heavy(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call`` runs a network, which processes may have to do together."""
+        return is_forward(self._resolver, call, module)
+
+
+def tells(resolver: Resolver, function: ast.AST, module: Module) -> bool:
+    """Whether ``function`` writes to the terminal and does nothing that has to do with the training: a progress bar."""
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    sites = resolver.call_sites(function)
+    if not sites or not all(isinstance(s.module.parents[s.call], ast.Expr) for s in sites):
+        return False
+    libraries: set[str] = set()
+    for reached in reached_nodes(resolver, function.body, module):
+        if isinstance(reached.node, ast.Call):
+            names = resolver.names(reached.node.func, reached.module)
+            if not names and not _is_plain(resolver, reached.node, reached.module):
+                return False  # a network's, maybe, or an optimizer's
+            libraries |= names
+    told = ("builtins.", "sys.std", "time.", "math.", "os.popen", "shutil.get_terminal_size")
+    writes = libraries & {"builtins.print", "sys.stdout.write", "sys.stderr.write"}
+    return bool(writes) and all(name.startswith(told) for name in libraries)
+
+
+def _is_plain(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` is one of the script's own functions, or a method that texts, numbers and lists have."""
+    if resolver.callees(call, module):
+        return True
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _PLAIN_METHODS

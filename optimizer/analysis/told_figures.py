@@ -1,0 +1,276 @@
+"""Figures that the first process tells inside a training loop, and of which every process has a share.
+
+A figure is understood when all that differs in it between the processes is a running sum, a mean or sum over the batch,
+a number of samples, or a time. What then has to be exchanged is exchanged ahead of the telling, at a place that all
+processes come to together: under conditions that do not diverge, outside of inner loops and ``try``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from .batch_shares import Share
+from .divergence import Divergence
+from .facts import Fact, Loop
+from .figure_parts import FigureParts, Number, Parts
+from .reach import lexical_nodes
+from .reaching import reaching_bindings
+from .resolver import Resolver
+from .scopes import Assigned
+from .telling import Telling
+from .told_expressions import figures
+from .trees import walk
+
+_KEEPS = frozenset({"builtins.print", "torch.save"})
+"""What shows or keeps a tensor as it is, with its graph."""
+
+
+@dataclass(frozen=True, eq=False)
+class SharedNumber:
+    """A number of one process of which all have a ``share``: ``nodes`` are where it is read.
+
+    ``may_join``: it is a single number, so that several of them can be exchanged together.
+    """
+
+    code: str
+    name: str
+    share: Share
+    may_join: bool
+    nodes: tuple[ast.expr, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ToldTogether(Fact):
+    """Sibling statements of which ``node`` is the first: they tell the ``numbers``, which none of them changes."""
+
+    node: ast.stmt
+    statements: tuple[ast.stmt, ...]
+    numbers: tuple[SharedNumber, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ToldFigures(Fact):
+    """What a training loop tells that is understood.
+
+    ``opened`` are conditions under which something is exchanged, ``sizes`` numbers of samples of which all processes have
+    equal ones, ``settled`` the expressions that all processes are right about after that, ``carriers`` the assignments by
+    which variables get what all processes have in common.
+    """
+
+    together: tuple[ToldTogether, ...] = ()
+    opened: frozenset[ast.stmt] = frozenset()
+    sizes: tuple[ast.expr, ...] = ()
+    settled: frozenset[ast.AST] = frozenset()
+    carriers: frozenset[ast.stmt] = frozenset()
+
+
+def find_told_figures(
+    resolver: Resolver, loop: Loop, divergence: Divergence, telling: Telling
+) -> ToldFigures:
+    """The figures that ``loop`` tells and that are understood."""
+    finder = _Finder(resolver, loop, divergence, telling)
+    finder.look_in(loop.node.body)
+    return ToldFigures(
+        loop.module,
+        loop.node,
+        tuple(finder.together),
+        frozenset(finder.opened),
+        tuple(finder.sizes),
+        frozenset(finder.settled),
+        frozenset(finder.carriers),
+    )
+
+
+class _Finder:
+    def __init__(
+        self, resolver: Resolver, loop: Loop, divergence: Divergence, telling: Telling
+    ) -> None:
+        self._resolver, self._loop, self._module = resolver, loop, loop.module
+        self._divergence, self._telling = divergence, telling
+        self._parts = FigureParts(resolver, loop, divergence)
+        self.together: list[ToldTogether] = []
+        self.opened: set[ast.stmt] = set()
+        self.sizes: list[ast.expr] = []
+        self.settled: set[ast.AST] = set()
+        self.carriers: set[ast.stmt] = set()
+
+    def look_in(self, block: Sequence[ast.stmt]) -> None:
+        """Look for figures in ``block``, which all processes come to together."""
+        telling: list[ast.stmt] = []
+        for statement in block:
+            is_action = self._telling.is_action(statement)
+            opens = isinstance(statement, ast.If) and not self._diverges(statement.test)
+            if is_action and isinstance(statement, ast.Expr | ast.With):
+                telling.append(statement)
+            elif isinstance(statement, ast.With) and not is_action:
+                self.look_in(statement.body)
+            elif isinstance(statement, ast.If) and opens:
+                before = len(self.together)
+                self.look_in(statement.body)
+                self.look_in(statement.orelse)
+                if len(self.together) > before:
+                    self.opened.add(statement)
+        if telling:
+            self._tell(block, telling)
+
+    def _tell(self, block: Sequence[ast.stmt], telling: Sequence[ast.stmt]) -> None:
+        carriers = self._carrying(block, telling)
+        self.carriers.update(carriers.values())
+        involved = sorted([*telling, *carriers.values()], key=block.index)
+        found: list[tuple[ast.stmt, Parts]] = []
+        for statement in involved:
+            understood = Parts()
+            for figure, formatted, call in self._figures(statement):
+                made_of = self._parts.of(figure)
+                if (
+                    made_of is None
+                    or (not formatted and self._shows_tensor(made_of, call))
+                    or not all(map(self._parts.is_in_place, made_of.read()))
+                ):
+                    continue
+                self.settled.add(figure)
+                understood.add(made_of)
+            self.sizes += understood.sizes
+            if understood.numbers:
+                found.append((statement, understood))
+        self.together += self._grouped(block, found)
+
+    # Which statements tell
+
+    def _carrying(
+        self, block: Sequence[ast.stmt], telling: Sequence[ast.stmt]
+    ) -> dict[str, ast.Assign]:
+        """The assignments of ``block`` above ``telling`` that make what is told of what is understood, by their names."""
+        found: dict[str, ast.Assign] = {}
+        pending: list[ast.stmt] = [*telling]
+        while pending:
+            statement = pending.pop()
+            for name in lexical_nodes([statement]):
+                if not isinstance(name, ast.Name) or name.id in found:
+                    continue
+                assignment = self._assigned_above(name, statement, block)
+                if assignment is not None and self._can_carry(assignment, name.id):
+                    found[name.id] = assignment
+                    pending.append(assignment)
+        self._parts.carriers = found
+        while True:
+            lacking = [name for name, made in found.items() if not self._is_understood(made)]
+            if not lacking:
+                return found
+            for name in lacking:
+                del found[name]
+
+    def _assigned_above(
+        self, name: ast.Name, statement: ast.stmt, block: Sequence[ast.stmt]
+    ) -> ast.Assign | None:
+        known = self._module.scope(name).lookup(name.id)
+        if known is None or not isinstance(name.ctx, ast.Load):
+            return None
+        seen = reaching_bindings(self._module, *known, self._module.scope(name), name)
+        if len(seen) != 1 or not isinstance(seen[0].source, Assigned):
+            return None
+        made = self._module.statement(seen[0].node)
+        plain = isinstance(made, ast.Assign) and made.targets == [seen[0].node]
+        if not plain or made not in block or block.index(made) >= block.index(statement):
+            return None
+        return made if isinstance(made, ast.Assign) else None
+
+    def _can_carry(self, assignment: ast.Assign, name: str) -> bool:
+        """Whether ``assignment`` may give all processes the common number: a condition leads to it, nothing adds it up."""
+        module = self._module
+        if assignment in self._loop.node.body:
+            return False  # in every step, where it may be told in few
+        if not any(self._diverges(figure) for figure, _ in figures(assignment.value)):
+            return False
+        uses = [use for use in module.names_of(name) if use is not assignment.targets[0]]
+        return not any(
+            isinstance(around, ast.AugAssign) or around is assignment
+            for use in uses
+            for around in module.ancestors(use)
+        )
+
+    def _is_understood(self, assignment: ast.Assign) -> bool:
+        parts = [self._parts.of(figure) for figure, _ in figures(assignment.value)]
+        return all(
+            part is not None and all(map(self._parts.is_in_place, part.read())) for part in parts
+        )
+
+    def _figures(self, statement: ast.stmt) -> Iterator[tuple[ast.expr, bool, ast.Call | None]]:
+        if isinstance(statement, ast.Assign):
+            for figure, formatted in figures(statement.value):
+                yield figure, formatted, None
+            return
+        for node in lexical_nodes([statement]):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                call = node.value
+                if not self._telling.acts(call) or self._telling.is_bar(call):
+                    continue
+                for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
+                    for figure, formatted in figures(argument):
+                        yield figure, formatted, call
+
+    def _shows_tensor(self, made_of: Parts, call: ast.Call | None) -> bool:
+        """Whether ``call`` shows or keeps what may be a tensor, as it is."""
+        if call is None or not made_of.numbers:
+            return False
+        names = self._resolver.names(call.func, self._module)
+        return bool(names & _KEEPS) and not all(number.is_number for number in made_of.numbers)
+
+    # Which numbers are told together
+
+    def _grouped(
+        self, block: Sequence[ast.stmt], found: Sequence[tuple[ast.stmt, Parts]]
+    ) -> Iterator[ToldTogether]:
+        group: list[tuple[ast.stmt, Parts]] = []
+        for statement, understood in found:
+            if group:
+                between = block[block.index(group[0][0]) : block.index(statement)]
+                read = {
+                    name.id
+                    for number in understood.numbers
+                    for name in walk(number.node)
+                    if isinstance(name, ast.Name)
+                }
+                if any(map(read.__contains__, _changed(between))):
+                    yield self._one_group(group)
+                    group = []
+            group.append((statement, understood))
+        if group:
+            yield self._one_group(group)
+
+    def _one_group(self, group: Sequence[tuple[ast.stmt, Parts]]) -> ToldTogether:
+        by_code: dict[str, list[Number]] = {}
+        for _, understood in group:
+            for number in understood.numbers:
+                by_code.setdefault(ast.unparse(number.node), []).append(number)
+        numbers = tuple(
+            SharedNumber(
+                self._module.code(first.node),
+                first.name,
+                first.share,
+                first.is_single,
+                tuple(number.node for number in [first, *others]),
+            )
+            for first, *others in by_code.values()
+        )
+        statements = tuple(statement for statement, _ in group)
+        return ToldTogether(self._module, statements[0], statements, numbers)
+
+    def _diverges(self, expression: ast.expr) -> bool:
+        return self._divergence.of(expression, self._module)
+
+
+def _changed(statements: Collection[ast.stmt]) -> Iterator[str]:
+    """The variables that ``statements`` bind, add to or change in place."""
+    for node in lexical_nodes(statements):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                yield name
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if (
+                method.endswith("_")
+            ):
+                yield name
+            case _:
+                pass

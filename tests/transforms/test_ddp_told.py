@@ -1,0 +1,284 @@
+"""``ddp`` where a training loop tells what it has added up so far, or what a step has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent, indent
+
+import pytest
+
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
+START = """\
+import math
+import random
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+torch.manual_seed(0)
+train_set = TensorDataset(torch.randn(200, 8), torch.randint(0, 3, (200,)))
+loader = DataLoader(train_set, batch_size=20, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+writer = SummaryWriter()
+step = 0
+
+for epoch in range(9):
+    running, correct, seen, largest = 0.0, 0, 0, 0.0
+    began = time.time()
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        out = model(x)
+        loss = nn.functional.cross_entropy(out, y)
+        loss.backward()
+        optimizer.step()
+        step += 1
+        running += loss.item()
+        correct += (out.argmax(1) == y).sum().item()
+        seen += len(x)
+        largest += x.max().item()
+"""
+OWN = "where it is not added up, the first process tells its own share"
+Told = Callable[[str], tuple[str, str]]
+
+
+@pytest.fixture
+def told(rewrite: Callable[..., RewriteResult]) -> Told:
+    """What becomes of statements at the end of the loop, and the reason of the change with its notes."""
+
+    def run(statements: str) -> tuple[str, str]:
+        source = START + indent(dedent(statements).lstrip("\n"), " " * 8)
+        file = rewrite(source, ["ddp"], gpus=2).files[0]
+        assert not file.errors
+        assert len(file.changes) == 1, file.skips
+        behind = file.text.partition("largest += x.max().item()\n")[2]
+        return dedent(behind), file.changes[0].reason
+
+    return run
+
+
+def test_running_sums_are_told_of_all_processes(told: Told) -> None:
+    text, reason = told("""
+        if i % 5 == 4:
+            print(f"[{epoch}, {i + 1}] {running / 5:.4f} {correct / seen:.4f}")
+            running = 0.0
+    """)
+    assert (
+        text
+        == """\
+if i % 5 == 4:
+    global_running, global_correct, global_seen = sums_over_processes(
+        running / WORLD_SIZE, correct, seen
+    )
+    if RANK == 0:
+        print(
+            f"[{epoch}, {i + 1}] {global_running / 5:.4f} {global_correct / global_seen:.4f}"
+        )
+    running = 0.0
+"""
+    )
+    assert OWN not in reason
+
+
+def test_one_number_is_told_by_itself(told: Told) -> None:
+    text, reason = told("""
+        if i % 5 == 0 and epoch:
+            print("%.3f" % loss.item(), seen, "%d%%" % (100 * i / len(loader)))
+    """)
+    both = "sums_over_processes(\n        loss.item() / WORLD_SIZE, seen\n    )\n"
+    assert f"    global_loss, global_seen = {both}" in text
+    text, reason = told("if i % 5 == 0:\n    print(f'{loss.item():.3f}')\n")
+    assert (
+        text
+        == """\
+if i % 5 == 0:
+    global_loss = sum_over_processes(loss.item()) / WORLD_SIZE
+    if RANK == 0:
+        print(f'{global_loss:.3f}')
+"""
+    )
+    assert OWN not in reason
+
+
+def test_samples_are_counted_without_an_exchange(told: Told) -> None:
+    text, _ = told("print('{}/{}'.format(i * len(x), len(loader.dataset)), y.size(0))\n")
+    assert (
+        text
+        == """\
+if RANK == 0:
+    print(
+        '{}/{}'.format(i * len(x) * WORLD_SIZE, len(loader.dataset)),
+        y.size(0) * WORLD_SIZE,
+    )
+"""
+    )
+
+
+def test_what_is_calculated_on_the_way_follows(told: Told) -> None:
+    text, reason = told("""
+        if i % 5 == 4:
+            current = running / 5
+            perplexity = math.exp(current)
+            passed = time.time() - began
+            print(current, perplexity, seen / passed)
+            writer.add_scalar("loss", current, step)
+            running = 0.0
+            began = time.time()
+    """)
+    assert (
+        text
+        == """\
+if i % 5 == 4:
+    global_running, global_seen = sums_over_processes(
+        running / WORLD_SIZE, seen
+    )
+    current = global_running / 5
+    perplexity = math.exp(current)
+    passed = time.time() - began
+    if RANK == 0:
+        print(current, perplexity, global_seen / passed)
+        writer.add_scalar("loss", current, step)
+    running = 0.0
+    began = time.time()
+"""
+    )
+    assert OWN not in reason
+
+
+def test_several_places_tell(told: Told) -> None:
+    text, _ = told("""
+        if i % 2:
+            print(running)
+            running = 0.0
+            print(running, correct)
+        elif i % 3:
+            writer.add_scalar("correct", correct / seen, step)
+        else:
+            print("nothing")
+    """)
+    assert text.startswith("""\
+if i % 2:
+    global_running, global_correct = sums_over_processes(
+        running / WORLD_SIZE, correct
+    )
+    if RANK == 0:
+        print(global_running)
+    running = 0.0
+    if RANK == 0:
+        print(running, global_correct)
+elif i % 3:
+    global_correct, global_seen = sums_over_processes(correct, seen)
+    if RANK == 0:
+""")
+
+
+def test_what_is_changed_between_is_exchanged_again(told: Told) -> None:
+    text, _ = told("""
+        if i % 5 == 4:
+            print(running)
+            running += loss.item()
+            print(running)
+    """)
+    assert (
+        text
+        == """\
+if i % 5 == 4:
+    global_running = sum_over_processes(running) / WORLD_SIZE
+    if RANK == 0:
+        print(global_running)
+    running += loss.item()
+    global_running = sum_over_processes(running) / WORLD_SIZE
+    if RANK == 0:
+        print(global_running)
+"""
+    )
+
+
+def test_what_is_told_in_every_step(told: Told) -> None:
+    text, _ = told("writer.add_scalar('loss', loss.item(), step)\nprint('step')\n")
+    assert (
+        text
+        == """\
+global_loss = sum_over_processes(loss.item()) / WORLD_SIZE
+if RANK == 0:
+    writer.add_scalar('loss', global_loss, step)
+    print('step')
+"""
+    )
+
+
+def test_a_sum_made_zero_on_the_way_is_told_behind_the_loop(told: Told) -> None:
+    text, _ = told("if i % 5 == 4:\n    running = 0.0\n")
+    assert "running = sum" not in text
+    source = "if i % 5 == 4:\n    running = 0.0\n"
+    text, reason = told(source + "print(i)\n")
+    assert OWN not in reason
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "if loss.item() < 1:\n    print(running)\n",
+        "if random.random() < 0.1:\n    print(running)\n",
+        "if time.time() - began > 60:\n    print(running)\n    began = time.time()\n",
+        "for name in range(correct):\n    print(running)\n",
+        "try:\n    print(running)\nexcept ValueError:\n    raise\n",
+        "if i % 5 == 4:\n    print(largest)\n",
+        "if i % 5 == 4:\n    print(running / largest)\n",
+        "if i % 5 == 4:\n    print(out.max().item())\n",
+        "if i % 5 == 4:\n    print(loss)\n",
+        "if i % 5 == 4:\n    print(locals()['running'], str([running][0]))\n",
+        "smooth = 0.9 * smooth + loss.item() if i else loss.item()\nprint(smooth)\n",
+        "running *= 0.9\nif i % 5 == 4:\n    print(running)\n",
+        "if loss.item() > 3:\n    running = 0.0\nif i % 5 == 4:\n    print(loss.item() ** out[0, 0].item())\n",
+    ],
+)
+def test_what_is_not_understood_is_told_as_it_is(told: Told, statements: str) -> None:
+    text, reason = told(statements)
+    assert "_over_processes(" not in text
+    assert "global_" not in text
+    assert OWN in reason
+
+
+def test_a_progress_bar_shows_the_first_process(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    source = START.replace("in enumerate(loader):", "in enumerate(bar := tqdm(loader)):")
+    source = START.replace(
+        "    for i, (x, y) in enumerate(loader):",
+        "    bar = tqdm(loader)\n    for i, (x, y) in enumerate(bar):",
+    )
+    file = rewrite(
+        source + "        bar.set_postfix(loss=running / seen)\n", ["ddp"], gpus=2
+    ).files[0]
+    assert "bar.set_postfix(loss=running / seen)" in file.text
+    assert "progress bars show the first process's share" in file.changes[0].reason
+    assert OWN not in file.changes[0].reason
+
+
+def test_the_count_of_a_loop_in_a_progress_bar_is_the_same_everywhere(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    source = START.replace(
+        "in enumerate(loader):", "in tqdm(enumerate(loader), total=len(loader)):"
+    )
+    file = rewrite(
+        source + "        if i % 5 == 4:\n            print(correct / seen)\n", ["ddp"], gpus=2
+    ).files[0]
+    assert "sums_over_processes(correct, seen)" in file.text
+
+
+def test_a_condition_under_which_only_constants_are_told_stays_one(told: Told) -> None:
+    text, reason = told("if i % 5 == 4:\n    print('step', i)\n")
+    assert text == "if RANK == 0 and i % 5 == 4:\n    print('step', i)\n"
+    assert OWN not in reason
+
+
+def test_a_taken_name_is_left_to_the_script(told: Told) -> None:
+    text, _ = told("global_running = 3\nif i % 5 == 4:\n    print(running)\n")
+    assert "all_running = sum_over_processes(running) / WORLD_SIZE" in text
