@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.environment import inspect_environment
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Options, Tier
+from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
 from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
 from torchopt_cli.optimizer.source import Sources
-from torchopt_cli.optimizer.verification import VerificationReport, VerifySettings, verify
+from torchopt_cli.optimizer.verification import VerificationReport, VerifySettings, verify_against
 from torchopt_cli.transforms.registry import all_transforms
+
+from ..verification.warm import warm_interpreter
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 CORPUS = Path(__file__).parents[2] / "corpus"
@@ -25,7 +29,7 @@ TIME_LIMIT_S = 300.0
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
-def rewritten(script: str, tier: Tier, names: frozenset[str] = frozenset()) -> RewriteResult:
+def rewritten(entry: Path, tier: Tier, names: frozenset[str] = frozenset()) -> RewriteResult:
     found = inspect_environment(Path(sys.executable))
     options = Options(
         tier=tier,
@@ -33,54 +37,67 @@ def rewritten(script: str, tier: Tier, names: frozenset[str] = frozenset()) -> R
         torch_version=found.torch_version or Options.torch_version,
         python_version=found.python_version or Options.python_version,
     )
-    entry = CORPUS / script / "train.py"
     return rewrite_script(entry, Sources(), all_transforms(), options)
 
 
-def verified(script: str, result: RewriteResult, tier: Tier, folder: Path) -> VerificationReport:
-    text = (CORPUS / script / "manifest.toml").read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Path]:
+    with warm_interpreter() as path:
+        yield path
+
+
+@pytest.fixture(scope="module", params=SCRIPTS)
+def runs(request: pytest.FixtureRequest) -> Iterator[OriginalRuns]:
+    """The runs of a corpus script, made once for all rewrites of it."""
+    text = (CORPUS / request.param / "manifest.toml").read_text(encoding="utf-8")
     arguments = tuple(tomllib.loads(text)["cpu"]["args"])
+    with original_runs(ScriptVersion(CORPUS / request.param / "train.py", args=arguments)) as runs:
+        yield runs
+
+
+def verified(
+    runs: OriginalRuns, result: RewriteResult, tier: Tier, interpreter: Path, folder: Path
+) -> VerificationReport:
     changed = {f.path: f.text for f in result.files if f.changed and not f.created}
-    return verify(
-        ScriptVersion(result.entry, args=arguments),
-        ScriptVersion(result.entry, changed, arguments),
-        VerifySettings(
-            Path(sys.executable),
-            folder,
-            tier=tier,
-            steps=20,
-            timeout_s=TIME_LIMIT_S,
-            measure_speed=False,
-            env={"OMP_NUM_THREADS": "1"},
-        ),
+    settings = VerifySettings(
+        interpreter,
+        folder,
+        tier=tier,
+        steps=20,
+        timeout_s=TIME_LIMIT_S,
+        measure_speed=False,
+        env={"OMP_NUM_THREADS": "1"},
     )
+    rewrite = ScriptVersion(result.entry, changed, runs.version.args)
+    return verify_against(runs, rewrite, settings)
 
 
 @pytest.mark.parametrize("tier", [Tier.EXACT, Tier.NUMERIC], ids=lambda tier: tier.label)
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_all_transforms_at_once(script: str, tier: Tier, tmp_path: Path) -> None:
-    result = rewritten(script, tier)
+def test_all_transforms_at_once(
+    runs: OriginalRuns, tier: Tier, interpreter: Path, tmp_path: Path
+) -> None:
+    result = rewritten(runs.version.entry, tier)
     assert not [error for file in result.files for error in file.errors]
     if tier is Tier.EXACT and not any(file.changed for file in result.files):
         pytest.skip("nothing in it can be made faster bit for bit")
     assert any(file.changed for file in result.files)
-    report = verified(script, result, tier, tmp_path)
+    report = verified(runs, result, tier, interpreter, tmp_path)
     assert report.verdict is not None, report.original_failure
     assert report.verdict.outcome is Outcome.EQUIVALENT, report.verdict.findings
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_each_transform_alone(script: str, tmp_path: Path) -> None:
+def test_each_transform_alone(runs: OriginalRuns, interpreter: Path, tmp_path: Path) -> None:
     judged: dict[str, object] = {}
     for transform in all_transforms():
         if transform.tier is Tier.SEMANTIC:
             continue  # asked for, and never claimed to be equivalent
-        result = rewritten(script, Tier.NUMERIC, frozenset({transform.name}))
+        result = rewritten(runs.version.entry, Tier.NUMERIC, frozenset({transform.name}))
         if any(file.changed for file in result.files):
             folder = tmp_path / transform.name
             folder.mkdir()
             tiers = {change.tier for file in result.files for change in file.changes}
-            report = verified(script, result, max(tiers), folder)
-            judged[transform.name] = report.verdict and report.verdict.outcome
+            report = verified(runs, result, max(tiers), interpreter, folder)
+            assert report.verdict is not None, report.original_failure
+            judged[transform.name] = report.verdict.outcome
     assert judged
     assert {name: o for name, o in judged.items() if o is not Outcome.EQUIVALENT} == {}
