@@ -375,7 +375,11 @@ def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Re
     """Let one transform plan once, and carry out what is permitted of it."""
     entry = rewrite.file(rewrite.script.entry.path).path
     try:
-        planned = list(transform.plan(rewrite.script, options))
+        planned = [
+            item
+            for item in transform.plan(rewrite.script, options)
+            if not rewrite.script.is_anothers(item.path, item.span.line)
+        ]
         skips = [rewrite.skipped(item) for item in planned if isinstance(item, Skip)]
         changes = [item for item in planned if isinstance(item, Change)]
         tier = transform.tier if transform.is_asked_for(options) else options.tier

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,12 @@ from pathlib import Path
 from ..errors import TorchoptError
 from ..source import Sources, parse
 from .scopes import Imported, StarImport
+from .search_paths import (
+    added_search_paths,
+    first_search_paths,
+    is_project_code,
+    project_folders,
+)
 from .syntax import Module
 
 
@@ -54,24 +59,23 @@ def load_project(entry: Path, sources: Sources, known: Iterable[Module] = ()) ->
 
     Those of the modules ``known`` whose source is still the same are taken over, with what they remember of themselves.
 
-    First-party modules are looked for where Python would: the entry's folder, then the entries of ``PYTHONPATH``
-    inside the working directory. Raises :class:`TorchoptError` when the entry itself cannot be read.
+    First-party modules are looked for where Python would: see :mod:`.search_paths`. Raises :class:`TorchoptError` when the
+    entry itself cannot be read.
     """
-    roots = _search_roots(entry)
     parsed = {(module.path, module.name): module for module in known}
     entry_module = _module(entry, "__main__", "", sources, parsed)
+    search = _Search(entry, sources)
     modules, by_name = [entry_module], dict[str, Module]()
+    by_path = {entry: entry_module}
     unreadable: list[TorchoptError] = []
     pending = [entry_module]
-    seen: set[str] = set()
     while pending:
         importer = pending.pop(0)
-        for name in _imported_names(importer):
-            if name in seen:
+        for name, found in search.imported_by(importer):
+            if found == entry:
                 continue
-            seen.add(name)
-            found = _locate(name, roots, sources)
-            if found is None or found == entry:
+            if found in by_path:  # which goes by two names
+                by_name[name] = by_path[found]
                 continue
             package = name if found.name == "__init__.py" else name.rpartition(".")[0]
             try:
@@ -79,10 +83,57 @@ def load_project(entry: Path, sources: Sources, known: Iterable[Module] = ()) ->
             except TorchoptError as error:
                 unreadable.append(error)
                 continue
-            by_name[name] = module
+            by_name[name] = by_path[found] = module
             modules.append(module)
             pending.append(module)
     return Project(tuple(modules), by_name, tuple(unreadable))
+
+
+class _Search:
+    """Finds the files of imported names, in the order in which the names are met; each name once."""
+
+    def __init__(self, entry: Path, sources: Sources) -> None:
+        self._sources = sources
+        self._folders = first_search_paths(entry)
+        self._project = project_folders(entry)
+        self._packages: dict[Path, bool] = {}
+        self._found: set[str] = set()
+        self._missing: dict[str, None] = {}
+
+    def imported_by(self, module: Module) -> Iterator[tuple[str, Path]]:
+        """The names that ``module`` imports for the first time, or makes known where to find, with their files."""
+        names = [name for name in _imported_names(module) if name not in self._found]
+        added = [path for path in added_search_paths(module) if path not in self._folders]
+        if added:
+            self._folders += added
+            names = [*self._missing, *names]
+        for name in dict.fromkeys(names):
+            if name in self._missing and not added:
+                continue
+            path = self._locate(name)
+            if path is None:
+                self._missing[name] = None
+            else:
+                self._missing.pop(name, None)
+                self._found.add(name)
+                yield name, path
+
+    def _locate(self, name: str) -> Path | None:
+        for folder in self._folders:
+            found = _file_of(name, folder, self._sources)
+            if found is not None:
+                return found
+        package = name.partition(".")[0]
+        for folder in self._project:
+            found = _file_of(name, folder, self._sources)
+            if found is not None and self._is_own(folder / package):
+                return found
+        return None
+
+    def _is_own(self, package: Path) -> bool:
+        if package not in self._packages:
+            self._packages[package] = is_project_code(package)
+        return self._packages[package]
 
 
 def _module(
@@ -97,17 +148,6 @@ def _module(
     if known is not None and known.source is source:
         return known
     return Module(path, name, package, source, parse(source))
-
-
-def _search_roots(entry: Path) -> list[Path]:
-    roots = [entry.parent]
-    here = Path.cwd()
-    for item in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        if item:
-            root = Path(os.path.normpath(here / item))
-            if root.is_relative_to(here) and root not in roots:
-                roots.append(root)
-    return roots
 
 
 def _imported_names(module: Module) -> Iterator[str]:
@@ -131,10 +171,9 @@ def _with_parents(name: str) -> Iterator[str]:
             yield ".".join(parts[:count])
 
 
-def _locate(name: str, roots: list[Path], sources: Sources) -> Path | None:
-    for root in roots:
-        base = root.joinpath(*name.split("."))
-        for candidate in (base / "__init__.py", base.with_suffix(".py")):
-            if sources.exists(candidate):
-                return candidate
+def _file_of(name: str, folder: Path, sources: Sources) -> Path | None:
+    base = folder.joinpath(*name.split("."))
+    for candidate in (base / "__init__.py", base.with_suffix(".py")):
+        if sources.exists(candidate):
+            return candidate
     return None

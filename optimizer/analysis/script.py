@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from ..options import Options, Target
 from .backend_settings import BackendSetting, find_backend_settings
@@ -234,6 +235,16 @@ class TrainingScript:
         is_function = isinstance(code.node, ast.FunctionDef | ast.AsyncFunctionDef)
         function = code.node if is_function else code.function
         return function is None or function in self.functions_run
+
+    def is_anothers(self, path: Path, line: int) -> bool:
+        """Whether ``line`` only runs when the imported file at ``path`` is itself started, as a script of its own."""
+        return any(
+            guard.lineno <= line <= (guard.end_lineno or line)
+            for module in self.modules[1:]
+            if module.path == path
+            for guard in module.main_only
+            if not guard.orelse
+        )
 
     def values(self, expression: ast.expr, module: Module) -> Values:
         """What ``expression`` may evaluate to."""

@@ -7,8 +7,10 @@ other networks; they are not read, only asked what they use.
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from .project import Project
@@ -17,6 +19,8 @@ from .trees import walk
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
+_MOST_FILES = 2000
+"""Of a project, so many files of other folders are asked."""
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
@@ -55,11 +59,30 @@ def outermost(module: Module, line: int) -> ast.stmt | None:
 
 def _importers(project: Project, module: Module) -> Iterator[Path]:
     known = {other.path for other in project.modules}
+    folders = {path.parent for path in known}
     name = re.compile(rf"\b{re.escape(_import_name(module))}\b")
-    for folder in sorted({path.parent for path in known}):
+    for folder in sorted(folders):
         for path in sorted(folder.glob("*.py")):
             if path not in known and any(name.search(i) for i in _imports(path)):
                 yield path
+    if all(folder.is_relative_to(project.entry.path.parent) for folder in folders):
+        return
+    # A package that is not the script's own: those of other folders import it by its whole name.
+    package = re.compile(rf"\b{re.escape(module.name.partition('.')[0])}\b")
+    for path in islice(_python_files(Path(os.path.commonpath(folders))), _MOST_FILES):
+        if path.parent not in folders and any(
+            name.search(i) and package.search(i) for i in _imports(path)
+        ):
+            yield path
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for inside, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+        if "pyvenv.cfg" not in names:
+            yield from (Path(inside, name) for name in sorted(names) if name.endswith(".py"))
+        else:
+            folders.clear()
 
 
 def _import_name(module: Module) -> str:

@@ -488,3 +488,18 @@ def test_numbers_stay_bitwise_the_same_on_the_cpu(rewrite: Callable[..., Any]) -
         exec(compile(text, "train.py", "exec"), namespace)
         logs.append(namespace["LOG"])
     assert logs[0] == logs[1]
+
+
+def test_code_that_runs_when_an_imported_file_is_started(check_noop: Check) -> None:
+    """It is no part of this script, and is rewritten with that file."""
+    nets = """
+        import torch
+
+        class Net(torch.nn.Module):
+            pass
+
+        if __name__ == "__main__":
+            x = torch.rand(4, 3).cuda()
+            print(Net()(x))
+    """
+    check_noop({"train.py": "import nets\nnet = nets.Net()\n", "nets.py": dedent(nets)})

@@ -1,0 +1,59 @@
+"""Other files that use a script's own modules are found, wherever in the project they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer.analysis import understand
+from torchopt_cli.optimizer.analysis.sharing import other_importer
+from torchopt_cli.optimizer.source import Sources
+
+PROJECT = {
+    "pyproject.toml": "",
+    "pkg/__init__.py": "",
+    "pkg/engine.py": "def train(): pass\n",
+    "tools/train.py": "from pkg.engine import train\ntrain()\n",
+}
+
+
+@pytest.fixture
+def importer(tmp_path: Path) -> Callable[[dict[str, str]], str | None]:
+    """The other file that imports ``pkg/engine.py`` of a project, beside which ``files`` lie."""
+
+    def find(files: dict[str, str]) -> str | None:
+        for name, content in {**PROJECT, **files}.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        project = understand(tmp_path / "tools" / "train.py", Sources()).project
+        (engine,) = (module for module in project.modules if module.name == "pkg.engine")
+        found = other_importer(project, engine)
+        return None if found is None else found.relative_to(tmp_path).as_posix()
+
+    return find
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["tools/test.py", "pkg/cli.py", "run.py", "demo/deep/run.py"],
+)
+def test_in_any_folder_of_the_project(importer: Callable[..., str | None], path: str) -> None:
+    assert importer({path: "import os\nfrom pkg import engine\n"}) == path
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("demo/run.py", "import engine\n"),  # one of its own
+        ("demo/run.py", "import pkg\nprint('engine')\n"),
+        (".venv/run.py", "from pkg import engine\n"),
+        ("env/run.py", "from pkg import engine\n"),
+    ],
+)
+def test_what_imports_something_else(
+    importer: Callable[..., str | None], path: str, text: str
+) -> None:
+    assert importer({path: text, "env/pyvenv.cfg": ""}) is None
