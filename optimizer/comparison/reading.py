@@ -10,7 +10,8 @@ from ..execution.observations import LoaderPass, Observations, ReadMark, WorkerS
 from .findings import Finding, Kind, note
 
 READ_AHEAD = 2
-"""Batches that a hand-written prefetcher may hold when the run is ended."""
+"""Batches that a hand-written prefetcher may hold when the run is ended: one on its way to the device while the step
+runs on the batch before it, and the next one that its thread has taken from the loader."""
 
 
 def compare_reading(original: Observations, other: Observations) -> list[Finding]:
