@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 
 from torchopt_cli.optimizer.comparison.verdict import Outcome
@@ -77,7 +77,10 @@ class Laboratory:
             str(script_folder(script) / "train.py"),
             *self.arguments(script),
         ]
-        subprocess.run(command, cwd=scratch, check=True, capture_output=True, timeout=TIME_LIMIT_S)
+        done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=TIME_LIMIT_S)
+        if done.returncode:
+            message = done.stderr.decode(errors="replace")[-2000:]
+            raise RuntimeError(f"{script} fails by itself:\n{message}")
 
     def verify(self, case: Case, seed: int, runs: OriginalRuns) -> VerificationReport:
         """The verification of one case against the original's runs. Raises BadCase for a stale patch."""
@@ -129,8 +132,17 @@ def score_script(
     lab: Laboratory, script: str, wanted: Sequence[Case], seeds: Sequence[int]
 ) -> list[Result]:
     """The results of all cases of one script; the original's runs are shared by all cases of a seed."""
-    lab.prepare(script)
     results: list[Result] = []
+    try:
+        lab.prepare(script)
+    except RuntimeError as error:
+        for seed, case in product(seeds, wanted):
+            told = Result(
+                case.name, case.group, seed, False, "original failed", "", str(error), 0.0
+            )
+            print(line(told), flush=True)
+            results.append(told)
+        return results
     for seed in seeds:
         version = ScriptVersion(script_folder(script) / "train.py", args=lab.arguments(script))
         with original_runs(version) as runs:
