@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from .comparison.seeds import MOST_SEEDS
 from .environment import Environment, Version, find_python, inspect_environment
 from .errors import TorchoptError
-from .options import NEWEST_TORCH, OLDEST_TORCH, AmpDtype, Options, Target, Tier
+from .options import NEWEST_TORCH, OLDEST_TORCH, AmpDtype, CompileMode, Options, Target, Tier
 from .requirements import TorchRequirement, required_torch
 
 _E = TypeVar("_E", bound=Enum)
@@ -49,10 +49,12 @@ class Settings:
     gpus: int | None = None
     accumulate: int | None = None
     workers: int | None = None
+    prefetch: int | None = None
     profile: Path | None = None
     sync_batchnorm: bool | None = None
     torch: Version | None = None
     amp: AmpDtype | None = None
+    compile_mode: CompileMode | None = None
     format: Format | None = None
     verify: bool | None = None
     python: str | None = None
@@ -128,9 +130,11 @@ class Settings:
             tier=defaults.tier if self.tier is None else self.tier,
             target=self.target or (Target.CUDA if self.emulate_cuda else defaults.target),
             amp=self.amp or defaults.amp,
+            compile_mode=self.compile_mode or defaults.compile_mode,
             gpus=self.gpus,
             accumulate=self.accumulate,
             workers=self._workers(),
+            prefetch=self.prefetch,
             sync_batchnorm=bool(self.sync_batchnorm),
             torch_version=torch_version,
             python_version=environment.python_version,
@@ -249,7 +253,7 @@ def _dashed(key: str) -> str:
 def _typed_number(key: str, value: object) -> object:
     """The number that a flag's text says, where the flag takes a number and the text is one."""
     whole = key in {"gpus", "accumulate", "workers", "steps", "seed", "seeds", "repeats"}
-    whole = whole or key in {"nproc_per_node", "jobs"}
+    whole = whole or key in {"nproc_per_node", "jobs", "prefetch"}
     if not (whole or key in {"timeout", "budget"}) or not isinstance(value, str):
         return value
     try:
@@ -355,10 +359,12 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "gpus": _at_least(1),
     "accumulate": _at_least(2),
     "workers": _at_least(0),
+    "prefetch": _at_least(1),
     "profile": lambda value: Path(_text(value)),
     "sync_batchnorm": _flag,
     "torch": _version,
     "amp": _one_of({dtype.value: dtype for dtype in AmpDtype}),
+    "compile_mode": _one_of({mode.value: mode for mode in CompileMode}),
     "format": _one_of({kind.value: kind for kind in Format}),
     "verify": _flag,
     "python": _text,

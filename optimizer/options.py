@@ -42,6 +42,24 @@ class AmpDtype(str, Enum):
     FP16 = "fp16"
 
 
+class CompileMode(str, Enum):
+    """The mode ``compile`` gives to ``torch.compile``; ``AUTO`` gives none, unless `torchopt tune` finds a better one.
+
+    ``DEFAULT`` is what PyTorch does without a mode: as ``AUTO``, but for keeps.
+    """
+
+    AUTO = "auto"
+    DEFAULT = "default"
+    REDUCE_OVERHEAD = "reduce-overhead"
+    MAX_AUTOTUNE = "max-autotune"
+    MAX_AUTOTUNE_NO_CUDAGRAPHS = "max-autotune-no-cudagraphs"
+
+    @property
+    def captures(self) -> bool:
+        """Whether networks run as CUDA graphs (``torch._inductor.list_mode_options()``)."""
+        return self in {CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE}
+
+
 NEWEST_TORCH = (2, 10)
 OLDEST_TORCH = (2, 2)
 
@@ -54,7 +72,7 @@ class Options:
     ``platform`` is a :data:`sys.platform` value. ``gpus`` is the number of GPUs to train on, None when unsaid.
     ``accumulate`` is the number of smaller batches each training step is made of, None for steps as they are.
     ``workers`` is how many processes shall make the batches of a loader that has none, 0 for none, None for a choice at
-    run time.
+    run time. ``prefetch`` is how many batches each worker makes ahead, None where PyTorch chooses.
     ``sync_batchnorm`` lets BatchNorm see the whole batch of all processes. ``script_arguments`` are those the script is
     to be started with.
     """
@@ -62,9 +80,11 @@ class Options:
     tier: Tier = Tier.NUMERIC
     target: Target = Target.AUTO
     amp: AmpDtype = AmpDtype.AUTO
+    compile_mode: CompileMode = CompileMode.AUTO
     gpus: int | None = None
     accumulate: int | None = None
     workers: int | None = None
+    prefetch: int | None = None
     sync_batchnorm: bool = False
     script_arguments: tuple[str, ...] = ()
     torch_version: tuple[int, int] = NEWEST_TORCH

@@ -9,6 +9,13 @@ It is written above the training loop, where the network has been moved, loaded 
 a GPU compile only on one: compiling for the CPU needs a C++ compiler and gains less. Networks whose batches are padded to
 their longest sample are compiled with ``dynamic=True``, so that not every length is compiled anew.
 
+``--compile-mode`` writes a mode of ``torch.compile``, where `auto`, the default, and `default` write none. `torchopt tune` tries modes.
+`reduce-overhead` and `max-autotune` run networks as CUDA graphs, which is nothing on a CPU, and which breaks code that still reads
+what a network gave after its next call. So with these nothing is compiled where a step calls a network twice or trains several,
+adds up gradients or fills them with zeros, where results are kept in a list or an attribute, in evaluation too, or where batches
+are padded. What of this is out of sight makes the script fail there. On a CPU the autotuning modes choose between kernels for
+batched products of fixed sizes only.
+
 Not for networks that branch on the values in a tensor, take values out of the graph (``.item()``, ``print``), build tensors
 with legacy constructors, loop over a dimension of their input or spend their time in ``nn.LSTM`` and its like; not with
 layers of libraries other than torchvision, timm, transformers and einops, whose code may do any of this; not with
@@ -17,7 +24,8 @@ traces, exports or compiles by itself; not where a step calls methods of the net
 a handful of steps; not on Windows, for which there is no Triton, nor on a Python that this PyTorch cannot compile for.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.compile.html and
-https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.compile
+https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.compile; for CUDA graphs:
+https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html
 """
 
 from __future__ import annotations
@@ -36,18 +44,21 @@ from ..optimizer.analysis.compilation import (
     provable_steps,
 )
 from ..optimizer.analysis.compile_points import CompilePoint
-from ..optimizer.analysis.facts import DeviceKind, Fact, Model, seen_at
+from ..optimizer.analysis.facts import CallFact, DeviceKind, Fact, Model, seen_at
 from ..optimizer.analysis.graph_breaks import CompileObstacle, script_compile_obstacle
+from ..optimizer.analysis.graph_captures import capture_obstacle
 from ..optimizer.analysis.network_device import network_device, uses_cuda
+from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.precision import FrameworkUse
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.analysis.trained import trained_networks
-from ..optimizer.options import Options, Target, Tier
+from ..optimizer.options import CompileMode, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _UNCALLED = "nothing in this file calls this step: where its network is final, its callers know"
+_NO_MODE = frozenset({CompileMode.AUTO, CompileMode.DEFAULT})
 _DOUBLE_BACKWARD = "the step differentiates its gradients, which compiled code cannot"
 _FIRST_PYTORCH = {(3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
 """The first PyTorch release whose compiler runs on a Python version, from the release notes; earlier ones always do."""
@@ -123,6 +134,10 @@ class Compile(Transform):
                 yield self._skip(
                     step, "the step calls no network that an optimizer is seen to train"
                 )
+            obstacle = _capture_obstacle(script, step, found, options)
+            if obstacle is not None:
+                yield self._skip(step, obstacle)
+                continue
             for call, network, point in found:
                 if network.node in compiled:
                     continue
@@ -155,7 +170,8 @@ class Compile(Transform):
                 script.resolver, device, point.statement, point.module, is_test=True
             )
         names = [each.point.code for each in together]
-        code = _code(names, condition, pads_batches(script.resolver, step.loop.loaders))
+        arguments = _arguments(options.compile_mode, script, step)
+        code = _code(names, condition, arguments)
         return self.change(
             step.path,
             step.backwards[0].span,
@@ -193,8 +209,14 @@ def _insertion(point: CompilePoint, code: str) -> InsertBefore | InsertAfter:
     return InsertAfter(point.module.span(before), code)
 
 
-def _code(names: Sequence[str], condition: str | None, dynamic: bool) -> str:
-    arguments = "dynamic=True" if dynamic else ""
+def _arguments(mode: CompileMode, script: TrainingScript, step: StepCode) -> str:
+    given = [] if mode in _NO_MODE else [f'mode="{mode.value}"']
+    if pads_batches(script.resolver, step.loop.loaders):
+        given.append("dynamic=True")
+    return ", ".join(given)
+
+
+def _code(names: Sequence[str], condition: str | None, arguments: str) -> str:
     lines = [f"{name}.compile({arguments})" for name in names]
     if condition is None:
         return "\n".join(lines)
@@ -218,6 +240,8 @@ def _said(reason: Fact | str, place: Fact) -> str:
     match reason:
         case CompileObstacle():
             text = reason.message
+        case Obstacle():
+            text = f"not as CUDA graphs: {reason.message}"
         case FrameworkUse():
             text = f"{reason.framework} runs the step in its own way"
         case _:
@@ -235,6 +259,8 @@ def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
         return f"on Python {version} torch.compile needs PyTorch {pytorch}"
     if not script.targets_cuda(options) and options.target is not Target.CPU:
         return "the script runs on the CPU, where compiling takes a C++ compiler and gains little (`--target cpu`)"
+    if options.compile_mode is CompileMode.REDUCE_OVERHEAD and not script.targets_cuda(options):
+        return "`--compile-mode reduce-overhead` is about CUDA graphs, which a CPU does not have"
     frameworks = script.frameworks
     return frameworks[0] if frameworks else script_compile_obstacle(script.resolver)
 
@@ -252,6 +278,21 @@ def _differentiated_twice(
             ):
                 found.setdefault(network.node, place)
     return found
+
+
+def _capture_obstacle(
+    script: TrainingScript,
+    step: StepCode,
+    found: Sequence[tuple[CallFact, Model, CompilePoint | CompileObstacle]],
+    options: Options,
+) -> Obstacle | None:
+    """What about the networks that ``step`` would compile keeps CUDA graphs from them, where those are asked for."""
+    networks = [network for _, network, point in found if isinstance(point, CompilePoint)]
+    if not options.compile_mode.captures or not script.targets_cuda(options) or not networks:
+        return None
+    return capture_obstacle(
+        script.resolver, step, networks, script.gradient_clearings, script.functions_run
+    )
 
 
 def _step_refusal(script: TrainingScript, step: StepCode) -> Fact | str | None:

@@ -8,7 +8,8 @@ them without. The cores are counted where the script runs, so that it can be sha
 shorter, but counts all of the machine: a job that Slurm or `docker run --cpuset-cpus` gives 2 of 64 cores would start 8 workers,
 which take turns with the training process, need memory each, and make PyTorch warn. Only Linux says which cores a process may use.
 Where a loader is gone over again in every epoch, `persistent_workers`
-saves starting them anew each time. `prefetch_factor` is left alone: its default of 2 batches per worker is seldom too few.
+saves starting them anew each time. `prefetch_factor` is left alone, since its default of 2 batches per worker is seldom too few:
+`--prefetch N` writes it, also for loaders that have workers already, and `torchopt tune` tries 4 and 8 where the step still waits.
 
 Workers hand batches over in shared memory (`/dev/shm`), which containers often limit (`docker run --shm-size`).
 
@@ -42,7 +43,7 @@ from ..optimizer.analysis.free_names import (
     free_name,
     names_constants_in_capitals,
 )
-from ..optimizer.analysis.loader_settings import said_later, setting_of, settings_by_place
+from ..optimizer.analysis.loader_settings import Setting, said_later, setting_of, settings_by_place
 from ..optimizer.analysis.random_draws import draws_random_numbers
 from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
@@ -160,6 +161,7 @@ class DataLoaderWorkers(Transform):
                 script, module, options, [g for g in ready if _place(script, g).module is module]
             )
         yield from self._keep_alive(script, chosen)
+        yield from self._make_ahead(script, chosen, options)
 
     def _start(
         self, script: TrainingScript, module: Module, options: Options, groups: list[_Group]
@@ -173,20 +175,25 @@ class DataLoaderWorkers(Transform):
         count = _count(module, first, options)
         if count.setup is None and variable is None:
             for group in groups:
-                edits = list(self._group_edits(script, group, count.code, None))
+                edits = list(self._group_edits(script, group, count.code, None, options))
                 yield self._change(script, group.loaders, count.code, edits)
         else:
             assigned = f"{variable} = {count.code}" if variable is not None else None
             lines = [line for line in (count.setup, assigned) if line is not None]
             edits = [_assignments(module, groups, first, "\n".join(lines)), *count.edits]
             for group in groups:
-                edits += self._group_edits(script, group, count.code, variable)
+                edits += self._group_edits(script, group, count.code, variable, options)
             yield self._change(script, [x for g in groups for x in g.loaders], count.code, edits)
         for group in groups:
             yield from self._kept_short(script, group.loaders)
 
     def _group_edits(
-        self, script: TrainingScript, group: _Group, code: str, variable: str | None
+        self,
+        script: TrainingScript,
+        group: _Group,
+        code: str,
+        variable: str | None,
+        options: Options,
     ) -> Iterator[FileEdit]:
         """The edits that give ``group`` its workers: as many as ``variable``, if there is one, or ``code`` says."""
         yield from _count_edits(script, group, variable or code)
@@ -194,6 +201,8 @@ class DataLoaderWorkers(Transform):
         known_positive = "True" if zero is None or zero.holder is None else None
         condition = f"{variable} > 0" if variable is not None else known_positive
         yield from self._persistent(script, group, condition)
+        for setting, value, _ in _prefetches(script, group.loaders, condition, options):
+            yield FileEdit(setting.module.path, setting.edit("prefetch_factor", value))
 
     def _change(
         self,
@@ -243,6 +252,20 @@ class DataLoaderWorkers(Transform):
                 "the loader is gone over again and again, and nothing in its workers or its dataset changes between "
                 f"passes; they no longer start anew each time{_ONE_SEED}",
                 (FileEdit(setting.module.path, setting.edit("persistent_workers", value)),),
+            )
+
+    def _make_ahead(
+        self, script: TrainingScript, loaders: list[DataLoader], options: Options
+    ) -> Iterator[Change]:
+        """Let workers that the script already asks for make more batches ahead."""
+        loaders = [loader for loader in loaders if said_later(loader, "num_workers") is None]
+        for setting, value, users in _prefetches(script, loaders, None, options):
+            yield self.change(
+                users[0].path,
+                users[0].span,
+                f"each worker makes {options.prefetch} batches ahead (`prefetch_factor={value}`)",
+                "the same batches in the same order, more of them in memory at a time",
+                (FileEdit(setting.module.path, setting.edit("prefetch_factor", value)),),
             )
 
     def _kept_short(self, script: TrainingScript, loaders: Iterable[DataLoader]) -> Iterator[Skip]:
@@ -399,6 +422,26 @@ def _wants_persistence(script: TrainingScript, loaders: list[DataLoader]) -> boo
     return any(passes_repeat(script, loader) for loader in loaders) and not any(
         persistence_refused(script, loader) for loader in loaders
     )
+
+
+def _prefetches(
+    script: TrainingScript,
+    loaders: Iterable[DataLoader],
+    condition: str | None,
+    options: Options,
+) -> Iterator[tuple[Setting, str, list[DataLoader]]]:
+    """Where ``--prefetch`` is to be written, and as what: without workers DataLoader takes None only.
+
+    ``condition`` says whether there are workers; None means: where the count is positive.
+    """
+    if options.prefetch is None:
+        return
+    for setting, users in settings_by_place(script, "num_workers", loaders).items():
+        said = any("prefetch_factor" in x.arguments or x.opaque is not None for x in users)
+        test = condition or _is_positive(users[0].arguments["num_workers"])
+        if not said and test is not None:
+            count = str(options.prefetch)
+            yield setting, count if test == "True" else f"{count} if {test} else None", users
 
 
 def _is_positive(argument: Argument) -> str | None:

@@ -27,7 +27,7 @@ from .values import External, Made
 _TENSORS = frozenset({TensorKind.FLOAT, TensorKind.INTEGER, TensorKind.TENSOR})
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Raise)
 _RUN_IN_PLACE = (ast.ListComp, ast.SetComp, ast.DictComp)
-_KEEPS = frozenset({"append", "appendleft", "extend", "add", "put", "insert", "setdefault"})
+KEEPS = frozenset({"append", "appendleft", "extend", "add", "put", "insert", "setdefault"})
 _SEES_VARIABLES = frozenset({"locals", "eval", "exec", "breakpoint", "get_ipython"})
 _SEES_WITHOUT_ARGUMENTS = frozenset({"vars", "dir", "embed"})
 _STOPS_TO_LOOK = frozenset({"set_trace", "interact"})
@@ -173,7 +173,7 @@ class _Body:
                 if not isinstance(parent.targets[0], ast.Tuple | ast.List):
                     return True
             elif isinstance(parent, ast.Yield) or (
-                isinstance(parent, ast.Call) and getattr(parent.func, "attr", "") in _KEEPS
+                isinstance(parent, ast.Call) and getattr(parent.func, "attr", "") in KEEPS
             ):
                 return True
         return False

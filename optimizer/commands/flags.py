@@ -51,6 +51,14 @@ Workers: TypeAlias = Annotated[
         help="Give loaders without workers N, or none (default: by the CPU cores at run time).",
     ),
 ]
+Prefetch: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--prefetch",
+        metavar="N",
+        help="Let each worker make N batches ahead (default: PyTorch's, 2).",
+    ),
+]
 Profile: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -77,6 +85,14 @@ Torch: TypeAlias = Annotated[
 Amp: TypeAlias = Annotated[
     str | None,
     typer.Option("--amp", metavar="auto|bf16|fp16", help="The half-precision type for autocast."),
+]
+CompileModeName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--compile-mode",
+        metavar="auto|default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs",
+        help="How networks are compiled (default: auto, without a mode).",
+    ),
 ]
 FormatName: TypeAlias = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from ..terminal import print_error, progress_bar
 from .flags import (
     Action,
     Amp,
+    CompileModeName,
     FormatName,
     Gpus,
     Ignore,
@@ -57,6 +58,7 @@ def profile(
     gpus: Gpus = None,
     torch: Torch = None,
     amp: Amp = None,
+    compile_mode: CompileModeName = None,
 ) -> Action:
     """Measure where a training step's time goes.
 
@@ -66,6 +68,7 @@ def profile(
     said = dict(steps=steps, seed=seed, timeout=timeout, trace=trace, nvtx=nvtx)
     said |= dict(format=format, python=python, tier=tier, select=select, ignore=ignore)
     said |= dict(target=target, gpus=gpus, torch=torch, amp=amp)
+    said |= dict(compile_mode=compile_mode)
     flags = Settings.from_flags(said)
     return lambda arguments: _profile(Path(script).absolute(), flags, arguments)
 

@@ -22,12 +22,14 @@ from .flags import (
     Action,
     Amp,
     Attribute,
+    CompileModeName,
     EmulateCuda,
     FormatName,
     Gpus,
     Ignore,
     Jobs,
     Paths,
+    Prefetch,
     Profile,
     Python,
     Select,
@@ -85,10 +87,12 @@ def rewrite(
     gpus: Gpus = None,
     accumulate: Accumulate = None,
     workers: Workers = None,
+    prefetch: Prefetch = None,
     profile: Profile = None,
     sync_batchnorm: SyncBatchNorm = None,
     torch: Torch = None,
     amp: Amp = None,
+    compile_mode: CompileModeName = None,
     format: FormatName = None,
     verify: Annotated[
         bool | None,
@@ -110,7 +114,8 @@ def rewrite(
     said = dict(dry_run=dry_run, check=check, output=output, select=select, ignore=ignore)
     said |= dict(split_patches=split_patches, interactive=interactive)
     said |= dict(tier=tier, target=target, gpus=gpus, torch=torch, amp=amp, format=format)
-    said |= dict(accumulate=accumulate, workers=workers, profile=profile)
+    said |= dict(compile_mode=compile_mode)
+    said |= dict(accumulate=accumulate, workers=workers, prefetch=prefetch, profile=profile)
     said |= dict(sync_batchnorm=sync_batchnorm)
     said |= dict(verify=verify, attribute=attribute, python=python)
     said |= dict(emulate_cuda=emulate_cuda, jobs=jobs)

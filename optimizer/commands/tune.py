@@ -16,6 +16,7 @@ from ..terminal import display_path, painter, print_error, print_note
 from .flags import (
     Action,
     Amp,
+    CompileModeName,
     FormatName,
     Ignore,
     Python,
@@ -69,6 +70,7 @@ def tune(
     target: TargetName = None,
     torch: Torch = None,
     amp: Amp = None,
+    compile_mode: CompileModeName = None,
 ) -> Action:
     """Find the rewrite that is fastest on this machine.
 
@@ -79,6 +81,7 @@ def tune(
     said = dict(budget=budget, resume=resume, dry_run=dry_run, output=output, steps=steps)
     said |= dict(seed=seed, timeout=timeout, repeats=repeats, format=format, python=python)
     said |= dict(tier=tier, select=select, ignore=ignore, target=target, torch=torch, amp=amp)
+    said |= dict(compile_mode=compile_mode)
     flags = Settings.from_flags(said)
     return lambda arguments: _tune(Path(script).absolute(), flags, arguments)
 

@@ -21,10 +21,12 @@ from .flags import (
     Action,
     Amp,
     Attribute,
+    CompileModeName,
     EmulateCuda,
     FormatName,
     Gpus,
     Ignore,
+    Prefetch,
     Profile,
     Python,
     Select,
@@ -111,10 +113,12 @@ def verify(
     gpus: Gpus = None,
     accumulate: Accumulate = None,
     workers: Workers = None,
+    prefetch: Prefetch = None,
     profile: Profile = None,
     sync_batchnorm: SyncBatchNorm = None,
     torch: Torch = None,
     amp: Amp = None,
+    compile_mode: CompileModeName = None,
     emulate_cuda: EmulateCuda = None,
 ) -> Action:
     """Run a script and its rewrite and compare them.
@@ -130,7 +134,8 @@ def verify(
     said |= dict(nproc_per_node=nproc_per_node)
     said |= dict(format=format, python=python, tier=tier, select=select, ignore=ignore)
     said |= dict(target=target, gpus=gpus, accumulate=accumulate, torch=torch, amp=amp)
-    said |= dict(workers=workers, profile=profile)
+    said |= dict(compile_mode=compile_mode)
+    said |= dict(workers=workers, prefetch=prefetch, profile=profile)
     said |= dict(sync_batchnorm=sync_batchnorm)
     said |= dict(attribute=attribute)
     said |= dict(emulate_cuda=emulate_cuda)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...transforms.base import Stage, Transform
 from ..errors import TorchoptError
-from ..options import AmpDtype, Options
+from ..options import AmpDtype, CompileMode, Options
 from ..pipeline import Rewritten, rewrite_all
+from ..profiling.opportunities import workers_needed
+from ..profiling.profile import StepProfile
 
-WORKERS, HALF = "dataloader-workers", "autocast"
-TOGETHER = ({WORKERS, "main-guard"}, {"pin-memory", "non-blocking"})
+WRITTEN_BY = {
+    "workers": "dataloader-workers",
+    "prefetch": "dataloader-workers",
+    "amp": "autocast",
+    "compile_mode": "compile",
+}
+"""The numbers of a configuration in the order to try them, and the transform that writes each."""
+TOGETHER = ({"dataloader-workers", "main-guard"}, {"pin-memory", "non-blocking"})
 """Transforms that only pay beside each other: workers need the guard where they are spawned, a copy is only
 asynchronous from pinned memory (https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html)."""
+
+_NO_DIFFERENCE = "it makes no difference here"
+_BATCHED_PRODUCT = re.compile(r"\b(bmm|baddbmm)$")
 
 
 @dataclass(frozen=True)
@@ -23,17 +35,38 @@ class Configuration:
 
     transforms: frozenset[str] = frozenset()
     workers: int | None = None
+    prefetch: int | None = None
     amp: AmpDtype | None = None
+    compile_mode: CompileMode | None = None
 
     @property
     def label(self) -> str:
         """A short name, the same for the same configuration."""
-        parts = sorted(self.transforms)
-        if self.workers is not None:
-            parts.append(f"{self.workers} workers")
-        if self.amp is not None:
-            parts.append(self.amp.value)
+        parts = [*sorted(self.transforms), *self.numbers.values()]
         return ", ".join(parts) or "original"
+
+    def with_only(self, transforms: frozenset[str]) -> Configuration:
+        """What is left with ``transforms`` alone: those, and the numbers that they write."""
+        lost = dict.fromkeys(self.numbers_of(self.transforms - transforms))
+        return replace(self, transforms=transforms, **lost)
+
+    def numbers_of(self, transforms: Collection[str]) -> frozenset[str]:
+        """The numbers that were chosen and that ``transforms`` write."""
+        return frozenset(number for number in self.numbers if WRITTEN_BY[number] in transforms)
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """The numbers that are not those of a plain rewrite, in words."""
+        found: dict[str, str] = {}
+        if self.workers is not None:
+            found["workers"] = f"{self.workers} workers"
+        if self.prefetch is not None:
+            found["prefetch"] = f"{self.prefetch} batches ahead"
+        if self.amp is not None:
+            found["amp"] = self.amp.value
+        if self.compile_mode is not None:
+            found["compile_mode"] = f"compile mode {self.compile_mode.value}"
+        return found
 
 
 class Rewriter:
@@ -60,16 +93,30 @@ class Rewriter:
                 self._options,
                 select=self._options.select & configuration.transforms,
                 ignore=self._options.ignore | (known - configuration.transforms),
-                workers=self._options.workers
-                if configuration.workers is None
-                else configuration.workers,
-                amp=configuration.amp or self._options.amp,
+                **{number: getattr(configuration, number) for number in configuration.numbers},
             )
             done = rewrite_all([self._script], self._transforms, lambda _: wanted)
             if not done.results:
                 raise TorchoptError("could not be rewritten", self._script)
             self._made[configuration] = done
         return self._made[configuration]
+
+    def refusal(self, best: Configuration, configuration: Configuration) -> str | None:
+        """Why a number of ``configuration`` is not written, or makes no difference to ``best``; None where it does."""
+        rewritten = self.rewrite(configuration)
+        if configuration.numbers and _texts(rewritten) == _texts(self.rewrite(best)):
+            return _NO_DIFFERENCE
+        lacking = configuration.transforms - applied(rewritten, self._transforms)
+        skips = [skip for file in rewritten.files for skip in file.skips]
+        for number in configuration.numbers:
+            if WRITTEN_BY[number] in lacking:
+                said = (skip.message for skip in skips if skip.transform == WRITTEN_BY[number])
+                return next(said, _NO_DIFFERENCE)
+        return None
+
+
+def _texts(rewritten: Rewritten) -> dict[Path, str]:
+    return {file.path: file.text for file in rewritten.changed}
 
 
 def applied(rewritten: Rewritten, transforms: Sequence[Transform]) -> frozenset[str]:
@@ -100,17 +147,39 @@ def groups(names: frozenset[str], bound: Callable[[str], float | None]) -> list[
 
 
 def alternatives(
-    configuration: Configuration, workers: int | None, cores: int
+    best: Configuration, number: str, values: Sequence[int | AmpDtype | CompileMode]
 ) -> list[Configuration]:
-    """Other numbers for what ``configuration`` runs, the ones worth trying first.
+    """``best`` with each other of ``values`` for its ``number``, a field of it, if it runs what writes that number."""
+    if WRITTEN_BY[number] not in best.transforms:
+        return []
+    found = [replace(best, **{number: value}) for value in values]
+    return [one for one in found if one != best]
 
-    ``workers`` is how many a profile found to be enough, None when it did not say.
+
+def worth_trying(
+    options: Options, profile: StepProfile, cores: int
+) -> Mapping[str, Sequence[int | AmpDtype | CompileMode]]:
+    """The values to try of each number, in that order; none where the user gave one, which stays."""
+    found: dict[str, Sequence[int | AmpDtype | CompileMode]] = {}
+    if options.workers is None:
+        counts = [workers_needed(profile, cores), *(n for n in (1, 2, 4, 8, 16) if n <= cores)]
+        found["workers"] = list(dict.fromkeys(n for n in counts if n > 0))
+    if options.prefetch is None:
+        found["prefetch"] = [4, 8]
+    if options.amp is AmpDtype.AUTO:
+        found["amp"] = [AmpDtype.BF16, AmpDtype.FP16]
+    if options.compile_mode is CompileMode.AUTO:
+        found["compile_mode"] = _compile_modes(profile)
+    return found
+
+
+def _compile_modes(profile: StepProfile) -> list[CompileMode]:
+    """On a CPU, which has no CUDA graphs, templates are only tried for products of batches of matrices.
+
+    Those of single matrices have to be multiplied by constants, which weights in training are not
+    (``use_cpp_gemm_template`` and ``use_cpp_bmm_template`` of ``torch._inductor.utils``).
     """
-    found: list[Configuration] = []
-    if WORKERS in configuration.transforms:
-        counts = [workers, *(n for n in (1, 2, 4, 8, 16) if n <= cores)]
-        wanted = dict.fromkeys(n for n in counts if n is not None and n > 0)
-        found += [replace(configuration, workers=n) for n in wanted]
-    if HALF in configuration.transforms:
-        found += [replace(configuration, amp=amp) for amp in (AmpDtype.BF16, AmpDtype.FP16)]
-    return [one for one in found if one != configuration]
+    if not profile.on_cpu:
+        return [CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]
+    batched = any(_BATCHED_PRODUCT.search(operator.name) for operator in profile.operators)
+    return [CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS] if batched else []

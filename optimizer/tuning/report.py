@@ -29,7 +29,7 @@ def render_text(tuned: Tuned, console: Console) -> None:
         table.add_column("")
         for trial in tuned.trials:
             speed = str(trial.speedup) if trial.speedup else "-"
-            told = trial.outcome.value
+            told = f"{trial.outcome.value}: {trial.reason}" if trial.reason else trial.outcome.value
             style = _STYLES.get(trial.outcome)
             table.add_row(trial.change, speed, str(trial.pairs), told, style=style)
         console.print(table)
@@ -73,7 +73,9 @@ def to_json(script: Path, tuned: Tuned, written: Path | None) -> str:
         else {
             "transforms": sorted(tuned.winner.transforms),
             "workers": tuned.winner.workers,
+            "prefetch": tuned.winner.prefetch,
             "amp": tuned.winner.amp.value if tuned.winner.amp else None,
+            "compile_mode": tuned.winner.compile_mode.value if tuned.winner.compile_mode else None,
         },
         "seconds": tuned.seconds,
         "resumed": tuned.resumed,
@@ -83,6 +85,7 @@ def to_json(script: Path, tuned: Tuned, written: Path | None) -> str:
                 "best": trial.best.label,
                 "candidate": trial.candidate.label,
                 "outcome": trial.outcome.value,
+                "reason": trial.reason,
                 "pairs": trial.pairs,
                 "speedup": None
                 if trial.speedup is None

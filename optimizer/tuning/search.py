@@ -1,7 +1,7 @@
 """The search: add what pays, drop what does not, stop early where the first measurements say enough.
 
 The plain rewrite is measured first. Then the search begins with the script as it is: transforms are added in the order of what a profile says they could save at most; one
-that is not shown to be faster goes again. Then the numbers that transforms write are tried, and what was left out is
+that is not shown to be faster goes again. Then the numbers that transforms write are tried, one after the other, and what was left out is
 tried once more all together, since some changes only pay beside others. In the end the best takes part against the plain
 rewrite, to which it gives way where that seems to be faster; where there is no time for that, the one that gained more over the
 original wins.
@@ -10,13 +10,14 @@ original wins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..measurement import Speedup
 from ..measurement import speedup as speedup_of
-from .configurations import Configuration, alternatives, groups
+from ..options import AmpDtype, CompileMode
+from .configurations import WRITTEN_BY, Configuration, alternatives, groups
 
 FEWEST_PAIRS, MOST_PAIRS = 3, 6
 HOPELESS = math.log(0.97)
@@ -29,8 +30,13 @@ TELLING = math.log(1.02)
 chance could have done it: both are shown to be faster than the script, and one of them has to be taken."""
 
 
+WAITING = 0.05
+"""Of a step: who waits less for data than that has enough batches ahead."""
+
+
 class Outcome(str, Enum):
     """What became of a change. ``ADOPTED``: it pays. ``NOT_PAYING``: its interval includes 1.00x or less.
+    ``REFUSED``: by the transform, for a reason that it gives.
 
     ``NOTHING_TO_SAVE``: by the profile it cannot save anything, so that it was not measured by itself.
     """
@@ -38,19 +44,24 @@ class Outcome(str, Enum):
     ADOPTED = "adopted"
     NOT_PAYING = "not paying"
     FAILED = "fails"
+    REFUSED = "refused"
     NO_TIME = "no time left"
     NOTHING_TO_SAVE = "nothing to save here"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A ``candidate`` measured against ``best``, the best so far; ``speedup`` is None when it could not be."""
+    """A ``candidate`` measured against ``best``, the best so far; ``speedup`` is None when it could not be.
+
+    ``reason`` says why it was refused.
+    """
 
     best: Configuration
     candidate: Configuration
     outcome: Outcome
     speedup: Speedup | None
     pairs: int
+    reason: str | None = None
 
     @property
     def change(self) -> str:
@@ -59,15 +70,17 @@ class Trial:
         dropped = self.best.transforms - self.candidate.transforms
         parts = [f"+ {', '.join(sorted(added))}"] if added else []
         parts += [f"- {', '.join(sorted(dropped))}"] if dropped else []
-        if self.candidate.workers not in (None, self.best.workers):
-            parts.append(f"{self.candidate.workers} workers")
-        if self.candidate.amp not in (None, self.best.amp):
-            parts.append(self.candidate.amp.value if self.candidate.amp else "")
+        before = self.best.numbers
+        parts += [told for n, told in self.candidate.numbers.items() if told != before.get(n)]
         return " ".join(parts) or "the numbers of a plain rewrite"
 
 
 class Failed(Exception):
     """A version of the script failed, or showed nothing to measure."""
+
+
+class Refused(Exception):
+    """The transform that would write a number does not write it here; the message says why."""
 
 
 class NoTimeLeft(Exception):
@@ -77,12 +90,15 @@ class NoTimeLeft(Exception):
 Pair = Callable[[Configuration, Configuration, int], float]
 """Measures a pair of runs: of the best, of the candidate, the number of the pair. Gives the logarithm of the speedup."""
 
+Waits = Callable[[Configuration], float | None]
+"""The part of its step that a configuration was seen to wait for data; None where it was not measured."""
+
 
 class Search:
     """A search from the original script, with ``pair`` to measure and ``tell`` to be told of each trial."""
 
-    def __init__(self, pair: Pair, tell: Callable[[Trial], None]) -> None:
-        self._pair, self._tell = pair, tell
+    def __init__(self, pair: Pair, tell: Callable[[Trial], None], waits: Waits) -> None:
+        self._pair, self._tell, self._waits = pair, tell, waits
         self.best = Configuration()
         self.trials: list[Trial] = []
 
@@ -90,10 +106,12 @@ class Search:
         self,
         plain: Configuration,
         bound: Callable[[str], float | None],
-        workers: int | None,
-        cores: int,
+        numbers: Mapping[str, Sequence[int | AmpDtype | CompileMode]],
     ) -> Configuration:
-        """The best configuration found; ``plain`` is a plain rewrite. See the module for the order."""
+        """The best configuration found; ``plain`` is a plain rewrite, ``numbers`` has the values of each to try.
+
+        See the module for the order.
+        """
         first = self._measure(plain)
         for group in groups(plain.transforms, bound):
             candidate = Configuration(self.best.transforms | group)
@@ -101,11 +119,13 @@ class Search:
                 self._note(Trial(self.best, candidate, Outcome.NOTHING_TO_SAVE, None, 0))
             else:
                 self._try(candidate)
-        for candidate in alternatives(self.best, workers, cores):
-            self._try(candidate)
+        for number in WRITTEN_BY:
+            if number != "prefetch" or (self._waits(self.best) or 0.0) > WAITING:
+                for candidate in alternatives(self.best, number, numbers.get(number, ())):
+                    self._try(candidate)
         left = plain.transforms - self.best.transforms
         if len(left) > 1:
-            self._try(Configuration(self.best.transforms | left, self.best.workers, self.best.amp))
+            self._try(replace(self.best, transforms=self.best.transforms | left))
         if self.best != plain:
             self._give_way_to(plain, first)
         return self.best
@@ -154,6 +174,8 @@ class Search:
                     break
         except Failed:
             return Trial(self.best, candidate, Outcome.FAILED, None, len(ratios))
+        except Refused as refused:
+            return Trial(self.best, candidate, Outcome.REFUSED, None, 0, str(refused))
         except NoTimeLeft:
             return Trial(self.best, candidate, Outcome.NO_TIME, None, len(ratios))
         speedup = speedup_of(ratios)

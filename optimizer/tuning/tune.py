@@ -14,24 +14,28 @@ from typing import Any
 from ...transforms.base import Transform
 from ..errors import TorchoptError
 from ..execution.runner import ScriptVersion, run
-from ..measurement import TooShort
-from ..options import Options
+from ..measurement import TooShort, read_run
+from ..options import AmpDtype, CompileMode, Options
 from ..pipeline import Rewritten
-from ..profiling.opportunities import opportunities, usable_cores, workers_needed
+from ..profiling.opportunities import opportunities, usable_cores
 from ..profiling.profile import ProfileSettings, ScriptFailed, profile
 from ..timed_runs import RunFailed, time_side_by_side
 from ..verification import VerifySettings, timed_run_settings
 from ..verified_rewrite import Ending, VerifiedRewrite, changed_version, verified_rewrite
-from .configurations import Configuration, Rewriter, applied
+from .configurations import WRITTEN_BY, Configuration, Rewriter, applied, worth_trying
 from .journal import Journal
-from .search import Failed, NoTimeLeft, Search, Trial
+from .search import Failed, NoTimeLeft, Refused, Search, Trial
 from .whole_training import log_training_speedup
 
 TIMED_SECONDS = 6.0
 SHARE_FOR_SEARCH = 0.7
 """Of the budget; the rest is for verifying the winner and measuring it against the original."""
+_KINDS = {"workers": int, "prefetch": int, "amp": AmpDtype, "compile_mode": CompileMode}
 MOST_ROUNDS = 3
-"""A winner that is not equivalent is searched again without what was at fault, so many times."""
+"""A winner that is not equivalent is searched again without what was at fault, so many times.
+
+Where that has a number that was chosen, it is the number of a plain rewrite that comes next, and the transform stays.
+"""
 
 
 @dataclass(frozen=True)
@@ -98,20 +102,21 @@ class _Tuning:
         self._journal = Journal(settings.journal, key, resume=settings.resume)
         self._started = time.monotonic()
         self._pace: float | None = None
+        self._waits: dict[str, float] = {}
 
     def result(self) -> Tuned:
         resumed = len(self._journal)
         plain = self._rewriter.plain()
         if not plain.transforms:
             return Tuned((), None, None, self._seconds(), resumed)
-        bounds, workers = self._profile()
+        bounds, numbers = self._profile()
         trials: list[Trial] = []
         banned: frozenset[str] = frozenset()
         winner, verified = None, None
         for _ in range(MOST_ROUNDS):
-            search = Search(self._pair, lambda trial: self._tell(_said(trial)))
+            search = Search(self._pair, lambda trial: self._tell(_said(trial)), self._waiting)
             allowed = replace(plain, transforms=plain.transforms - banned)
-            winner = search.run(allowed, bounds.get, workers, usable_cores())
+            winner = search.run(allowed, bounds.get, numbers)
             trials += search.trials
             if not winner.transforms:
                 return Tuned(tuple(trials), None, None, self._seconds(), resumed)
@@ -119,23 +124,23 @@ class _Tuning:
             guilty = {item.transform for item in verified.rolled_back}
             if not guilty:
                 break
-            banned |= guilty
+            chosen = winner.numbers_of(guilty)
+            numbers = {n: values for n, values in numbers.items() if n not in chosen}
+            banned |= guilty - {WRITTEN_BY[number] for number in chosen}
         assert verified is not None
         if verified.ending is not Ending.VERIFIED or not self._faster(verified):
             return Tuned(tuple(trials), None, verified, self._seconds(), resumed)
         assert winner is not None
         left = applied(verified.rewritten, self._transforms)
-        return Tuned(
-            tuple(trials), replace(winner, transforms=left), verified, self._seconds(), resumed
-        )
+        return Tuned(tuple(trials), winner.with_only(left), verified, self._seconds(), resumed)
 
     def _seconds(self) -> float:
         return time.monotonic() - self._started
 
     # -- evidence
 
-    def _profile(self) -> tuple[dict[str, float | None], int | None]:
-        """What each transform could save at most, and how many workers would do."""
+    def _profile(self) -> tuple[dict[str, float | None], dict[str, list[Any]]]:
+        """What each transform could save at most, and the numbers worth trying."""
         known: dict[str, Any] | None = self._journal.get({"profile": True})
         if known is None:
             self._tell("profiling the script as it is")
@@ -155,33 +160,43 @@ class _Tuning:
             could = opportunities(found, changes, self._transforms, self._options.target)
             known = {
                 "bounds": {one.transform: one.at_most for one in could},
-                "workers": workers_needed(found, usable_cores()),
+                "numbers": worth_trying(self._options, found, usable_cores()),
                 "pace": found.step_seconds,
             }
             self._journal.note({"profile": True}, known)
         self._pace = known["pace"]
-        return known["bounds"], known["workers"]
+        return known["bounds"], {
+            number: [_KINDS[number](value) for value in values]
+            for number, values in known["numbers"].items()
+        }
 
     def _pair(self, best: Configuration, candidate: Configuration, number: int) -> float:
         what = {"best": best.label, "candidate": candidate.label, "pair": number}
         known = self._journal.get(what)
+        if known == "failed":
+            raise Failed
         if known is not None:
-            if known == "failed":
-                raise Failed
-            return known
+            ratio, self._waits[candidate.label] = known
+            return ratio
         if self._seconds() > SHARE_FOR_SEARCH * self._settings.budget_s:
             raise NoTimeLeft
+        refusal = self._rewriter.refusal(best, candidate)
+        if refusal is not None:
+            raise Refused(refusal)
         self._tell(f"{candidate.label} against {best.label}, pair {number + 1}")
         try:
-            ratio = self._ratio(best, candidate, backwards=number % 2 == 1)
+            ratio, waits = self._measured(best, candidate, backwards=number % 2 == 1)
         except Failed:
             self._journal.note(what, "failed")
             raise
-        self._journal.note(what, ratio)
+        self._journal.note(what, [ratio, waits])
+        self._waits[candidate.label] = waits
         return ratio
 
-    def _ratio(self, best: Configuration, candidate: Configuration, *, backwards: bool) -> float:
-        """The logarithm of the speed-up that one pair of runs shows."""
+    def _measured(
+        self, best: Configuration, candidate: Configuration, *, backwards: bool
+    ) -> tuple[float, float]:
+        """The logarithm of the speed-up in one pair of runs, and the part of its step the candidate waits for data."""
         limits = replace(self._settings.verify, timing_seconds=TIMED_SECONDS)
         settings = timed_run_settings(limits, self._pace or 0.0, cache=None)
         versions = [self._version(one) for one in (best, candidate)]
@@ -190,13 +205,17 @@ class _Tuning:
                 ours, theirs = time_side_by_side(
                     versions, settings, Path(folder), run, backwards=backwards
                 )
-            return log_training_speedup(ours.timing, theirs.timing, settings.steps)
+            ratio = log_training_speedup(ours.timing, theirs.timing, settings.steps)
+            return ratio, read_run(theirs.timing).data_wait_share
         except RunFailed as failed:
             if failed.version is versions[0] and not best.transforms:
                 raise ScriptFailed(failed.seen) from None
             raise Failed from None
         except TooShort as error:
             raise TorchoptError(f"nothing to measure: {error}", self._script) from None
+
+    def _waiting(self, configuration: Configuration) -> float | None:
+        return self._waits.get(configuration.label)
 
     def _version(self, configuration: Configuration) -> ScriptVersion:
         if not configuration.transforms:
@@ -210,8 +229,7 @@ class _Tuning:
         self._tell(f"verifying {winner.label}")
 
         def without(ignored: frozenset[str]) -> Rewritten:
-            left = replace(winner, transforms=winner.transforms - ignored)
-            return self._rewriter.rewrite(left)
+            return self._rewriter.rewrite(winner.with_only(winner.transforms - ignored))
 
         names = [transform.name for transform in self._transforms]
         return verified_rewrite(
@@ -231,4 +249,5 @@ class _Tuning:
 
 def _said(trial: Trial) -> str:
     speed = f" {trial.speedup}" if trial.speedup else ""
-    return f"{trial.change}: {trial.outcome.value}{speed}"
+    reason = f": {trial.reason}" if trial.reason else ""
+    return f"{trial.change}: {trial.outcome.value}{speed}{reason}"

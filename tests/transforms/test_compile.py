@@ -7,7 +7,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.options import Target
+from torchopt_cli.optimizer.options import CompileMode, Target
 from torchopt_cli.optimizer.pipeline import RewriteResult
 
 Check = Callable[..., None]
@@ -838,3 +838,156 @@ def test_network_that_a_pass_may_replace(check_noop: Check) -> None:
         """,
         reason="no single place above the training loop",
     )
+
+
+# Modes
+
+
+@pytest.mark.parametrize(
+    ("mode", "arguments"),
+    [
+        (CompileMode.DEFAULT, ""),
+        (CompileMode.REDUCE_OVERHEAD, 'mode="reduce-overhead"'),
+        (CompileMode.MAX_AUTOTUNE, 'mode="max-autotune"'),
+        (CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS, 'mode="max-autotune-no-cudagraphs"'),
+    ],
+)
+def test_the_mode_asked_for(check_transformed: Check, mode: CompileMode, arguments: str) -> None:
+    check_transformed(
+        script(SETUP, LOOP), script(SETUP, f"model.compile({arguments})\n", LOOP), compile_mode=mode
+    )
+
+
+PADDED = """
+def pad(samples):
+    return nn.utils.rnn.pad_sequence(samples), None
+
+
+loader = torch.utils.data.DataLoader(samples, batch_size=8, collate_fn=pad)
+"""
+
+
+def test_a_mode_beside_dynamic_shapes(check_transformed: Check) -> None:
+    mode = CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS
+    compiled = 'model.compile(mode="max-autotune-no-cudagraphs", dynamic=True)\n'
+    check_transformed(
+        script(PADDED, SETUP, LOOP), script(PADDED, SETUP, compiled, LOOP), compile_mode=mode
+    )
+
+
+def step(*lines: str) -> str:
+    return "\n\nfor epoch in range(epochs):\n    for x, y in loader:\n" + "".join(
+        f"        {line}\n" for line in lines
+    )
+
+
+USUAL = (
+    "optimizer.zero_grad()",
+    "out = model(x.cuda())",
+    "loss = criterion(out, y.cuda())",
+    "loss.backward()",
+    "optimizer.step()",
+)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "losses.append(loss.detach())",
+        "kept.append(out.detach().cpu())",
+        "right.append((out.argmax(1) == y).sum())",
+        "shapes.append(out.shape)",
+        "out = out * 2; kept.append(y)",
+    ],
+)
+def test_results_that_are_read_at_once_do_not_keep_graphs_away(
+    check_transformed: Check, after: str
+) -> None:
+    loop = step(*USUAL, after)
+    check_transformed(
+        script(SETUP, loop),
+        script(SETUP, 'model.compile(mode="reduce-overhead")\n', loop),
+        compile_mode=CompileMode.REDUCE_OVERHEAD,
+    )
+
+
+EVALUATION = """
+
+def evaluate(loader):
+    model.eval()
+    outputs = []
+    for x, y in loader:
+        outputs.append(model(x.cuda()))
+    return torch.cat(outputs)
+"""
+TWICE = """
+
+def half(x):
+    return model(x.cuda())
+"""
+KEPT = "results of the network are kept"
+AGAIN = "calls the network more than once"
+NOT_EMPTY = "begin without gradients"
+
+
+@pytest.mark.parametrize(
+    ("before", "lines", "reason"),
+    [
+        ("", (*USUAL, "outputs.append(out)"), KEPT),
+        ("", (*USUAL, "outputs += [out.detach()]"), KEPT),
+        ("", (*USUAL, "top = out[:, 0]", "tops.append(top)"), KEPT),
+        ("", (*USUAL, "state.last = out"), KEPT),
+        ("", ("optimizer.zero_grad()", "self.last = out = model(x)", *USUAL[2:]), KEPT),
+        ("", (USUAL[0], "out = torch.cat([model(part) for part in x.cuda()])", *USUAL[2:]), AGAIN),
+        ("", (USUAL[0], "out = model(x.cuda())", "out = out + model(-x.cuda())", *USUAL[2:]), AGAIN),
+        (TWICE, (USUAL[0], "out = half(x)", "out = out - half(-x)", *USUAL[2:]), AGAIN),
+        ("", (*USUAL[1:4], "if step % 4 == 0:", "    optimizer.step()", f"    {USUAL[0]}"), NOT_EMPTY),
+        ("", (*USUAL[1:],), NOT_EMPTY),
+        ("", ("optimizer.zero_grad(set_to_none=False)", *USUAL[1:]), "filled with zeros"),
+        ("", (*USUAL[:4], "out2 = loss2.backward()", USUAL[4]), "several backward passes"),
+    ],
+)  # fmt: skip
+def test_what_cuda_graphs_would_break(
+    check_noop: Check, before: str, lines: tuple[str, ...], reason: str
+) -> None:
+    mode = CompileMode.REDUCE_OVERHEAD
+    check_noop(script(SETUP, before, step(*lines)), reason=reason, compile_mode=mode)
+
+
+def test_results_kept_in_evaluation(check_noop: Check) -> None:
+    loop = step(*USUAL).replace("epochs):\n", "epochs):\n    evaluate(loader)\n", 1)
+    mode = CompileMode.REDUCE_OVERHEAD
+    check_noop(script(SETUP, EVALUATION, loop), reason=KEPT, compile_mode=mode)
+
+
+def test_no_graphs_of_padded_batches(check_noop: Check) -> None:
+    reason, mode = "every length takes a graph", CompileMode.REDUCE_OVERHEAD
+    check_noop(script(PADDED, SETUP, LOOP), reason=reason, compile_mode=mode)
+
+
+def test_no_graphs_of_several_networks(check_noop: Check) -> None:
+    setup = """
+    G, D = Net().cuda(), Net().cuda()
+    opt_g = torch.optim.Adam(G.parameters())
+    opt_d = torch.optim.Adam(D.parameters())
+    """
+    loop = """
+
+    for real in loader:
+        opt_d.zero_grad()
+        fake = G(torch.randn(4, 8, device="cuda"))
+        d_loss = D(fake.detach()).mean() - D(real.cuda()).mean()
+        d_loss.backward()
+        opt_d.step()
+    """
+    reason = "several compiled networks"
+    check_noop(script(setup, loop), reason=reason, compile_mode=CompileMode.MAX_AUTOTUNE)
+
+
+def test_a_cpu_has_no_cuda_graphs(check_noop: Check, check_transformed: Check) -> None:
+    setup, loop = SETUP.replace(".cuda()", ""), LOOP.replace(".cuda()", "")
+    before = script(setup, loop)
+    reduce = {"target": Target.CPU, "compile_mode": CompileMode.REDUCE_OVERHEAD}
+    check_noop(before, reason="which a CPU does not have", **reduce)
+    tuned = {"target": Target.CPU, "compile_mode": CompileMode.MAX_AUTOTUNE}
+    check_transformed(before, script(setup, 'model.compile(mode="max-autotune")\n', loop), **tuned)

@@ -1135,3 +1135,66 @@ def test_workers_put_into_a_dict_under_a_condition(check_noop: Check, later: str
         loader = DataLoader(dataset, **kwargs)
     """
     check_noop(script(loader))
+
+
+# Batches made ahead
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "loader = DataLoader(dataset, 64)\n",
+            f"{CORES}loader = DataLoader(dataset, 64, {ALIVE}, prefetch_factor=4)\n",
+        ),
+        (
+            "loader = DataLoader(dataset, 64, num_workers=2, persistent_workers=True)\n",
+            "loader = DataLoader(dataset, 64, num_workers=2, persistent_workers=True, prefetch_factor=4)\n",
+        ),
+        (
+            "loader = DataLoader(dataset, 64, num_workers=n, persistent_workers=n > 0)\n",
+            "loader = DataLoader("
+            "dataset, 64, num_workers=n, persistent_workers=n > 0, prefetch_factor=4 if n > 0 else None)\n",
+        ),
+    ],
+)
+def test_batches_ahead(check_transformed: Check, before: str, after: str) -> None:
+    check_transformed(script(before), script(after), prefetch=4)
+
+
+def test_batches_ahead_only_where_an_option_leaves_workers(check_transformed: Check) -> None:
+    options = """\
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--workers", type=int, default={})
+        args = parser.parse_args()
+        loader = DataLoader({})
+        """
+    loader = """
+            dataset,
+            64,
+            num_workers=args.workers,
+            persistent_workers=args.workers > 0,
+            prefetch_factor=4 if args.workers > 0 else None,
+        """
+    check_transformed(
+        script(options.format(0, "dataset, 64, num_workers=args.workers")),
+        script(options.format(2, loader)),
+        prefetch=4,
+        workers=2,
+    )
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "loader = DataLoader(dataset, 64, num_workers=2, persistent_workers=True, prefetch_factor=8)\n",
+        "loader = DataLoader(dataset, 64, num_workers=2, persistent_workers=True, **more)\n",
+        "loader = DataLoader(dataset, 64, num_workers=len(parts), persistent_workers=True)\n",
+    ],
+)
+def test_no_batches_ahead(check_noop: Check, loader: str) -> None:
+    check_noop(script(loader), prefetch=4)
+
+
+def test_no_batches_ahead_without_workers(check_noop: Check) -> None:
+    check_noop(script("loader = DataLoader(dataset, 64)\n"), prefetch=4, workers=0)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from torchopt_cli.optimizer.options import AmpDtype
-from torchopt_cli.optimizer.tuning.configurations import Configuration, alternatives, groups
+from torchopt_cli.optimizer.execution.observations import Versions
+from torchopt_cli.optimizer.execution.profile_record import Operator
+from torchopt_cli.optimizer.options import AmpDtype, CompileMode, Options
+from torchopt_cli.optimizer.profiling.profile import StepProfile
+from torchopt_cli.optimizer.tuning.configurations import (
+    Configuration,
+    alternatives,
+    groups,
+    worth_trying,
+)
 from torchopt_cli.optimizer.tuning.search import (
     FEWEST_PAIRS,
     MOST_PAIRS,
     Failed,
     NoTimeLeft,
     Outcome,
+    Refused,
     Search,
     Trial,
 )
@@ -27,6 +37,10 @@ class Machine:
     def __init__(self, worth: dict[frozenset[str], float], noise: float = 0.002) -> None:
         self.worth, self.noise = worth, noise
         self.workers: dict[int | None, float] = {}
+        self.prefetch: dict[int | None, float] = {}
+        self.modes: dict[CompileMode | None, float] = {}
+        self.refused: frozenset[CompileMode] = frozenset()
+        self.waits: float | None = 0.0
         self.fails: frozenset[str] = frozenset()
         self.pairs: list[tuple[Configuration, Configuration]] = []
         self.limit = 10_000
@@ -35,12 +49,16 @@ class Machine:
     def speed(self, one: Configuration) -> float:
         speed = math.prod(f for names, f in self.worth.items() if names <= one.transforms)
         if "dataloader-workers" in one.transforms:
-            speed *= self.workers.get(one.workers, 1.0)
+            speed *= self.workers.get(one.workers, 1.0) * self.prefetch.get(one.prefetch, 1.0)
+        if "compile" in one.transforms:
+            speed *= self.modes.get(one.compile_mode, 1.0)
         return speed
 
     def pair(self, best: Configuration, candidate: Configuration, number: int) -> float:
         if len(self.pairs) >= self.limit:
             raise NoTimeLeft
+        if candidate.compile_mode in self.refused:
+            raise Refused("a graph of several networks")
         self.pairs.append((best, candidate))
         if candidate.transforms & self.fails:
             raise Failed
@@ -56,11 +74,11 @@ def search(
     machine: Machine,
     *names: str,
     bounds: dict[str, float] | None = None,
-    workers: int | None = None,
+    **numbers: Sequence[int | AmpDtype | CompileMode],
 ) -> tuple[Configuration, list[Trial]]:
     told: list[Trial] = []
-    done = Search(machine.pair, told.append)
-    best = done.run(Configuration(frozenset(names)), (bounds or {}).get, workers, 4)
+    done = Search(machine.pair, told.append, lambda _: machine.waits)
+    best = done.run(Configuration(frozenset(names)), (bounds or {}).get, numbers)
     assert told == done.trials
     return best, done.trials
 
@@ -104,7 +122,7 @@ def test_what_pays_only_together_is_tried_together() -> None:
 def test_the_number_of_workers_is_chosen() -> None:
     machine = Machine(worth(dataloader_workers=1.2))
     machine.workers = {None: 1.0, 2: 1.3, 4: 0.9}
-    best, trials = search(machine, "dataloader-workers", workers=2)
+    best, trials = search(machine, "dataloader-workers", workers=[2, 1, 4])
     assert best == Configuration(frozenset({"dataloader-workers"}), workers=2)
     assert [t.change for t in trials[1:]] == [
         "+ dataloader-workers",
@@ -117,15 +135,102 @@ def test_the_number_of_workers_is_chosen() -> None:
 
 def test_workers_that_do_not_help_are_left_out() -> None:
     machine = Machine(worth(dataloader_workers=0.7, compile=1.2))
-    best, trials = search(machine, "dataloader-workers", "compile")
+    best, trials = search(machine, "dataloader-workers", "compile", workers=[1, 2])
     assert best.transforms == {"compile"}
     assert not any("workers" in t.change and t.candidate.workers for t in trials)
 
 
 def test_other_half_precision_types_are_tried() -> None:
     started = Configuration(frozenset({"autocast"}))
-    found = alternatives(started, None, 4)
+    found = alternatives(started, "amp", [AmpDtype.BF16, AmpDtype.FP16])
     assert found == [replace(started, amp=AmpDtype.BF16), replace(started, amp=AmpDtype.FP16)]
+    assert alternatives(started, "workers", [2]) == []
+
+
+def test_a_number_is_tried_beside_those_that_were_taken() -> None:
+    machine = Machine(worth(dataloader_workers=1.2, compile=1.2))
+    machine.workers = {2: 1.3}
+    machine.modes = {CompileMode.REDUCE_OVERHEAD: 1.4}
+    modes = [CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]
+    best, trials = search(machine, "dataloader-workers", "compile", workers=[2], compile_mode=modes)
+    assert (best.workers, best.compile_mode) == (2, CompileMode.REDUCE_OVERHEAD)
+    assert [t.change for t in trials[3:]] == [
+        "2 workers",
+        "compile mode reduce-overhead",
+        "compile mode max-autotune-no-cudagraphs",
+        "the numbers of a plain rewrite",
+    ]
+
+
+def test_a_mode_that_does_not_pay_or_is_refused_is_left_out() -> None:
+    machine = Machine(worth(compile=1.2))
+    machine.modes = {CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS: 0.99}
+    machine.refused = frozenset({CompileMode.REDUCE_OVERHEAD})
+    modes = [CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]
+    best, trials = search(machine, "compile", compile_mode=modes)
+    assert best == Configuration(frozenset({"compile"}))
+    assert [t.outcome for t in trials[2:]] == [Outcome.REFUSED, Outcome.NOT_PAYING]
+    assert trials[2].reason == "a graph of several networks"
+
+
+def test_no_mode_is_tried_where_compiling_does_not_pay() -> None:
+    machine = Machine(worth(compile=0.8, tf32=1.2))
+    best, trials = search(machine, "compile", "tf32", compile_mode=[CompileMode.REDUCE_OVERHEAD])
+    assert best == Configuration(frozenset({"tf32"}))
+    assert not [t for t in trials if t.candidate.compile_mode]
+
+
+@pytest.mark.parametrize(("waits", "taken"), [(0.3, 8), (0.01, None), (None, None)])
+def test_more_batches_are_made_ahead_where_steps_still_wait(
+    waits: float | None, taken: int | None
+) -> None:
+    machine = Machine(worth(dataloader_workers=1.2))
+    machine.prefetch, machine.waits = {4: 1.1, 8: 1.3}, waits
+    best, trials = search(machine, "dataloader-workers", workers=[], prefetch=[4, 8])
+    assert best == Configuration(frozenset({"dataloader-workers"}), prefetch=taken)
+    assert any("8 batches ahead" in t.change for t in trials) == (taken is not None)
+
+
+CPU, GPU = (Versions("3.12", "2.10", device) for device in ("cpu", "cuda"))
+PRODUCTS = (Operator("aten::addmm", 4.0, 9.0, 1.5),)
+BATCHED = (*PRODUCTS, Operator("aten::bmm", 4.0, 9.0, 1.5))
+
+
+@pytest.mark.parametrize(
+    ("versions", "operators", "modes"),
+    [
+        (GPU, PRODUCTS, [CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]),
+        (CPU, BATCHED, [CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]),
+        (CPU, PRODUCTS, []),
+    ],
+)
+def test_the_modes_that_mean_something(
+    versions: Versions, operators: tuple[Operator, ...], modes: list[CompileMode]
+) -> None:
+    profile = StepProfile(versions, 50, 0.1, None, (), operators, (), None, None, None, None, None)
+    assert worth_trying(Options(), profile, 2) == {
+        "workers": [1, 2],
+        "prefetch": [4, 8],
+        "amp": [AmpDtype.BF16, AmpDtype.FP16],
+        "compile_mode": modes,
+    }
+
+
+def test_a_number_that_the_user_gave_stays() -> None:
+    profile = StepProfile(GPU, 50, 0.1, None, (), BATCHED, (), None, None, None, None, None)
+    given = Options(workers=3, prefetch=3, amp=AmpDtype.BF16, compile_mode=CompileMode.DEFAULT)
+    assert worth_trying(given, profile, 8) == {}
+
+
+def test_numbers_go_with_the_transform_that_writes_them() -> None:
+    started = Configuration(
+        frozenset({"compile", "autocast"}), amp=AmpDtype.BF16, compile_mode=CompileMode.MAX_AUTOTUNE
+    )
+    assert started.with_only(frozenset({"autocast"})) == Configuration(
+        frozenset({"autocast"}), amp=AmpDtype.BF16
+    )
+    assert started.numbers_of({"compile", "tf32"}) == {"compile_mode"}
+    assert replace(started, compile_mode=None).numbers_of({"compile"}) == frozenset()
 
 
 def test_never_slower_than_a_plain_rewrite() -> None:
@@ -198,8 +303,8 @@ def test_a_plain_rewrite_that_seems_faster_is_taken(noise: float, taken: set[str
         of_b = ("b" in candidate.transforms) - ("b" in best.transforms)
         return gain + of_b * noise * (1 if number % 3 else -0.5)
 
-    done = Search(pair, lambda _: None)
-    best = done.run(Configuration(frozenset("ab")), {"a": 1.0}.get, None, 4)
+    done = Search(pair, lambda _: None, lambda _: None)
+    best = done.run(Configuration(frozenset("ab")), {"a": 1.0}.get, {})
     assert best.transforms == taken
 
 
@@ -208,5 +313,5 @@ def test_a_plain_rewrite_not_shown_to_be_faster_does_not_replace_the_script_as_i
         direction = len(candidate.transforms) - len(best.transforms)
         return math.copysign(0.05, direction) * (1 if number % 3 else -0.5)
 
-    done = Search(pair, lambda _: None)
-    assert done.run(Configuration(frozenset("ab")), lambda _: None, None, 4) == Configuration()
+    done = Search(pair, lambda _: None, lambda _: None)
+    assert done.run(Configuration(frozenset("ab")), lambda _: None, {}) == Configuration()

@@ -1,0 +1,212 @@
+"""What keeps the compiled networks of a step from being run as CUDA graphs (``mode="reduce-overhead"``).
+
+A CUDA graph writes its results to the same memory in every run: what a network gave is gone when the next run begins, which is
+when the network is called again and no backward pass is pending. A run that reads it later fails. Gradients made in a graph lie
+there, too. See https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html.
+
+What is found here shows in the code. Results that reach other places through functions are not followed, nor is a state that one
+step hands to the next: there the script fails in its first steps.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from .compilation import pads_batches
+from .facts import CallFact, Model
+from .gradient_clearing import GradientClearing
+from .lifetimes import KEEPS
+from .loops import forward_calls
+from .models import models_in
+from .obstacles import Obstacle
+from .reach import Reached, reached_nodes
+from .resolver import Resolver
+from .steps import StepCode
+from .syntax import FunctionNode, Module
+from .trees import walk
+
+_SAME_MEMORY = frozenset({"detach", "squeeze", "unsqueeze", "view", "flatten", "transpose"})
+_NO_MEMORY = frozenset({"shape", "dtype", "device", "ndim"})
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_DISPLAYS = (ast.List, ast.Tuple, ast.Dict, ast.Starred, ast.ListComp)
+
+
+def capture_obstacle(
+    resolver: Resolver,
+    step: StepCode,
+    networks: Sequence[Model],
+    clearings: Sequence[GradientClearing],
+    run: frozenset[FunctionNode | ast.Lambda],
+) -> Obstacle | None:
+    """The first thing seen that CUDA graphs of ``networks``, which ``step`` trains, would break or make slow.
+
+    ``clearings`` fill gradients with zeros; ``run`` are the functions that run with the script.
+    """
+    if len(networks) > 1:
+        why = "the step runs several compiled networks: what one gave may be gone when the next one has run"
+        return Obstacle(step.module, step.node, why)
+    if pads_batches(resolver, step.loop.loaders):
+        why = "the batches are padded to their longest sample, and every length takes a graph"
+        return Obstacle(step.module, step.node, why)
+    nodes = tuple(reached_nodes(resolver, step.body, step.module))
+    return (
+        _called_again(resolver, step, nodes, networks)
+        or _added_gradients(step, nodes, clearings)
+        or next(_kept_results(resolver, networks, run), None)
+    )
+
+
+def _called_again(
+    resolver: Resolver, step: StepCode, nodes: Sequence[Reached], networks: Sequence[Model]
+) -> Obstacle | None:
+    """Where a step calls a network for the second time."""
+    calls = _calls_of(resolver, nodes, networks)
+    why = "the step calls the network more than once: what one call gave may be gone after the next"
+    for call in calls[1:]:
+        return Obstacle(call.module, call.node, why)
+    reached = {node.node for node in nodes}
+    for call in calls:
+        if _repeats(resolver, step, call.node, call.module, reached):
+            return Obstacle(call.module, call.node, why)
+    return None
+
+
+def _repeats(
+    resolver: Resolver, step: StepCode, call: ast.Call, module: Module, reached: set[ast.AST]
+) -> bool:
+    """Whether ``call`` may run more than once in a step."""
+    seen: set[ast.AST] = set()
+    while True:
+        if any(loop in reached for loop in module.loops(call)) or _in_comprehension(call, module):
+            return True
+        function = module.function(call)
+        if function is None or function is step.node or call in _nodes_below(step, module):
+            return False
+        sites = [s for s in resolver.call_sites(function) if s.call in reached]
+        if function in seen or len(sites) != 1:
+            return True
+        seen.add(function)
+        call, module = sites[0].call, sites[0].module
+
+
+def _in_comprehension(call: ast.Call, module: Module) -> bool:
+    statement = module.statement(call)
+    for ancestor in module.ancestors(call):
+        if ancestor is statement:
+            return False
+        if isinstance(ancestor, _COMPREHENSIONS):
+            return True
+    return False
+
+
+def _nodes_below(step: StepCode, module: Module) -> frozenset[ast.AST]:
+    if module is not step.module:
+        return frozenset()
+    return frozenset(node for statement in step.body for node in walk(statement))
+
+
+def _calls_of(
+    resolver: Resolver, nodes: Sequence[Reached], networks: Sequence[Model]
+) -> list[CallFact]:
+    wanted = {network.node for network in networks}
+    return [
+        call
+        for call in forward_calls(resolver, nodes)
+        if any(
+            model.node in wanted
+            for model in models_in(resolver, resolver.values(call.node.func, call.module))
+        )
+    ]
+
+
+def _added_gradients(
+    step: StepCode, nodes: Sequence[Reached], clearings: Sequence[GradientClearing]
+) -> Obstacle | None:
+    """A backward pass that may add to gradients which are there already."""
+    if clearings:
+        why = "gradients are filled with zeros: they stay in the graph's memory"
+        return Obstacle(clearings[0].module, clearings[0].node, why)
+    if len(step.backwards) > 1:
+        why = "the step has several backward passes"
+        return Obstacle(step.module, step.backwards[1].node, why)
+    backward = step.backwards[0]
+    around = [backward.statement, *step.module.ancestors(backward.statement)]
+    for reached in nodes:
+        node = reached.node
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "zero_grad"
+            and reached.module is step.module
+        ):
+            block = step.module.block(step.module.statement(node))
+            if any(ancestor in block for ancestor in around):
+                return None
+    why = "not every backward pass is seen to begin without gradients, which would be in the graph's memory"
+    return Obstacle(step.module, backward.node, why)
+
+
+def _kept_results(
+    resolver: Resolver, networks: Sequence[Model], run: frozenset[FunctionNode | ast.Lambda]
+) -> Iterator[Obstacle]:
+    """Where a result of ``networks`` is put away as it is, in training or evaluation."""
+    for module in resolver.project.modules:
+        nodes = [
+            Reached(node, module, True)
+            for node in module.calls
+            if (function := module.function(node)) is None or function in run
+        ]
+        for call in _calls_of(resolver, nodes, networks):
+            kept = _kept(call.node, module)
+            if kept is not None:
+                why = "results of the network are kept, and the next call overwrites them"
+                yield Obstacle(module, kept, why)
+
+
+def _kept(result: ast.expr, module: Module, seen: frozenset[str] = frozenset()) -> ast.AST | None:
+    """The place that puts ``result`` away, or a variable that holds it."""
+    place, parent = _outermost(result, module)
+    if _puts_away(place, parent):
+        return parent
+    if not (isinstance(parent, ast.Assign) and place is parent.value):
+        return None
+    if any(isinstance(target, ast.Attribute | ast.Subscript) for target in parent.targets):
+        return parent
+    names = {n.id for t in parent.targets for n in walk(t) if isinstance(n, ast.Name)} - seen
+    function = module.function(parent)
+    for use in (use for name in names for use in module.names_of(name)):
+        if isinstance(use.ctx, ast.Load) and module.function(use) is function:
+            kept = _kept(use, module, seen | names)
+            if kept is not None:
+                return kept
+    return None
+
+
+def _outermost(node: ast.expr, module: Module) -> tuple[ast.expr, ast.AST]:
+    """The largest expression around ``node`` that holds the same memory, and the node around that."""
+    parent = module.parents[node]
+    while isinstance(parent, (ast.Attribute, ast.Subscript, *_DISPLAYS)):
+        outer = module.parents[parent]
+        called = isinstance(outer, ast.Call) and outer.func is parent
+        if isinstance(parent, ast.Attribute) and (
+            parent.attr in _NO_MEMORY or (called and parent.attr not in _SAME_MEMORY)
+        ):
+            break
+        if isinstance(parent, ast.Subscript) and node is parent.slice:
+            break
+        node, parent = (outer, module.parents[outer]) if called else (parent, outer)
+    return node, parent
+
+
+def _puts_away(node: ast.expr, parent: ast.AST) -> bool:
+    if isinstance(node, ast.ListComp):
+        return True
+    if isinstance(parent, ast.AugAssign):
+        return isinstance(node, ast.List)
+    return (
+        isinstance(parent, ast.Call)
+        and node in parent.args
+        and isinstance(parent.func, ast.Attribute)
+        and parent.func.attr in KEEPS
+    )
