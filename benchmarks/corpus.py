@@ -1,11 +1,11 @@
-"""Every corpus script: the original, torchopt's version, the expert's and what a peer tool makes of it, side by side.
+"""Every corpus script: the original, torchopt's version, the tuned one, the expert's and what a peer tool makes of it, side by side.
 
     python -m benchmarks.corpus [--device cpu|cuda] [--torchfix PROGRAM] [--tune MINUTES] [SCRIPT...]
 
 What the tools made is verified against the original, then all versions take turns at being timed; ``light`` is torchopt's version on a batch
 that is there already, the speed of light of whatever could be done about the data. After each script the results are
 written to ``benchmarks/results/<device>.json``, so that an interrupted command goes on where it was: without names, scripts
-are left out whose texts and arguments are those of the results. The table is printed and put into the README.
+are left out whose texts and arguments are those of the results, and that were tuned where ``--tune`` asks for it. The table is printed and put into the README.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Bench:
         if any(version.processes for version, _ in self._versions.values()):
             self._python = PYTHON  # torchrun needs all of it
         self._notes: dict[str, str] = {}
+        self._told: dict[str, dict[str, Any]] = {}
         if options.torchfix:
             fixed = torchfix_version(script, options.torchfix)
             if fixed:
@@ -94,7 +95,7 @@ class Bench:
         versions: dict[str, Any] = {"original": summary(originals, originals)}
         for name, runs in turns.items():
             told = {"failed": runs} if isinstance(runs, str) else summary(runs, originals)
-            versions[name] = told | equivalence.get(name, {})
+            versions[name] = told | equivalence.get(name, {}) | self._told.get(name, {})
         versions |= {name: {"note": note} for name, note in self._notes.items()}
         return {
             "machine": machine(self._script.device),
@@ -122,18 +123,24 @@ class Bench:
             )
             journal = Path(cwd) / "journal.json"
             settings = TuneSettings(limits, 60.0 * self._options.tune, journal)
-            tuned = tune(
-                self._script.original,
-                all_transforms(),
-                rewrite_options(self._script),
-                self._timed.arguments,
-                settings,
-                self._tell,
-            )
+            try:
+                tuned = tune(
+                    self._script.original,
+                    all_transforms(),
+                    rewrite_options(self._script),
+                    self._timed.arguments,
+                    settings,
+                    self._tell,
+                )
+            except TorchoptError as error:
+                self._notes["tuned"] = f"cannot be tuned: {error.message}"
+                return
         if tuned.winner is None or tuned.verified is None:
             self._notes["tuned"] = "nothing that was tried is faster"
         else:
             self._versions["tuned"] = rewritten_version(tuned.verified.rewritten, self._script)
+            told = {"configuration": tuned.winner.label, "tuning_seconds": tuned.seconds}
+            self._told["tuned"] = told
 
     def _verified(self) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
@@ -200,9 +207,20 @@ def digest(script: CorpusScript) -> str:
     return hashlib.sha256(known.encode()).hexdigest()[:16]
 
 
-def outdated(scripts: Sequence[CorpusScript], results: Mapping[str, Any]) -> list[CorpusScript]:
-    """The scripts without a result, and those that are no longer what was measured."""
-    return [s for s in scripts if results.get(s.name, {}).get("digest") != digest(s)]
+def outdated(
+    scripts: Sequence[CorpusScript], results: Mapping[str, Any], *, tuned: bool
+) -> list[CorpusScript]:
+    """The scripts without a result, with ``tuned`` without a tuned version, and those that are no longer what was measured."""
+
+    def is_measured(script: CorpusScript) -> bool:
+        result = results.get(script.name)
+        return (
+            result is not None
+            and (not tuned or "tuned" in result["versions"])
+            and result["digest"] == digest(script)
+        )
+
+    return [script for script in scripts if not is_measured(script)]
 
 
 def main() -> None:
@@ -230,7 +248,9 @@ def main() -> None:
     results = read_results(options.device)
     if not options.table:
         wanted = corpus(options.scripts, options.device)
-        _measure(wanted if options.scripts else outdated(wanted, results), results, options)
+        if not options.scripts:
+            wanted = outdated(wanted, results, tuned=options.tune is not None)
+        _measure(wanted, results, options)
     print(full_table(results))
     write_readme()
 

@@ -23,6 +23,7 @@ SHORT = (
 
 def full_table(results: Mapping[str, Any]) -> str:
     """All there is to say about each script, as markdown."""
+    tuned = _tuned_column(results)
     rows: list[tuple[str, ...]] = []
     for name, result in results.items():
         versions = result["versions"]
@@ -33,6 +34,7 @@ def full_table(results: Mapping[str, Any]) -> str:
                 milliseconds(original),
                 milliseconds(ours),
                 ratio(ours),
+                *(peer(versions.get("tuned")) for _ in tuned),
                 ratio(expert),
                 percent(share_of_expert(ours, expert)),
                 percent(share_of_light(versions)),
@@ -42,11 +44,12 @@ def full_table(results: Mapping[str, Any]) -> str:
                 verdict(ours),
             )
         )
-    return _markdown(FULL, rows)
+    return _markdown((*FULL[:4], *tuned, *FULL[4:]), rows)
 
 
 def short_table(results: Mapping[str, Any]) -> str:
     """What the README shows of each script."""
+    tuned = _tuned_column(results)
     rows: list[tuple[str, ...]] = []
     for name, result in results.items():
         versions = result["versions"]
@@ -57,6 +60,7 @@ def short_table(results: Mapping[str, Any]) -> str:
                 f"`{name}`",
                 milliseconds(versions["original"]),
                 ratio(ours),
+                *(peer(versions.get("tuned")) for _ in tuned),
                 ratio(expert),
                 light,
                 milliseconds(versions["original"], "processor_seconds"),
@@ -64,7 +68,12 @@ def short_table(results: Mapping[str, Any]) -> str:
                 verdict(ours),
             )
         )
-    return _markdown(SHORT, rows)
+    return _markdown((*SHORT[:3], *tuned, *SHORT[3:]), rows)
+
+
+def _tuned_column(results: Mapping[str, Any]) -> tuple[str, ...]:
+    """The heading of the tuned versions, where there is any."""
+    return ("tuned",) if any("tuned" in r["versions"] for r in results.values()) else ()
 
 
 def _markdown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -73,7 +82,7 @@ def _markdown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def peer(version: Mapping[str, Any] | None) -> str:
-    """What came of the peer tool: ``nothing to fix``, or the speedup of what it fixed."""
+    """What came of a version that not every script has: a note such as ``nothing to fix``, or its speedup."""
     if version is None:
         return "-"
     return version.get("note") or ratio(version)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import chart, estimates, tables
+from benchmarks import chart, corpus, estimates, tables
 from benchmarks.results import RESULTS, read_results
 
 CORPUS = Path(__file__).parent.parent / "corpus"
@@ -65,6 +65,48 @@ def test_the_full_table(results: dict[str, Any]) -> None:
         *("`one`", "100 ms", "66.7 ms", "1.50x [1.25, 1.75]", "2.00x [1.90, 2.10]", "67%", "50%"),
         *("1.02x [1.00, 1.04]", "400 MiB → 400 MiB", "nothing to fix", "equivalent (exact)"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("tuned", "cell"),
+    [
+        (version(1.8, 1.7, 1.9) | {"configuration": "compile"}, "1.80x [1.70, 1.90]"),
+        ({"note": "nothing that was tried is faster"}, "nothing that was tried is faster"),
+        (None, "-"),
+    ],
+)
+def test_the_tuned_version_has_a_column_where_there_is_one(
+    results: dict[str, Any], tuned: dict[str, Any] | None, cell: str
+) -> None:
+    tables_of = (tables.full_table, tables.short_table)
+    assert not [table for table in tables_of if "tuned" in table(results)]
+    results["other"] = copy.deepcopy(results["one"])
+    results["other"]["versions"]["tuned"] = version(1.1, 1.0, 1.2)
+    if tuned:
+        results["one"]["versions"]["tuned"] = tuned
+    for table in tables_of:
+        headings, _, row, _ = (
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in table(results).splitlines()
+        )
+        place = headings.index("tuned")
+        assert headings[place - 1 : place + 2] in (
+            ["speedup", "tuned", "expert"],
+            ["torchopt", "tuned", "expert"],
+        )
+        assert row[place] == cell
+        assert len(row) == len(headings)
+
+
+def test_what_is_to_be_tuned_is_not_done_without(results: dict[str, Any]) -> None:
+    (script,) = corpus.corpus(["vae"], "cpu")
+    measured = {"vae": results["one"] | {"digest": corpus.digest(script)}}
+    assert corpus.outdated([script], measured, tuned=False) == []
+    assert corpus.outdated([script], measured, tuned=True) == [script]
+    measured["vae"]["versions"]["tuned"] = {"note": "nothing that was tried is faster"}
+    assert corpus.outdated([script], measured, tuned=True) == []
+    measured["vae"]["digest"] = "other"
+    assert corpus.outdated([script], measured, tuned=False) == [script]
 
 
 def test_no_share_of_what_the_expert_did_not_gain(results: dict[str, Any]) -> None:

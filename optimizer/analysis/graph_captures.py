@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from .compilation import pads_batches
 from .facts import CallFact, Model
@@ -83,11 +84,12 @@ def _repeats(
         function = module.function(call)
         if function is None or function is step.node or call in _nodes_below(step, module):
             return False
-        sites = [s for s in resolver.call_sites(function) if s.call in reached]
+        sites = [site for site in resolver.call_sites(function) if site.call in reached]
         if function in seen or len(sites) != 1:
             return True
         seen.add(function)
-        call, module = sites[0].call, sites[0].module
+        for site in sites:
+            call, module = site.call, site.module
 
 
 def _in_comprehension(call: ast.Call, module: Module) -> bool:
@@ -195,7 +197,8 @@ def _outermost(node: ast.expr, module: Module) -> tuple[ast.expr, ast.AST]:
             break
         if isinstance(parent, ast.Subscript) and node is parent.slice:
             break
-        node, parent = (outer, module.parents[outer]) if called else (parent, outer)
+        node = outer if called else cast("ast.expr", parent)
+        parent = module.parents[node]
     return node, parent
 
 
