@@ -71,6 +71,7 @@ class Settings:
     trace: Path | None = None
     nvtx: bool | None = None
     budget: float | None = None
+    batch_sizes: tuple[int, ...] | None = None
     resume: bool | None = None
     emulate_cuda: bool | None = None
     jobs: int | None = None
@@ -295,6 +296,16 @@ def _at_least(smallest: int) -> Callable[[object], int]:
     return parse
 
 
+def _sizes(value: object) -> tuple[int, ...]:
+    """Sizes as a flag has them, ``64,128``, or as a list of numbers."""
+    items: list[object] = [value]
+    if isinstance(value, str):
+        items = [int(item) if item.strip().isdigit() else item for item in value.split(",")]
+    elif isinstance(value, (list, tuple)):
+        items = list(cast("list[object]", value))
+    return tuple(dict.fromkeys(map(_at_least(1), items)))
+
+
 def _between(smallest: int, largest: int) -> Callable[[object], int]:
     at_least = _at_least(smallest)
 
@@ -382,6 +393,7 @@ parsers: Mapping[str, Callable[[object], object]] = {
     "trace": lambda value: Path(_text(value)),
     "nvtx": _flag,
     "budget": above_zero("a number of minutes above 0"),
+    "batch_sizes": _sizes,
     "resume": _flag,
     "emulate_cuda": _flag,
 }

@@ -73,6 +73,7 @@ class Options:
     ``accumulate`` is the number of smaller batches each training step is made of, None for steps as they are.
     ``workers`` is how many processes shall make the batches of a loader that has none, 0 for none, None for a choice at
     run time. ``prefetch`` is how many batches each worker makes ahead, None where PyTorch chooses.
+    ``batch_size`` is written where training batches get theirs; None leaves that as it is.
     ``sync_batchnorm`` lets BatchNorm see the whole batch of all processes. ``script_arguments`` are those the script is
     to be started with.
     """
@@ -85,6 +86,7 @@ class Options:
     accumulate: int | None = None
     workers: int | None = None
     prefetch: int | None = None
+    batch_size: int | None = None
     sync_batchnorm: bool = False
     script_arguments: tuple[str, ...] = ()
     torch_version: tuple[int, int] = NEWEST_TORCH

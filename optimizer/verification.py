@@ -402,7 +402,7 @@ class _Verification:
             measurement = measure(
                 lambda backwards: self._time(pace, backwards),
                 self._settings.pairs,
-                (_samples_per_round(first), _samples_per_round(rewritten)),
+                (samples_per_round(first), samples_per_round(rewritten)),
             )
         except TooShort as error:
             return None, f"not measured: {error}", None
@@ -463,7 +463,7 @@ def _failed_when_timed(verdict: Verdict, failure: ScriptFailure) -> Verdict:
     )
 
 
-def _samples_per_round(run: Observations) -> float | None:
+def samples_per_round(run: Observations) -> float | None:
     """Samples of the loader that gives one batch per round; None when there is no such loader."""
     for loader in sorted({p.loader for p in run.loader_passes}):
         passes = [p for p in run.loader_passes if p.loader == loader]

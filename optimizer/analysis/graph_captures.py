@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 from .compilation import pads_batches
 from .facts import CallFact, Model
@@ -88,8 +87,8 @@ def _repeats(
         if function in seen or len(sites) != 1:
             return True
         seen.add(function)
-        for site in sites:
-            call, module = site.call, site.module
+        (site,) = sites
+        call, module = site.call, site.module
 
 
 def _in_comprehension(call: ast.Call, module: Module) -> bool:
@@ -129,10 +128,9 @@ def _added_gradients(
     if clearings:
         why = "gradients are filled with zeros: they stay in the graph's memory"
         return Obstacle(clearings[0].module, clearings[0].node, why)
-    if len(step.backwards) > 1:
-        why = "the step has several backward passes"
-        return Obstacle(step.module, step.backwards[1].node, why)
-    backward = step.backwards[0]
+    backward, *others = step.backwards
+    for other in others:
+        return Obstacle(step.module, other.node, "the step has several backward passes")
     around = [backward.statement, *step.module.ancestors(backward.statement)]
     for reached in nodes:
         node = reached.node
@@ -190,15 +188,14 @@ def _outermost(node: ast.expr, module: Module) -> tuple[ast.expr, ast.AST]:
     parent = module.parents[node]
     while isinstance(parent, (ast.Attribute, ast.Subscript, *_DISPLAYS)):
         outer = module.parents[parent]
-        called = isinstance(outer, ast.Call) and outer.func is parent
+        whole = outer if isinstance(outer, ast.Call) and outer.func is parent else parent
         if isinstance(parent, ast.Attribute) and (
-            parent.attr in _NO_MEMORY or (called and parent.attr not in _SAME_MEMORY)
+            parent.attr in _NO_MEMORY or (whole is outer and parent.attr not in _SAME_MEMORY)
         ):
             break
         if isinstance(parent, ast.Subscript) and node is parent.slice:
             break
-        node = outer if called else cast("ast.expr", parent)
-        parent = module.parents[node]
+        node, parent = whole, module.parents[whole]
     return node, parent
 
 

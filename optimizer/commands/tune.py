@@ -47,6 +47,14 @@ def tune(
         bool | None,
         typer.Option("--resume/--no-resume", help="Go on with a search that was interrupted."),
     ] = None,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--batch-sizes",
+            metavar="N,...",
+            help="Also measure these batch sizes, which train differently; written only with --tier semantic.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool | None,
         typer.Option("--dry-run/--no-dry-run", help="Write nothing; show the diff of the winner."),
@@ -74,14 +82,15 @@ def tune(
 ) -> Action:
     """Find the rewrite that is fastest on this machine.
 
-    Tries the changes one after the other, keeps those that pay, then other numbers of workers and half-precision types.
+    Tries the changes one after the other, keeps those that pay, then other numbers of workers and of batches made ahead,
+    half-precision types and modes of torch.compile.
     What wins is verified before it is written. Interrupting it loses nothing: see --resume.
     What follows -- is passed to the script.
     """
     said = dict(budget=budget, resume=resume, dry_run=dry_run, output=output, steps=steps)
     said |= dict(seed=seed, timeout=timeout, repeats=repeats, format=format, python=python)
     said |= dict(tier=tier, select=select, ignore=ignore, target=target, torch=torch, amp=amp)
-    said |= dict(compile_mode=compile_mode)
+    said |= dict(compile_mode=compile_mode, batch_sizes=batch_sizes)
     flags = Settings.from_flags(said)
     return lambda arguments: _tune(Path(script).absolute(), flags, arguments)
 
@@ -99,6 +108,7 @@ def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
         60.0 * (settings.budget or _BUDGET_MINUTES),
         Path.cwd() / f".torchopt-tune-{script.stem}.json",
         resume=bool(settings.resume),
+        batch_sizes=settings.batch_sizes or (),
     )
     options = settings.options_in(script.parent)
     try:
@@ -113,9 +123,9 @@ def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
         raise
     wanted.journal.unlink(missing_ok=True)
     written = None
-    if tuned.winner is not None and tuned.verified is not None:
+    if tuned.rewritten is not None:
         written = None if settings.dry_run else settings.output or script
-        _show_or_write(tuned.verified.rewritten, settings)
+        _show_or_write(tuned.rewritten, settings)
     if settings.format is Format.JSON:
         sys.stdout.write(report.to_json(script, tuned, written))
         return ExitCode.OK

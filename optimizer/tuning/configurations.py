@@ -13,12 +13,14 @@ from ..options import AmpDtype, CompileMode, Options
 from ..pipeline import Rewritten, rewrite_all
 from ..profiling.opportunities import workers_needed
 from ..profiling.profile import StepProfile
+from .batch_sizes import SetBatchSize
 
 WRITTEN_BY = {
     "workers": "dataloader-workers",
     "prefetch": "dataloader-workers",
     "amp": "autocast",
     "compile_mode": "compile",
+    "batch_size": SetBatchSize.name,
 }
 """The numbers of a configuration in the order to try them, and the transform that writes each."""
 TOGETHER = ({"dataloader-workers", "main-guard"}, {"pin-memory", "non-blocking"})
@@ -38,6 +40,7 @@ class Configuration:
     prefetch: int | None = None
     amp: AmpDtype | None = None
     compile_mode: CompileMode | None = None
+    batch_size: int | None = None
 
     @property
     def label(self) -> str:
@@ -66,14 +69,23 @@ class Configuration:
             found["amp"] = self.amp.value
         if self.compile_mode is not None:
             found["compile_mode"] = f"compile mode {self.compile_mode.value}"
+        if self.batch_size is not None:
+            found["batch_size"] = f"batch size {self.batch_size}"
         return found
 
 
 class Rewriter:
     """Makes the rewrites of one script."""
 
-    def __init__(self, script: Path, transforms: Sequence[Transform], options: Options) -> None:
+    def __init__(
+        self,
+        script: Path,
+        transforms: Sequence[Transform],
+        options: Options,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self._script, self._transforms, self._options = script, transforms, options
+        self._set_batch_size = SetBatchSize(arguments)
         self._made: dict[Configuration, Rewritten] = {}
 
     def plain(self) -> Configuration:
@@ -95,7 +107,10 @@ class Rewriter:
                 ignore=self._options.ignore | (known - configuration.transforms),
                 **{number: getattr(configuration, number) for number in configuration.numbers},
             )
-            done = rewrite_all([self._script], self._transforms, lambda _: wanted)
+            transforms = self._transforms
+            if configuration.batch_size is not None:
+                transforms = [self._set_batch_size, *transforms]
+            done = rewrite_all([self._script], transforms, lambda _: wanted)
             if not done.results:
                 raise TorchoptError("could not be rewritten", self._script)
             self._made[configuration] = done
@@ -104,15 +119,14 @@ class Rewriter:
     def refusal(self, best: Configuration, configuration: Configuration) -> str | None:
         """Why a number of ``configuration`` is not written, or makes no difference to ``best``; None where it does."""
         rewritten = self.rewrite(configuration)
-        if configuration.numbers and _texts(rewritten) == _texts(self.rewrite(best)):
-            return _NO_DIFFERENCE
-        lacking = configuration.transforms - applied(rewritten, self._transforms)
+        done = applied(rewritten, self._transforms)
         skips = [skip for file in rewritten.files for skip in file.skips]
         for number in configuration.numbers:
-            if WRITTEN_BY[number] in lacking:
+            if WRITTEN_BY[number] not in done:
                 said = (skip.message for skip in skips if skip.transform == WRITTEN_BY[number])
                 return next(said, _NO_DIFFERENCE)
-        return None
+        same = configuration.numbers and _texts(rewritten) == _texts(self.rewrite(best))
+        return _NO_DIFFERENCE if same else None
 
 
 def _texts(rewritten: Rewritten) -> dict[Path, str]:

@@ -8,26 +8,29 @@ from typing import TYPE_CHECKING
 
 from ..verified_rewrite import Ending
 from ..verified_rewrite_report import to_json as verified_json
-from .search import Outcome
+from .search import Outcome, Trial
 from .tune import Tuned
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_STYLES = {Outcome.ADOPTED: "green", Outcome.FAILED: "red"}
+_STYLES = {Outcome.ADOPTED: "green", Outcome.MORE_SAMPLES: "green", Outcome.FAILED: "red"}
 
 
 def render_text(tuned: Tuned, console: Console) -> None:
     """Print what was tried, what won, and by how much."""
     from rich.table import Table
 
-    if tuned.trials:
-        table = Table(title="Each change against the best before it", title_justify="left")
+    titles = ("Each change against the best before it", "Batch sizes, by samples per second")
+    for title, trials in zip(titles, (tuned.trials, tuned.batch_sizes), strict=True):
+        if not trials:
+            continue
+        table = Table(title=title, title_justify="left")
         table.add_column("change")
         table.add_column("speedup", justify="right")
         table.add_column("pairs", justify="right")
         table.add_column("")
-        for trial in tuned.trials:
+        for trial in trials:
             speed = str(trial.speedup) if trial.speedup else "-"
             told = f"{trial.outcome.value}: {trial.reason}" if trial.reason else trial.outcome.value
             style = _STYLES.get(trial.outcome)
@@ -39,7 +42,11 @@ def render_text(tuned: Tuned, console: Console) -> None:
 
 def summary(tuned: Tuned) -> list[str]:
     """The outcome in a few lines."""
-    if not tuned.trials:
+    return [*_of_changes(tuned), *_of_batch_sizes(tuned)]
+
+
+def _of_changes(tuned: Tuned) -> list[str]:
+    if tuned.winner is None and not tuned.trials:
         return ["torchopt rewrite would change nothing here."]
     took = f"{tuned.seconds / 60:.1f} min"
     resumed = f", {tuned.resumed} measurements taken over" if tuned.resumed else ""
@@ -61,6 +68,36 @@ def summary(tuned: Tuned) -> list[str]:
     return lines
 
 
+def _of_batch_sizes(tuned: Tuned) -> list[str]:
+    better = [t for t in tuned.batch_sizes if t.outcome is Outcome.MORE_SAMPLES and t.speedup]
+    if not tuned.batch_sizes:
+        return []
+    if not better:
+        return ["No batch size was shown to make more samples a second."]
+    best = max(better, key=lambda trial: trial.speedup.factor if trial.speedup else 0.0)
+    size = best.candidate.batch_size
+    is_written = tuned.winner is not None and tuned.winner.batch_size == size
+    told = "it is written" if is_written else "it is not written (`--tier semantic`)"
+    return [
+        f"A batch size of {size} makes {best.speedup} as many samples a second. It changes the training, at the same learning "
+        f"rate, and nothing verified that it learns as well; {told}."
+    ]
+
+
+def _trial_json(trial: Trial) -> dict[str, object]:
+    return {
+        "change": trial.change,
+        "best": trial.best.label,
+        "candidate": trial.candidate.label,
+        "outcome": trial.outcome.value,
+        "reason": trial.reason,
+        "pairs": trial.pairs,
+        "speedup": None
+        if trial.speedup is None
+        else [trial.speedup.factor, trial.speedup.low, trial.speedup.high],
+    }
+
+
 def to_json(script: Path, tuned: Tuned, written: Path | None) -> str:
     """The report as a JSON document, a newline at its end."""
     verified = tuned.verified
@@ -76,23 +113,12 @@ def to_json(script: Path, tuned: Tuned, written: Path | None) -> str:
             "prefetch": tuned.winner.prefetch,
             "amp": tuned.winner.amp.value if tuned.winner.amp else None,
             "compile_mode": tuned.winner.compile_mode.value if tuned.winner.compile_mode else None,
+            "batch_size": tuned.winner.batch_size,
         },
         "seconds": tuned.seconds,
         "resumed": tuned.resumed,
-        "trials": [
-            {
-                "change": trial.change,
-                "best": trial.best.label,
-                "candidate": trial.candidate.label,
-                "outcome": trial.outcome.value,
-                "reason": trial.reason,
-                "pairs": trial.pairs,
-                "speedup": None
-                if trial.speedup is None
-                else [trial.speedup.factor, trial.speedup.low, trial.speedup.high],
-            }
-            for trial in tuned.trials
-        ],
+        "trials": [_trial_json(trial) for trial in tuned.trials],
+        "batch_sizes": [_trial_json(trial) for trial in tuned.batch_sizes],
         "verified": verified is not None and verified.ending is Ending.VERIFIED,
         "verification": None if verified is None else verified_json(verified),
     }

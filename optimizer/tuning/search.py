@@ -36,12 +36,14 @@ WAITING = 0.05
 
 class Outcome(str, Enum):
     """What became of a change. ``ADOPTED``: it pays. ``NOT_PAYING``: its interval includes 1.00x or less.
+    ``MORE_SAMPLES``: a batch size that does so, whether it is taken or not.
     ``REFUSED``: by the transform, for a reason that it gives.
 
     ``NOTHING_TO_SAVE``: by the profile it cannot save anything, so that it was not measured by itself.
     """
 
     ADOPTED = "adopted"
+    MORE_SAMPLES = "more samples a second"
     NOT_PAYING = "not paying"
     FAILED = "fails"
     REFUSED = "refused"
@@ -129,6 +131,10 @@ class Search:
         if self.best != plain:
             self._give_way_to(plain, first)
         return self.best
+
+    def measure(self, candidates: Sequence[Configuration]) -> tuple[Trial, ...]:
+        """Each of ``candidates`` against the best, which it stays."""
+        return tuple(self._measure(candidate) for candidate in candidates)
 
     def _give_way_to(self, plain: Configuration, first: Trial) -> None:
         """Take ``plain`` where it is the faster one: as measured now, else by the ``first`` trial against the original."""

@@ -13,21 +13,24 @@ from typing import Any
 
 from ...transforms.base import Transform
 from ..errors import TorchoptError
-from ..execution.runner import ScriptVersion, run
+from ..execution.observations import ENDED_WELL
+from ..execution.runner import RunSettings, ScriptVersion, run
 from ..measurement import TooShort, read_run
-from ..options import AmpDtype, CompileMode, Options
+from ..options import AmpDtype, CompileMode, Options, Tier
 from ..pipeline import Rewritten
 from ..profiling.opportunities import opportunities, usable_cores
 from ..profiling.profile import ProfileSettings, ScriptFailed, profile
 from ..timed_runs import RunFailed, time_side_by_side
-from ..verification import VerifySettings, timed_run_settings
+from ..verification import VerifySettings, samples_per_round, timed_run_settings
 from ..verified_rewrite import Ending, VerifiedRewrite, changed_version, verified_rewrite
+from .batch_sizes import log_throughput_ratio
 from .configurations import WRITTEN_BY, Configuration, Rewriter, applied, worth_trying
 from .journal import Journal
-from .search import Failed, NoTimeLeft, Refused, Search, Trial
+from .search import Failed, NoTimeLeft, Outcome, Refused, Search, Trial
 from .whole_training import log_training_speedup
 
 TIMED_SECONDS = 6.0
+SHARE_BEFORE_SIZES = 0.5
 SHARE_FOR_SEARCH = 0.7
 """Of the budget; the rest is for verifying the winner and measuring it against the original."""
 _KINDS = {"workers": int, "prefetch": int, "amp": AmpDtype, "compile_mode": CompileMode}
@@ -40,20 +43,26 @@ Where that has a number that was chosen, it is the number of a plain rewrite tha
 
 @dataclass(frozen=True)
 class TuneSettings:
-    """How to tune: ``budget_s`` seconds for the search and the verification together, ``steps`` per observed run."""
+    """How to tune: ``budget_s`` seconds for the search and the verification together, ``steps`` per observed run.
+
+    ``batch_sizes`` are measured in the end.
+    """
 
     verify: VerifySettings
     budget_s: float
     journal: Path
     resume: bool = False
+    batch_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Tuned:
     """What tuning came to: the ``trials`` in order, and the ``verified`` winner.
 
-    ``winner`` is what is left of it after verification; its script is in ``verified.rewritten``. None when the script
-    is best left as it is.
+    ``winner`` is what is left of it after verification. None when the script is best left as it is. ``rewritten`` is what
+    is to be written, if anything: the winner, with another batch size where such a change is allowed.
+    ``batch_sizes`` were measured against the winner, or the script as it is where there is none, in samples per second;
+    nothing verifies them.
     """
 
     trials: tuple[Trial, ...]
@@ -61,6 +70,8 @@ class Tuned:
     verified: VerifiedRewrite | None
     seconds: float
     resumed: int
+    rewritten: Rewritten | None = None
+    batch_sizes: tuple[Trial, ...] = ()
 
 
 def tune(
@@ -91,7 +102,7 @@ class _Tuning:
         self._script, self._arguments = script, arguments
         self._transforms, self._options = transforms, options
         self._settings, self._tell = settings, tell
-        self._rewriter = Rewriter(script, transforms, options)
+        self._rewriter = Rewriter(script, transforms, options, arguments)
         key = {
             "text": script.read_text(encoding="utf-8", errors="replace"),
             "arguments": arguments,
@@ -101,10 +112,40 @@ class _Tuning:
         }
         self._journal = Journal(settings.journal, key, resume=settings.resume)
         self._started = time.monotonic()
+        self._share = SHARE_FOR_SEARCH if not settings.batch_sizes else SHARE_BEFORE_SIZES
         self._pace: float | None = None
         self._waits: dict[str, float] = {}
+        self._samples_read: dict[str, float] = {}
 
     def result(self) -> Tuned:
+        found = self._fastest()
+        if not self._settings.batch_sizes:
+            return found
+        return self._with_batch_sizes(found)
+
+    def _with_batch_sizes(self, found: Tuned) -> Tuned:
+        """``found`` and the batch sizes measured against it, the best of which is taken only if the tier allows that."""
+        self._share = 1.0
+        if self._pace is None:
+            self._profile()
+        search = Search(self._pair, lambda trial: self._tell(_said(trial)), self._waiting)
+        search.best = found.winner or Configuration()
+        sizes = [replace(search.best, batch_size=size) for size in self._settings.batch_sizes]
+        trials = tuple(
+            replace(trial, outcome=Outcome.MORE_SAMPLES)
+            if trial.outcome is Outcome.ADOPTED
+            else trial
+            for trial in search.measure(sizes)
+        )
+        done = replace(found, batch_sizes=trials, seconds=self._seconds())
+        better = [t for t in trials if t.outcome is Outcome.MORE_SAMPLES and t.speedup]
+        if self._options.tier < Tier.SEMANTIC or not better:
+            return done
+        best = max(better, key=lambda trial: trial.speedup.factor if trial.speedup else 0.0)
+        rewritten = self._rewriter.rewrite(best.candidate)
+        return replace(done, winner=best.candidate, rewritten=rewritten)
+
+    def _fastest(self) -> Tuned:
         resumed = len(self._journal)
         plain = self._rewriter.plain()
         if not plain.transforms:
@@ -132,7 +173,14 @@ class _Tuning:
             return Tuned(tuple(trials), None, verified, self._seconds(), resumed)
         assert winner is not None
         left = applied(verified.rewritten, self._transforms)
-        return Tuned(tuple(trials), winner.with_only(left), verified, self._seconds(), resumed)
+        return Tuned(
+            tuple(trials),
+            winner.with_only(left),
+            verified,
+            self._seconds(),
+            resumed,
+            verified.rewritten,
+        )
 
     def _seconds(self) -> float:
         return time.monotonic() - self._started
@@ -178,7 +226,7 @@ class _Tuning:
         if known is not None:
             ratio, self._waits[candidate.label] = known
             return ratio
-        if self._seconds() > SHARE_FOR_SEARCH * self._settings.budget_s:
+        if self._seconds() > self._share * self._settings.budget_s:
             raise NoTimeLeft
         refusal = self._rewriter.refusal(best, candidate)
         if refusal is not None:
@@ -205,20 +253,49 @@ class _Tuning:
                 ours, theirs = time_side_by_side(
                     versions, settings, Path(folder), run, backwards=backwards
                 )
-            ratio = log_training_speedup(ours.timing, theirs.timing, settings.steps)
-            return ratio, read_run(theirs.timing).data_wait_share
+            waits = read_run(theirs.timing).data_wait_share
+            if candidate.batch_size is not None:
+                samples = self._samples(best), self._samples(candidate)
+                return log_throughput_ratio(ours.timing, theirs.timing, samples), waits
+            return log_training_speedup(ours.timing, theirs.timing, settings.steps), waits
         except RunFailed as failed:
             if failed.version is versions[0] and not best.transforms:
                 raise ScriptFailed(failed.seen) from None
             raise Failed from None
         except TooShort as error:
+            if candidate.batch_size is not None:
+                raise Refused(f"nothing to measure: {error}") from None
             raise TorchoptError(f"nothing to measure: {error}", self._script) from None
+
+    def _samples(self, configuration: Configuration) -> float:
+        """How many samples a round of it reads, the last batches of its loader's passes included."""
+        known = self._samples_read.get(configuration.label)
+        if known is None:
+            limits = self._settings.verify
+            version = self._version(configuration)
+            settings = RunSettings(
+                limits.python,
+                limits.cwd,
+                steps=limits.steps,
+                seed=limits.seed,
+                timeout_s=limits.timeout_s,
+                env=limits.env,
+            )
+            with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
+                seen = run(version, settings, Path(folder) / "run")
+            if seen.status not in ENDED_WELL:
+                raise RunFailed(version, seen)
+            known = samples_per_round(seen)
+            if known is None:
+                raise Refused("no DataLoader gives a batch a step, so samples are not counted")
+            self._samples_read[configuration.label] = known
+        return known
 
     def _waiting(self, configuration: Configuration) -> float | None:
         return self._waits.get(configuration.label)
 
     def _version(self, configuration: Configuration) -> ScriptVersion:
-        if not configuration.transforms:
+        if configuration == Configuration():
             return ScriptVersion(self._script, args=self._arguments)
         rewritten = self._rewriter.rewrite(configuration)
         return changed_version(self._script, rewritten.changed, self._arguments)

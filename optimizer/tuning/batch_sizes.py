@@ -1,0 +1,73 @@
+"""Other batch sizes: how many samples a second they would make of the script.
+
+They change the training (fewer or more steps an epoch, gradients of other batches, at the same learning rate), so that nothing
+verifies them, and they are no transform that a rewrite could choose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from ...transforms.base import Change, Skip, Stage, Transform
+from ..analysis.batch_size import BatchSize, find_batch_size
+from ..analysis.facts import seen_at
+from ..analysis.script import TrainingScript
+from ..execution.observations import Timing
+from ..measurement import read_run
+from ..options import Options, Tier
+from ..rewriting.edits import FileEdit, ReplaceExpression
+
+
+class SetBatchSize(Transform):
+    """Writes ``Options.batch_size`` for a script that is started with ``arguments``."""
+
+    name: ClassVar[str] = "batch-size"
+    tier: ClassVar[Tier] = Tier.SEMANTIC
+    stage: ClassVar[Stage] = Stage.DATA
+    asked_by: ClassVar[str | None] = "batch_size"
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._arguments = arguments
+
+    def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        found = find_batch_size(script)
+        if options.batch_size is None:
+            return
+        if not isinstance(found, BatchSize):
+            message = f"{found.message}{seen_at(found, found)}"
+            yield self.skip(found.path, found.span, message)
+            return
+        flag = next(filter(self._is_given, found.flags), None)
+        if flag is not None:
+            message = f"`{flag}` is given on the command line: leave it out, or try sizes there"
+            yield self.skip(found.path, found.span, message)
+        elif found.number != options.batch_size:
+            edit = ReplaceExpression(found.span, str(options.batch_size))
+            yield self.change(
+                found.path,
+                found.span,
+                f"batches of {options.batch_size} samples instead of {found.number}",
+                "asked for by --batch-sizes: it trains differently, at the same learning rate",
+                (FileEdit(found.path, edit),),
+            )
+
+    def _is_given(self, flag: str) -> bool:
+        return any(said == flag or said.startswith(f"{flag}=") for said in self._arguments)
+
+
+def log_throughput_ratio(best: Timing, candidate: Timing, samples: tuple[float, float]) -> float:
+    """The logarithm of how many times as many samples a second ``candidate`` reads.
+
+    ``samples`` are those of a mean round of each. Rounds are taken as a whole, with what lies between steps, since a last batch that is not full takes less
+    time. Raises :class:`TooShort` as :func:`read_run` does.
+    """
+    ours, theirs = (_mean_round(timing) for timing in (best, candidate))
+    return math.log(ours / theirs * samples[1] / samples[0])
+
+
+def _mean_round(timing: Timing) -> float:
+    run = read_run(timing)
+    rounds = run.steps.rounds[run.warm_up :]
+    return sum(s * n for s, n in zip(run.steady, rounds, strict=True)) / sum(rounds)
