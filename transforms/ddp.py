@@ -19,9 +19,9 @@ An evaluation that only adds up what it finds, batch by batch, is shared: each p
 dropped or read twice, and the sums are added up. Any other one is made in full by every process; the first one tells, and the
 report says why. What a training loop adds up is added up over the processes where it is seen to be a count, a sum over
 samples or a mean over batches: behind the loop, and wherever the loop tells it on the way (every hundred steps, say), in one
-small exchange. So is the loss of a single step. Progress bars show the first process's share, and so does what is told
-otherwise; the report says so. Where a stop, a learning rate or what is loaded hangs on what has not been added up, the first
-process decides for all.
+small exchange. So is the loss of a single step, and what an `AverageMeter` is given in each. Progress bars show the first
+process's share, and so does what is told otherwise; the report says so. Where a stop, a learning rate or what is loaded
+hangs on what has not been added up, the first process decides for all.
 
 A loss that is a sum over samples is multiplied by the number of processes, since `DistributedDataParallel` takes the mean of
 their gradients. A part of a network in `DataParallel` stays there, on the GPU of its process, and the whole is wrapped.

@@ -14,7 +14,7 @@ from .mean_losses import not_a_mean
 from .reach import lexical_nodes
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Iterated
+from .scopes import Assigned, Binding, Iterated, Path
 from .signatures import call_argument
 from .syntax import Module
 from .trees import is_name, walk
@@ -140,7 +140,7 @@ class ShareOf:
                 kinds = {self.of(left, module), self.of(right, module)}
                 return kinds.pop() if len(kinds) == 1 else None
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return _product(self.of(left, module), self.of(right, module))
+                return self._of_product(left, right, module)
             case ast.BinOp(left=left, op=ast.Div(), right=right):
                 return _quotient(self.of(left, module), self.of(right, module))
             case (
@@ -148,6 +148,8 @@ class ShareOf:
                 | ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=0)])
             ):
                 return Share.SUM
+            case ast.Subscript(value=inner, slice=ast.Constant(value=int())):
+                return self.of(inner, module)
             case ast.Attribute(value=inner, attr=name) if name in _SAME_NUMBER:
                 return self.of(inner, module)
             case ast.Call():
@@ -156,6 +158,15 @@ class ShareOf:
                 return self._of_name(value, module)
             case _:
                 return None
+
+    def _of_product(self, left: ast.expr, right: ast.expr, module: Module) -> Share | None:
+        for one, other in ((left, right), (right, left)):
+            if isinstance(other, ast.BinOp) and isinstance(
+                other.op, ast.Div
+            ):  # correct * (100 / n)
+                above = _product(self.of(one, module), self.of(other.left, module))
+                return _quotient(above, self.of(other.right, module))
+        return _product(self.of(left, module), self.of(right, module))
 
     def _of_call(self, call: ast.Call, module: Module) -> Share | None:
         function, names = call.func, self._resolver.names(call.func, module)
@@ -173,13 +184,23 @@ class ShareOf:
         if len(callees) == 1 and isinstance(callees[0].node, ast.FunctionDef):
             return self._returned(callees[0].node, callees[0].module)
         if isinstance(function, ast.Attribute) and not callees:
-            if function.attr in {"sum", "mean"} and not call.args and not call.keywords:
-                if self._is_result(function.value, module):
-                    return None  # elements of its output, or a loss that it has computed itself
-                return Share.SUM if function.attr == "sum" else Share.MEAN
-            if function.attr in _SAME_NUMBER:
-                return self.of(function.value, module)
+            return self._of_method(call, function, module)
         return None
+
+    def _of_method(self, call: ast.Call, method: ast.Attribute, module: Module) -> Share | None:
+        """The share of what a tensor's ``method`` makes of it."""
+        number, name = method.value, method.attr
+        if name in {"sum", "mean"} and not call.args and not call.keywords:
+            if self._is_result(number, module):
+                return None  # elements of its output, or a loss that it has computed itself
+            return Share.SUM if name == "sum" else Share.MEAN
+        if _adds_up_samples(call):
+            return Share.SUM
+        if name in {"mul", "mul_"} and len(call.args) == 1:
+            return self._of_product(number, call.args[0], module)
+        if name in {"div", "div_"} and len(call.args) == 1:
+            return _quotient(self.of(number, module), self.of(call.args[0], module))
+        return self.of(number, module) if name in _SAME_NUMBER else None
 
     def _is_result(self, value: ast.expr, module: Module) -> bool:
         """Whether ``value`` is what a network returns."""
@@ -211,12 +232,22 @@ class ShareOf:
             for reduction, maker, owner in told
         )
 
-    def _returned(self, function: ast.FunctionDef, module: Module) -> Share | None:
-        """The share of what ``function`` returns, given parts of the batch."""
+    def _returned(self, function: ast.FunctionDef, module: Module, path: Path = ()) -> Share | None:
+        """The share of what ``function`` returns, or of a part of it, given parts of the batch."""
         returns = [n for n in lexical_nodes(function.body) if isinstance(n, ast.Return)]
         if len(returns) != 1 or returns[0].value is None or function in self._roots:
             return None
-        return ShareOf(self._resolver, {*self._roots, function}).of(returns[0].value, module)
+        inner, value = ShareOf(self._resolver, {*self._roots, function}), returns[0].value
+        match value, path:
+            case _, ():
+                return inner.of(value, module)
+            case ast.Tuple(elts=elements) | ast.List(elts=elements), (int() as index,):
+                return inner.of(elements[index], module) if index < len(elements) else None
+            case ast.Name(), (int(),):
+                kinds = {inner.of(each, module) for each in _listed(value, function)}
+                return kinds.pop() if len(kinds) == 1 else None
+            case _:
+                return None
 
     def _of_name(self, name: ast.Name, module: Module) -> Share | None:
         if _is_mean_loss(self._resolver, name, module):
@@ -231,6 +262,13 @@ class ShareOf:
                 case Assigned(value=value, path=()) if name not in walk(value):
                     rebinds = any(is_name(n, name.id) for n in walk(value))
                     kinds.add(None if rebinds else self.of(value, module))
+                case Assigned(value=ast.Call() as call, path=(int(),) as path):
+                    callees = self._resolver.callees(call, module)
+                    node = callees[0].node if len(callees) == 1 else None
+                    is_function = isinstance(node, ast.FunctionDef)
+                    kinds.add(
+                        self._returned(node, callees[0].module, path) if is_function else None
+                    )
                 case Iterated(path=(0,)):  # of `enumerate`
                     kinds.add(Share.SAME)
                 case _:
@@ -255,6 +293,39 @@ def _is_mean_loss(resolver: Resolver, value: ast.expr, module: Module) -> bool:
     return not_a_mean(resolver, value, module, AnyTargets()) is None or returns_mean(
         resolver, value, module
     )
+
+
+def _adds_up_samples(call: ast.Call) -> bool:
+    """Whether ``call`` is ``x.view(-1).sum(0)``: all elements, of whatever shape they were."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr != "sum":
+        return False
+    given = [*call.args, *(k.value for k in call.keywords if k.arg == "dim")]
+    if len(given) != 1 or not isinstance(given[0], ast.Constant) or given[0].value != 0:
+        return False
+    value = function.value
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        flat = [ast.unparse(argument) for argument in value.args]
+        if (value.func.attr in {"view", "reshape"} and flat == ["-1"]) or (
+            value.func.attr == "flatten" and not flat
+        ):
+            return True
+        if value.func.attr not in _SAME_NUMBER:
+            return False
+        value = value.func.value
+    return False
+
+
+def _listed(name: ast.Name, function: ast.FunctionDef) -> Iterator[ast.expr]:
+    """What ``function`` appends to its list ``name``."""
+    for node in lexical_nodes(function.body):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=listed), attr="append"), args=[given]
+            ) if listed == name.id:
+                yield given
+            case _:
+                pass
 
 
 def _product(left: Share | None, right: Share | None) -> Share | None:

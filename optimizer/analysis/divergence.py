@@ -51,6 +51,11 @@ class Divergence:
         self._owners = list(self._all_bindings())
         self._settle()
 
+    def agreeing(self, agreed: Collection[ast.AST]) -> Divergence:
+        """What diverges where all processes have the values of ``agreed`` in common as well."""
+        every = self._agreed.union(agreed)
+        return Divergence(self._resolver, self._loaders, every, self._sums) if agreed else self
+
     def of(self, expression: ast.expr, module: Module) -> bool:
         """Whether ``expression`` may be another thing in every process."""
         return self._expression(expression, module)

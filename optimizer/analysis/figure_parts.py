@@ -186,7 +186,7 @@ class FigureParts:
 
 
 def _core(figure: ast.expr) -> ast.expr:
-    """``loss`` of ``loss.detach().item()`` and ``float(loss)``."""
+    """``loss`` of ``loss.detach().item()``, ``float(loss)`` and ``loss[0]``."""
     while True:
         match figure:
             case ast.Call(func=ast.Attribute(value=value, attr=name), args=[], keywords=[]) if (
@@ -196,6 +196,8 @@ def _core(figure: ast.expr) -> ast.expr:
             case ast.Call(func=ast.Name(id="float"), args=[value], keywords=[]):
                 figure = value
             case ast.Attribute(value=value, attr="data"):
+                figure = value
+            case ast.Subscript(value=value, slice=ast.Constant(value=int())):
                 figure = value
             case _:
                 return figure

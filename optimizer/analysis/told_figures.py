@@ -15,6 +15,7 @@ from .batch_shares import Share
 from .divergence import Divergence
 from .facts import Fact, Loop
 from .figure_parts import FigureParts, Number, Parts
+from .meters import gives_to_meter
 from .reach import lexical_nodes
 from .reaching import reaching_bindings
 from .resolver import Resolver
@@ -55,15 +56,15 @@ class ToldFigures(Fact):
     """What a training loop tells that is understood.
 
     ``opened`` are conditions under which something is exchanged, ``sizes`` numbers of samples of which all processes have
-    equal ones, ``settled`` the expressions that all processes are right about after that, ``carriers`` the assignments by
-    which variables get what all processes have in common.
+    equal ones, ``settled`` the expressions that all processes are right about after that, ``given`` the
+    statements by which objects get what all processes have in common.
     """
 
     together: tuple[ToldTogether, ...] = ()
     opened: frozenset[ast.stmt] = frozenset()
     sizes: tuple[ast.expr, ...] = ()
     settled: frozenset[ast.AST] = frozenset()
-    carriers: frozenset[ast.stmt] = frozenset()
+    given: tuple[ast.stmt, ...] = ()
 
 
 def find_told_figures(
@@ -79,7 +80,7 @@ def find_told_figures(
         frozenset(finder.opened),
         tuple(finder.sizes),
         frozenset(finder.settled),
-        frozenset(finder.carriers),
+        tuple(finder.given),
     )
 
 
@@ -94,7 +95,8 @@ class _Finder:
         self.opened: set[ast.stmt] = set()
         self.sizes: list[ast.expr] = []
         self.settled: set[ast.AST] = set()
-        self.carriers: set[ast.stmt] = set()
+        self.given: list[ast.stmt] = []
+        self._gives: set[ast.stmt] = set()
 
     def look_in(self, block: Sequence[ast.stmt]) -> None:
         """Look for figures in ``block``, which all processes come to together."""
@@ -103,6 +105,9 @@ class _Finder:
             is_action = self._telling.is_action(statement)
             opens = isinstance(statement, ast.If) and not self._diverges(statement.test)
             if is_action and isinstance(statement, ast.Expr | ast.With):
+                telling.append(statement)
+            elif gives_to_meter(self._resolver, statement, self._module):
+                self._gives.add(statement)
                 telling.append(statement)
             elif isinstance(statement, ast.With) and not is_action:
                 self.look_in(statement.body)
@@ -117,25 +122,34 @@ class _Finder:
 
     def _tell(self, block: Sequence[ast.stmt], telling: Sequence[ast.stmt]) -> None:
         carriers = self._carrying(block, telling)
-        self.carriers.update(carriers.values())
         involved = sorted([*telling, *carriers.values()], key=block.index)
         found: list[tuple[ast.stmt, Parts]] = []
         for statement in involved:
+            parts = dict(self._understood(statement))
+            known = {figure: part for figure, part in parts.items() if part is not None}
+            if statement in self._gives and len(known) < len(parts):
+                continue
+            self.settled.update(known)
             understood = Parts()
-            for figure, formatted, call in self._figures(statement):
-                made_of = self._parts.of(figure)
-                if (
-                    made_of is None
-                    or (not formatted and self._shows_tensor(made_of, call))
-                    or not all(map(self._parts.is_in_place, made_of.read()))
-                ):
-                    continue
-                self.settled.add(figure)
-                understood.add(made_of)
+            for part in known.values():
+                understood.add(part)
             self.sizes += understood.sizes
             if understood.numbers:
                 found.append((statement, understood))
+                if statement in self._gives:
+                    self.given.append(statement)
         self.together += self._grouped(block, found)
+
+    def _understood(self, statement: ast.stmt) -> Iterator[tuple[ast.expr, Parts | None]]:
+        """The figures of ``statement``, and what they are made of where that is understood and can be written."""
+        for figure, formatted, call in self._figures(statement):
+            made_of = self._parts.of(figure)
+            if made_of is not None and (
+                (not formatted and self._shows_tensor(made_of, call))
+                or not all(map(self._parts.is_in_place, made_of.read()))
+            ):
+                made_of = None
+            yield figure, made_of
 
     # Which statements tell
 
@@ -205,7 +219,8 @@ class _Finder:
         for node in lexical_nodes([statement]):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 call = node.value
-                if not self._telling.acts(call) or self._telling.is_bar(call):
+                acts = self._telling.acts(call) and not self._telling.is_bar(call)
+                if not acts and node not in self._gives:
                     continue
                 for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
                     for figure, formatted in figures(argument):

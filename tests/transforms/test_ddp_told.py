@@ -282,3 +282,122 @@ def test_a_condition_under_which_only_constants_are_told_stays_one(told: Told) -
 def test_a_taken_name_is_left_to_the_script(told: Told) -> None:
     text, _ = told("global_running = 3\nif i % 5 == 4:\n    print(running)\n")
     assert "all_running = sum_over_processes(running) / WORLD_SIZE" in text
+
+
+METER = """\
+class AverageMeter:
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.val = self.avg = self.sum = self.count = 0
+
+    def update(self, val, n=1):
+        self.val = val
+        self.sum += val * n
+        self.count += n
+        self.avg = self.sum / self.count
+
+
+def accuracy(output, target, topk=(1,)):
+    batch_size = target.size(0)
+    _, pred = output.topk(max(topk), 1, True, True)
+    correct = pred.t().eq(target.view(1, -1).expand_as(pred.t()))
+    res = []
+    for k in topk:
+        correct_k = correct[:k].reshape(-1).float().sum(0, keepdim=True)
+        res.append(correct_k.mul_(100.0 / batch_size))
+    return res
+
+
+losses, top1, times = AverageMeter(), AverageMeter(), AverageMeter()
+
+"""
+
+
+@pytest.fixture
+def given(rewrite: Callable[..., RewriteResult]) -> Told:
+    """``told``, with meters that the statements may give something to."""
+
+    def run(statements: str, meter: str = METER) -> tuple[str, str]:
+        source = START.replace("for epoch in", meter + "for epoch in", 1)
+        source += indent(dedent(statements).lstrip("\n"), " " * 8)
+        file = rewrite(source, ["ddp"], gpus=2).files[0]
+        assert not file.errors
+        assert len(file.changes) == 1, file.skips
+        behind = file.text.partition("largest += x.max().item()\n")[2]
+        return dedent(behind), file.changes[0].reason
+
+    return run
+
+
+def test_meters_are_given_what_all_processes_have_measured(given: Told) -> None:
+    text, reason = given("""
+        acc1, acc2 = accuracy(out, y, topk=(1, 2))
+        losses.update(loss.item(), x.size(0))
+        top1.update(acc1[0], x.size(0))
+        if i % 5 == 4:
+            print('Loss {loss.val:.4f} ({loss.avg:.4f})'.format(loss=losses), top1.avg.item())
+    """)
+    assert (
+        text
+        == """\
+acc1, acc2 = accuracy(out, y, topk=(1, 2))
+global_loss, global_acc1 = sums_over_processes(
+    loss.item() / WORLD_SIZE, acc1[0] / WORLD_SIZE
+)
+losses.update(global_loss, x.size(0) * WORLD_SIZE)
+top1.update(global_acc1, x.size(0) * WORLD_SIZE)
+if RANK == 0 and i % 5 == 4:
+    print('Loss {loss.val:.4f} ({loss.avg:.4f})'.format(loss=losses), top1.avg.item())
+"""
+    )
+    assert "what is given to `losses` and `top1` is exchanged each time" in reason
+    assert OWN not in reason
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "losses.update(x.max().item(), x.size(0))\n",
+        "losses.update(loss.item() * x.max().item(), len(x))\n",
+        "if loss.item() < 9:\n    losses.update(loss.item(), len(x))\n",
+        "kept = losses.update(loss.item(), len(x))\n",
+    ],
+)
+def test_meters_are_given_their_own_share_otherwise(given: Told, statements: str) -> None:
+    text, reason = given(statements + "print(losses.avg, times.avg)\n")
+    assert text.startswith(statements)
+    assert OWN in reason
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "times.update(time.time() - began)\n",
+        "losses.update(*(loss.item(), len(x)))\n",
+        "losses.update(**{'val': loss.item()})\n",
+        "losses.update(1.0, 2)\n",
+    ],
+)
+def test_what_is_given_to_meters_stays(given: Told, statements: str) -> None:
+    text, _ = given(statements)
+    assert text == statements
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("class AverageMeter:", "class AverageMeter(nn.Module):"),
+        ("        self.val = val\n", "        self.val = val\n        torch.save(val, 'x')\n"),
+        ("        self.val = val\n", "        self.val = val\n        model.zero_grad()\n"),
+        ("        self.val = val\n", "        self.val = val\n        val.count = 1\n"),
+    ],
+)
+def test_objects_that_do_more_are_no_meters(
+    given: Callable[..., tuple[str, str]], old: str, new: str
+) -> None:
+    text, _ = given(
+        "losses.update(loss.item(), len(x))\nprint(losses.avg)\n", METER.replace(old, new)
+    )
+    assert text.startswith("losses.update(loss.item(), len(x))\n")
