@@ -11,7 +11,7 @@ their longest sample are compiled with ``dynamic=True``, so that not every lengt
 
 ``--compile-mode`` writes a mode of ``torch.compile``, where `auto`, the default, and `default` write none. `torchopt tune` tries modes.
 `reduce-overhead` and `max-autotune` run networks as CUDA graphs, which is nothing on a CPU, and which breaks code that still reads
-what a network gave after its next call. So with these nothing is compiled where a step calls a network twice or trains several,
+what a network gave after its next call. So with these nothing is compiled where a step calls a network twice for its loss or trains several,
 adds up gradients or fills them with zeros, where results are kept in a list or an attribute, in evaluation too, or where batches
 are padded. What of this is out of sight makes the script fail there. On a CPU the autotuning modes choose between kernels for
 batched products of fixed sizes only.

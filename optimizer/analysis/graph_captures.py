@@ -11,10 +11,12 @@ step hands to the next: there the script fails in its first steps.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeGuard
 
 from .compilation import pads_batches
 from .facts import CallFact, Model
+from .grad_modes import suspended_around
 from .gradient_clearing import GradientClearing
 from .lifetimes import KEEPS
 from .loops import forward_calls
@@ -51,25 +53,70 @@ def capture_obstacle(
         return Obstacle(step.module, step.node, why)
     nodes = tuple(reached_nodes(resolver, step.body, step.module))
     return (
-        _called_again(resolver, step, nodes, networks)
+        _called_again(resolver, step, networks)
         or _added_gradients(step, nodes, clearings)
         or next(_kept_results(resolver, networks, run), None)
     )
 
 
-def _called_again(
-    resolver: Resolver, step: StepCode, nodes: Sequence[Reached], networks: Sequence[Model]
-) -> Obstacle | None:
-    """Where a step calls a network for the second time."""
-    calls = _calls_of(resolver, nodes, networks)
+def _called_again(resolver: Resolver, step: StepCode, networks: Sequence[Model]) -> Obstacle | None:
+    """Where a step calls a network again while it still uses what an earlier call gave.
+
+    What the loss is made of takes one call. Others, such as an evaluation every so many steps, must give nothing that is read
+    behind that call, and come where what it gave is read no more. With gradients, nothing of them may stay: a graph whose backward
+    pass never comes keeps the next step from beginning anew.
+    """
     why = "the step calls the network more than once: what one call gave may be gone after the next"
-    for call in calls[1:]:
-        return Obstacle(call.module, call.node, why)
+    loss = [s for r in step.regions if r.module is step.module for s in r.statements] or step.body
+    nodes = tuple(reached_nodes(resolver, loss, step.module))
+    calls = _calls_of(resolver, nodes, networks)
     reached = {node.node for node in nodes}
-    for call in calls:
-        if _repeats(resolver, step, call.node, call.module, reached):
+    for number, call in enumerate(calls):
+        if number or _repeats(resolver, step, call.node, call.module, reached):
             return Obstacle(call.module, call.node, why)
+    for statement in _outside(step.body, loss):
+        again = _calls_of(resolver, reached_nodes(resolver, [statement], step.module), networks)
+        apart = _is_apart(step, statement, loss)
+        for call in again:
+            if not apart or _stays(resolver, step, call):
+                return Obstacle(call.module, call.node, why)
     return None
+
+
+def _outside(block: Sequence[ast.stmt], inner: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of ``block``, also those inside of others, that hold none of ``inner``; the largest of each."""
+    for statement in block:
+        if statement in inner:
+            continue
+        if not any(node in inner for node in walk(statement)):
+            yield statement
+            continue
+        for part in ast.iter_child_nodes(statement):
+            inside = [part] if isinstance(part, ast.stmt) else getattr(part, "body", ())
+            yield from _outside([s for s in inside if isinstance(s, ast.stmt)], inner)
+
+
+def _is_apart(step: StepCode, other: ast.stmt, loss: Sequence[ast.stmt]) -> bool:
+    """Whether nothing that ``other`` or the statements of ``loss``, whichever is first, give is read behind the second."""
+    first, second = ([other], loss) if other.lineno < loss[0].lineno else (loss, [other])
+    given = {n.id for s in first for n in walk(s) if _is_name(n, ast.Store)}
+    return not any(
+        _is_name(node, ast.Load) and node.id in given and node.lineno >= second[0].lineno
+        for statement in step.body
+        for node in walk(statement)
+    )
+
+
+def _stays(resolver: Resolver, step: StepCode, call: CallFact) -> bool:
+    """Whether a variable of the step may hold what ``call`` gives with its graph."""
+    own = call.module is step.module and call.module.function(call.node) is step.module.function(
+        step.backwards[0].node
+    )
+    return own and not suspended_around(resolver, call.node, call.module)
+
+
+def _is_name(node: ast.AST, context: type[ast.expr_context]) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, context)
 
 
 def _repeats(
@@ -108,7 +155,7 @@ def _nodes_below(step: StepCode, module: Module) -> frozenset[ast.AST]:
 
 
 def _calls_of(
-    resolver: Resolver, nodes: Sequence[Reached], networks: Sequence[Model]
+    resolver: Resolver, nodes: Iterable[Reached], networks: Sequence[Model]
 ) -> list[CallFact]:
     wanted = {network.node for network in networks}
     return [

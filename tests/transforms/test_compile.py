@@ -954,6 +954,58 @@ def test_what_cuda_graphs_would_break(
     check_noop(script(SETUP, before, step(*lines)), reason=reason, compile_mode=mode)
 
 
+MEASURE = """
+
+def measure():
+    total = 0.0
+    for x in held_out:
+        total += model(x.cuda()).sum().item()
+    return total
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (*USUAL, "if step % 100 == 0:", "    print(measure())"),
+        ("before = measure()", "print(before)", *USUAL),
+        (*USUAL, "right = (out.argmax(1) == y).sum()", "if step % 9 == 0:", "    print(measure())"),
+        (
+            *USUAL,
+            "if step % 9 == 0:",
+            "    with torch.no_grad():",
+            "        print(model(x.cuda()))",
+        ),
+    ],
+)
+def test_an_evaluation_between_steps_does_not_keep_graphs_away(
+    check_transformed: Check, lines: tuple[str, ...]
+) -> None:
+    before, loop = SETUP + MEASURE, step(*lines)
+    check_transformed(
+        script(before, loop),
+        script(before, '\n\nmodel.compile(mode="reduce-overhead")\n', loop.lstrip("\n")),
+        compile_mode=CompileMode.REDUCE_OVERHEAD,
+    )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (*USUAL, "if step % 9 == 0:", "    print(measure())", "right = (out.argmax(1) == y).sum()"),
+        ("old = model(x.cuda())", *USUAL, "print((old - out).norm())"),
+        (*USUAL[:2], "print(measure())", *USUAL[2:]),
+        (*USUAL[:3], "if step % 9 == 0:", "    print(measure())", *USUAL[3:]),
+        (*USUAL, "_ = model(x.cuda())"),
+    ],
+)
+def test_no_graphs_where_a_result_is_read_after_another_call(
+    check_noop: Check, lines: tuple[str, ...]
+) -> None:
+    mode = CompileMode.REDUCE_OVERHEAD
+    check_noop(script(SETUP, MEASURE, step(*lines)), reason=AGAIN, compile_mode=mode)
+
+
 def test_results_kept_in_evaluation(check_noop: Check) -> None:
     loop = step(*USUAL).replace("epochs):\n", "epochs):\n    evaluate(loader)\n", 1)
     mode = CompileMode.REDUCE_OVERHEAD
