@@ -6,7 +6,14 @@ import pytest
 from torchopt_cli.optimizer.config import Format, Settings, load_settings, suggestion
 from torchopt_cli.optimizer.environment import Environment
 from torchopt_cli.optimizer.errors import ExitCode, TorchoptError
-from torchopt_cli.optimizer.options import NEWEST_TORCH, AmpDtype, Options, Target, Tier
+from torchopt_cli.optimizer.options import (
+    NEWEST_TORCH,
+    AmpDtype,
+    CompileMode,
+    Options,
+    Target,
+    Tier,
+)
 
 ENVIRONMENT = Environment(Path("/usr/bin/python"), (3, 11), (2, 5))
 
@@ -147,6 +154,22 @@ def test_flags_are_parsed_alike() -> None:
     assert Settings.from_flags(flags) == Settings(
         tier=Tier.EXACT, select=("a", "b", "c"), torch=(2, 4)
     )
+
+
+def test_modes_and_lists_of_numbers() -> None:
+    flags = {"compile_mode": "reduce-overhead", "prefetch": "4", "batch_sizes": "64, 128,64"}
+    found = Settings.from_flags(flags)
+    assert found == Settings(
+        compile_mode=CompileMode.REDUCE_OVERHEAD, prefetch=4, batch_sizes=(64, 128)
+    )
+    options = found.options(ENVIRONMENT)
+    assert (options.compile_mode, options.prefetch) == (CompileMode.REDUCE_OVERHEAD, 4)
+
+
+def test_a_list_of_numbers_in_a_file(tmp_path: Path) -> None:
+    configure(tmp_path, "batch-sizes = [64, 128]\ncompile-mode = 'default'")
+    found = load_settings(tmp_path)
+    assert (found.batch_sizes, found.compile_mode) == ((64, 128), CompileMode.DEFAULT)
 
 
 def test_a_wrong_flag_is_named() -> None:
