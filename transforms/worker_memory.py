@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from ..optimizer.analysis.facts import DataLoader
 from ..optimizer.analysis.image_transforms import ImageShape, image_shape
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.values import External, Made, whole_number
+from ..optimizer.analysis.values import External, Literal, Made, whole_number
 from ..optimizer.options import Options
 from .base import Advice, Advisor, Example
 
@@ -102,7 +102,9 @@ def _argument(
     argument = loader.arguments.get(name)
     if argument is None:
         return default if loader.opaque is None else None
-    return whole_number(script.values(argument.value, argument.module))
+    values = script.values(argument.value, argument.module)
+    # `4 if num_workers > 0 else None`: there are workers, so it is the number.
+    return whole_number([v for v in values if not (isinstance(v, Literal) and v.value is None)])
 
 
 def _shape(script: TrainingScript, loader: DataLoader) -> ImageShape | None:

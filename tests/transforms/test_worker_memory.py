@@ -105,6 +105,12 @@ def test_arithmetic_of_the_image(
             "588 MiB",
         ),
         (
+            "batch_size=256, num_workers=args.workers, prefetch_factor=4 if args.workers > 0 else None",
+            "4 workers x 4 batches ahead x 256",
+            "2.3 GiB",
+            "588 MiB",
+        ),
+        (
             "batch_size=32, num_workers=min(8, os.cpu_count())",
             "up to 8 workers x 2 batches ahead x 32",
             "294 MiB",
