@@ -21,7 +21,7 @@ class RunFailed(Exception):
 
 def time_side_by_side(
     versions: Sequence[ScriptVersion],
-    settings: RunSettings,
+    settings: RunSettings | Sequence[RunSettings],
     folder: Path,
     run: Runner,
     *,
@@ -29,11 +29,12 @@ def time_side_by_side(
 ) -> list[TimedRun]:
     """One timed run of each of ``versions``, made by turns, the last one first if ``backwards``; ``run`` makes one.
 
-    What they leave is written to folders below ``folder``, which must be empty. Raises :class:`RunFailed`, of several
+    ``settings`` are those of all, or of each. What they leave is written to folders below ``folder``, which must be empty. Raises :class:`RunFailed`, of several
     that failed for the first.
     """
-    order = list(enumerate(versions))
-    starts = [Start(version, settings, folder / f"run{number}") for number, version in order]
+    each = [settings] * len(versions) if isinstance(settings, RunSettings) else settings
+    pairs = enumerate(zip(versions, each, strict=True))
+    starts = [Start(version, how, folder / f"run{number}") for number, (version, how) in pairs]
     seen = run_in_turns(starts[::-1] if backwards else starts, run)
     seen = seen[::-1] if backwards else seen
     for version, one in zip(versions, seen, strict=True):

@@ -7,7 +7,9 @@ verifies them, and they are no transform that a rewrite could choose.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from ...transforms.base import Change, Skip, Stage, Transform
@@ -15,9 +17,12 @@ from ..analysis.batch_size import BatchSize, find_batch_size
 from ..analysis.facts import seen_at
 from ..analysis.script import TrainingScript
 from ..execution.observations import Timing
+from ..execution.runner import RunSettings
 from ..measurement import read_run
 from ..options import Options, Tier
 from ..rewriting.edits import FileEdit, ReplaceExpression
+
+FEWEST_ROUNDS = 30
 
 
 class SetBatchSize(Transform):
@@ -57,17 +62,32 @@ class SetBatchSize(Transform):
         return any(said == flag or said.startswith(f"{flag}=") for said in self._arguments)
 
 
-def log_throughput_ratio(best: Timing, candidate: Timing, samples: tuple[float, float]) -> float:
+def for_as_many_samples(settings: RunSettings, samples: Sequence[float]) -> list[RunSettings]:
+    """``settings``, made for the first, for runs whose rounds read so many ``samples`` each: all read as many in the end.
+
+    So they go over the data as often, and evaluate as often.
+    """
+    wanted = max(settings.steps * samples[0], FEWEST_ROUNDS * max(samples))
+    block = settings.block_steps * samples[0]
+    return [
+        replace(settings, steps=round(wanted / one), block_steps=max(1, round(block / one)))
+        for one in samples
+    ]
+
+
+def log_throughput_ratio(best: Timing, candidate: Timing, samples: Sequence[float]) -> float:
     """The logarithm of how many times as many samples a second ``candidate`` reads.
 
-    ``samples`` are those of a mean round of each. Rounds are taken as a whole, with what lies between steps, since a last batch that is not full takes less
-    time. Raises :class:`TooShort` as :func:`read_run` does.
+    ``samples`` are those of a mean round of each. All rounds count but for the first fifth, with what lies between steps.
+    Raises :class:`TooShort` as :func:`read_run` does.
     """
-    ours, theirs = (_mean_round(timing) for timing in (best, candidate))
-    return math.log(ours / theirs * samples[1] / samples[0])
+    ours, theirs = (
+        _mean_round(timing) / read for timing, read in zip((best, candidate), samples, strict=True)
+    )
+    return math.log(ours / theirs)
 
 
 def _mean_round(timing: Timing) -> float:
-    run = read_run(timing)
-    rounds = run.steps.rounds[run.warm_up :]
-    return sum(s * n for s, n in zip(run.steady, rounds, strict=True)) / sum(rounds)
+    read_run(timing)
+    rounds = timing.round_seconds
+    return statistics.fmean(rounds[len(rounds) // 5 :])

@@ -23,7 +23,7 @@ from ..profiling.profile import ProfileSettings, ScriptFailed, profile
 from ..timed_runs import RunFailed, time_side_by_side
 from ..verification import VerifySettings, samples_per_round, timed_run_settings
 from ..verified_rewrite import Ending, VerifiedRewrite, changed_version, verified_rewrite
-from .batch_sizes import log_throughput_ratio
+from .batch_sizes import for_as_many_samples, log_throughput_ratio
 from .configurations import WRITTEN_BY, Configuration, Rewriter, applied, worth_trying
 from .journal import Journal
 from .search import Failed, NoTimeLeft, Outcome, Refused, Search, Trial
@@ -247,15 +247,18 @@ class _Tuning:
         """The logarithm of the speed-up in one pair of runs, and the part of its step the candidate waits for data."""
         limits = replace(self._settings.verify, timing_seconds=TIMED_SECONDS)
         settings = timed_run_settings(limits, self._pace or 0.0, cache=None)
+        samples: tuple[float, float] | None = None
+        if candidate.batch_size is not None:
+            samples = self._samples(best), self._samples(candidate)
+        each = [settings] * 2 if samples is None else for_as_many_samples(settings, samples)
         versions = [self._version(one) for one in (best, candidate)]
         try:
             with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
                 ours, theirs = time_side_by_side(
-                    versions, settings, Path(folder), run, backwards=backwards
+                    versions, each, Path(folder), run, backwards=backwards
                 )
             waits = read_run(theirs.timing).data_wait_share
-            if candidate.batch_size is not None:
-                samples = self._samples(best), self._samples(candidate)
+            if samples is not None:
                 return log_throughput_ratio(ours.timing, theirs.timing, samples), waits
             return log_training_speedup(ours.timing, theirs.timing, settings.steps), waits
         except RunFailed as failed:
@@ -263,7 +266,7 @@ class _Tuning:
                 raise ScriptFailed(failed.seen) from None
             raise Failed from None
         except TooShort as error:
-            if candidate.batch_size is not None:
+            if samples is not None:
                 raise Refused(f"nothing to measure: {error}") from None
             raise TorchoptError(f"nothing to measure: {error}", self._script) from None
 
@@ -284,7 +287,7 @@ class _Tuning:
             with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
                 seen = run(version, settings, Path(folder) / "run")
             if seen.status not in ENDED_WELL:
-                raise RunFailed(version, seen)
+                raise Failed
             known = samples_per_round(seen)
             if known is None:
                 raise Refused("no DataLoader gives a batch a step, so samples are not counted")

@@ -18,7 +18,7 @@ from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVer
 from torchopt_cli.optimizer.options import Options
 from torchopt_cli.optimizer.profiling.profile import StepProfile
 from torchopt_cli.optimizer.tuning import tune as module
-from torchopt_cli.optimizer.tuning.batch_sizes import log_throughput_ratio
+from torchopt_cli.optimizer.tuning.batch_sizes import for_as_many_samples, log_throughput_ratio
 from torchopt_cli.optimizer.tuning.configurations import Configuration, Rewriter
 from torchopt_cli.transforms import registry
 
@@ -43,6 +43,15 @@ Capture = pytest.CaptureFixture[str]
 
 def timing(*rounds: float) -> Timing:
     return Timing(9.0, 1.0, 0.5, rounds, (0.0,) * len(rounds))
+
+
+def test_runs_read_as_many_samples() -> None:
+    """Else one of them might evaluate in its rounds and the other not."""
+    settings = RunSettings(Path("python"), Path(), steps=60, block_steps=4)
+    found = for_as_many_samples(settings, (32.0, 64.0))
+    assert [(one.steps, one.block_steps) for one in found] == [(60, 4), (30, 2)]
+    found = for_as_many_samples(settings, (32.0, 256.0))
+    assert [(one.steps, one.block_steps) for one in found] == [(240, 4), (30, 1)]
 
 
 def test_last_batches_count_as_what_they_are() -> None:
