@@ -199,7 +199,10 @@ def _carried(loop: Loop, accumulators: tuple[Accumulator, ...]) -> Iterator[Obst
                 else False
             )
             for use in uses.of(binding, module):
-                if use not in inside:
+                reads = isinstance(use.ctx, ast.Load) or isinstance(
+                    module.parents[use], ast.AugAssign
+                )
+                if reads and use not in inside:
                     why = f"`{name}` of its last batch is used further down"
                     yield Obstacle(module, use, why)
                 elif counts and enumerates and isinstance(use.ctx, ast.Load):

@@ -151,6 +151,21 @@ test_loader = DataLoader(test_set, batch_sampler=list(test_batches)[RANK::WORLD_
     assert "evaluates all" not in told
 
 
+def test_an_evaluation_may_use_the_names_of_the_training(rewrite: Rewrite) -> None:
+    function, *_ = START.partition("def evaluate():\n")[2].partition("\n\n\n")
+    source = START.replace(f"def evaluate():\n{function}\n\n\n", "")
+    body = function.partition("    return")[0]
+    inline = source.replace("    val_loss, accuracy = evaluate()\n", body)
+    inline = inline.replace(
+        "    for x, y in loader:\n", "    for i, b in enumerate(loader):\n        x, y = b\n"
+    )
+    text, told = after(rewrite, inline + "    print(correct / len(test_set))\n")
+    assert "correct = sum_over_processes(correct)\n" in text
+    assert "evaluates all" not in told
+    text, told = after(rewrite, inline + "    print(correct / len(test_set), y)\n")
+    assert "every process evaluates all of the data: `y` of its last batch" in told
+
+
 def test_arguments_by_position(rewrite: Rewrite) -> None:
     source = START.replace("(test_set, batch_size=4)", "(test_set, 4, False, num_workers=2)")
     text, _ = after(rewrite, source)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 CORPUS = Path(__file__).parents[3] / "corpus"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+SECONDS_TO_END = 60.0
+"""From the death of a process to the end of all: twice what torchrun gives the others to end by themselves (30 s).
+
+On two busy cores it took 1 to 3 seconds.
+"""
 
 BEGIN = """\
 import sys
@@ -345,11 +351,15 @@ def test_a_process_that_dies_ends_them_all(tmp_path: Path) -> None:
     (folder / "train.py").write_text(SCRIPTS["evaluation with metrics"])
     other = write_beside(rewritten(folder), folder)
     script = other / "train.py"
-    dies = "    if RANK == 1 and epoch == 2:\n        os.kill(os.getpid(), 9)\n"
+    dies = (
+        "    if RANK == 1 and epoch == 2:\n        open('died', 'w').close()\n"
+        "        os.kill(os.getpid(), 9)\n"
+    )
     begin, loop, rest = script.read_text().partition("for epoch in range(4):\n")
     script.write_text(begin + loop + dies + rest)
     launched = launch(other, RUN_OF_THIS_TEST=str(tmp_path))
     ((out, err),) = ended(launched)
+    assert time.time() - (other / "died").stat().st_mtime < SECONDS_TO_END
     assert launched.returncode not in {0, -signal.SIGKILL}, err
     assert len(re.findall(r"epoch \d: loss", out)) == 2
     assert re.search(r"rank\s*: 1 .*\n\s*exitcode\s*: -9", err), err

@@ -105,10 +105,10 @@ def _here(tensor: Tensor) -> torch.device | None:
 
 def _to(devices: Devices) -> Callable[..., Any]:
     @functools.wraps(_base_to)
-    def to(self, *args, **kwargs):
-        device, args, kwargs = _device_asked(args, kwargs)
+    def to(self, *asked, **asked_by_name):
+        device, args, kwargs = _device_asked(asked, asked_by_name)
         if device is None:
-            return _base_to(self, *args, **kwargs)
+            return _base_to(self, *asked, **asked_by_name)
         if isinstance(device, torch.device) and device.type not in ("cpu", "cuda"):
             return _base_to(self, device, *args, **kwargs)
         target = devices.resolve(device)

@@ -157,5 +157,8 @@ def test_channels_last_is_kept_on_the_way_to_the_device() -> None:
     assert images.cuda().is_contiguous(memory_format=torch.channels_last)
     moved = torch.zeros(2, 3, 4, 4).to("cuda", memory_format=torch.channels_last)
     assert moved.is_contiguous(memory_format=torch.channels_last)
+    layer = nn.Conv2d(3, 2, 3).cuda().to(memory_format=torch.channels_last)
+    assert layer.weight.is_contiguous(memory_format=torch.channels_last)
+    assert layer.weight.is_cuda
     layer = nn.Conv2d(3, 2, 3).to("cuda", memory_format=torch.channels_last)
     assert layer.weight.is_contiguous(memory_format=torch.channels_last)
