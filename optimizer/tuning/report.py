@@ -73,7 +73,9 @@ def _of_batch_sizes(tuned: Tuned) -> list[str]:
     if not tuned.batch_sizes:
         return []
     if not better:
-        return ["No batch size was shown to make more samples a second."]
+        left = any(trial.outcome is Outcome.NO_TIME for trial in tuned.batch_sizes)
+        more = ", and not every one was measured: give it more time with --budget" if left else ""
+        return [f"No batch size was shown to make more samples a second{more}."]
     best = max(better, key=lambda trial: trial.speedup.factor if trial.speedup else 0.0)
     size = best.candidate.batch_size
     is_written = tuned.winner is not None and tuned.winner.batch_size == size
