@@ -83,7 +83,7 @@ class CallIndex:
                             aliases.setdefault(source.attribute, set()).add(local)
         for name, node, module in self._mentions:
             statement = module.statement(node)
-            if isinstance(statement, ast.Assign):
+            if isinstance(statement, ast.Assign) and not _is_given(node, module):
                 aliases.setdefault(name, set()).update(
                     last_identifier(target) for target in statement.targets
                 )
@@ -95,8 +95,11 @@ class CallIndex:
         return frozenset(
             name
             for name, node, module in self._mentions
-            if not isinstance(module.statement(node), ast.Assign | ast.ClassDef)
-            and not _is_type_check(node, module)
+            if not _is_type_check(node, module)
+            and (
+                _is_given(node, module)
+                or not isinstance(module.statement(node), ast.Assign | ast.ClassDef)
+            )
         )
 
     @cached_property
@@ -129,6 +132,18 @@ def _is_called_or_qualifies(node: ast.expr, module: Module) -> bool:
     if isinstance(parent, ast.Call) and parent.func is node:
         return True
     return isinstance(parent, ast.Attribute)
+
+
+def _is_given(node: ast.expr, module: Module) -> bool:
+    """Whether ``node`` is given to a call, or part of what is: ``net = ResNet(Block, [3, 4, 6, 3])``."""
+    inner: ast.AST = node
+    for outer in module.ancestors(node):
+        if isinstance(outer, ast.Call) and inner is not outer.func:
+            return True
+        if isinstance(outer, ast.stmt):
+            return False
+        inner = outer
+    return False
 
 
 def _is_type_check(node: ast.expr, module: Module) -> bool:

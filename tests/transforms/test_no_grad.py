@@ -843,3 +843,56 @@ def test_numbers_stay_bitwise_the_same(rewrite: Callable[..., Any]) -> None:
         exec(compile(text, "train.py", "exec"), namespace)
         logs.append((namespace["LOG"], [p.tolist() for p in namespace["model"].parameters()]))
     assert logs[0] == logs[1]
+
+
+def test_network_of_blocks_whose_class_is_handed_down(check_transformed: Check) -> None:
+    """As torchvision's ResNet and its many copies are made."""
+    network = """\
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width, downsample=None):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, padding=1)
+        self.downsample = downsample
+
+    def forward(self, x):
+        shortcut = x
+        if self.downsample is not None:
+            shortcut = self.downsample(x)
+        return self.conv(x) + shortcut
+
+
+class Net(nn.Module):
+    def __init__(self, block, count):
+        super().__init__()
+        self.blocks = self._make(block, count)
+
+    def _make(self, block, count):
+        downsample = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+        blocks = [block(3, downsample)]
+        for _ in range(1, count):
+            blocks.append(block(3))
+        return nn.Sequential(*blocks)
+
+    def forward(self, x):
+        return self.blocks(x).mean((2, 3))
+
+
+def small_net(**options):
+    net = Net(Block, 2, **options)
+    return net
+
+
+net = small_net()
+loader = torch.utils.data.DataLoader(images)
+
+
+"""
+    check_transformed(
+        network + "net.eval()\nfor x in loader:\n    print(net(x).argmax(1))\n",
+        network
+        + "net.eval()\nwith torch.no_grad():\n    for x in loader:\n        print(net(x).argmax(1))\n",
+    )
