@@ -60,6 +60,10 @@ class Divergence:
         """Whether ``expression`` may be another thing in every process."""
         return self._expression(expression, module)
 
+    def has_sum(self, loop: ast.AST, name: str) -> bool:
+        """Whether all processes have in common what ``loop`` has added up as ``name``."""
+        return (loop, name) in self._sums
+
     def binds(self, binding: Binding) -> bool:
         """Whether the value of ``binding`` may be another one in every process."""
         return binding in self._bindings

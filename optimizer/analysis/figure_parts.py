@@ -88,6 +88,8 @@ class FigureParts:
             return None
         if core.id in self.carriers:
             return Parts()
+        if not self._is_inside(core) and self._divergence.has_sum(self._loop.node, core.id):
+            return Parts()
         summed = self._shares.running_sum(core, module)
         if summed is not None and summed.share is not Share.SAME:
             if core is not figure:
@@ -114,13 +116,17 @@ class FigureParts:
             return False
         return ast.dump(written) == ast.dump(node)
 
+    def _is_inside(self, node: ast.AST) -> bool:
+        """Whether ``node`` stands in the loop, not behind it."""
+        return self._loop.node in self._module.ancestors(node)
+
     def _is_one_binding(self, name: ast.Name) -> bool:
         """Whether the step binds ``name`` anew before it is read here, on every way."""
         known = self._module.scope(name).lookup(name.id)
         if known is None:
             return False
         seen = reaching_bindings(self._module, *known, self._module.scope(name), name)
-        return all(self._loop.node in self._module.ancestors(b.node) for b in seen)
+        return all(self._is_inside(binding.node) for binding in seen)
 
     def _is_size(self, figure: ast.expr) -> bool:
         match figure:

@@ -1,4 +1,4 @@
-"""Figures that the first process tells inside a training loop, and of which every process has a share.
+"""Figures that the first process tells inside a training loop or behind it, and of which every process has a share.
 
 A figure is understood when all that differs in it between the processes is a running sum, a mean or sum over the batch,
 a number of samples, or a time. What then has to be exchanged is exchanged ahead of the telling, at a place that all
@@ -70,9 +70,11 @@ class ToldFigures(Fact):
 def find_told_figures(
     resolver: Resolver, loop: Loop, divergence: Divergence, telling: Telling
 ) -> ToldFigures:
-    """The figures that ``loop`` tells and that are understood."""
+    """The figures of ``loop`` that are understood, told in it or right behind it."""
     finder = _Finder(resolver, loop, divergence, telling)
     finder.look_in(loop.node.body)
+    around = loop.module.block(loop.node)
+    finder.look_in(around[around.index(loop.node) + 1 :])
     return ToldFigures(
         loop.module,
         loop.node,

@@ -164,7 +164,8 @@ class StatementEdits:
         laid_out = [lay_out(code, prefix, self.style, extra) for code in codes]
         for index, edit in enumerate(edits[:-1]):
             if isinstance(edit, InsertBefore) and edit.apart:
-                laid_out[index] += newline
+                defines = isinstance(ast.parse(codes[index]).body[-1], _DEFINITIONS)
+                laid_out[index] += newline * (2 if defines and not prefix else 1)
         text = newline.join(laid_out)
         return text, (isinstance(new[0], _DEFINITIONS), isinstance(new[-1], _DEFINITIONS))
 

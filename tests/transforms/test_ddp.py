@@ -170,7 +170,7 @@ def main():
 if __name__ == "__main__":
     main()
 """
-FLAT_AFTER = """\
+FLAT_AFTER = '''\
 import atexit
 import os
 
@@ -184,6 +184,19 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 RANK = int(os.environ.get("RANK", 0))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", 0))
 WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
+
+
+def sum_over_processes(value):
+    """The sum of what each process has counted in its share of the data."""
+    if WORLD_SIZE == 1:
+        return value
+    total = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().clone()
+    dist.all_reduce(total)
+    if torch.is_tensor(value):
+        return total.to(value)
+    number = total.item()
+    return int(number) if isinstance(value, int) and number.is_integer() else number
+
 
 if WORLD_SIZE > 1:
     if torch.cuda.is_available():
@@ -219,9 +232,10 @@ for epoch in range(2):
         loss = nn.functional.cross_entropy(ddp_model(x), y)
         loss.backward()
         optimizer.step()
+    global_loss = sum_over_processes(loss.item()) / WORLD_SIZE
     if RANK == 0:
-        print(epoch, loss.item())
-"""
+        print(epoch, global_loss)
+'''
 
 
 def code(result: RewriteResult, name: str = "train.py") -> str:
@@ -451,8 +465,9 @@ def test_only_the_first_process_acts(rewrite: Callable[..., RewriteResult]) -> N
 """
     text = code(rewrite(FLAT + acting, ["ddp"], **GPUS))
     assert text.endswith("""\
+    global_loss = sum_over_processes(loss.item()) / WORLD_SIZE
     if RANK == 0:
-        print(epoch, loss.item())
+        print(epoch, global_loss)
         if epoch % 2 or epoch > 5:
             print("a")
         elif epoch:
@@ -827,7 +842,7 @@ def test_a_project_of_several_files(rewrite: Callable[..., RewriteResult]) -> No
     }
     assert "    if WORLD_SIZE > 1:\n        model = Distributed" in code(result, "network.py")
     assert "sampler=train_sampler" in code(result, "data.py")
-    assert "    if RANK == 0:\n        print(loss.item())" in code(result, "engine.py")
+    assert "    if RANK == 0:\n        print(global_loss)" in code(result, "engine.py")
     assert "loader.sampler.set_epoch(epoch)" in code(result)
 
 
@@ -930,7 +945,7 @@ def test_one_run_is_logged_and_a_folder_may_be_there(rewrite: Callable[..., Rewr
     )
     assert "run = wandb.init(project='x', mode=None if RANK == 0 else 'disabled')" in text
     assert "os.makedirs('out', exist_ok=True)" in text
-    assert text.endswith("        print(epoch, loss.item())\n        wandb.log({})\n")
+    assert text.endswith("        print(epoch, global_loss)\n        wandb.log({})\n")
 
 
 def test_a_progress_bar_of_the_scripts_own(rewrite: Callable[..., RewriteResult]) -> None:
@@ -938,7 +953,7 @@ def test_a_progress_bar_of_the_scripts_own(rewrite: Callable[..., RewriteResult]
     source = "import sys\n" + FLAT.replace("data = ", bar + "data = ", 1) + "    bar(epoch)\n"
     text = code(rewrite(source, ["ddp"], **GPUS))
     assert bar in text
-    assert text.endswith("        print(epoch, loss.item())\n        bar(epoch)\n")
+    assert text.endswith("        print(epoch, global_loss)\n        bar(epoch)\n")
 
 
 def test_a_function_that_trains_is_no_progress_bar(rewrite: Callable[..., RewriteResult]) -> None:
@@ -963,7 +978,7 @@ def test_loggers_of_functions_log_once(rewrite: Callable[..., RewriteResult]) ->
         "import tensorboard_logger\n" + FLAT + "    tensorboard_logger.log_value('x', 1, epoch)\n"
     )
     text = code(rewrite(source, ["ddp"], **GPUS))
-    told = "print(epoch, loss.item())\n        tensorboard_logger.log_value('x', 1, epoch)\n"
+    told = "print(epoch, global_loss)\n        tensorboard_logger.log_value('x', 1, epoch)\n"
     assert text.endswith(f"    if RANK == 0:\n        {told}")
 
 

@@ -104,7 +104,7 @@ def test_what_is_added_decides_how(rewrite: Rewrite, added: str, told: str | Non
 
 def test_what_is_not_added_up_is_said(rewrite: Rewrite) -> None:
     said = "the first process tells its own share"
-    assert said in after(rewrite, START + "    print(loss.item())\n")[1]
+    assert said in after(rewrite, START + "    print(x.max().item())\n")[1]
     assert (
         said
         in after(
@@ -126,7 +126,9 @@ def test_a_sum_that_goes_on_is_not_added_up_again(rewrite: Rewrite) -> None:
     source = START.replace("    seen, running = 0, 0.0\n", "").replace(
         "best, patience", "seen, running = 0, 0.0\nbest, patience"
     )
-    assert "running = sum" not in after(rewrite, source + "    print(running)\n")[0]
+    text, _ = after(rewrite, source + "    print(running)\n")
+    assert "\n    running = sum" not in text
+    assert "    global_running = sum_over_processes(running)\n" in text
 
 
 def test_an_evaluation_is_shared(rewrite: Rewrite) -> None:

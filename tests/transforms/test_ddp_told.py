@@ -284,6 +284,48 @@ def test_a_taken_name_is_left_to_the_script(told: Told) -> None:
     assert "all_running = sum_over_processes(running) / WORLD_SIZE" in text
 
 
+BEHIND = """\
+    if epoch % 2:
+        last = loss.item()
+        print(f"{last:.4f} {running / len(loader)} {correct / seen}")
+        losses.append(last)
+"""
+
+
+def test_the_last_loss_is_told_behind_the_loop(rewrite: Callable[..., RewriteResult]) -> None:
+    source = START.replace("step = 0\n", "step = 0\nlosses = []\n") + BEHIND
+    file = rewrite(source, ["ddp"], gpus=2).files[0]
+    assert file.text.endswith("""\
+    running = sum_over_processes(running) / WORLD_SIZE
+    correct = sum_over_processes(correct)
+    seen = sum_over_processes(seen)
+    if epoch % 2:
+        global_loss = sum_over_processes(loss.item()) / WORLD_SIZE
+        last = global_loss
+        if RANK == 0:
+            print(f"{last:.4f} {running / len(loader)} {correct / seen}")
+        losses.append(last)
+""")
+    assert OWN not in file.changes[0].reason
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "if loss.item() < 1:\n    print(loss.item())\n",
+        "for x in range(3):\n    print(x, loss.item())\n",
+        "print(largest)\n",
+        "loss = out.max()\nprint(loss.item())\n",
+    ],
+)
+def test_what_is_not_understood_behind_the_loop_stays(
+    rewrite: Callable[..., RewriteResult], behind: str
+) -> None:
+    file = rewrite(START + indent(behind, "    "), ["ddp"], gpus=2).files[0]
+    assert len(file.changes) == 1
+    assert "global_" not in file.text
+
+
 METER = """\
 class AverageMeter:
     def __init__(self):

@@ -160,7 +160,8 @@ SCRIPTS = {
         "        seen += len(x)\n        print(f'{i * len(x)} samples: {loss.item():.4f}')\n"
         "        if i % 2 == 1:\n            mean = running / seen\n"
         "            print(f'{mean:.4f} over {seen}')\n            running, seen = 0.0, 0\n",
-    ),
+    )
+    + "    print(f'last loss {loss.item():.4f}')\n",
     "resumed": BEGIN
     + NETWORK
     + TRAIN.replace(
