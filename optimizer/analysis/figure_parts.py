@@ -52,13 +52,17 @@ class Parts:
 
 
 class FigureParts:
-    """Answers for one training loop. ``carriers`` are variables that are made to hold what all processes have in common."""
+    """Answers for one training loop. ``carriers`` are variables that are made to hold what all processes have in common.
+
+    ``carrying`` are the assignments to them, also those of other blocks.
+    """
 
     def __init__(self, resolver: Resolver, loop: Loop, divergence: Divergence) -> None:
         self._resolver, self._loop, self._module = resolver, loop, loop.module
         self._divergence = divergence
         self._shares = ShareOf(resolver, [loop.node])
         self.carriers: Collection[str] = ()
+        self.carrying: set[ast.stmt] = set()
 
     def of(self, figure: ast.expr) -> Parts | None:
         """What has to be exchanged or multiplied so that ``figure`` is that of all processes; None if not understood."""
@@ -86,7 +90,7 @@ class FigureParts:
         core = _core(figure)
         if not isinstance(core, ast.Name):
             return None
-        if core.id in self.carriers:
+        if core.id in self.carriers or self._is_carried(core):
             return Parts()
         if not self._is_inside(core) and self._divergence.has_sum(self._loop.node, core.id):
             return Parts()
@@ -104,6 +108,19 @@ class FigureParts:
             is_number = self._shares.is_number(figure, module)
             return Parts([Number(figure, core.id, share, True, is_number)])
         return None
+
+    def can_be_carried(self, figure: ast.expr, made_of: Parts) -> bool:
+        """Whether ``figure``, calculated from ``made_of``, is a number of Python's, and none to be added up once more."""
+        is_number = all(number.is_number for number in made_of.numbers)
+        is_number = is_number or self._shares.is_number(figure, self._module)
+        return is_number and self._share(figure) is not Share.SUM
+
+    def _is_carried(self, name: ast.Name) -> bool:
+        known = self._module.scope(name).lookup(name.id)
+        if known is None or not self.carrying:
+            return False
+        seen = reaching_bindings(self._module, *known, self._module.scope(name), name)
+        return all(self._module.statement(binding.node) in self.carrying for binding in seen)
 
     def _share(self, value: ast.expr) -> Share | None:
         return self._shares.of(value, self._module)

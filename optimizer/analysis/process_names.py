@@ -66,7 +66,8 @@ def sums_over_processes(*values):
     """The sums of several numbers that each process has counted in its share of the data."""
     if WORLD_SIZE == 1:
         return values
-    totals = {torch}.tensor([float(value) for value in values], dtype={torch}.float64)
+    numbers = [value.item() if {torch}.is_tensor(value) else value for value in values]
+    totals = {torch}.tensor(numbers, dtype={torch}.float64)
     {dist}.all_reduce(totals)
     return [
         total.to(value) if {torch}.is_tensor(value) else type(value)(total.item())

@@ -35,6 +35,7 @@ _ACTIONS = frozenset(
         "shutil.copyfile",
         "shutil.rmtree",
         "warnings.warn",
+        *(f"tqdm.{module}tqdm.write" for module in ("", "auto.", "notebook.", "std.")),
     }
 )
 _ACTING_PACKAGES = (
@@ -77,11 +78,16 @@ class Telling:
             node, module = reached.node, reached.module
             if isinstance(node, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await):
                 return False
-            if isinstance(node, LoopNode) and not reached.direct:
+            if isinstance(node, LoopNode) and not (reached.direct or self._is_told(node, module)):
                 return False
             if isinstance(node, ast.Call) and self._is_heavy(node, module):
                 return False
         return True
+
+    def _is_told(self, node: ast.AST, module: Module) -> bool:
+        """Whether ``node`` is in a function that only writes to the terminal."""
+        function = module.function(node)
+        return function is not None and tells(self._resolver, function, module)
 
     def told_result(self, statement: ast.Expr) -> ast.expr | None:
         """The one argument of a call that tells, which runs a network."""

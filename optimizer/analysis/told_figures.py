@@ -124,12 +124,15 @@ class _Finder:
 
     def _tell(self, block: Sequence[ast.stmt], telling: Sequence[ast.stmt]) -> None:
         carriers = self._carrying(block, telling)
+        self._parts.carrying.update(carriers.values())
         involved = sorted([*telling, *carriers.values()], key=block.index)
         found: list[tuple[ast.stmt, Parts]] = []
         for statement in involved:
             parts = dict(self._understood(statement))
             known = {figure: part for figure, part in parts.items() if part is not None}
-            if statement in self._gives and len(known) < len(parts):
+            if statement in self._gives and (
+                len(known) < len(parts) or any(map(self._has_graph, known.values()))
+            ):
                 continue
             self.settled.update(known)
             understood = Parts()
@@ -152,6 +155,21 @@ class _Finder:
             ):
                 made_of = None
             yield figure, made_of
+
+    def _has_graph(self, made_of: Parts) -> bool:
+        """Whether what is trained on is in ``made_of`` with its graph, which would be lost."""
+        trained_on = {
+            name.id
+            for backward in self._loop.backwards
+            for name in walk(backward.node.func)
+            if isinstance(name, ast.Name)
+        }
+        return any(
+            number.name in trained_on
+            and not number.is_number
+            and not any(getattr(n, "attr", None) in {"detach", "data"} for n in walk(number.node))
+            for number in made_of.numbers
+        )
 
     # Which statements tell
 
@@ -194,10 +212,8 @@ class _Finder:
         return made if isinstance(made, ast.Assign) else None
 
     def _can_carry(self, assignment: ast.Assign, name: str) -> bool:
-        """Whether ``assignment`` may give all processes the common number: a condition leads to it, nothing adds it up."""
+        """Whether ``assignment`` may give all processes the common number: nothing adds that up."""
         module = self._module
-        if assignment in self._loop.node.body:
-            return False  # in every step, where it may be told in few
         if not any(self._diverges(figure) for figure, _ in figures(assignment.value)):
             return False
         uses = [use for use in module.names_of(name) if use is not assignment.targets[0]]
@@ -208,9 +224,12 @@ class _Finder:
         )
 
     def _is_understood(self, assignment: ast.Assign) -> bool:
-        parts = [self._parts.of(figure) for figure, _ in figures(assignment.value)]
+        """Whether ``assignment`` makes texts and numbers that are understood, and no tensor that may be trained on."""
         return all(
-            part is not None and all(map(self._parts.is_in_place, part.read())) for part in parts
+            (made_of := self._parts.of(figure)) is not None
+            and all(map(self._parts.is_in_place, made_of.read()))
+            and (formatted or self._parts.can_be_carried(figure, made_of))
+            for figure, formatted in figures(assignment.value)
         )
 
     def _figures(self, statement: ast.stmt) -> Iterator[tuple[ast.expr, bool, ast.Call | None]]:

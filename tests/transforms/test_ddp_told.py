@@ -234,6 +234,7 @@ def test_a_sum_made_zero_on_the_way_is_told_behind_the_loop(told: Told) -> None:
         "if i % 5 == 4:\n    print(loss)\n",
         "if i % 5 == 4:\n    print(locals()['running'], str([running][0]))\n",
         "smooth = 0.9 * smooth + loss.item() if i else loss.item()\nprint(smooth)\n",
+        "total = loss + out.mean()\ntotal.backward\nprint(f'{total:.3f}')\n",
         "running *= 0.9\nif i % 5 == 4:\n    print(running)\n",
         "if loss.item() > 3:\n    running = 0.0\nif i % 5 == 4:\n    print(loss.item() ** out[0, 0].item())\n",
     ],
@@ -243,6 +244,81 @@ def test_what_is_not_understood_is_told_as_it_is(told: Told, statements: str) ->
     assert "_over_processes(" not in text
     assert "global_" not in text
     assert OWN in reason
+
+
+def test_a_loss_that_is_trained_on_stays_that_of_the_process(told: Told) -> None:
+    text, _ = told("""
+        if i % 5 == 4:
+            penalty = nn.functional.mse_loss(out, out.detach())
+            whole = loss + 0.1 * penalty
+            print(f"{whole:.3f}")
+    """)
+    assert "    whole = loss + 0.1 * penalty\n" in text
+    assert "    global_whole = sum_over_processes(whole) / WORLD_SIZE\n" in text
+
+
+def test_what_all_processes_have_in_common_is_not_added_up_again(told: Told) -> None:
+    text, _ = told("""
+        if i % 5 == 4:
+            mean, right = running / 5, correct
+            mean = running / 5
+            right = correct
+            print(mean, right)
+    """)
+    assert "    right = correct\n" in text
+    assert "    mean = global_running / 5\n" in text
+    text, _ = told("""
+        if i % 5 == 4:
+            mean = running / 5
+            print(mean)
+        if i == 9:
+            print(mean)
+    """)
+    assert text.count("sum_over_processes(") == 1
+
+
+def test_a_dictionary_of_every_step(told: Told) -> None:
+    text, reason = told("""
+        log = {"loss": loss.item(), "rate": optimizer.param_groups[0]["lr"]}
+        writer.add_scalars("train", log, step)
+        tqdm.write(f"{step}")
+    """)
+    assert (
+        text
+        == """\
+global_loss = sum_over_processes(loss.item()) / WORLD_SIZE
+log = {"loss": global_loss, "rate": optimizer.param_groups[0]["lr"]}
+if RANK == 0:
+    writer.add_scalars("train", log, step)
+    tqdm.write(f"{step}")
+"""
+    )
+    assert OWN not in reason
+
+
+BAR = """\
+import sys
+
+
+def progress_bar(current, total, message=None):
+    sys.stdout.write(" [")
+    for _ in range(int(65.0 * current / total)):
+        sys.stdout.write("=")
+    sys.stdout.write("] %s\\n" % message)
+    sys.stdout.flush()
+
+
+"""
+
+
+def test_a_bar_that_the_script_draws_itself(rewrite: Callable[..., RewriteResult]) -> None:
+    call = "        progress_bar(i, len(loader), 'Loss: %.3f' % (running / (i + 1)))\n"
+    file = rewrite(BAR + START + call, ["ddp"], gpus=2).files[0]
+    assert file.text.endswith("""\
+        global_running = sum_over_processes(running) / WORLD_SIZE
+        if RANK == 0:
+            progress_bar(i, len(loader), 'Loss: %.3f' % (global_running / (i + 1)))
+""")
 
 
 def test_a_progress_bar_shows_the_first_process(
@@ -405,6 +481,7 @@ if RANK == 0 and i % 5 == 4:
         "losses.update(loss.item() * x.max().item(), len(x))\n",
         "if loss.item() < 9:\n    losses.update(loss.item(), len(x))\n",
         "kept = losses.update(loss.item(), len(x))\n",
+        "losses.update(loss, len(x))\n",
     ],
 )
 def test_meters_are_given_their_own_share_otherwise(given: Told, statements: str) -> None:
