@@ -42,7 +42,7 @@ class Share(Enum):
 class RunningSum:
     """What is added up so far, where a loop reads it.
 
-    ``is_single``: it is one number or a tensor without dimensions; ``is_number``: it is no tensor.
+    ``is_single``: it is one number or a tensor without dimensions; ``is_number``: it is no tensor, or none with a graph.
     """
 
     share: Share
@@ -96,7 +96,9 @@ class ShareOf:
                     and not self._roots.isdisjoint(module.ancestors(addition))
                 ):
                     kinds.add(inner.of(addition.value, module))
-                    is_number &= inner.is_number(addition.value, module)
+                    is_number &= inner.is_number(addition.value, module) or _is_compared(
+                        addition.value
+                    )
                     pending.append(addition.target)
                 else:
                     return None
@@ -293,6 +295,15 @@ def _is_mean_loss(resolver: Resolver, value: ast.expr, module: Module) -> bool:
     return not_a_mean(resolver, value, module, AnyTargets()) is None or returns_mean(
         resolver, value, module
     )
+
+
+def _is_compared(value: ast.expr) -> bool:
+    """Whether ``value`` counts how many numbers are equal, which has no gradient."""
+    return any(
+        isinstance(node, ast.Compare)
+        or (isinstance(node, ast.Attribute) and node.attr in {"eq", "eq_"})
+        for node in walk(value)
+    ) and not any(isinstance(node, ast.BinOp) for node in walk(value))
 
 
 def _adds_up_samples(call: ast.Call) -> bool:

@@ -105,6 +105,15 @@ if i % 5 == 0:
     assert OWN not in reason
 
 
+def test_a_count_that_is_a_tensor_is_shown_as_one(told: Told) -> None:
+    text, _ = told(
+        "hits = 0\nhits += (out.argmax(1) == y).sum()\nif i % 5 == 0:\n    print(hits)\n"
+    )
+    assert "    global_hits = sum_over_processes(hits)\n" in text
+    text, _ = told("hits = 0.0\nhits += loss\nif i % 5 == 0:\n    print(hits)\n")
+    assert "global_hits" not in text
+
+
 def test_samples_are_counted_without_an_exchange(told: Told) -> None:
     text, _ = told("print('{}/{}'.format(i * len(x), len(loader.dataset)), y.size(0))\n")
     assert (
