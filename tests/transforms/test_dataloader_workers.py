@@ -514,6 +514,17 @@ UNSAFE = {
         """,
         "items are only looked up in memory",
     ),
+    "only fills and copies memory": (
+        """\
+        def __init__(self):
+            self.known = torch.load("known.pt")
+        def __getitem__(self, i):
+            mask = torch.ones(100, dtype=torch.bool)
+            mask[self.known[i]] = False
+            return torch.arange(100), mask, np.stack([self.known[i], self.known[0]])
+        """,
+        "items are only looked up in memory",
+    ),
     "only indexes, its transform is None": (
         """\
         def __init__(self, transform=None):
