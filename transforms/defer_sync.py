@@ -5,17 +5,26 @@ until Python has prepared the next step. Where the number is only added to a sum
 the sum stays on the GPU (`running_loss += loss.detach().double()`) and becomes a number where it is looked at:
 every 100 steps, at the end of the epoch, in the `return`.
 
-The numbers stay the same: sums are kept in float64, which is what Python's numbers are, and counts in integers. Only
+A meter of the script's own, such as the well-known `AverageMeter`, is given the tensor instead of the number
+(`losses.update(loss.detach().double(), n)`) where its class only adds, subtracts, multiplies and divides; its figures become
+numbers where they are looked at (`return float(losses.avg)`), and the class stays as it is. Its arithmetic then starts a handful of
+tiny kernels in each step. A start costs Python a few microseconds; a wait lets the queue of kernels run empty, and the GPU idles
+until Python has refilled it. Where the GPU has so little to do that no wait takes long, this gains nothing.
+
+The numbers stay the same: sums are kept in float64, which is what Python's numbers are, and counts in integers. What is divided
+on the device (the mean of a meter) may differ in the last of 16 digits: GPUs multiply with the reciprocal. Only
 where the script may choose Apple's `mps` device, which has no float64, sums are kept in float32 and can differ in the
 last digits. `.detach()` keeps the sum from holding on to the graph of each step. A script that
 adds up `loss` itself, graph and all, gets it too (`total += loss.detach()`), also on the CPU: its memory no longer grows.
-(A sum that starts as the integer 0 is 0.0 after a loop that had nothing to add.)
+(A sum, or a meter's figure, that starts as the integer 0 is 0.0 after a loop that had nothing to add.)
 
 Left alone: loops in which something else waits in every step, because it prints, logs or shows the number, decides by it or
-hands it to a learning-rate schedule or a meter, or looks at another tensor (`if torch.isnan(loss)`, `print(loss)`, `x[y > 0]`):
+hands it to a learning-rate schedule, or looks at another tensor (`if torch.isnan(loss)`, `print(loss)`, `x[y > 0]`):
 there is nothing to gain; loops that time their steps, which they can only do by
-waiting; variables that other functions or files read; scripts for the CPU; scripts that use streams, several GPUs
-in one process or copies that do not wait, which may rely on the waiting.
+waiting; variables that other functions or files read; meters whose class does more (compares, calls functions, keeps lists), that are
+handed on (to a `ProgressMeter`, to `print(losses)` or `"{loss.avg}".format(loss=losses)`), updated in several places or set back
+in the loop; scripts for the CPU; scripts that use streams, several GPUs in one process or copies that do not wait, which may
+rely on the waiting.
 
 Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization and
 https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory
@@ -26,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..optimizer.analysis.deferral_edits import deferral_edits, has_double
+from ..optimizer.analysis.deferral_edits import deferral_edits, has_double, meter_edits
 from ..optimizer.analysis.deferral_plan import LoopPlan
 from ..optimizer.analysis.graph_leaks import GraphLeak
 from ..optimizer.analysis.script import TrainingScript
@@ -38,6 +47,10 @@ _EXACT = (
     "float64 sums and integer counts on the device are the numbers that Python would have added up"
 )
 _KEPT = "the numbers are the same ones, read from the device later"
+_DIVIDED = (
+    "the figures are computed in float64, as Python's are; a GPU divides by multiplying with the reciprocal, which can "
+    "differ in the last of their 16 digits"
+)
 _SPENT = "the loss is backpropagated in the same step, so that its graph cannot be used again"
 _ROUNDED = (
     "sums on the device are float32, because the script may run on `mps`, which has no float64: long sums can differ "
@@ -116,7 +129,7 @@ class DeferSync(Transform):
         for plan in plans:
             if plan.obstacles:
                 yield from self._left(plan)
-            elif plan.deferred:
+            elif plan.deferred or plan.meters:
                 yield self._defer(script, plan)
 
     def _left(self, plan: LoopPlan) -> Iterator[Skip]:
@@ -138,16 +151,31 @@ class DeferSync(Transform):
         return replace(change, tier=Tier.EXACT)
 
     def _defer(self, script: TrainingScript, plan: LoopPlan) -> Change:
+        resolver = script.resolver
         edits = tuple(
             FileEdit(plan.path, edit)
             for variable, conversions in plan.deferred
-            for edit in deferral_edits(script.resolver, variable, conversions)
+            for edit in deferral_edits(resolver, variable, conversions)
+        ) + tuple(
+            FileEdit(plan.path, edit)
+            for meter in plan.meters
+            for edit in meter_edits(resolver, meter)
         )
-        names = " and ".join(f"`{variable.name}`" for variable, _ in plan.deferred)
-        first = plan.deferred[0][0]
+        kept = (*(variable for variable, _ in plan.deferred), *plan.meters)
+        first = min(kept, key=lambda each: each.span)
+        names = " and ".join(f"`{each.name}`" for each in kept)
         message = f"keeps {names} on the device and reads the numbers only where they are looked at"
-        sums = [v for v, _ in plan.deferred if not v.is_list]
-        is_exact = all(v.is_integer for v in sums) or has_double(script.project)
-        reason = (_EXACT if sums else _KEPT) if is_exact else _ROUNDED
+        reason, tier = self._precision(script, plan)
         change = self.change(first.path, first.span, message, reason, edits)
-        return replace(change, tier=Tier.EXACT) if is_exact else change
+        return replace(change, tier=tier)
+
+    def _precision(self, script: TrainingScript, plan: LoopPlan) -> tuple[str, Tier]:
+        """How close the numbers are to Python's, in words and as a tier."""
+        sums = [variable for variable, _ in plan.deferred if not variable.is_list]
+        is_exact = all(variable.is_integer for variable in sums) and not plan.meters
+        if not is_exact and not has_double(script.project):
+            return _ROUNDED, Tier.NUMERIC
+        kept = (*(variable for variable, _ in plan.deferred), *plan.meters)
+        if any(each.divides for each in kept):
+            return _DIVIDED, Tier.NUMERIC
+        return (_EXACT if sums or plan.meters else _KEPT), Tier.EXACT

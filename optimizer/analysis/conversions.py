@@ -12,7 +12,7 @@ from .loop_definitions import is_start, is_whole
 from .module_names import reads_elsewhere
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned
+from .scopes import Assigned, Scope
 from .step_uses import excerpt
 from .syntax import LoopNode, Module
 from .trees import walk
@@ -55,20 +55,30 @@ class Conversions:
 
     def of(self, variable: Deferred) -> tuple[Conversion, ...]:
         """All places where ``variable`` has to be converted. Raises Refused where there is no such place."""
-        module = variable.module
-        if isinstance(variable.scope.node, ast.Module) and module.name != "__main__":
-            raise Refused(variable.node, f"`{variable.name}` is a variable of an imported file")
-        if next(reads_elsewhere(self._resolver, module, variable.name), None) is not None:
-            raise Refused(variable.node, f"`{variable.name}` is read by another file")
-        for converter in ("int", "float"):
-            builtin = frozenset({External(f"builtins.{converter}")})
-            if self._resolver.name_values(converter, variable.node, module) != builtin:
-                raise Refused(variable.node, f"`{converter}` is something else here")
+        self.check_private(variable.name, variable.scope, variable.node, variable.module)
         later = list(self._later_uses(variable))
         self._check_reachable(variable, later)
+        self.check_seen(variable.name, variable.loop.node, variable.module)
         for use in [*later, *variable.rare_uses]:
             self._check_number(variable, use)
         return (*self._rare(variable), *self._after(variable, later))
+
+    def check_private(self, name: str, scope: Scope, node: ast.AST, module: Module) -> None:
+        """Only ``module`` reads the variable ``name``, and Python's own ``int`` and ``float`` convert it there."""
+        if isinstance(scope.node, ast.Module) and module.name != "__main__":
+            raise Refused(node, f"`{name}` is a variable of an imported file")
+        if next(reads_elsewhere(self._resolver, module, name), None) is not None:
+            raise Refused(node, f"`{name}` is read by another file")
+        for converter in ("int", "float"):
+            builtin = frozenset({External(f"builtins.{converter}")})
+            if self._resolver.name_values(converter, node, module) != builtin:
+                raise Refused(node, f"`{converter}` is something else here")
+
+    def check_seen(self, name: str, loop: LoopNode, module: Module) -> None:
+        """Nothing around ``loop`` reads variables without naming them."""
+        for node in walk(module.function(loop) or module.tree):
+            if isinstance(node, ast.Call) and _sees_variables(node):
+                raise Refused(node, f"`{excerpt(module, node)}` may read `{name}`")
 
     def clock(self, roots: Iterable[ast.AST], module: Module) -> ast.Call | None:
         """A call in ``roots`` that reads the time."""
@@ -161,11 +171,6 @@ class Conversions:
                     parts: list[ast.AST] = [*ancestor.handlers, *ancestor.finalbody]
                     if any(part in around for part in parts):
                         raise Refused(use, f"`{variable.name}` is read after an exception")
-        function = module.function(loop)
-        root = function if function is not None else module.tree
-        for node in walk(root):
-            if isinstance(node, ast.Call) and _sees_variables(node):
-                raise Refused(node, f"`{excerpt(module, node)}` may read `{variable.name}`")
 
     def _after(self, variable: Deferred, later: list[ast.Name]) -> Iterator[Conversion]:
         module = variable.module
@@ -262,11 +267,11 @@ def _sees_variables(call: ast.Call) -> bool:
     return function in _SEES_VARIABLES
 
 
-def is_writable(module: Module, use: ast.Name) -> bool:
+def is_writable(module: Module, use: ast.Name | ast.Attribute) -> bool:
     """Whether a longer expression can stand in place of ``use``: not where a format string shows the code."""
     if not any(isinstance(a, ast.JoinedStr) for a in module.ancestors(use)):
         return True
-    if module.code(use) != use.id:
+    if module.code(use) != ast.unparse(use):
         return False
     span = module.span(use)
     behind = module.lines[span.end_line - 1][span.end_column :].lstrip()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ..rewriting.edits import Edit, InsertAfter, InsertBefore, ReplaceExpression
 from .conversions import Conversion, Where
 from .deferrals import Deferred
+from .deferred_meters import DeferredMeter
 from .device_reads import DeviceRead
 from .grad_modes import suspended_around
 from .project import Project
@@ -48,6 +49,16 @@ def deferral_edits(
             yield InsertBefore(span, statement)
         else:
             yield InsertAfter(span, statement)
+
+
+def meter_edits(resolver: Resolver, meter: DeferredMeter) -> Iterator[Edit]:
+    """The edits that give ``meter`` tensors, and make its figures numbers where they are looked at."""
+    module = meter.module
+    for read in meter.reads:
+        code = _on_device(resolver, read, is_element=False, is_integer=False)
+        yield ReplaceExpression(module.span(read.node), code)
+    for figure in meter.figures:
+        yield ReplaceExpression(module.span(figure), f"float({module.code(figure)})")
 
 
 def _on_device(resolver: Resolver, read: DeviceRead, *, is_element: bool, is_integer: bool) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from .batches import BatchTrace
 from .conversions import Conversion, Conversions
 from .deferrals import Deferred, LoopDeferral, Obstacle, Refused
+from .deferred_meters import DeferredMeter, MeterDeferral
 from .device_reads import DeviceRead, find_device_reads, runs_rarely, step_loop
 from .device_waits import find_waits
 from .facts import DataLoader, Fact, Loop
+from .loop_definitions import HandedOver
 from .resolver import Resolver
 from .signatures import call_argument
-from .step_uses import excerpt
+from .step_uses import excerpt, why_needed
 from .tensor_kinds import TensorKinds
 
 _SEVERAL_GPUS = re.compile(r"""cuda:[1-9]|\.cuda\([1-9]|device_map""")
@@ -25,11 +28,13 @@ _STREAMS = ("cuda.Stream", "cuda.stream", "CUDAGraph", "reduce-overhead")
 class LoopPlan(Fact):
     """A loop over steps that reads numbers from the device.
 
-    ``deferred`` are the variables that can wait, with where they become numbers; ``obstacles`` the reads that cannot.
+    ``deferred`` are the variables that can wait, with where they become numbers; ``meters`` the objects that can be given
+    tensors; ``obstacles`` the reads that cannot wait.
     """
 
     loop: Loop
     deferred: tuple[tuple[Deferred, tuple[Conversion, ...]], ...]
+    meters: tuple[DeferredMeter, ...]
     obstacles: tuple[Obstacle, ...]
 
 
@@ -49,7 +54,7 @@ def plan_loops(
     found: list[LoopPlan] = []
     for loop, own in reads.items():
         plan = _plan(resolver, loop, own, obstacle)
-        if plan.deferred:
+        if plan.deferred or plan.meters:
             waits = find_waits(resolver, kinds, loop, everything)
             more = [
                 Obstacle(wait.module, wait.node, f"`{wait.excerpt}` needs its values in every step")
@@ -75,10 +80,39 @@ def _plan(
             deferred.append((variable, conversions.of(variable)))
         except Refused as refused:
             obstacles.append(Obstacle(loop.module, refused.node, refused.why))
-    if deferred:
+    meters: list[DeferredMeter] = []
+    for meter in _meters(resolver, planned, reads):
+        if isinstance(meter, DeferredMeter):
+            meters.append(meter)
+        else:
+            obstacles.append(meter)
+    if deferred or meters:
         obstacles += [general] if general is not None else []
         obstacles += _timed_steps(conversions, loop)
-    return LoopPlan(loop.module, loop.node, loop, tuple(deferred), tuple(obstacles))
+    return LoopPlan(loop.module, loop.node, loop, tuple(deferred), tuple(meters), tuple(obstacles))
+
+
+def _meters(
+    resolver: Resolver, planned: LoopDeferral, reads: list[DeviceRead]
+) -> Iterator[DeferredMeter | Obstacle]:
+    """The objects that the loop gives numbers to, or what keeps them from being given tensors."""
+    module = planned.module
+    deferral = MeterDeferral(resolver, planned.loop, {read.node: read for read in reads})
+    by_name: dict[str, list[HandedOver]] = {}
+    for handed in planned.handed_over:
+        by_name.setdefault(handed.name, []).append(handed)
+    for calls in by_name.values():
+        try:
+            meter = deferral.of(calls)
+        except Refused as refused:
+            yield Obstacle(module, refused.node, refused.why)
+            continue
+        if meter is not None:
+            yield meter
+            continue
+        for handed in calls:
+            why = why_needed(resolver, handed.value, module)
+            yield Obstacle(module, handed.value, f"`{excerpt(module, handed.value)}` {why}")
 
 
 def _timed_steps(conversions: Conversions, loop: Loop) -> list[Obstacle]:

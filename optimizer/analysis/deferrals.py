@@ -17,8 +17,10 @@ from .facts import Fact, Loop
 from .host_numbers import is_number
 from .loop_definitions import (
     Definition,
+    HandedOver,
     arithmetic_root,
     definitions_in,
+    handed_over,
     is_start,
     is_whole,
     leaf_name,
@@ -29,6 +31,7 @@ from .reaching import reaching_bindings
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Deleted, Scope
 from .step_uses import excerpt, why_needed
+from .syntax import Module
 from .tensor_kinds import TensorKind
 from .trees import walk
 
@@ -53,6 +56,11 @@ class Deferred(Fact):
     rare_uses: tuple[ast.Name, ...]
     is_integer: bool
     is_list: bool
+
+    @property
+    def divides(self) -> bool:
+        """Whether it is computed by a division, which some devices do by multiplying with the reciprocal."""
+        return any(isinstance(o, ast.Div) for d in self.definitions for o in operators(d.value))
 
     @property
     def accumulates(self) -> bool:
@@ -85,6 +93,7 @@ class LoopDeferral:
         self._reads = {r.node: r for r in reads}
         self._scope = self.module.scope(loop.node.body[0])
         self.obstacles: list[Obstacle] = []
+        self.handed_over: list[HandedOver] = []
         self.deferred: tuple[Deferred, ...] = ()
         names = self._candidates()
         while names:
@@ -113,7 +122,11 @@ class LoopDeferral:
             root = arithmetic_root(self.module, read.node)
             taking = [d.name for d in self._definitions if d.value is root]
             names.update(taking)
-            if not taking:
+            handed = handed_over(self.module, root)
+            if handed is not None and not taking:
+                if all(other.value is not root for other in self.handed_over):
+                    self.handed_over.append(handed)
+            elif not taking:
                 why = why_needed(self._resolver, root, self.module)
                 self.obstacles.append(Obstacle(self.module, read.node, f"`{read.excerpt}` {why}"))
         size = -1
@@ -190,39 +203,16 @@ class LoopDeferral:
         for leaf in leaves(definition.value):
             read = self._reads.get(leaf)  # type: ignore[call-overload]
             if read is not None:
-                _check_kind(read)
-                self._check_divisor(leaf, definition)
+                check_kind(read)
+                check_divisor(self.module, leaf, definition.value)
                 yield read
             elif leaf_name(leaf) in names:
-                self._check_divisor(leaf, definition)
+                check_divisor(self.module, leaf, definition.value)
             elif not is_number(self._resolver, leaf, self.module):
                 raise Refused(leaf, f"`{excerpt(self.module, leaf)}` may be no number")
-        if not definition.adds:
-            self._check_alias(definition)
-
-    def _check_divisor(self, leaf: ast.expr, definition: Definition) -> None:
-        child: ast.AST = leaf
-        while child is not definition.value:
-            parent = self.module.parents[child]
-            divides = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div)
-            if divides and getattr(parent, "right", None) is child:
-                raise Refused(leaf, f"`{excerpt(self.module, parent)}` may divide by zero")
-            child = parent
-
-    def _check_alias(self, definition: Definition) -> None:
-        """A tensor that is kept must not be changed in place afterwards."""
-        read = self._reads.get(definition.value)  # type: ignore[call-overload]
-        if read is None:
-            return
-        for name in (n.id for n in walk(read.tensor) if isinstance(n, ast.Name)):
-            for use in self.module.names_of(name):
-                parent = self.module.parents[use]
-                in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_")
-                adds = isinstance(parent, ast.AugAssign) and parent.target is use
-                if (in_place or adds) and self.module.function(use) is self.module.function(
-                    read.node
-                ):
-                    raise Refused(use, f"`{name}` is changed in place")
+        kept = self._reads.get(definition.value)  # type: ignore[call-overload]
+        if kept is not None and not definition.adds:
+            check_alias(kept)
 
     def _starts(
         self, name: str, bindings: list[Binding], mine: list[Definition], is_list: bool
@@ -380,7 +370,30 @@ def _only_reads(functions: frozenset[str]) -> bool:
     )
 
 
-def _check_kind(read: DeviceRead) -> None:
+def check_divisor(module: Module, leaf: ast.expr, value: ast.expr) -> None:
+    """A number that is divided by raises an exception where it is 0; a tensor does not."""
+    child: ast.AST = leaf
+    while child is not value:
+        parent = module.parents[child]
+        divides = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div)
+        if divides and getattr(parent, "right", None) is child:
+            raise Refused(leaf, f"`{excerpt(module, parent)}` may divide by zero")
+        child = parent
+
+
+def check_alias(read: DeviceRead) -> None:
+    """A tensor that is kept must not be changed in place afterwards."""
+    module = read.module
+    for name in (n.id for n in walk(read.tensor) if isinstance(n, ast.Name)):
+        for use in module.names_of(name):
+            parent = module.parents[use]
+            in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_")
+            adds = isinstance(parent, ast.AugAssign) and parent.target is use
+            if (in_place or adds) and module.function(use) is module.function(read.node):
+                raise Refused(use, f"`{name}` is changed in place")
+
+
+def check_kind(read: DeviceRead) -> None:
     code = excerpt(read.module, read.tensor)
     if read.kind is TensorKind.UNKNOWN:
         raise Refused(read.node, f"`{code}` is not known to be a tensor on the device")

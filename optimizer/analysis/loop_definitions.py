@@ -26,6 +26,30 @@ class Definition:
         return isinstance(self.statement, ast.AugAssign) and not self.appends
 
 
+@dataclass(frozen=True, eq=False)
+class HandedOver:
+    """A statement that gives the ``value`` to a method of the object ``name``, and does nothing else."""
+
+    name: str
+    method: str
+    call: ast.Call
+    value: ast.expr
+
+
+def handed_over(module: Module, value: ast.expr) -> HandedOver | None:
+    """What hands ``value`` over to an object that has a name."""
+    call = module.parents[value]
+    if isinstance(call, ast.keyword):
+        call = module.parents[call]
+    match call:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if isinstance(
+            module.parents[call], ast.Expr
+        ):
+            return HandedOver(name, method, call, value)
+        case _:
+            return None
+
+
 def definitions_in(statement: ast.stmt) -> Iterator[Definition]:
     """What ``statement`` assigns, adds or appends to a variable, other than constants."""
     match statement:
@@ -48,6 +72,11 @@ def definitions_in(statement: ast.stmt) -> Iterator[Definition]:
             yield Definition(name, statement, value, appends=True)
         case _:
             pass
+
+
+def is_plain(operator: ast.operator) -> bool:
+    """Whether ``operator`` is one of plain arithmetic."""
+    return isinstance(operator, _OPERATORS)
 
 
 def leaves(value: ast.expr) -> Iterator[ast.expr]:
@@ -80,7 +109,7 @@ def arithmetic_root(module: Module, node: ast.expr) -> ast.expr:
     return node
 
 
-def _assigned(source: Assigned) -> ast.expr | None:
+def assigned_value(source: Assigned) -> ast.expr | None:
     """What a variable gets of the tuple it is assigned from; None when that is not written out."""
     value = source.value
     for part in source.path:
@@ -94,7 +123,7 @@ def _assigned(source: Assigned) -> ast.expr | None:
 
 def is_start(source: Assigned, name: str, *, is_list: bool) -> bool:
     """Whether a variable that gets its value like this is a plain number (or an empty list)."""
-    match _assigned(source):
+    match assigned_value(source):
         case ast.List(elts=[]):
             return is_list
         case ast.Call(func=ast.Name(id="list"), args=[], keywords=[]):
@@ -111,7 +140,7 @@ def is_start(source: Assigned, name: str, *, is_list: bool) -> bool:
 
 def is_whole(source: Assigned) -> bool:
     """Whether the number it gets is an integer."""
-    value = _assigned(source)
+    value = assigned_value(source)
     if isinstance(value, ast.Call):
         return getattr(value.func, "id", "") == "int"
     return isinstance(value, ast.List) or type(getattr(value, "value", None)) is int

@@ -6,7 +6,8 @@ import ast
 
 from .facts import Fact
 from .gradient_graphs import may_build_gradient_graph
-from .loop_definitions import arithmetic_root
+from .loop_definitions import arithmetic_root, handed_over
+from .meters import gives_to_meter
 from .obstacles import Obstacle
 from .resolver import Resolver
 from .syntax import Module
@@ -36,7 +37,7 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
                 why = "gradients are differentiated, which magnifies rounding"
             if why is None and isinstance(call.func, ast.Attribute) and not call.args:
                 is_double = call.func.attr == "double" and not resolver.names(call.func, module)
-                is_used = is_double and not _is_summed_up(call, module)
+                is_used = is_double and not _is_summed_up(resolver, call, module)
                 why = "float64 is used for precision" if is_used else None
             if why is not None:
                 return Obstacle(module, call, why)
@@ -50,13 +51,19 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
     return None
 
 
-def _is_summed_up(call: ast.Call, module: Module) -> bool:
-    """Whether ``call`` converts a result that is only added to a sum: ``total += loss.detach().double()``."""
+def _is_summed_up(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` converts a result that is only added to a sum: ``total += loss.detach().double()``.
+
+    So is what a meter is given: ``losses.update(loss.double(), x.size(0))``.
+    """
     receiver = getattr(call.func, "value", None)
     is_result = isinstance(receiver, ast.Call) and getattr(receiver.func, "attr", "") == "detach"
     root = arithmetic_root(module, call)
     parent = module.parents[root]
-    return is_result or (isinstance(parent, ast.AugAssign) and parent.value is root)
+    if is_result or (isinstance(parent, ast.AugAssign) and parent.value is root):
+        return True
+    handed = handed_over(module, root)
+    return handed is not None and gives_to_meter(resolver, module.statement(call), module)
 
 
 def _why(names: frozenset[str]) -> str | None:

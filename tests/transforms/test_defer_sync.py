@@ -425,6 +425,20 @@ def test_without_float64_the_change_is_numeric(rewrite: Callable[..., Any]) -> N
 
 
 @pytest.mark.parametrize(
+    ("step", "tier"),
+    [
+        ("total += loss.item()", Tier.EXACT),
+        ("total += loss.item() * x.size(0)", Tier.EXACT),
+        ("total += loss.item() / len(loader)", Tier.NUMERIC),
+    ],
+)
+def test_devices_divide_in_another_way(rewrite: Callable[..., Any], step: str, tier: Tier) -> None:
+    (file,) = rewrite(script("total = 0.0", step, "print(total)"), ["defer-sync"]).files
+    assert [change.tier for change in file.changes] == [tier]
+    assert ("reciprocal" in file.changes[0].reason) is (tier is Tier.NUMERIC)
+
+
+@pytest.mark.parametrize(
     ("before", "step", "after", "reason"),
     [
         ("total = 0.0", "total += loss.item()\nprint(total)", "pass", "printed in every step"),
