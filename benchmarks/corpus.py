@@ -178,7 +178,11 @@ class Bench:
             "original": Contestant(ScriptVersion(self._script.original, args=self._timed.arguments))
         }
         for name, (version, _) in self._versions.items():
-            contestants[name] = Contestant(_started(version, self._timed))
+            timed = _started(version, self._timed)
+            if self._options.device == "cpu":
+                # One process per GPU: without any, the script is started as before.
+                timed = replace(timed, processes=None)
+            contestants[name] = Contestant(timed)
         contestants["light"] = Contestant(contestants["torchopt"].version, resident=True)
         with tempfile.TemporaryDirectory() as cwd:
             settings = RunSettings(
