@@ -20,11 +20,11 @@ adds up `loss` itself, graph and all, gets it too (`total += loss.detach()`), al
 
 Left alone: loops in which something else waits in every step, because it prints, logs or shows the number, decides by it or
 hands it to a learning-rate schedule, or looks at another tensor (`if torch.isnan(loss)`, `print(loss)`, `x[y > 0]`):
-there is nothing to gain; loops that time their steps, which they can only do by
-waiting; variables that other functions or files read; meters whose class does more (compares, calls functions, keeps lists), that are
-handed on (to a `ProgressMeter`, to `print(losses)` or `"{loss.avg}".format(loss=losses)`), updated in several places or set back
-in the loop; scripts for the CPU; scripts that use streams, several GPUs in one process or copies that do not wait, which may
-rely on the waiting.
+there is nothing to gain; loops that time their steps, which they can only do by waiting; variables that other functions or
+files read; meters whose class does more (compares, calls functions, keeps lists), that are handed on (to a `ProgressMeter`, to
+`print(losses)` or `"{loss.avg}".format(loss=losses)`), updated in several places, or looked at where the loop may just have set
+them back; scripts for the CPU; scripts that use streams, several GPUs in one process or copies that do not wait, which may rely
+on the waiting.
 
 Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization and
 https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory

@@ -80,7 +80,7 @@ class MeterDeferral:
             if read.kind is TensorKind.INTEGER and not divides:
                 raise Refused(read.node, f"`{name}` is given an integer (`{read.excerpt}`)")
             check_alias(read)
-        figures = tuple(self._looked_at(first, meter, update))
+        figures = self._looked_at(first, meter, update)
         self._conversions.check_private(name, self._scope, call, self._module)
         self._conversions.check_seen(name, self._loop.node, self._module)
         return DeferredMeter(
@@ -148,7 +148,7 @@ class MeterDeferral:
 
     def _looked_at(
         self, call: HandedOver, meter: MeterClass, update: MeterUpdate
-    ) -> Iterator[ast.Attribute]:
+    ) -> tuple[ast.Attribute, ...]:
         """Where the figures are looked at, which is all that happens to the meter besides its update."""
         name, module = call.name, self._module
         found = self._scope.lookup(name)
@@ -156,6 +156,8 @@ class MeterDeferral:
             raise Refused(call.call, f"`{name}` is a variable of the code around the function")
         for binding in found[1]:
             self._check_binding(binding)
+        figures: list[ast.Attribute] = []
+        resets: list[ast.Name] = []
         for use in module.names_of(name):
             scope = module.scope(use)
             known = scope.lookup(name)
@@ -167,13 +169,17 @@ class MeterDeferral:
                 continue
             attribute = module.parents[use]
             if not isinstance(attribute, ast.Attribute) or attribute.attr in meter.methods:
-                self._check_reset(use, meter, update)
+                self._check_reset(use, call, meter, update)
+                resets.append(use)
             elif not isinstance(attribute.ctx, ast.Load) or attribute.attr.startswith("__"):
                 raise self._other_use(use)
             elif attribute.attr in update.figures:
                 self._check_look(attribute, name, scope, call)
                 if not _is_converted(attribute, module):
-                    yield attribute
+                    figures.append(attribute)
+        for reset in resets:
+            self._check_between(reset, figures)
+        return tuple(figures)
 
     def _check_binding(self, binding: Binding) -> None:
         statement = self._module.statement(binding.node)
@@ -184,9 +190,11 @@ class MeterDeferral:
             why = f"`{binding.name}` is also set by `{excerpt(self._module, statement)}`"
             raise Refused(statement, why)
 
-    def _check_reset(self, use: ast.Name, meter: MeterClass, update: MeterUpdate) -> None:
-        """``use`` sets the meter back before the loop."""
-        module = self._module
+    def _check_reset(
+        self, use: ast.Name, given: HandedOver, meter: MeterClass, update: MeterUpdate
+    ) -> None:
+        """``use`` sets the meter back: before the loop, or every so many steps after it was updated."""
+        module, loop = self._module, self._loop.node
         attribute = module.parents[use]
         call = module.parents[attribute]
         resets = (
@@ -195,10 +203,27 @@ class MeterDeferral:
             and call.func is attribute
             and not (call.args or call.keywords)
             and isinstance(module.parents[call], ast.Expr)
-            and meter.sets_back(attribute.attr, update.figures)
+            and meter.sets_back(attribute.attr, update)
         )
-        if not resets or not self._is_before_loop(module.statement(use)):
+        is_rare = loop in module.ancestors(use) and runs_rarely(module, use, loop)
+        is_after = module.span(given.call) < module.span(use)
+        if not resets or not (
+            self._is_before_loop(module.statement(use)) or (is_rare and is_after)
+        ):
             raise self._other_use(use)
+
+    def _check_between(self, reset: ast.Name, figures: Iterable[ast.Attribute]) -> None:
+        """Where the loop sets the meter back, its figures are looked at only between its update and there.
+
+        Elsewhere they may be what a new meter begins with, the integer 0.
+        """
+        module, loop = self._module, self._loop.node
+        if loop not in module.ancestors(reset):
+            return
+        for figure in figures:
+            inside = loop in module.ancestors(figure)
+            if not inside or module.span(reset) < module.span(figure):
+                raise Refused(figure, f"`{module.code(figure)}` may just have been set back")
 
     def _check_look(self, figure: ast.Attribute, name: str, scope: Scope, call: HandedOver) -> None:
         module, loop = self._module, self._loop.node

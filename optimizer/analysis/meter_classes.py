@@ -22,15 +22,17 @@ class NoMeter(Exception):
 class MeterUpdate:
     """What a meter's method does with the number it is given.
 
-    ``figures`` are the attributes computed from it; ``divides`` when one of them is a quotient, such as a mean.
+    ``figures`` are the attributes and properties computed from it, ``numbers`` all attributes it calculates with; ``divides``
+    when a figure is a quotient, such as a mean.
     """
 
     figures: frozenset[str]
+    numbers: frozenset[str]
     divides: bool
 
 
 class MeterClass:
-    """A class that has no more than attributes and methods."""
+    """A class that has no more than attributes, methods and properties that are one expression."""
 
     def __init__(self, resolver: Resolver, cls: Class) -> None:
         node = cls.node
@@ -40,16 +42,23 @@ class MeterClass:
             raise NoMeter(f"whose class `{node.name}` takes more than its own text says")
         self.name = node.name
         self.methods: dict[str, ast.FunctionDef] = {}
+        self.properties: dict[str, ast.expr] = {}
         for statement in node.body:
             if _is_docstring(statement):
                 continue
-            if not isinstance(statement, ast.FunctionDef) or statement.decorator_list:
+            if not isinstance(statement, ast.FunctionDef):
                 raise NoMeter(f"whose class `{node.name}` has more than methods")
             name = statement.name
             is_special = name.startswith("__") and name not in _UNUSED_UNLESS_CALLED
-            if is_special or name in self.methods:
+            if is_special or name in self.methods or name in self.properties:
                 raise NoMeter(f"whose class `{node.name}` has a `{name}` of its own")
-            self.methods[name] = statement
+            decorators = [resolver.names(d, cls.module) for d in statement.decorator_list]
+            if decorators == [frozenset({"builtins.property"})]:
+                self.properties[name] = self._returned(statement)
+            elif decorators:
+                raise NoMeter(f"whose class `{node.name}` has more than methods")
+            else:
+                self.methods[name] = statement
 
     def update(self, name: str, given: str) -> MeterUpdate:
         """What the method ``name`` computes from its parameter ``given``. Raises NoMeter unless by plain arithmetic."""
@@ -63,24 +72,80 @@ class MeterClass:
         sums = {step.attribute for step in taking if step.adds}
         for step in taking:
             step.check(given, figures, sums)
-        self._check_starts(figures)
-        return MeterUpdate(frozenset(figures), any(step.divides for step in taking))
+        shown = {name: self._shown(name, figures) for name in self.properties}
+        values = [value for alternatives in shown.values() for value in alternatives]
+        divides = any(step.divides for step in taking) or any(map(_divides, values))
+        numbers = {step.attribute for step in steps} | {
+            leaf.attr
+            for value in (*values, *(step.value for step in steps))
+            for leaf in leaves(value)
+            if isinstance(leaf, ast.Attribute)
+        }
+        start = self.methods.get("__init__")
+        if start is None:
+            raise NoMeter(f"whose class `{self.name}` has no `__init__`")
+        self._check_method(start, frozenset(numbers), called=("__init__",))
+        figures |= {name for name, alternatives in shown.items() if alternatives}
+        return MeterUpdate(frozenset(figures), frozenset(numbers), divides)
 
-    def sets_back(self, name: str, figures: frozenset[str]) -> bool:
+    def sets_back(self, name: str, update: MeterUpdate) -> bool:
         """Whether the method ``name`` does no more than give attributes their first values."""
         method = self.methods.get(name)
         if method is None or len(method.args.args) != 1:
             return False
         try:
-            self._check_method(method, figures, called=(name,))
+            self._check_method(method, update.numbers, called=(name,))
         except NoMeter:
             return False
         return True
 
+    def _returned(self, method: ast.FunctionDef) -> ast.expr:
+        """The expression that a property is: what its only statement returns."""
+        match [statement for statement in method.body if not _is_docstring(statement)]:
+            case [ast.Return(value=ast.expr() as value)] if _is_parameter_self(method):
+                return value
+            case _:
+                raise self._does_more(method.name)
+
+    def _shown(self, name: str, figures: set[str]) -> list[ast.expr]:
+        """The values the property ``name`` may have, computed by plain arithmetic; none unless from ``figures``."""
+        found: list[ast.expr] = []
+        looks = False
+        pending = [self.properties[name]]
+        while pending:
+            value = pending.pop()
+            if isinstance(value, ast.IfExp):
+                pending += [value.body, value.orelse]
+                by_python = [value.test]
+            else:
+                found.append(value)
+                taken = [leaf for leaf in leaves(value) if _is_figure(leaf, figures)]
+                others = [leaf for leaf in leaves(value) if leaf not in taken]
+                looks = looks or bool(taken)
+                by_python = [*others, *_divisors(value)]
+                if not all(_is_attribute_of("self", leaf) or _is_number(leaf) for leaf in others):
+                    raise self._does_more(name)
+            if any(self._may_see(part, figures) for part in by_python):
+                raise self._does_more(name)
+        return found if looks else []
+
+    def _may_see(self, part: ast.expr, figures: set[str]) -> bool:
+        """Whether ``part`` of a property may look at ``figures``, or at what is computed from them."""
+        hidden = {*figures, *self.methods, *self.properties}
+        attributes = [
+            node
+            for node in walk(part)
+            if isinstance(node, ast.Attribute) and _is_attribute_of("self", node)
+        ]
+        owners = [node for node in walk(part) if isinstance(node, ast.Name) and node.id == "self"]
+        return len(owners) > len(attributes) or any(
+            node.attr in hidden or node.attr.startswith("__") for node in attributes
+        )
+
     def _steps(self, method: ast.FunctionDef) -> Iterator[_Step]:
         arguments = method.args
         if arguments.vararg or arguments.kwarg or not arguments.args:
-            raise self._does_more(method)
+            raise self._does_more(method.name)
         parameters = [a.arg for a in (*arguments.args, *arguments.kwonlyargs)]
         for statement in method.body:
             match statement:
@@ -91,32 +156,28 @@ class MeterClass:
                 case _ if _is_docstring(statement):
                     continue
                 case _:
-                    raise self._does_more(method)
-            if not step.is_arithmetic(parameters[0], frozenset(parameters[1:])):
-                raise self._does_more(method)
+                    raise self._does_more(method.name)
+            if not step.is_arithmetic(parameters[0], frozenset(parameters[1:])) or any(
+                isinstance(leaf, ast.Attribute) and leaf.attr in {*self.methods, *self.properties}
+                for leaf in leaves(step.value)
+            ):
+                raise self._does_more(method.name)
             yield step
 
-    def _check_starts(self, figures: set[str]) -> None:
-        """An object that was given nothing yet holds plain numbers, and nothing else knows it."""
-        start = self.methods.get("__init__")
-        if start is None:
-            raise NoMeter(f"whose class `{self.name}` has no `__init__`")
-        self._check_method(start, frozenset(figures), called=("__init__",))
-
     def _check_method(
-        self, method: ast.FunctionDef, figures: frozenset[str], called: tuple[str, ...]
+        self, method: ast.FunctionDef, numbers: frozenset[str], called: tuple[str, ...]
     ) -> None:
+        """``method`` sets attributes and does nothing else; those of ``numbers`` become plain numbers."""
         if not method.args.args:
-            raise self._does_more(method)
+            raise self._does_more(method.name)
         owner = method.args.args[0].arg
         for statement in method.body:
             match statement:
                 case ast.Assign(targets=targets, value=value):
                     for target in targets:
-                        if not _is_attribute_of(owner, target) or _names(value, owner):
-                            raise self._does_more(method)
-                        if getattr(target, "attr", "") in figures and not _is_number(value):
-                            raise self._does_more(method)
+                        self._check_set(method, owner, target, value, numbers)
+                case ast.AnnAssign(target=target, value=ast.expr() as value):
+                    self._check_set(method, owner, target, value, numbers)
                 case ast.Expr(
                     value=ast.Call(
                         func=ast.Attribute(value=ast.Name(id=receiver), attr=name),
@@ -124,14 +185,27 @@ class MeterClass:
                         keywords=[],
                     )
                 ) if receiver == owner and name in self.methods and name not in called:
-                    self._check_method(self.methods[name], figures, (*called, name))
+                    self._check_method(self.methods[name], numbers, (*called, name))
                 case _ if _is_docstring(statement):
                     pass
                 case _:
-                    raise self._does_more(method)
+                    raise self._does_more(method.name)
 
-    def _does_more(self, method: ast.FunctionDef) -> NoMeter:
-        return NoMeter(f"whose `{self.name}.{method.name}` does more than plain arithmetic")
+    def _check_set(
+        self,
+        method: ast.FunctionDef,
+        owner: str,
+        target: ast.expr,
+        value: ast.expr,
+        numbers: frozenset[str],
+    ) -> None:
+        if not _is_attribute_of(owner, target) or _names(value, owner):
+            raise self._does_more(method.name)
+        if getattr(target, "attr", "") in numbers and not _is_number(value):
+            raise self._does_more(method.name)
+
+    def _does_more(self, method: str) -> NoMeter:
+        return NoMeter(f"whose `{self.name}.{method}` does more than plain arithmetic")
 
 
 @dataclass(frozen=True)
@@ -149,8 +223,7 @@ class _Step:
 
     @property
     def divides(self) -> bool:
-        divisions = [*operators(self.value), *([self.operator] if self.operator else [])]
-        return any(isinstance(operator, ast.Div) for operator in divisions)
+        return isinstance(self.operator, ast.Div) or _divides(self.value)
 
     def is_arithmetic(self, owner: str, parameters: frozenset[str]) -> bool:
         if self.owner != owner or not (self.operator is None or is_plain(self.operator)):
@@ -185,6 +258,18 @@ def _holds(leaf: ast.expr, given: str, figures: set[str]) -> bool:
     return (isinstance(leaf, ast.Name) and leaf.id == given) or (
         isinstance(leaf, ast.Attribute) and leaf.attr in figures
     )
+
+
+def _is_parameter_self(method: ast.FunctionDef) -> bool:
+    return [argument.arg for argument in method.args.args] == ["self"]
+
+
+def _divides(value: ast.expr) -> bool:
+    return any(isinstance(operator, ast.Div) for operator in operators(value))
+
+
+def _is_figure(leaf: ast.expr, figures: set[str]) -> bool:
+    return _is_attribute_of("self", leaf) and getattr(leaf, "attr", "") in figures
 
 
 def _divisors(value: ast.expr) -> Iterator[ast.expr]:

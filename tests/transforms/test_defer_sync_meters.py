@@ -125,6 +125,16 @@ def test_a_meter_that_is_reset_before_each_epoch(check_transformed: Callable[...
     )
 
 
+def test_a_meter_that_is_reset_every_so_many_steps(
+    check_transformed: Callable[..., None],
+) -> None:
+    show = "\nif i % 100 == 0:\n    print(i, {0})\n    losses.reset()"
+    check_transformed(
+        metered(READ + show.format("losses.avg"), "print(losses.count)"),
+        metered(GIVEN + show.format("float(losses.avg)"), "print(losses.count)"),
+    )
+
+
 def test_meters_and_sums(check_transformed: Callable[..., None]) -> None:
     before = f"total = 0.0\n{START}\ntop1 = AverageMeter()"
     step = "total += {0}\n{1}\ntop1.update((output.argmax(1) == y).float().mean(){2}, len(x))"
@@ -217,6 +227,70 @@ def test_meters_of_another_file_that_other_scripts_use_too(
     check_transformed({**others, "engine.py": before}, {**others, "engine.py": after})
 
 
+AVERAGE = """\
+    @property
+    def avg(self):
+        \"\"\"The mean of all.\"\"\"
+        return {0}
+
+    def update("""
+
+
+@pytest.mark.parametrize(
+    "average",
+    [
+        "self.sum / self.count",
+        "self.sum / self.count if self.count > 0 else 0.0",
+        "0 if not self.count else 100 * self.sum / self.count",
+    ],
+)
+def test_figures_that_are_properties(check_transformed: Callable[..., None], average: str) -> None:
+    meter = METER.replace("        self.avg = 0\n", "").replace(
+        "        self.avg = self.sum / self.count\n", ""
+    )
+    meter = meter.replace("    def update(", AVERAGE.format(average))
+    meter = meter.replace("self.sum = 0", "self.sum: float = 0.0")
+    after = "print({0}, losses.count)"
+    check_transformed(
+        metered(READ, after.format("losses.avg"), meter=meter),
+        metered(GIVEN, after.format("float(losses.avg)"), meter=meter),
+    )
+
+
+@pytest.mark.parametrize(
+    ("average", "reason"),
+    [
+        ("math.exp(self.sum)", "more than plain"),
+        ("self.sum / max(1, self.count)", "more than plain"),
+        ("torch.tensor(self.sum / self.count)", "more than plain"),
+        ("self.sum * torch.ones(3)", "more than plain"),
+        ("self.count / self.sum", "more than plain"),
+        ("self.sum if self.sum > 0 else 0", "more than plain"),
+        ("self.sum if self.mean else 0", "more than plain"),
+        ("self.sum if self.__dict__ else 0", "more than plain"),
+        ("self.sum if known(self) else 0", "more than plain"),
+        ("self.mean + 1", "more than plain"),
+        ("self.sum + self.offset", "`AverageMeter.__init__` does more than plain"),
+        ("self.sum // 2", "more than plain"),
+        ("[self.sum]", "more than plain"),
+        ("None", "more than plain"),
+        ("self.sum\n        return 3", "more than plain"),
+    ],
+)
+def test_properties_that_do_more(
+    check_noop: Callable[..., None], average: str, reason: str
+) -> None:
+    meter = METER.replace("    def update(", AVERAGE.format(average).replace("avg", "best"))
+    mean = (
+        "    @property\n    def mean(self):\n        return self.sum / self.count\n\n    def reset("
+    )
+    meter = meter.replace("    def reset(", mean)
+    meter = meter.replace(
+        "        self.reset()\n", "        self.reset()\n        self.offset = torch.ones(3)\n"
+    )
+    check_noop(metered(READ, "print(losses.best)", meter=meter), reason)
+
+
 def test_a_moving_average_is_exact(rewrite: Callable[..., Any]) -> None:
     meter = METER.replace(
         "self.avg = self.sum / self.count", "self.avg = 0.9 * self.avg + 0.1 * self.val"
@@ -285,7 +359,21 @@ def test_float64_figures_are_no_reason_against_tf32(rewrite: Callable[..., Any])
             "pass",
             "before it is given anything",
         ),
-        (START, READ + "\nif i % 9 == 0:\n    losses.reset()", "pass", "also used by"),
+        (START, READ + "\nlosses.reset()", "pass", "also used by"),
+        (START, "if i % 9 == 0:\n    losses.reset()\n" + READ, "pass", "also used by"),
+        (START, READ + "\nif i % 9 == 0:\n    losses.reset()", "print(losses.avg)", "set back"),
+        (
+            START,
+            READ + "\nif i % 9 == 0:\n    losses.reset()\n    print(losses.avg)",
+            "pass",
+            "set back",
+        ),
+        (
+            START,
+            READ + "\nif i % 9 == 0:\n    losses.update(0)\n    print(losses.avg)",
+            "pass",
+            "also used by",
+        ),
         (START, READ + "\nif i % 9 == 0:\n    losses = AverageMeter()", "pass", "also set by"),
         (START, READ + "\n" + READ, "pass", "in several ways"),
         (START, f"if x.size(0) > 1:\n    {READ}", "pass", "not updated in every step"),
@@ -329,7 +417,7 @@ def test_left_alone(
         ("    def reset", "    best = 0\n\n    def reset", "more than methods"),
         (
             "    def reset",
-            "    @property\n    def best(self):\n        return 0\n\n    def reset",
+            "    @staticmethod\n    def best():\n        return 0\n\n    def reset",
             "more than methods",
         ),
         (
@@ -368,6 +456,9 @@ def test_left_alone(
         ("        self.val = val\n", "        self.val /= val\n", "divides by what it is given"),
         ("        self.val = val\n", "        self.last = self.sum\n", "a second name of `sum`"),
         ("        self.val = val\n", "        self.sum = val\n", "both replaced and added to"),
+        ("        self.val = val\n", "        self.val = self.update\n", "more than plain"),
+        ("        self.count = 0\n", "        self.count = torch.zeros(3)\n", "more than plain"),
+        ("        self.count = 0\n", "        self.count = make()\n", "more than plain"),
         ("val, n=1", "val, n=1, *more", "more than plain"),
         ("        self.sum = 0\n", "        self.sum = torch.zeros(1)\n", "more than plain"),
         ("        self.sum = 0\n", "        self.sum = None\n", "more than plain"),
@@ -432,6 +523,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 {METER}
+    @property
+    def mean(self):
+        return self.sum / self.count if self.count > 0 else 0.0
+
 
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -441,6 +536,7 @@ loader = DataLoader(TensorDataset(torch.randn(90, 8), torch.randint(3, (90,))), 
 history = []
 for epoch in range(2):
     losses, top1 = AverageMeter(), AverageMeter()
+    recent = AverageMeter()
     for i, (x, y) in enumerate(loader):
         x, y = x.to(device), y.to(device)
         output = model(x)
@@ -450,7 +546,10 @@ for epoch in range(2):
         optimizer.step()
         losses.update(loss.item(), x.size(0))
         top1.update((output.argmax(1) == y).sum().item() / x.size(0), x.size(0))
+        recent.update(loss.item(), x.size(0))
         if i % 2 == 0:
+            print(i, recent.mean)
+            recent.reset()
             print(i, losses.val, f"{{losses.avg:.4f}}", "%.3f" % top1.avg, top1.count)
     print(epoch, losses.avg, losses.sum, top1.avg)
     history.append(losses.avg)
