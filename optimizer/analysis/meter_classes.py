@@ -100,9 +100,16 @@ class MeterClass:
         return True
 
     def _returned(self, method: ast.FunctionDef) -> ast.expr:
-        """The expression that a property is: what its only statement returns."""
+        """The expression that a property is: what it returns, also by way of a variable."""
+        if not _is_parameter_self(method):
+            raise self._does_more(method.name)
         match [statement for statement in method.body if not _is_docstring(statement)]:
-            case [ast.Return(value=ast.expr() as value)] if _is_parameter_self(method):
+            case [ast.Return(value=ast.expr() as value)]:
+                return value
+            case [
+                ast.Assign(targets=[ast.Name(id=name)], value=value),
+                ast.Return(value=ast.Name(id=returned)),
+            ] if name == returned:
                 return value
             case _:
                 raise self._does_more(method.name)

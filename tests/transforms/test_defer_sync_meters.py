@@ -244,11 +244,15 @@ AVERAGE = """\
         "0 if not self.count else 100 * self.sum / self.count",
     ],
 )
-def test_figures_that_are_properties(check_transformed: Callable[..., None], average: str) -> None:
+@pytest.mark.parametrize("returns", ["return {0}", "mean = {0}\n        return mean"])
+def test_figures_that_are_properties(
+    check_transformed: Callable[..., None], average: str, returns: str
+) -> None:
     meter = METER.replace("        self.avg = 0\n", "").replace(
         "        self.avg = self.sum / self.count\n", ""
     )
-    meter = meter.replace("    def update(", AVERAGE.format(average))
+    average = AVERAGE.replace("return {0}", returns).format(average)
+    meter = meter.replace("    def update(", average)
     meter = meter.replace("self.sum = 0", "self.sum: float = 0.0")
     after = "print({0}, losses.count)"
     check_transformed(
@@ -275,6 +279,7 @@ def test_figures_that_are_properties(check_transformed: Callable[..., None], ave
         ("[self.sum]", "more than plain"),
         ("None", "more than plain"),
         ("self.sum\n        return 3", "more than plain"),
+        ("0\n        mean = self.sum\n        return best", "more than plain"),
     ],
 )
 def test_properties_that_do_more(
