@@ -222,10 +222,10 @@ class _Written:
             return self._path(given[0])
         if name == "dirname" and len(given) == 1:
             return _parent(self._path(given[0]))
+        if name == "joinpath" and isinstance(call.func, ast.Attribute):
+            given = [call.func.value, *given]
         if name in {"join", "joinpath", "Path"} and given:
-            is_method = name == "joinpath" and isinstance(call.func, ast.Attribute)
-            parts = [call.func.value, *given] if is_method else given
-            first, *others = [self._path(part) for part in parts]
+            first, *others = [self._path(part) for part in given]
             return first.joinpath(*others)
         raise _Unclear
 
