@@ -19,28 +19,10 @@ _SAME_PLACE = frozenset({"abspath", "realpath", "normpath", "expanduser", "fspat
 _SAME_PLACE_METHODS = frozenset({"resolve", "absolute", "as_posix"})
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 _LIBRARIES = frozenset(
-    {
-        *(
-            "accelerate",
-            "apex",
-            "datasets",
-            "einops",
-            "lightning",
-            "lightning_fabric",
-            "numpy",
-            "pytorch_lightning",
-        ),
-        *(
-            "timm",
-            "torch",
-            "torchaudio",
-            "torchtext",
-            "torchvision",
-            "tqdm",
-            "transformers",
-            "wandb",
-        ),
-    }
+    "accelerate albumentations apex cv2 datasets deepspeed diffusers einops evaluate h5py ignite kornia lightning "
+    "lightning_fabric lmdb matplotlib mlflow monai numpy pandas peft PIL pytorch_lightning safetensors scipy skimage "
+    "sklearn tensorboard timm tokenizers torch torch_geometric torchaudio torchmetrics torchtext torchvision tqdm "
+    "transformers trl wandb yaml".split()
 )
 """Packages that are known by their names; in their own repositories, too, they are not a script's own code."""
 _MOST_FILES = 150
