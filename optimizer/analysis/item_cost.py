@@ -9,13 +9,11 @@ from .reach import Reached
 from .resolver import Resolver
 from .values import Literal
 
-_FILLS = "zeros ones empty full arange zeros_like ones_like empty_like full_like stack".split()
-"""Functions of torch and numpy that fill or copy memory, which handing the result to another process takes as well."""
+_FILLS = "zeros ones empty full arange zeros_like ones_like empty_like full_like".split()
+"""Functions of torch and numpy that fill memory, which handing the result to another process takes as well."""
 _CHEAP_FUNCTIONS = frozenset(
     {
         *(f"{library}.{name}" for library in ("torch", "numpy") for name in _FILLS),
-        "torch.cat",
-        "numpy.concatenate",
         "torch.tensor",
         "torch.as_tensor",
         "torch.from_numpy",
@@ -52,7 +50,7 @@ _SLOW_LOOKUPS = frozenset({"iloc", "loc", "iat", "at"})
 
 
 def only_indexes(resolver: Resolver, dataset: Dataset) -> bool:
-    """Whether the items of ``dataset`` are only looked up in memory, copied, filled with constants and wrapped in tensors."""
+    """Whether the items of ``dataset`` are only looked up in memory, filled with constants and wrapped in tensors."""
     if dataset.kind is DatasetKind.IN_MEMORY:
         return True
     if dataset.kind is not DatasetKind.OWN:

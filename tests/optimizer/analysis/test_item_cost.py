@@ -33,6 +33,7 @@ class Items:
         ("return {'x': torch.from_numpy(self.x[i]), 'y': self.label(i)}", True),
         ("return self.x[i] / 255.0", True),
         ("if self.transform:\n    return self.transform(self.x[i])\nreturn self.x[i]", True),
+        ("x = torch.ones(9)\nx[self.x[i]] = 0\nreturn torch.arange(9), x", True),
         ("return torch.rand(3)", False),
         ("return Image.open(self.x[i])", False),
         ("return np.load(self.x[i])", False),
