@@ -5,7 +5,8 @@ Left out, `TrainingArguments` train in float32 and make batches in the main proc
 - `bf16`, true where there is a GPU that computes in bfloat16 (`--amp fp16`: `fp16`). Hard-coded, `bf16=True` raises on
   older GPUs and on machines without one.
 - `dataloader_num_workers=2`, so that batches are collated while the GPU computes. (`dataloader_pin_memory` is on by
-  default.)
+  default.) Where nothing is seen to change the datasets between epochs, `dataloader_persistent_workers=True` beside it
+  (transformers 4.36 or newer), so that the workers do not start anew in every epoch and evaluation.
 - `optim="adamw_torch_fused"`, one kernel for all parameters; the default up to transformers 4, and the same update.
 
 `torch_compile` is not added: batches padded to their longest sample would be compiled anew for every length.
@@ -28,6 +29,7 @@ from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.training_arguments import HuggingFaceUse, TrainingArguments
+from ..optimizer.analysis.workers import persistence_refused
 from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
 from .base import Change, Example, Skip, Stage, Transform
@@ -75,7 +77,7 @@ class HfTrainer(Transform):
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
         use = script.hugging_face
         for made in use.arguments:
-            yield from self._completed(use, made, options)
+            yield from self._completed(script, made, options)
         if not use.arguments:
             for parser in use.parsers:
                 message = (
@@ -85,8 +87,9 @@ class HfTrainer(Transform):
                 yield self.skip(parser.path, parser.span, message)
 
     def _completed(
-        self, use: HuggingFaceUse, made: TrainingArguments, options: Options
+        self, script: TrainingScript, made: TrainingArguments, options: Options
     ) -> Iterator[Change | Skip]:
+        use = script.hugging_face
         if made.opaque is not None:
             code = made.module.code(made.opaque)
             message = f"the training arguments are not all known (`{code}`)"
@@ -115,6 +118,8 @@ class HfTrainer(Transform):
                 settings[name] = value
             else:
                 left_out.append(f"no `{name}`: {refusal}")
+            if name == "dataloader_num_workers" and name in settings and _live_on(script, made):
+                settings["dataloader_persistent_workers"] = "True"
         if settings:
             yield self._change(made, settings, left_out)
         else:
@@ -129,6 +134,7 @@ class HfTrainer(Transform):
             "bf16": "weights stay in float32; nothing in the script is known to need more than bfloat16",
             "fp16": "weights stay in float32 and the loss is scaled; nothing in the script is known to need more",
             "dataloader_num_workers": "a sampler's order does not depend on workers; what items and collators draw does",
+            "dataloader_persistent_workers": "nothing changes the datasets between epochs",
             "optim": "the fused AdamW computes the same update",
         }
         said = [f"`{name}={value}`" for name, value in settings.items()]
@@ -179,6 +185,16 @@ def _no_workers(use: HuggingFaceUse, made: TrainingArguments, options: Options) 
     if streamed is not None:
         return _said("every worker would give all of a streamed dataset", streamed, made)
     return None
+
+
+def _live_on(script: TrainingScript, made: TrainingArguments) -> bool:
+    """Whether workers may be kept from epoch to epoch: all that they hold copies of is seen to stay as it is."""
+    loaders = script.hugging_face.loaders
+    return (
+        "dataloader_persistent_workers" not in made.arguments
+        and bool(loaders)
+        and all(persistence_refused(script, loader) is None for loader in loaders)
+    )
 
 
 def _not_fused(use: HuggingFaceUse, made: TrainingArguments, options: Options) -> str | None:

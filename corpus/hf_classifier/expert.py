@@ -1,6 +1,6 @@
 """Sentiment classification with the Hugging Face Trainer: train.py, tuned by hand. What changed, and why:
 
-- Reviews are read and tokenized by worker processes; they held up every step.
+- Reviews are read and tokenized by worker processes that live on from epoch to epoch; they held up every step.
 - bfloat16 on GPUs that compute in it.
 - The fused AdamW, which only newer versions of transformers take by themselves.
 """
@@ -56,6 +56,7 @@ def main():
         report_to="none",
         disable_tqdm=True,
         dataloader_num_workers=2,
+        dataloader_persistent_workers=True,
         bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
         optim="adamw_torch_fused",
     )

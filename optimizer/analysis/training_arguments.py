@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from .facts import Argument, Fact
+from .facts import Argument, DataLoader, Fact
 from .forward_code import called_names
 from .half_steps import code_obstacles, script_obstacle
 from .loops import forward_calls
@@ -118,6 +118,29 @@ class HuggingFaceUse:
             if method.name in _OWN_OPTIMIZER and self._resolver.base_names(cls) & _TRAINERS:
                 return Fact(cls.module, method)
         return None
+
+    @cached_property
+    def loaders(self) -> tuple[DataLoader, ...]:
+        """The loaders that Trainers make of the datasets they are given; ``node`` is the Trainer's call."""
+        return tuple(
+            DataLoader(
+                module,
+                call,
+                {"dataset": Argument(dataset, module)}
+                | ({"collate_fn": Argument(collator, module)} if collator is not None else {}),
+                None,
+                (),
+            )
+            for module in self._files
+            for call in module.calls
+            if self._is_trainer(call, module)
+            for dataset in (
+                call_argument(call, "train_dataset", 3),
+                call_argument(call, "eval_dataset", 4),
+            )
+            if dataset is not None
+            for collator in (call_argument(call, "data_collator", 2),)
+        )
 
     def _is_trainer(self, call: ast.Call, module: Module) -> bool:
         if self._resolver.names(call.func, module) & _TRAINERS:

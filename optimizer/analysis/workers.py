@@ -10,7 +10,7 @@ from pathlib import Path
 from ..options import Options
 from .composition import composed_of
 from .dataset_changes import changes_of_dataset
-from .datasets import Dataset, DatasetKind, function_code
+from .datasets import Dataset, DatasetKind, find_datasets, function_code
 from .facts import DataLoader, Fact, LoopKind
 from .held_objects import Holding, holding_of
 from .item_cost import only_indexes
@@ -45,8 +45,9 @@ class WorkerCode:
 
 
 def worker_code(script: TrainingScript, loader: DataLoader) -> WorkerCode:
-    """What workers of ``loader`` would run."""
-    resolver, datasets = script.resolver, script.datasets[loader]
+    """What workers of ``loader`` would run, also of one that a framework makes."""
+    resolver = script.resolver
+    datasets = script.datasets.get(loader) or find_datasets(resolver, loader)
     collate = function_code(resolver, loader.arguments.get("collate_fn"))
     found = [o for dataset in datasets for o in dataset_obstacles(resolver, dataset)]
     found += code_obstacles(resolver, collate or ())

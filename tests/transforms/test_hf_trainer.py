@@ -220,3 +220,56 @@ TRAINING = """
 def test_trains_the_same(check_verified: Check) -> None:
     pytest.importorskip("transformers")
     check_verified(TRAINING)
+
+
+REVIEWS = """\
+import torch
+from transformers import Trainer, TrainingArguments
+
+class Reviews(torch.utils.data.Dataset):
+    def __init__(self, lines):
+        self.lines = lines
+        self.noise = 0.0
+
+    def __len__(self):
+        return len(self.lines)
+
+    def __getitem__(self, index):
+        return {"input_ids": [ord(c) for c in self.lines[index]], "labels": int(self.noise)}
+
+train_set, test_set = Reviews(open("train").readlines()), Reviews(open("test").readlines())
+"""
+TRAINER = "trainer = Trainer(model, args, train_dataset=train_set, eval_dataset=test_set)\n"
+
+
+def test_workers_live_on_where_the_datasets_stay_as_they_are(
+    rewrite: Callable[..., object],
+) -> None:
+    text = f"{REVIEWS}args = TrainingArguments('out'%s)\n{TRAINER}trainer.train()\n"
+    kept = "dataloader_num_workers=2, dataloader_persistent_workers=True"
+    fused = FUSED.replace('"', "'")
+    check(rewrite, text % "", text % f", {BF16}, {kept}, {fused}")
+    said = ", bf16=True, optim='sgd', dataloader_persistent_workers=False"
+    check(rewrite, text % said, text % f"{said}, {WORKERS}")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "trainer"),
+    [
+        (REVIEWS.replace("int(self.noise)", "self.seen(index)"), TRAINER),
+        (REVIEWS, TRAINER + "train_set.noise = 0.5\n"),
+        (REVIEWS, TRAINER.replace("=train_set", "=load(train_set)")),
+        (REVIEWS, "trainer = Trainer(model, args)\n"),
+        (REVIEWS, "trainer = Trainer(model, args, collate, train_set, read('test'))\n"),
+    ],
+)
+def test_workers_start_anew_where_the_datasets_may_change(
+    rewrite: Callable[..., object], dataset: str, trainer: str
+) -> None:
+    if "self.seen" in dataset:
+        dataset = dataset.replace(
+            "    def __len__",
+            "    def seen(self, index):\n        self.noise += 1\n        return self.noise\n\n    def __len__",
+        )
+    text = f"{dataset}args = TrainingArguments('out', bf16=True, optim='sgd'%s)\n{trainer}trainer.train()\n"
+    check(rewrite, text % "", text % f", {WORKERS}")
