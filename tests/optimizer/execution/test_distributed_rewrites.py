@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -328,15 +330,21 @@ def ended(*launched: subprocess.Popen[str]) -> list[tuple[str, str]]:
                 os.killpg(one.pid, signal.SIGKILL)
 
 
+def unused_port() -> int:
+    """A port that is free and stays so: below those that the system gives to connections that name none."""
+    for port in random.sample(range(20000, 30000), 100):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
+
+
 def test_two_nodes_meet_by_the_launcher(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPTS["evaluation with metrics"])
     other = write_beside(rewritten(folder), folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    two = {"NNODES": "2", "GPUS": "1", "RDZV_ENDPOINT": f"127.0.0.1:{port}"}
+    two = {"NNODES": "2", "GPUS": "1", "RDZV_ENDPOINT": f"127.0.0.1:{unused_port()}"}
     nodes = [launch(other, **two) for _ in range(2)]
     told = ended(*nodes)
     assert [node.returncode for node in nodes] == [0, 0], told
