@@ -86,3 +86,20 @@ def test_a_type_that_only_one_version_computes_in_was_used_somewhere(
     )
     _judged(original, other, laboratory)
     assert "rewritten in full precision" in laboratory.asked
+
+
+def test_where_the_original_does_not_repeat_itself_its_spread_holds(
+    original: Observations, run: Run
+) -> None:
+    """Nothing failed, and nothing was seen to be the same bit for bit either."""
+    again = iter([run(perturb=2**-3, seed=9), run(perturb=2**-3, seed=10)])
+    near = (run(perturb=2**-3, seed=seed) for seed in range(3))
+
+    def observe(_: str, *, perturb: object = None, **__: object) -> Observations:
+        return next(near) if perturb else next(again)
+
+    found = judge_in_stages(
+        original, original, observe, tier=None, precision=None, perturbed_runs=3
+    ).verdict
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert found.reason.startswith("rounding alone takes the first step of optimizer 0 so far")
