@@ -110,10 +110,14 @@ def _groups(keys: Sequence[str], imports: Mapping[str, frozenset[str]]) -> list[
 
 
 def _files(path: Path) -> Iterator[tuple[Path, Path, bool]]:
-    if not path.is_dir():
-        if os.path.lexists(path):
-            yield path, path.parent, True
-        return
+    if path.is_dir():
+        yield from ((file, path, False) for file in python_files(path))
+    elif os.path.lexists(path):
+        yield path, path.parent, True
+
+
+def python_files(path: Path) -> Iterator[Path]:
+    """The Python files below the folder ``path``, but for those of environments and in hidden folders."""
     for folder, folders, names in os.walk(path):
         if folder != str(path) and _ENVIRONMENT_MARKS.intersection([*folders, *names]):
             folders.clear()
@@ -121,7 +125,7 @@ def _files(path: Path) -> Iterator[tuple[Path, Path, bool]]:
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _NOT_ENTERED)
         for name in sorted(names):
             if name.endswith(".py") and not name.startswith("."):
-                yield Path(folder, name), path, False
+                yield Path(folder, name)
 
 
 def _imported(candidate: _Candidate, candidates: Mapping[str, _Candidate]) -> frozenset[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from ..discovery import python_files
 from .project import Project
 from .syntax import Module
 from .trees import walk
@@ -69,20 +70,11 @@ def _importers(project: Project, module: Module) -> Iterator[Path]:
         return
     # A package that is not the script's own: those of other folders import it by its whole name.
     package = re.compile(rf"\b{re.escape(module.name.partition('.')[0])}\b")
-    for path in islice(_python_files(Path(os.path.commonpath(folders))), _MOST_FILES):
+    for path in islice(python_files(Path(os.path.commonpath(folders))), _MOST_FILES):
         if path.parent not in folders and any(
             name.search(i) and package.search(i) for i in _imports(path)
         ):
             yield path
-
-
-def _python_files(folder: Path) -> Iterator[Path]:
-    for inside, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        if "pyvenv.cfg" not in names:
-            yield from (Path(inside, name) for name in sorted(names) if name.endswith(".py"))
-        else:
-            folders.clear()
 
 
 def _import_name(module: Module) -> str:
