@@ -125,8 +125,11 @@ class _Search:
                 return found
         package = name.partition(".")[0]
         for folder in self._project:
-            found = _file_of(name, folder, self._sources)
-            if found is not None and self._is_own(folder / package):
+            # Asked once of each package: most imports are libraries', which are looked for in vain.
+            found = (
+                _file_of(name, folder, self._sources) if self._is_own(folder / package) else None
+            )
+            if found is not None:
                 return found
         return None
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from .syntax import Module
+from .syntax import Module, last_identifier
 
 _SAME_PLACE = frozenset({"abspath", "realpath", "normpath", "expanduser", "fspath", "str", "Path"})
 _SAME_PLACE_METHODS = frozenset({"resolve", "absolute", "as_posix"})
@@ -56,7 +56,8 @@ def project_folders(entry: Path) -> tuple[Path, ...]:
 
 def is_project_code(package: Path) -> bool:
     """Whether ``package``, a folder or module of a project, is code of its scripts, not a library that goes by its name."""
-    if package.name in _LIBRARIES:
+    there = package.is_dir() or package.with_suffix(".py").is_file()
+    if package.name in _LIBRARIES or not there:
         return False
     files = (name for _, _, names in os.walk(package) for name in names if name.endswith(".py"))
     return sum(1 for _ in islice(files, _MOST_FILES + 1)) <= _MOST_FILES
@@ -188,13 +189,13 @@ class _Written:
                 for _ in range(number + 1):
                     found = _parent(found)
                 return found
-            case ast.Call(args=[path]) if _called(value) == "split" and number == 0:
+            case ast.Call(args=[path]) if last_identifier(value.func) == "split" and number == 0:
                 return _parent(self._path(path))
             case _:
                 raise _Unclear
 
     def _call(self, call: ast.Call) -> Path:
-        name, given = _called(call), call.args
+        name, given = last_identifier(call.func), call.args
         if isinstance(call.func, ast.Attribute) and not given:
             if name in _SAME_PLACE_METHODS:
                 return self._path(call.func.value)
@@ -217,16 +218,8 @@ def _parent(path: Path) -> Path:
     return Path(os.path.normpath(path)).parent if path.is_absolute() else path / os.pardir
 
 
-def _called(call: ast.Call) -> str:
-    match call.func:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-        case _:
-            return ""
-
-
 def _assigned_once(module: Module) -> dict[str, ast.expr]:
-    """The file's own variables that are given one value, by a plain assignment at its top level."""
+    """The variables of the file that are given one value, by a plain assignment."""
     found: dict[str, list[ast.expr]] = {}
     for node in module.nodes_of(ast.Assign):
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
