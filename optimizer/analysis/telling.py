@@ -80,7 +80,7 @@ class Telling:
                 return False
             if isinstance(node, LoopNode) and not (reached.direct or self._is_told(node, module)):
                 return False
-            if isinstance(node, ast.Call) and self._is_heavy(node, module):
+            if isinstance(node, ast.Call) and is_forward(self._resolver, node, module):
                 return False
         return True
 
@@ -98,7 +98,8 @@ class Telling:
             argument
             for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
             if any(
-                isinstance(reached.node, ast.Call) and self._is_heavy(reached.node, reached.module)
+                isinstance(reached.node, ast.Call)
+                and is_forward(self._resolver, reached.node, reached.module)
                 for reached in reached_nodes(self._resolver, [argument], self._module)
             )
         ]
@@ -142,10 +143,6 @@ class Telling:
             return False
         makers = self._resolver.maker_names(call.func.value, self._module)
         return bool(makers) and all(_WRITERS.search(name) for name in makers)
-
-    def _is_heavy(self, call: ast.Call, module: Module) -> bool:
-        """Whether ``call`` runs a network, which processes may have to do together."""
-        return is_forward(self._resolver, call, module)
 
 
 def tells(resolver: Resolver, function: ast.AST, module: Module) -> bool:

@@ -148,9 +148,7 @@ def judge_told(
     findings = [
         *common.notes(),
         *compare_structure(original, rewritten, repeats),
-        *_printed(original, rewritten, repeats, (), precision),
-        *compare_files(original, rewritten, repeats, (), precision),
-        *compare_checkpoint_values(original, rewritten, (), precision),
+        *_told(original, rewritten, repeats, (), precision),
     ]
     return _conclude(
         Tier.NUMERIC,
@@ -221,9 +219,7 @@ def judge_numeric(
         *common.notes(),
         *compare_structure(original, rewritten, (*repeats, *perturbed), precision),
         *_where_it_repeats(compared.findings, original, repeats),
-        *_printed(original, rewritten, repeats, neighbours, precision),
-        *compare_files(original, rewritten, repeats, neighbours, precision),
-        *compare_checkpoint_values(original, rewritten, neighbours, precision),
+        *_told(original, rewritten, repeats, neighbours, precision),
     ]
     weak = _weakness(neighbours, compared.vectors)
     if weak:
@@ -332,6 +328,21 @@ def _named(finding: Finding) -> str:
     where = f" at step {finding.step}" if finding.step else ""
     tensor = f", {finding.tensor}" if finding.tensor else ""
     return f"{finding.kind.value}{where}{tensor}: {finding.message}"
+
+
+def _told(
+    original: Observations,
+    rewritten: Observations,
+    repeats: Sequence[Observations],
+    neighbours: Sequence[Observations],
+    precision: Precision,
+) -> list[Finding]:
+    """What was printed and saved, within rounding."""
+    return [
+        *_printed(original, rewritten, repeats, neighbours, precision),
+        *compare_files(original, rewritten, repeats, neighbours, precision),
+        *compare_checkpoint_values(original, rewritten, neighbours, precision),
+    ]
 
 
 def _printed(

@@ -47,17 +47,22 @@ OWN = "where it is not added up, the first process tells its own share"
 Told = Callable[[str], tuple[str, str]]
 
 
+def distributed(rewrite: Callable[..., RewriteResult], source: str) -> tuple[str, str]:
+    """What becomes of the end of the loop of ``source``, and the reason of the change with its notes."""
+    file = rewrite(source, ["ddp"], gpus=2).files[0]
+    assert not file.errors
+    assert len(file.changes) == 1, file.skips
+    behind = file.text.partition("largest += x.max().item()\n")[2]
+    return dedent(behind), file.changes[0].reason
+
+
 @pytest.fixture
 def told(rewrite: Callable[..., RewriteResult]) -> Told:
     """What becomes of statements at the end of the loop, and the reason of the change with its notes."""
 
     def run(statements: str) -> tuple[str, str]:
         source = START + indent(dedent(statements).lstrip("\n"), " " * 8)
-        file = rewrite(source, ["ddp"], gpus=2).files[0]
-        assert not file.errors
-        assert len(file.changes) == 1, file.skips
-        behind = file.text.partition("largest += x.max().item()\n")[2]
-        return dedent(behind), file.changes[0].reason
+        return distributed(rewrite, source)
 
     return run
 
@@ -449,11 +454,7 @@ def given(rewrite: Callable[..., RewriteResult]) -> Told:
     def run(statements: str, meter: str = METER) -> tuple[str, str]:
         source = START.replace("for epoch in", meter + "for epoch in", 1)
         source += indent(dedent(statements).lstrip("\n"), " " * 8)
-        file = rewrite(source, ["ddp"], gpus=2).files[0]
-        assert not file.errors
-        assert len(file.changes) == 1, file.skips
-        behind = file.text.partition("largest += x.max().item()\n")[2]
-        return dedent(behind), file.changes[0].reason
+        return distributed(rewrite, source)
 
     return run
 
