@@ -131,8 +131,8 @@ def prepare(script: CorpusScript, folder: Path, python: Path, *, timed: bool) ->
 
 
 def rewrite_options(script: CorpusScript) -> Options:
-    """Those of a plain ``torchopt rewrite``."""
-    flags = Settings.from_flags({"python": str(PYTHON)})
+    """Those of ``torchopt rewrite --target DEVICE`` for the device that is measured on."""
+    flags = Settings.from_flags({"python": str(PYTHON), "target": script.device})
     folder = script.original.parent
     return flags.over(load_settings(folder)).options_in(folder)
 
