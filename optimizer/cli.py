@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What was understood of a script has no cycles, and goes when the script does: collections find next to nothing
     # and cost a twentieth.
     gc.set_threshold(1_000_000)
+    if arguments is None:
+        atexit.register(gc.freeze)  # as does the last one, which Python makes at its exit
     own, script_arguments = _split(sys.argv[1:] if arguments is None else arguments)
     try:
         parsed: Action | int | None = app(own, standalone_mode=False, prog_name="torchopt")

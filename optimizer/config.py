@@ -15,10 +15,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from .comparison.seeds import MOST_SEEDS
 from .environment import Environment, Version, find_python, inspect_environment
 from .errors import TorchoptError
-from .options import NEWEST_TORCH, OLDEST_TORCH, AmpDtype, CompileMode, Options, Target, Tier
+from .options import (
+    MOST_SEEDS,
+    NEWEST_TORCH,
+    OLDEST_TORCH,
+    AmpDtype,
+    CompileMode,
+    Options,
+    Target,
+    Tier,
+)
 from .requirements import TorchRequirement, required_torch
 
 _E = TypeVar("_E", bound=Enum)

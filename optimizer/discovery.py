@@ -76,7 +76,7 @@ def discover(paths: Sequence[Path]) -> Discovery:
             missing = not os.path.lexists(path)
             message = "no such file or folder" if missing else "no Python file in this folder"
             errors.append(TorchoptError(message, path))
-    imports = {key: _imported(candidate, candidates) for key, candidate in candidates.items()}
+    imports = {key: _imported(key, candidates) for key in candidates}
     relevant = _reaching_torch(candidates, imports)
     imported = {target for key in relevant for target in imports[key]}
     ordered = sorted((key for key in candidates if key in relevant), key=imported.__contains__)
@@ -128,19 +128,25 @@ def python_files(path: Path) -> Iterator[Path]:
                 yield Path(folder, name)
 
 
-def _imported(candidate: _Candidate, candidates: Mapping[str, _Candidate]) -> frozenset[str]:
-    """The given files ``candidate`` may import, found by the text of its import statements.
+def _imported(key: str, candidates: Mapping[str, _Candidate]) -> frozenset[str]:
+    """The given files that the one called ``key`` may import, found by the text of its import statements.
 
     Generous: whether they really are its modules is for the analysis to say.
     """
+    folder = Path(key).parent
+    around = [str(folder), *map(str, folder.parents)]
+    root = os.path.realpath(candidates[key].root)
+    inside = [base for base in around if Path(base).is_relative_to(root)]
     found: set[str] = set()
-    for name in candidate.imported:
-        for base in _bases(candidate, name):
-            parts = name.lstrip(b".").decode("ascii", "replace").split(".")
-            for count in range(1, len(parts) + 1):
-                stem = os.path.join(base, *parts[:count])
+    for written in candidates[key].imported:
+        name = written.lstrip(b".")
+        level = len(written) - len(name)
+        for base in [around[min(level, len(around)) - 1]] if level else inside:
+            stem = base
+            for part in name.decode("ascii", "replace").split("."):
+                stem = os.path.join(stem, part)
                 found.update({stem + ".py", os.path.join(stem, "__init__.py")})
-    return frozenset(found & candidates.keys() - {os.path.realpath(candidate.path)})
+    return frozenset(found & candidates.keys() - {key})
 
 
 def _dotted_names(data: bytes) -> Iterator[bytes]:
@@ -153,15 +159,6 @@ def _dotted_names(data: bytes) -> Iterator[bytes]:
             yield module
             for name in _NAME.findall(_ALIAS.sub(b"", names)):
                 yield module + separator + name
-
-
-def _bases(candidate: _Candidate, name: bytes) -> list[str]:
-    level = len(name) - len(name.lstrip(b"."))
-    folder = Path(os.path.realpath(candidate.path)).parent
-    if level:
-        return [str([folder, *folder.parents][min(level - 1, len(folder.parents))])]
-    root = Path(os.path.realpath(candidate.root))
-    return [str(base) for base in (folder, *folder.parents) if base.is_relative_to(root)]
 
 
 def _reaching_torch(

@@ -62,6 +62,8 @@ class CompileMode(str, Enum):
 
 NEWEST_TORCH = (2, 10)
 OLDEST_TORCH = (2, 2)
+MOST_SEEDS = 20
+"""Of ``verify --seeds``: so far goes the table of Student's t (:mod:`.comparison.seeds`)."""
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,9 @@ class Sources:
     _disk: dict[str, SourceFile] = field(default_factory=dict[str, SourceFile], repr=False)
     _rewritten: Mapping[str, SourceFile] = field(default_factory=dict[str, SourceFile], repr=False)
     _real_paths: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    _listings: dict[Path, frozenset[str]] = field(
+        default_factory=dict[Path, frozenset[str]], repr=False
+    )
 
     def read(self, path: Path) -> SourceFile:
         """The file at ``path`` with its current text. Raises TorchoptError if it cannot be read."""
@@ -156,6 +159,11 @@ class Sources:
             self._disk[key] = SourceFile.read(path)
         return self._disk[key]
 
+    def original(self, path: Path) -> SourceFile:
+        """The file at ``path`` as it was read; one that is made here as it is. Raises TorchoptError as :meth:`read` does."""
+        current = self.read(path)
+        return self._disk.get(self._key(path), current)
+
     def exists(self, path: Path) -> bool:
         """Whether there is a file at ``path``, on disk or made here."""
         # Asked of many names that are no files: what is not there needs no look at where its links lead.
@@ -163,6 +171,19 @@ class Sources:
             return False
         key = self._key(path)
         return key in self._rewritten or key in self._disk or os.path.isfile(key)
+
+    def has_module(self, folder: Path, name: str) -> bool:
+        """Whether anything in ``folder`` could be imported as ``name``: a folder or a file, on disk or made here."""
+        if folder not in self._listings:
+            try:
+                names = os.listdir(folder)
+            except OSError:
+                names = []
+            self._listings[folder] = frozenset(listed.partition(".")[0] for listed in names)
+        return name in self._listings[folder] or any(
+            made.on_disk is None and made.path.parent == folder and made.path.stem == name
+            for made in self._rewritten.values()
+        )
 
     def with_texts(self, texts: Mapping[Path, str]) -> Sources:
         """These sources with other text in some files; a path without a file becomes a new one."""

@@ -12,6 +12,8 @@ from ..transforms.base import Change, Skip
 from .rewrite_result import TransformError
 from .rewriting.apply import apply_edits
 from .rewriting.edits import Edit, NewFile
+from .rewriting.source_tree import SourceTree
+from .rewriting.style import Style
 from .source import SourceFile, Sources
 from .undefined_names import undefined_names
 
@@ -85,7 +87,9 @@ def new_texts(sources: Sources, changes: Sequence[Change]) -> dict[Path, str]:
     texts: dict[Path, str] = {}
     for path, wanted in edits.items():
         source = sources.read(path)
-        text = apply_edits(source, wanted)
+        original = sources.original(path)
+        style = Style.of(original.path, SourceTree.parse(original.text, str(original.path)))
+        text = apply_edits(source, wanted, style)
         if text != source.text:
             _refuse_broken(source, text)
             texts[path] = text

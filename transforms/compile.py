@@ -6,7 +6,8 @@ children and pickle, where ``model = torch.compile(model)`` puts ``_orig_mod.`` 
 the first batch, which takes up to a minute longer.
 
 It is written above the training loop, where the network has been moved, loaded and wrapped. Scripts that may run without
-a GPU compile only on one: compiling for the CPU needs a C++ compiler and gains less. Networks whose batches are padded to
+a GPU compile only on one. For a CPU nothing is compiled unless asked for, by ``--target cpu`` with a mode: that needs a C++ compiler,
+gains less, and makes steps of small networks slower. Networks whose batches are padded to
 their longest sample are compiled with ``dynamic=True``, so that not every length is compiled anew.
 
 ``--compile-mode`` writes a mode of ``torch.compile``, where `auto`, the default, and `default` write none. `torchopt tune` tries modes.
@@ -257,8 +258,9 @@ def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
     if python is not None and options.torch_version < _FIRST_PYTORCH[python]:
         version, pytorch = (".".join(map(str, v)) for v in (python, _FIRST_PYTORCH[python]))
         return f"on Python {version} torch.compile needs PyTorch {pytorch}"
-    if not script.targets_cuda(options) and options.target is not Target.CPU:
-        return "the script runs on the CPU, where compiling takes a C++ compiler and gains little (`--target cpu`)"
+    asked = options.target is Target.CPU and options.compile_mode is not CompileMode.AUTO
+    if not script.targets_cuda(options) and not asked:
+        return "the script runs on the CPU, where compiling may not pay: `torchopt tune --target cpu` tries it"
     if options.compile_mode is CompileMode.REDUCE_OVERHEAD and not script.targets_cuda(options):
         return "`--compile-mode reduce-overhead` is about CUDA graphs, which a CPU does not have"
     frameworks = script.frameworks

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from .base import Transform
+from .base import Stage, Transform
 
 _NOT_TRANSFORMS = frozenset({"base", "registry"})
 
@@ -39,6 +40,11 @@ def all_transforms() -> tuple[Transform, ...]:
     return tuple(
         sorted((cls() for cls in classes.values()), key=lambda t: (t.stage, t.rank, t.name))
     )
+
+
+def changing(transforms: Sequence[Transform]) -> tuple[str, ...]:
+    """The names of those that are there to change scripts, not to give advice on the result."""
+    return tuple(transform.name for transform in transforms if transform.stage is not Stage.ADVICE)
 
 
 def broken_transforms() -> tuple[BrokenTransform, ...]:

@@ -119,13 +119,14 @@ class _Search:
                 yield name, path
 
     def _locate(self, name: str) -> Path | None:
-        for folder in self._folders:
-            found = _file_of(name, folder, self._sources)
-            if found is not None:
-                return found
         package = name.partition(".")[0]
+        for folder in self._folders:
+            # Most imports are libraries', which are looked for in vain.
+            if self._sources.has_module(folder, package):
+                found = _file_of(name, folder, self._sources)
+                if found is not None:
+                    return found
         for folder in self._project:
-            # Asked once of each package: most imports are libraries', which are looked for in vain.
             found = (
                 _file_of(name, folder, self._sources) if self._is_own(folder / package) else None
             )

@@ -9,7 +9,7 @@ from enum import Enum
 
 from .facts import Fact
 from .resolver import Resolver
-from .syntax import Module
+from .syntax import Module, last_identifier
 
 _SEEDS = {
     "torch.manual_seed": ("torch",),
@@ -25,6 +25,14 @@ _NO_DRAWS = frozenset(
     "seed getstate setstate get_state set_state Random SystemRandom RandomState Generator default_rng SeedSequence "
     "BitGenerator MT19937 PCG64 PCG64DXSM Philox SFC64".split()
 )
+_FUNCTIONS = _SEED_ALL | frozenset(
+    "beta betavariate binomial bytes chisquare choice choices dirichlet expovariate exponential gamma gammavariate gauss "
+    "geometric getrandbits laplace logistic lognormal lognormvariate manual_seed multinomial multivariate_normal normal "
+    "normalvariate pareto permutation poisson rand randbytes randint randn random random_integers random_sample randrange "
+    "rayleigh sample seed set_deterministic_debug_mode shuffle standard_normal triangular uniform use_deterministic_algorithms "
+    "vonmises weibull zipf".split()
+)
+"""What the modules that seed and draw call the functions that do."""
 _CUDNN = "torch.backends.cudnn."
 _DETERMINISTIC_CALLS = frozenset(
     {"torch.use_deterministic_algorithms", "torch.set_deterministic_debug_mode"}
@@ -85,6 +93,8 @@ def find_seeding(resolver: Resolver) -> Seeding:
     choices: list[KernelChoice] = []
     for module in resolver.project.modules:
         for call in module.calls:
+            if not _may_be_of_a_library(call.func, module):
+                continue
             for name in resolver.names(call.func, module):
                 seeded = _seeded(name)
                 drawn = _drawn(name)
@@ -97,6 +107,15 @@ def find_seeding(resolver: Resolver) -> Seeding:
         if "cudnn" in module.source.text:
             choices += _cudnn_settings(resolver, module)
     return Seeding(tuple(seeds), tuple(draws), tuple(choices))
+
+
+def _may_be_of_a_library(function: ast.expr, module: Module) -> bool:
+    """Whether ``function`` may seed or draw: what is not read off an import does only by the usual names."""
+    owner = function
+    while isinstance(owner, ast.Attribute):
+        owner = owner.value
+    imported = isinstance(owner, ast.Name) and owner.id in module.imported_once
+    return imported or last_identifier(function) in _FUNCTIONS
 
 
 def _seeded(name: str) -> tuple[str, ...]:

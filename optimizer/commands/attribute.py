@@ -25,6 +25,8 @@ def attributed(
     arguments: tuple[str, ...],
 ) -> Ablation:
     """The gains of the transforms that ``rewrite`` (without those it is told) applies to ``script``."""
+    from ...transforms.registry import changing
+
     with progress_bar() as show:
         return measure_gains(
             script,
@@ -35,10 +37,3 @@ def attributed(
             arguments,
             lambda what, p: show(p.done, p.total, f"{what}: {p.description}"),
         )
-
-
-def changing(transforms: Sequence[Transform]) -> tuple[str, ...]:
-    """The names of those that are there to change scripts, not to give advice on the result."""
-    from ...transforms.base import Stage
-
-    return tuple(transform.name for transform in transforms if transform.stage is not Stage.ADVICE)

@@ -124,9 +124,8 @@ def rewrite(
 
 
 def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str, ...]) -> int:
-    from ...transforms.registry import all_transforms
+    from ...transforms.registry import all_transforms, changing
     from ..pipeline import rewrite_all
-    from .attribute import changing
     from .catalogue import report_broken_transforms
 
     folder = paths[0] if paths[0].is_dir() else paths[0].parent

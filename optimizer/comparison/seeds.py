@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..execution.observations import Observations
+from ..options import MOST_SEEDS
 from .series import loss
 
 SMOOTHED_PART = 0.25
-MOST_SEEDS = 20
 FEWEST_SEEDS = 3
 """Below, the interval of a variance is so wide that nothing could be told."""
 

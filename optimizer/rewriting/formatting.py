@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tokenize
+from functools import lru_cache
 
 from .calls import exploded_call
 from .lines import NOT_CODE, reindent, split_lines, tokens, width, with_newlines
@@ -61,6 +62,7 @@ def longest_line(code: str, prefix: str) -> int:
     return max((width(line.rstrip()) for line in split_lines(prefix + code)), default=0)
 
 
+@lru_cache(maxsize=256)
 def _black(code: str, line_length: int) -> str | None:
     """``code`` in black's layout; None where that would change more than the layout."""
     code = "\n".join(line.rstrip("\r\n") for line in split_lines(code))

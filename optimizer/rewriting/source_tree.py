@@ -63,11 +63,11 @@ class SourceTree:
         }
 
     @cached_property
-    def _by_position(self) -> dict[_BytePositions, list[ast.AST]]:
-        found: dict[_BytePositions, list[ast.AST]] = {}
+    def _by_line(self) -> dict[int, list[ast.expr | ast.stmt]]:
+        found: dict[int, list[ast.expr | ast.stmt]] = {}
         for node in walk(self.tree):
             if isinstance(node, (ast.expr, ast.stmt)):
-                found.setdefault(_positions(node), []).append(node)
+                found.setdefault(node.lineno, []).append(node)
         return found
 
     @cached_property
@@ -98,14 +98,14 @@ class SourceTree:
         """The node of ``kind`` that stands exactly at ``span``."""
         if span.end_line > len(self.lines):
             return None
-        key = (
+        position = (
             span.line,
             self._bytes_before(span.line, span.column),
             span.end_line,
             self._bytes_before(span.end_line, span.end_column),
         )
-        for node in self._by_position.get(key, ()):
-            if isinstance(node, kind):
+        for node in self._by_line.get(span.line, ()):
+            if isinstance(node, kind) and _positions(node) == position:
                 return node
         return None
 

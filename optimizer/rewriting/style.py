@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Style:
     line_length: int = _BLACK_LINE_LENGTH
 
     @classmethod
+    @lru_cache(maxsize=8)
     def of(cls, path: Path, source: SourceTree) -> Style:
         """The style of the file at ``path``, and of its project where that limits the lines."""
         length = _configured_line_length(path) or _longest_line(source)

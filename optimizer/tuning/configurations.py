@@ -161,12 +161,21 @@ def groups(names: frozenset[str], bound: Callable[[str], float | None]) -> list[
 
 
 def alternatives(
-    best: Configuration, number: str, values: Sequence[int | AmpDtype | CompileMode]
+    best: Configuration,
+    plain: Configuration,
+    number: str,
+    values: Sequence[int | AmpDtype | CompileMode],
 ) -> list[Configuration]:
-    """``best`` with each other of ``values`` for its ``number``, a field of it, if it runs what writes that number."""
-    if WRITTEN_BY[number] not in best.transforms:
+    """``best`` with each other of ``values`` for its ``number``, a field of it.
+
+    What writes that number must not have been dropped from the ``plain`` rewrite. Where that does without it, it may have waited
+    to be asked for, and is tried with the number.
+    """
+    writer = WRITTEN_BY[number]
+    if writer in plain.transforms - best.transforms:
         return []
-    found = [replace(best, **{number: value}) for value in values]
+    transforms = best.transforms | {writer}
+    found = [replace(best, transforms=transforms, **{number: value}) for value in values]
     return [one for one in found if one != best]
 
 
@@ -188,7 +197,8 @@ def worth_trying(
 
 
 def _compile_modes(profile: StepProfile) -> list[CompileMode]:
-    """On a CPU, which has no CUDA graphs, templates are only tried for products of batches of matrices.
+    """On a CPU, for which a plain rewrite does not compile, and which has no CUDA graphs, templates are only tried for
+    products of batches of matrices.
 
     Those of single matrices have to be multiplied by constants, which weights in training are not
     (``use_cpp_gemm_template`` and ``use_cpp_bmm_template`` of ``torch._inductor.utils``).
@@ -196,4 +206,4 @@ def _compile_modes(profile: StepProfile) -> list[CompileMode]:
     if not profile.on_cpu:
         return [CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]
     batched = any(_BATCHED_PRODUCT.search(operator.name) for operator in profile.operators)
-    return [CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS] if batched else []
+    return [CompileMode.DEFAULT, *([CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS] if batched else [])]

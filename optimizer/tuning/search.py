@@ -2,7 +2,8 @@
 
 The plain rewrite is measured first. Then the search begins with the script as it is: transforms are added in the order of what a profile says they could save at most; one
 that is not shown to be faster goes again. Then the numbers that transforms write are tried, one after the other, and what was left out is
-tried once more all together, since some changes only pay beside others. In the end the best takes part against the plain
+tried once more all together, since some changes only pay beside others. What a plain rewrite does without is tried with a number where
+the transform only waits to be asked for. In the end the best takes part against the plain
 rewrite, to which it gives way where that seems to be faster; where there is no time for that, the one that gained more over the
 original wins.
 """
@@ -123,8 +124,10 @@ class Search:
                 self._try(candidate)
         for number in WRITTEN_BY:
             if number != "prefetch" or (self._waits(self.best) or 0.0) > WAITING:
-                for candidate in alternatives(self.best, number, numbers.get(number, ())):
-                    self._try(candidate)
+                for candidate in alternatives(self.best, plain, number, numbers.get(number, ())):
+                    refused = self._try(candidate) is Outcome.REFUSED
+                    if refused and WRITTEN_BY[number] not in self.best.transforms:
+                        break  # with the same reason for every value
         left = plain.transforms - self.best.transforms
         if len(left) > 1:
             self._try(replace(self.best, transforms=self.best.transforms | left))

@@ -86,13 +86,13 @@ def test_only_on_a_gpu_where_there_may_be_none(
     )
 
 
-def test_for_the_cpu_when_asked(check_transformed: Check) -> None:
+def test_for_the_cpu_when_asked(check_noop: Check, check_transformed: Check) -> None:
     setup, loop = SETUP.replace(".cuda()", ""), LOOP.replace(".cuda()", "")
-    check_transformed(
-        script(setup, loop),
-        script(setup, "model.compile()\n", loop),
-        target=Target.CPU,
-    )
+    before = script(setup, loop)
+    for options in ({}, {"target": Target.CPU}, {"compile_mode": CompileMode.DEFAULT}):
+        check_noop(before, reason="compiling may not pay", **options)
+    asked = {"target": Target.CPU, "compile_mode": CompileMode.DEFAULT}
+    check_transformed(before, script(setup, "model.compile()\n", loop), **asked)
 
 
 def test_after_checkpoints_and_wrappers(check_transformed: Check) -> None:
@@ -664,6 +664,7 @@ def test_compiled_training_is_alike(check_verified: Check) -> None:
         torch.save(model.state_dict(), "model.pt")
         """,
         target=Target.CPU,
+        compile_mode=CompileMode.DEFAULT,
     )
 
 

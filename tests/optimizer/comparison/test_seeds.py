@@ -14,6 +14,7 @@ from torchopt_cli.optimizer.comparison.seeds import (
     end_loss,
 )
 from torchopt_cli.optimizer.execution.observations import Loss, Observations
+from torchopt_cli.optimizer.options import MOST_SEEDS
 
 Run = Callable[..., Observations]
 
@@ -73,7 +74,7 @@ def test_the_quantiles_are_those_of_the_distributions() -> None:
         ):
             assert (draws <= point).mean() == pytest.approx(below, abs=error)
     tables = (seeds._T, seeds._CHI_SQUARED_HIGH, seeds._CHI_SQUARED_LOW)
-    assert {len(table) for table in tables} == {seeds.MOST_SEEDS - 1}
+    assert {len(table) for table in tables} == {MOST_SEEDS - 1}
     for table in tables:
         assert list(table) == sorted(table, reverse=table is seeds._T)
 

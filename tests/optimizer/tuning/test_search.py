@@ -142,9 +142,37 @@ def test_workers_that_do_not_help_are_left_out() -> None:
 
 def test_other_half_precision_types_are_tried() -> None:
     started = Configuration(frozenset({"autocast"}))
-    found = alternatives(started, "amp", [AmpDtype.BF16, AmpDtype.FP16])
+    found = alternatives(started, started, "amp", [AmpDtype.BF16, AmpDtype.FP16])
     assert found == [replace(started, amp=AmpDtype.BF16), replace(started, amp=AmpDtype.FP16)]
-    assert alternatives(started, "workers", [2]) == []
+    with_workers = Configuration(started.transforms | {"dataloader-workers"})
+    assert alternatives(started, with_workers, "workers", [2]) == []
+
+
+def test_what_waits_to_be_asked_for_is_tried_with_its_number() -> None:
+    machine = Machine(worth(compile=1.2, no_grad=1.1))
+    modes = [CompileMode.DEFAULT, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]
+    best, trials = search(machine, "no-grad", compile_mode=modes)
+    both = frozenset({"no-grad", "compile"})
+    assert best == Configuration(both, compile_mode=CompileMode.DEFAULT)
+    assert "+ compile compile mode default" in [t.change for t in trials]
+
+
+def test_what_waits_to_be_asked_for_goes_again_where_it_does_not_pay() -> None:
+    machine = Machine(worth(compile=0.8, no_grad=1.1))
+    best, trials = search(machine, "no-grad", compile_mode=[CompileMode.DEFAULT])
+    assert best == Configuration(frozenset({"no-grad"}))
+    assert [t.outcome for t in trials if "compile" in t.candidate.transforms] == [
+        Outcome.NOT_PAYING
+    ]
+
+
+def test_a_transform_that_refuses_to_be_asked_gives_its_reason_once() -> None:
+    machine = Machine(worth(no_grad=1.1))
+    machine.refused = frozenset(CompileMode)
+    modes = [CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]
+    best, trials = search(machine, "no-grad", compile_mode=modes)
+    assert best == Configuration(frozenset({"no-grad"}))
+    assert [t.reason for t in trials if t.reason] == ["a graph of several networks"]
 
 
 def test_a_number_is_tried_beside_those_that_were_taken() -> None:
@@ -200,8 +228,8 @@ BATCHED = (*PRODUCTS, Operator("aten::bmm", 4.0, 9.0, 1.5))
     ("versions", "operators", "modes"),
     [
         (GPU, PRODUCTS, [CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]),
-        (CPU, BATCHED, [CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]),
-        (CPU, PRODUCTS, []),
+        (CPU, BATCHED, [CompileMode.DEFAULT, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]),
+        (CPU, PRODUCTS, [CompileMode.DEFAULT]),
     ],
 )
 def test_the_modes_that_mean_something(
