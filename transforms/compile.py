@@ -20,7 +20,7 @@ batched products of fixed sizes only.
 Not for networks that branch on the values in a tensor, take values out of the graph (``.item()``, ``print``), build tensors
 with legacy constructors, loop over a dimension of their input or spend their time in ``nn.LSTM`` and its like; not with
 layers of libraries other than torchvision, timm, transformers and einops, whose code may do any of this; not with
-gradient penalties and other double backward, under ``DataParallel``, with hooks on modules, or where the script scripts,
+gradient penalties and other double backward, with a backward pass that keeps its graph after one that does not, under ``DataParallel``, with hooks on modules, or where the script scripts,
 traces, exports or compiles by itself; not where a step calls methods of the network instead of the network; not for
 a handful of steps; not on Windows, for which there is no Triton, nor on a Python that this PyTorch cannot compile for.
 
@@ -41,6 +41,7 @@ from ..optimizer.analysis.compilation import (
     compile_candidates,
     compiled_networks,
     double_backward,
+    late_kept_graph,
     pads_batches,
     provable_steps,
 )
@@ -120,6 +121,7 @@ class Compile(Transform):
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
         steps = [step for step in script.step_code if script.runs(step)]
         refusal = _refusal(script, options) if steps else None
+        refusal = refusal or late_kept_graph(script.resolver, steps)
         compiled = {network.node for network in compiled_networks(script.resolver)}
         trained = trained_networks(script.resolver, script.optimizers)
         final: dict[tuple[ast.stmt, str], _Final] = {}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from .classes import class_attribute
 from .compile_points import CompilePoint, compile_point
 from .facts import CallFact, DataLoader, Fact, Model
 from .forward_code import called_names
-from .gradient_graphs import may_build_gradient_graph
+from .gradient_graphs import may_build_gradient_graph, may_keep_graph
 from .graph_breaks import CompileObstacle, compile_obstacles
-from .loops import forward_calls
+from .loops import backward_calls, forward_calls
 from .models import models_in
 from .reach import Reached, reached_nodes
 from .resolver import Resolver
@@ -51,6 +51,41 @@ def double_backward(resolver: Resolver, step: StepCode) -> Fact | None:
         if isinstance(node, ast.Call) and may_build_gradient_graph(resolver, node, reached.module):
             return Fact(reached.module, node)
     return None
+
+
+def late_kept_graph(resolver: Resolver, steps: Sequence[StepCode]) -> CompileObstacle | None:
+    """A backward pass that keeps its graph where another one, which does not, may have run through the same code before.
+
+    The code of a backward pass is compiled when it runs first. Where that frees the graph, it writes over what the graph holds
+    (``donated_buffer`` of ``torch._functorch.config``), and a later pass that is to keep the graph fails.
+    """
+    passes = [
+        (call, may_keep_graph(resolver, call.node, call.module))
+        for step in steps
+        for call in backward_calls(reached_nodes(resolver, step.body, step.module))
+    ]
+    kept = [call for call, keeps in passes if keeps]
+    if len(kept) in (0, len(passes)):
+        return None
+    if len(steps) == 1 and all(_is_part_of(steps[0], call) for call, _ in passes):
+        first, keeps = min(passes, key=lambda one: (one[0].node.lineno, one[0].node.col_offset))
+        if keeps and _runs_in_every_pass(steps[0], first):
+            return None
+    why = "a backward pass keeps its graph, which compiled code cannot once another has not"
+    return CompileObstacle(kept[0].module, kept[0].node, why)
+
+
+def _is_part_of(step: StepCode, call: CallFact) -> bool:
+    return call.module is step.module and step.node in call.module.ancestors(call.node)
+
+
+def _runs_in_every_pass(step: StepCode, call: CallFact) -> bool:
+    for ancestor in call.module.ancestors(call.module.statement(call.node)):
+        if ancestor is step.node:
+            return True
+        if not isinstance(ancestor, ast.With):
+            return False
+    return False
 
 
 def compile_candidates(

@@ -1,4 +1,4 @@
-"""Calls that build a graph of the gradients themselves, so that these can be differentiated again."""
+"""Calls that build a graph of the gradients themselves, or keep that of the loss, so that something can be differentiated again."""
 
 from __future__ import annotations
 
@@ -8,19 +8,31 @@ from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
 
-_POSITIONS = {"torch.autograd.grad": 4, "torch.autograd.backward": 3}
-_POSITION_IN_METHOD = 2
-"""Where ``create_graph`` stands among the positional arguments
+_POSITIONS = {
+    "create_graph": {"torch.autograd.grad": 4, "torch.autograd.backward": 3, "backward": 2},
+    "retain_graph": {"torch.autograd.grad": 3, "torch.autograd.backward": 2, "backward": 1},
+}
+"""Where an argument stands among the positional ones of a function, or of the method
 (https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html)."""
 
 
 def may_build_gradient_graph(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     """Whether ``call`` is given a ``create_graph`` that is not known to be false."""
+    return _may_be_given(resolver, call, module, "create_graph")
+
+
+def may_keep_graph(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` is given a ``retain_graph`` that is not known to be false."""
+    return _may_be_given(resolver, call, module, "retain_graph")
+
+
+def _may_be_given(resolver: Resolver, call: ast.Call, module: Module, keyword: str) -> bool:
+    positions = _POSITIONS[keyword]
     names = resolver.names(call.func, module)
-    position = next((_POSITIONS[name] for name in names if name in _POSITIONS), None)
+    position = next((positions[name] for name in names if name in positions), None)
     if position is None and isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
-        position = _POSITION_IN_METHOD
-    graph = call_argument(call, "create_graph", position)
-    if graph is None:
+        position = positions["backward"]
+    given = call_argument(call, keyword, position)
+    if given is None:
         return position is not None and any(keyword.arg is None for keyword in call.keywords)
-    return not (isinstance(graph, ast.Constant) and not graph.value)
+    return not (isinstance(given, ast.Constant) and not given.value)

@@ -29,6 +29,10 @@ for epoch in range(epochs):
 """
 
 
+def in_step(statement: str) -> str:
+    return LOOP.replace("        loss.backward()", f"        {statement}\n        loss.backward()")
+
+
 def script(*parts: str, forward: str = "return self.fc(x)", layer: str = "nn.Linear(8, 2)") -> str:
     body = indent(dedent(forward).strip("\n"), " " * 8)
     net = f"""
@@ -93,6 +97,19 @@ def test_for_the_cpu_when_asked(check_noop: Check, check_transformed: Check) -> 
         check_noop(before, reason="compiling may not pay", **options)
     asked = {"target": Target.CPU, "compile_mode": CompileMode.DEFAULT}
     check_transformed(before, script(setup, "model.compile()\n", loop), **asked)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        LOOP.replace("loss.backward()", "loss.backward(retain_graph=True)"),
+        in_step("loss.backward(retain_graph=True)"),
+        in_step("loss.backward(retain_graph=False)"),
+    ],
+    ids=["in every pass", "in the first of a step", "not kept"],
+)
+def test_a_graph_kept_from_the_first_pass_on(check_transformed: Check, loop: str) -> None:
+    check_transformed(script(SETUP, loop), script(SETUP, "model.compile()\n", loop))
 
 
 def test_after_checkpoints_and_wrappers(check_transformed: Check) -> None:
@@ -416,11 +433,22 @@ def test_recurrent_networks(check_noop: Check, layer: str) -> None:
     check_noop(script(SETUP, LOOP, layer=layer), "recurrent layers")
 
 
-def in_step(statement: str) -> str:
-    return LOOP.replace("        loss.backward()", f"        {statement}\n        loss.backward()")
+SECOND_LOSS = "        criterion(model(-x.cuda()), y.cuda()).backward(retain_graph=True)"
 
 
 REFUSED = {
+    "graph kept after one that is freed": (
+        (SETUP, LOOP.replace("loss.backward()", f"loss.backward()\n{SECOND_LOSS}")),
+        "keeps its graph",
+    ),
+    "graph kept in some passes": (
+        (SETUP, in_step("if epoch: loss.backward(retain_graph=True)")),
+        "keeps its graph",
+    ),
+    "graph kept in one of two loops": (
+        (SETUP, LOOP, LOOP.replace("loss.backward()", "loss.backward(retain_graph=True)")),
+        "keeps its graph",
+    ),
     "gradient penalty": (
         (
             SETUP,
