@@ -60,7 +60,7 @@ class CompileMode(str, Enum):
         return self in {CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE}
 
 
-NEWEST_TORCH = (2, 10)
+NEWEST_TORCH = (2, 15)
 OLDEST_TORCH = (2, 2)
 MOST_SEEDS = 20
 """Of ``verify --seeds``: so far goes the table of Student's t (:mod:`.comparison.seeds`)."""

@@ -34,7 +34,7 @@ all_options = st.builds(
     Options,
     tier=st.sampled_from(Tier),
     amp=st.sampled_from(AmpDtype),
-    torch_version=st.sampled_from([(2, 2), (2, 4), (2, 10)]),
+    torch_version=st.sampled_from([(2, 2), (2, 4), (2, 15)]),
     platform=st.sampled_from(["linux", "darwin"]),
     python_version=st.just((3, 12)),
 )

@@ -25,7 +25,7 @@ pytest_addoption = table.pytest_addoption
 pytest_terminal_summary = table.pytest_terminal_summary
 
 Files: TypeAlias = str | Mapping[str, str]
-LINUX = Options(tier=Tier.SEMANTIC, platform="linux", python_version=(3, 12), torch_version=(2, 10))
+LINUX = Options(tier=Tier.SEMANTIC, platform="linux", python_version=(3, 12), torch_version=(2, 15))
 """The user's environment in tests, whatever machine they run on."""
 
 
