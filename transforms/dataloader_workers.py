@@ -18,7 +18,8 @@ distribution, other draws. A loader takes the seed of its workers from the main 
 with workers that live on, once instead of in every epoch. So from the second epoch on a seeded script shuffles in another
 order than before; nothing else about the run changes, and the rewritten script repeats itself as the original did.
 
-Left alone: datasets whose items are only looked up in memory (a `TensorDataset`: workers would only slow it down);
+Left alone: datasets whose items are only looked up in memory (a `TensorDataset`: workers would only slow it down), and, in scripts
+for a CPU, those whose items are only read from files (the training needs the cores itself; `--workers N` asks for them);
 datasets or collate functions that store something (a cache, a counter), use a file, a lock or a random generator
 opened before, or put tensors on the GPU; an `IterableDataset` that does not ask `get_worker_info()` for its share; a
 sampler that the loop reads or changes; a loader made, or started by `next(iter(loader))`, in every step; a dataset

@@ -4,7 +4,8 @@ Left out, `TrainingArguments` train in float32 and make batches in the main proc
 
 - `bf16`, true where there is a GPU that computes in bfloat16 (`--amp fp16`: `fp16`). Hard-coded, `bf16=True` raises on
   older GPUs and on machines without one.
-- `dataloader_num_workers=2`, so that batches are collated while the GPU computes. (`dataloader_pin_memory` is on by
+- `dataloader_num_workers=2` (or as many as `--workers N` says), so that batches are collated while the GPU computes; on a CPU, whose
+  cores the training needs, only where asked for. (`dataloader_pin_memory` is on by
   default.) Where nothing is seen to change the datasets between epochs, `dataloader_persistent_workers=True` beside it
   (transformers 4.36 or newer), so that the workers do not start anew in every epoch and evaluation.
 - `optim="adamw_torch_fused"`, one kernel for all parameters; the default up to transformers 4, and the same update.
@@ -38,6 +39,7 @@ _NATIVE_CHECK_SINCE = (2, 5)
 """From here on ``is_bf16_supported`` can leave out emulation and answers on machines without CUDA."""
 _FUSED_ON_CPU_SINCE = (2, 4)
 _PRECISION = frozenset({"bf16", "fp16", "half_precision_backend", "fp16_opt_level"})
+_WORKERS = 2
 _CPU_ONLY = frozenset({"no_cuda", "use_cpu"})
 _SHARDED = frozenset({"deepspeed", "fsdp", "fsdp_config"})
 _OPTIMIZER = frozenset({"optim", "adafactor", *_SHARDED})
@@ -101,7 +103,7 @@ class HfTrainer(Transform):
             (*_half(made.module, options), _PRECISION, _no_half(use, made, options)),
             (
                 "dataloader_num_workers",
-                "2",
+                str(options.workers or _WORKERS),
                 {"dataloader_num_workers"},
                 _no_workers(use, made, options),
             ),
@@ -166,8 +168,7 @@ def _half(module: Module, options: Options) -> tuple[str, str]:
 
 
 def _no_half(use: HuggingFaceUse, made: TrainingArguments, options: Options) -> str | None:
-    cpu = sorted(made.arguments.keys() & _CPU_ONLY)
-    if options.target is Target.CPU or cpu:
+    if _on_cpu(made, options):
         return "the script runs on the CPU"
     sharded = sorted(made.arguments.keys() & _SHARDED)
     if sharded:
@@ -176,7 +177,15 @@ def _no_half(use: HuggingFaceUse, made: TrainingArguments, options: Options) -> 
     return None if obstacle is None else _said(obstacle.message, obstacle, made)
 
 
+def _on_cpu(made: TrainingArguments, options: Options) -> bool:
+    return options.target is Target.CPU or bool(made.arguments.keys() & _CPU_ONLY)
+
+
 def _no_workers(use: HuggingFaceUse, made: TrainingArguments, options: Options) -> str | None:
+    if options.workers is None and _on_cpu(made, options):
+        return "the training itself needs the CPU's cores (`--workers N` where making batches takes long)"
+    if options.workers == 0:
+        return "batches are to be made in the training process (`--workers 0`)"
     if not options.forks_workers and made.module.main_guard is None:
         return "processes are spawned here, and the script has no main guard"
     if not options.forks_workers:

@@ -1,8 +1,9 @@
-"""Whether making an item costs anything: what merely indexes memory is not worth a worker process."""
+"""Whether making an item costs anything: what merely indexes memory is not worth a worker process, nor always what is only read."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 
 from .datasets import Dataset, DatasetKind, makes_items
 from .reach import Reached
@@ -36,31 +37,50 @@ _CHEAP_METHODS = frozenset(
     "float long int bool double half to type astype item tolist numpy copy clone detach contiguous view reshape "
     "permute transpose squeeze unsqueeze size dim get keys items".split()
 )
-_LOOPS = (
-    ast.For,
-    ast.While,
-    ast.ListComp,
-    ast.SetComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-    ast.With,
+_READS = _CHEAP_FUNCTIONS | {"torch.load", "numpy.load", "numpy.fromfile", "builtins.open"}
+_READING_MODULES = frozenset({"os.path", "pathlib"})
+_READING_METHODS = frozenset(
+    {*_CHEAP_METHODS, *"read readline open index format split strip replace joinpath".split()}
 )
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SLOW_LOOKUPS = frozenset({"iloc", "loc", "iat", "at"})
 """Indexers of pandas, which make a new object for every row."""
 
 
+@dataclass(frozen=True)
+class _Cheap:
+    """What costs next to nothing: functions by their names, or by their modules', and methods."""
+
+    functions: frozenset[str]
+    modules: frozenset[str]
+    methods: frozenset[str]
+
+
+_INDEXING = _Cheap(_CHEAP_FUNCTIONS, frozenset(), _CHEAP_METHODS)
+_READING = _Cheap(_READS, _READING_MODULES, _READING_METHODS)
+
+
 def only_indexes(resolver: Resolver, dataset: Dataset) -> bool:
     """Whether the items of ``dataset`` are only looked up in memory, filled with constants and wrapped in tensors."""
+    return _consists_of(_INDEXING, resolver, dataset)
+
+
+def only_reads(resolver: Resolver, dataset: Dataset) -> bool:
+    """Whether no more is done for the items of ``dataset`` than to look them up, or to read a file as it is."""
+    return _consists_of(_READING, resolver, dataset)
+
+
+def _consists_of(cheap: _Cheap, resolver: Resolver, dataset: Dataset) -> bool:
     if dataset.kind is DatasetKind.IN_MEMORY:
         return True
     if dataset.kind is not DatasetKind.OWN:
         return False
-    return all(_is_cheap(resolver, reached) for reached in dataset.item_code)
+    return all(_is_cheap(cheap, resolver, reached) for reached in dataset.item_code)
 
 
-def _is_cheap(resolver: Resolver, reached: Reached) -> bool:
+def _is_cheap(cheap: _Cheap, resolver: Resolver, reached: Reached) -> bool:
     node = reached.node
-    if isinstance(node, _LOOPS):
+    if isinstance(node, _LOOPS) or (isinstance(node, ast.With) and cheap is _INDEXING):
         return False
     if isinstance(node, ast.Attribute):
         return node.attr not in _SLOW_LOOKUPS
@@ -69,8 +89,9 @@ def _is_cheap(resolver: Resolver, reached: Reached) -> bool:
         return not any(makes_items(resolver, value) for value in values)
     if not isinstance(node, ast.Call):
         return True
-    if isinstance(node.func, ast.Attribute) and node.func.attr in _CHEAP_METHODS:
-        return not resolver.names(node.func, reached.module)
+    if isinstance(node.func, ast.Attribute) and node.func.attr in cheap.methods:
+        names = resolver.names(node.func, reached.module)
+        return all(_is_named(name, cheap) for name in names)
     callees = resolver.callees(node, reached.module)
     if callees:
         # Their own code is part of what is looked at.
@@ -78,4 +99,10 @@ def _is_cheap(resolver: Resolver, reached: Reached) -> bool:
     values = resolver.values(node.func, reached.module)
     never_called = all(isinstance(v, Literal) and v.value is None for v in values)
     names = resolver.names(node.func, reached.module)
-    return never_called or (len(names) == len(values) and names <= _CHEAP_FUNCTIONS)
+    return never_called or (
+        len(names) == len(values) and all(_is_named(name, cheap) for name in names)
+    )
+
+
+def _is_named(name: str, cheap: _Cheap) -> bool:
+    return name in cheap.functions or name.rpartition(".")[0] in cheap.modules

@@ -13,7 +13,7 @@ from .dataset_changes import changes_of_dataset
 from .datasets import Dataset, DatasetKind, find_datasets, function_code
 from .facts import DataLoader, Fact, LoopKind
 from .held_objects import Holding, holding_of
-from .item_cost import only_indexes
+from .item_cost import only_indexes, only_reads
 from .iterations import Iteration, batches_of_pass, loops_around, runs_when_imported
 from .placement import default_device_call
 from .reach import Reached
@@ -65,6 +65,7 @@ def workers_refused(script: TrainingScript, loader: DataLoader, options: Options
         _dataset_reasons(script, loader, work),
         _code_reasons(script, loader, work),
         _use_reasons(script, loader, work),
+        _cost_reasons(script, work, options),
     )
     return next((reason for group in reasons for reason in group), None)
 
@@ -84,11 +85,23 @@ def _dataset_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCod
         if obstacle.hazard is Hazard.STREAM or obstacle.hazard is Hazard.CUDA:
             yield f"{obstacle.message} {place(obstacle, loader.path)}"
     if all(only_indexes(script.resolver, dataset) for dataset in work.datasets):
-        names = " and ".join(dict.fromkeys(dataset.name for dataset in work.datasets))
         yield (
-            f"{names}: items are only looked up in memory, which costs less than sending them from one process "
+            f"{_names(work)}: items are only looked up in memory, which costs less than sending them from one process "
             "to another"
         )
+
+
+def _cost_reasons(script: TrainingScript, work: WorkerCode, options: Options) -> Iterator[str]:
+    asked = options.workers is not None or script.targets_cuda(options)
+    if not asked and all(only_reads(script.resolver, dataset) for dataset in work.datasets):
+        yield (
+            f"{_names(work)}: items are only read, and the training itself needs the CPU's cores (`--workers N` where "
+            "reading takes long)"
+        )
+
+
+def _names(work: WorkerCode) -> str:
+    return " and ".join(dict.fromkeys(dataset.name for dataset in work.datasets))
 
 
 def _code_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[str]:

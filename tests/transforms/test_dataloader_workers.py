@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from torchopt_cli.optimizer.options import Target
+
 Check = Callable[..., None]
 
 IMPORTS = """\
@@ -386,7 +388,20 @@ def test_datasets_that_work_as_copies(check_transformed: Check, body: str) -> No
     check_transformed(
         script("loader = DataLoader(dataset, 64)\n", code),
         script(f"{CORES}loader = DataLoader(dataset, 64, {ALIVE})\n", code),
+        target=Target.CUDA,
     )
+
+
+@pytest.mark.parametrize("dataset", ["lazy file", "file of the item"])
+def test_files_that_are_only_read_on_a_cpu(
+    check_noop: Check, check_transformed: Check, dataset: str
+) -> None:
+    code = BUILDER + dataset_class(SAFE[dataset])
+    before = script("loader = DataLoader(dataset, 64)\n", code)
+    check_noop(before, reason="the training itself needs the CPU's cores")
+    alive = "num_workers=2, persistent_workers=True"
+    after = script(f"loader = DataLoader(dataset, 64, {alive})\n", code)
+    check_transformed(before, after, workers=2)
 
 
 def test_sampler_of_the_script_that_keeps_to_itself(check_transformed: Check) -> None:

@@ -7,7 +7,7 @@ from textwrap import indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.item_cost import only_indexes
+from torchopt_cli.optimizer.analysis.item_cost import only_indexes, only_reads
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]
@@ -51,6 +51,27 @@ def test_cost(script: Script, body: str, cheap: bool) -> None:
     understood = script(code)
     ((dataset,),) = understood.datasets.values()
     assert only_indexes(understood.resolver, dataset) is cheap
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        ("return np.load(self.x[i])", True),
+        ("return torch.load(os.path.join('a', self.x[i]))", True),
+        ("with open(i) as f:\n    return f.read().split()", True),
+        ("return torch.from_numpy(np.load(self.x[i])), ['a'].index('a')", True),
+        ("return self.x[i]", True),
+        ("return Image.open(self.x[i])", False),
+        ("return [v for v in np.load(self.x[i])]", False),
+        ("return np.load(self.x[i]).sum()", False),
+        ("return json.load(open(self.x[i]))", False),
+    ],
+)
+def test_reading(script: Script, body: str, read: bool) -> None:
+    code = "import json, os\n" + HEAD + indent(body, " " * 8) + "\nloader = DataLoader(Items())\n"
+    understood = script(code)
+    ((dataset,),) = understood.datasets.values()
+    assert only_reads(understood.resolver, dataset) is read
 
 
 @pytest.mark.parametrize(
