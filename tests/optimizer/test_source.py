@@ -210,6 +210,26 @@ def test_new_files_exist_once_they_have_a_text(tmp_path: Path) -> None:
     assert path.read_text() == "x = 1\n"
 
 
+def test_modules_that_a_folder_may_hold(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "a.py").write_text("x = 1\n")
+    sources = Sources()
+    found = [sources.has_module(tmp_path, name) for name in ("package", "a", "new")]
+    assert found == [True, True, False]
+    assert not sources.has_module(tmp_path / "nowhere", "a")
+    later = sources.with_texts({tmp_path / "new.py": "x = 1\n", tmp_path / "a.py": "x = 2\n"})
+    assert later.has_module(tmp_path, "new")
+    assert not later.has_module(tmp_path / "package", "new")
+
+
+def test_the_original_of_a_file(tmp_path: Path) -> None:
+    path, new = tmp_path / "a.py", tmp_path / "new.py"
+    path.write_text("x = 1\n")
+    sources = Sources().with_texts({path: "x = 2\n", new: "y = 1\n"})
+    assert sources.original(path).text == "x = 1\n"
+    assert sources.original(new).text == "y = 1\n"
+
+
 # Writing
 
 

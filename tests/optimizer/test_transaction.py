@@ -47,6 +47,14 @@ def test_of_two_that_conflict_the_first_is_made(path: Path) -> None:
     assert done.errors == ()
 
 
+def test_lines_stay_as_long_as_those_the_file_came_with(path: Path) -> None:
+    path.write_text(f"a = 100  # {'-' * 90}\nb = f(200)\n")
+    sources = Sources().with_texts({path: "a = 100\nb = f(200)\n"})
+    call = f"f({', '.join(['1000'] * 15)})"
+    done = apply_changes(sources, (change(path, (Span(2, 4, 2, 10), call)),))
+    assert done.texts == {path: f"a = 100\nb = {call}\n"}
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [("1 +", "internal error"), ("nowhere", "undefined names: nowhere"), ("200", "change nothing")],
