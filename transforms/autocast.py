@@ -15,7 +15,8 @@ scaler is not added to checkpoints: a resumed run finds its scale again within a
 Not when the script uses mixed precision already, or a framework that owns the step; with gradient penalties and other
 double backward; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
 sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with Fourier transforms, complex, sparse or
-float64 tensors, matrix decompositions and in-place writes that want one type; for networks that never move to a GPU.
+float64 tensors, matrix decompositions and in-place writes that want one type; with squared distances made of a matrix product (a nearest
+code or neighbour found so is another one in half precision); for networks that never move to a GPU.
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
 Gram matrices, closures, optimizers that step out of sight, updates written by hand.
 

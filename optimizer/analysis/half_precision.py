@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from .constants import constant
 from .forward_code import called_names, method_name
 from .obstacles import Obstacle, ProbabilityLoss
+from .product_distances import is_product_distance
 from .reach import Reached
 from .resolver import Resolver
 from .scopes import Iterated
@@ -60,6 +61,7 @@ _OF_PROBABILITIES = (
     "binary cross entropy of probabilities raises under autocast; BCEWithLogitsLoss, on the values before the sigmoid, "
     "does not"
 )
+_DISTANCE = "squared distances made of a matrix product lose their digits in half precision"
 _Finding = tuple[str, bool] | None
 
 
@@ -74,6 +76,8 @@ def half_precision_obstacles(resolver: Resolver, nodes: Iterable[Reached]) -> It
             finding = _indexed_write(resolver, node, reached.module)
         elif isinstance(node, ast.Compare) and _tests_float_type(resolver, node, reached.module):
             finding = ("tests the type of a tensor", False)
+        if finding is None and is_product_distance(resolver, node, reached.module):
+            finding = (_DISTANCE, False)
         if finding is not None:
             kind = ProbabilityLoss if finding[0] is _OF_PROBABILITIES else Obstacle
             yield kind(reached.module, node, *finding)

@@ -9,6 +9,7 @@ from .gradient_graphs import may_build_gradient_graph
 from .loop_definitions import arithmetic_root, handed_over
 from .meters import gives_to_meter
 from .obstacles import Obstacle
+from .product_distances import is_product_distance
 from .resolver import Resolver
 from .syntax import Module
 
@@ -41,6 +42,10 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
                 why = "float64 is used for precision" if is_used else None
             if why is not None:
                 return Obstacle(module, call, why)
+        for node in module.nodes_of(ast.BinOp, ast.AugAssign, ast.Call):
+            if is_product_distance(resolver, node, module):
+                why = "squared distances are made of a matrix product, where rounding cancels badly"
+                return Obstacle(module, node, why)
         for node in module.nodes_of(ast.Attribute, ast.Name):
             if isinstance(node.ctx, ast.Load):
                 last = node.attr if isinstance(node, ast.Attribute) else node.id

@@ -1433,6 +1433,17 @@ REFUSED = {
         ),
         "custom_fwd",
     ),
+    "nearest code": (
+        dict(
+            forward="""
+            h = self.fc(x)
+            codes = self.fc.weight
+            distances = h.pow(2).sum(1, keepdim=True) - 2 * h @ codes.t() + codes.pow(2).sum(1)
+            return codes[distances.argmin(1)]
+            """
+        ),
+        "squared distances made of a matrix product",
+    ),
     "Fourier transform": (dict(forward="return torch.fft.rfft(self.fc(x)).abs()"), "Fourier"),
     "complex numbers": (
         dict(forward="return torch.view_as_complex(self.fc(x)).abs()"),

@@ -176,6 +176,7 @@ def test_determinism_is_asked_for(check_noop: Check, setup: str) -> None:
     [
         ("loss = loss + torch.linalg.inv(model(x)).sum()", "torch.linalg.inv"),
         ("print(torch.cdist(x, y))", "rounding cancels"),
+        ("d = x.pow(2).sum(1) - 2 * x @ y + y.pow(2).sum(0)", "rounding cancels"),
         ("loss = loss.double()", "float64"),
         ("loss = loss.to(torch.float64)", "torch.float64"),
         ("g = torch.autograd.grad(loss, x, create_graph=True)[0]", "differentiated"),
