@@ -1,11 +1,11 @@
 """The search: add what pays, drop what does not, stop early where the first measurements say enough.
 
-The plain rewrite is measured first. Then the search begins with the script as it is: transforms are added in the order of what a profile says they could save at most; one
-that is not shown to be faster goes again. Then the numbers that transforms write are tried, one after the other, and what was left out is
-tried once more all together, since some changes only pay beside others. What a plain rewrite does without is tried with a number where
-the transform only waits to be asked for. In the end the best takes part against the plain
-rewrite, to which it gives way where that seems to be faster; where there is no time for that, the one that gained more over the
-original wins.
+The plain rewrite is measured first. Then the search begins with the script as it is: transforms are added in the order of what a
+profile says they could save at most; one that is not shown to be faster goes again. Then the numbers that transforms write are tried,
+one after the other, also with a transform that a plain rewrite does without, where it only waits to be asked for. Where something was
+kept, what was left out is tried once more all together, since some changes only pay beside others, and in the end the best takes part
+against the plain rewrite, to which it gives way where that seems to be faster; where there is no time for that, the one that gained more
+over the original wins.
 """
 
 from __future__ import annotations
@@ -128,6 +128,10 @@ class Search:
                     refused = self._try(candidate) is Outcome.REFUSED
                     if refused and WRITTEN_BY[number] not in self.best.transforms:
                         break  # with the same reason for every value
+        if self.best == Configuration():
+            # All of it together was the first that was measured.
+            self.best = plain if first.outcome is Outcome.ADOPTED else self.best
+            return self.best
         left = plain.transforms - self.best.transforms
         if len(left) > 1:
             self._try(replace(self.best, transforms=self.best.transforms | left))
@@ -149,7 +153,7 @@ class Search:
             better = gained > self._gained
         else:
             seems = last.speedup is not None and math.log(last.speedup.factor) > TELLING
-            better = seems and bool(self.best.transforms) and first.outcome is Outcome.ADOPTED
+            better = seems and first.outcome is Outcome.ADOPTED
         if better or last.outcome is Outcome.ADOPTED:
             self.best = plain
 
