@@ -8,7 +8,7 @@ Left out, `TrainingArguments` train in float32 and make batches in the main proc
   cores the training needs, only where asked for. (`dataloader_pin_memory` is on by
   default.) Where nothing is seen to change the datasets between epochs, `dataloader_persistent_workers=True` beside it
   (transformers 4.36 or newer), so that the workers do not start anew in every epoch and evaluation.
-- `optim="adamw_torch_fused"`, one kernel for all parameters; the default up to transformers 4, and the same update.
+- `optim="adamw_torch_fused"`, one kernel for all parameters; the default up to transformers 4, and the same update. Not for a CPU.
 
 `torch_compile` is not added: batches padded to their longest sample would be compiled anew for every length.
 
@@ -210,6 +210,8 @@ def _not_fused(use: HuggingFaceUse, made: TrainingArguments, options: Options) -
     own = use.own_optimizer
     if own is not None:
         return _said("the Trainer has an optimizer of its own", own, made)
+    if _on_cpu(made, options):
+        return "the script runs on the CPU"
     if options.torch_version < _FUSED_ON_CPU_SINCE:
         return "before PyTorch 2.4 it does not run without a GPU"
     return None

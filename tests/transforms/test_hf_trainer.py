@@ -45,7 +45,7 @@ def check(rewrite: Callable[..., object], before: str, after: str, **options: ob
         ("output_dir=out, fp16=True", [WORKERS, FUSED], {}),
         ("output_dir=out, dataloader_num_workers=0", [BF16, FUSED], {}),
         ("output_dir=out, optim='adafactor'", [BF16, WORKERS], {}),
-        ("output_dir=out, use_cpu=True", [FUSED], {}),
+        ("output_dir=out, use_cpu=True", [WORKERS], {"workers": 2}),
         ("output_dir=out, deepspeed='ds.json'", [WORKERS], {}),
         (
             "output_dir=out",
@@ -57,8 +57,7 @@ def check(rewrite: Callable[..., object], before: str, after: str, **options: ob
             ["fp16=torch.cuda.is_available()", WORKERS, FUSED],
             {"amp": AmpDtype.FP16},
         ),
-        ("output_dir=out", [FUSED], {"target": Target.CPU}),
-        ("output_dir=out", [WORKERS, FUSED], {"target": Target.CPU, "workers": 2}),
+        ("output_dir=out", [WORKERS], {"target": Target.CPU, "workers": 2}),
         ("output_dir=out", [BF16, WORKERS.replace("2", "5"), FUSED], {"workers": 5}),
         ("output_dir=out", [BF16, FUSED], {"workers": 0}),
         (
@@ -167,6 +166,11 @@ def test_some_are_left_out(
 def test_unknown_arguments(check_noop: Check, arguments: str, reason: str | None) -> None:
     if reason is not None:
         check_noop(script(arguments), reason)
+
+
+def test_nothing_for_a_cpu(check_noop: Check) -> None:
+    check_noop(script("output_dir=out"), "the script runs on the CPU", target=Target.CPU)
+    check_noop(script("output_dir=out, use_cpu=True"), "needs the CPU's cores")
 
 
 @pytest.mark.parametrize(
