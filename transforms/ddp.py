@@ -36,7 +36,7 @@ Left alone, with the reason: several optimizers or backward passes (GANs), losse
 iterated, batch sizes or networks that other code counts on, decisions taken in single steps by what one process measures,
 errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way, gradient
 penalties, GPUs other than the first chosen by number, one GPU alone in `CUDA_VISIBLE_DEVICES`, frameworks that distribute by
-themselves, scripts that run in several processes already.
+themselves, scripts that run in several processes already, and with `--target cpu` those without `--gpus N`.
 
 Source: https://docs.pytorch.org/docs/stable/notes/ddp.html and https://docs.pytorch.org/docs/stable/elastic/run.html
 """
@@ -52,7 +52,7 @@ from ..optimizer.analysis.facts import Fact, seen_at
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.launchers import launch_command, launchers, lines_with_python
-from ..optimizer.options import Options, Tier
+from ..optimizer.options import Options, Target, Tier
 from ..optimizer.rewriting.edits import NewFile
 from .base import Advice, Change, Example, Skip, Stage, Transform
 
@@ -152,6 +152,10 @@ class DistributedDataParallel(Transform):
                 yield self.skip(place.path, place.span, f"not distributed: {why}")
             return
         place = wrapped[0] if wrapped else steps[0].backwards[0]
+        if options.target is Target.CPU and options.gpus is None:
+            why = "the script runs on the CPU, in one process"
+            yield self.skip(place.path, place.span, f"not distributed: {why}")
+            return
         found = find_distribution(script, steps[0], sync_batchnorm=options.sync_batchnorm)
         if not isinstance(found, Distribution):
             yield self.skip(place.path, place.span, f"not distributed: {_said(found, place)}")

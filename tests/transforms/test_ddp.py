@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from torchopt_cli.optimizer.options import Target
 from torchopt_cli.optimizer.pipeline import RewriteResult
 
 GPUS = {"gpus": 2}
@@ -350,6 +351,11 @@ def test_a_part_in_data_parallel_keeps_to_its_gpu(rewrite: Callable[..., Rewrite
 def test_a_single_gpu_is_enough_unless_more_are_asked_for(check_noop: Callable[..., None]) -> None:
     check_noop(SCRIPT)
     check_noop(SCRIPT, gpus=1)
+
+
+def test_data_parallel_stays_in_one_process_on_a_cpu(check_noop: Callable[..., None]) -> None:
+    wrapped = FLAT.replace(MODEL, f"{MODEL}model = nn.DataParallel(model)\n")
+    check_noop(wrapped, "runs on the CPU, in one process", target=Target.CPU)
 
 
 @pytest.mark.parametrize(
