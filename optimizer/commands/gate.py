@@ -84,6 +84,7 @@ def _gate(
     said: dict[str, object],
     arguments: tuple[str, ...],
 ) -> int:
+    from .. import gpus
     from ..gate import jobs, reports
     from ..gate.judge import MOST_PAIRS, Limits
     from ..gate.settings import Device, GatedScript, from_flags, load_gate_settings
@@ -101,8 +102,8 @@ def _gate(
         settings = replace(settings, scripts=tuple(chosen))
     interpreter = find_python(settings.python)
     wanted = settings.device is not Device.CPU
-    gpus = jobs.visible_gpus(interpreter) if wanted else ()
-    asked = jobs.jobs_of(settings, gpus, folder, arguments)
+    visible = gpus.visible_gpus(interpreter) if wanted else ()
+    asked = jobs.jobs_of(settings, visible, folder, arguments)
     limits = Limits(
         python=interpreter,
         cwd=Path.cwd(),
@@ -111,7 +112,7 @@ def _gate(
         pairs=settings.repeats or MOST_PAIRS,
     )
     with progress_bar() as show:
-        done = jobs.judge_all(asked, limits, gpus, lambda n, what: show(n, len(asked), what))
+        done = jobs.judge_all(asked, limits, visible, lambda n, what: show(n, len(asked), what))
     sys.stdout.write(reports.to_text(done))
     for path, text in (
         (settings.junit, reports.to_junit(done)),

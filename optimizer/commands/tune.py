@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .. import gpus
 from ..config import Format, Settings, load_settings
 from ..errors import ExitCode, TorchoptError
+from ..options import Target
 from ..terminal import display_path, painter, print_error, print_note
 from .flags import (
     Action,
@@ -111,6 +114,8 @@ def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
         batch_sizes=settings.batch_sizes or (),
     )
     options = settings.options_in(script.parent)
+    if options.target is Target.AUTO and not gpus.visible_gpus(wanted.verify.python):
+        options = replace(options, target=Target.CPU)  # what is measured is this machine
     try:
         tuned = search(script, all_transforms(), options, arguments, wanted, _teller())
     except ScriptFailed as failed:

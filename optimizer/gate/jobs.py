@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import re
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +12,7 @@ from pathlib import Path
 
 from ..errors import TorchoptError
 from ..execution.runner import ScriptVersion
+from ..gpus import VISIBLE_GPUS
 from ..script_versions import beside
 from ..source import SourceFile, parse
 from ..terminal import display_path
@@ -22,25 +21,7 @@ from .judge import Job, Judgement, Limits, judge
 from .settings import Device, GatedScript, GateSettings
 
 DEFAULT_STEPS = 20
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-_COUNT = "import json, torch; print(json.dumps(torch.cuda.device_count()))"
 _MENTIONS_CUDA = re.compile(rb"\bcuda\b|\bnccl\b")
-
-
-def visible_gpus(python: Path) -> tuple[str, ...]:
-    """The GPUs that ``python`` sees, as values of ``CUDA_VISIBLE_DEVICES``.
-
-    Raises TorchoptError when torch cannot be imported there.
-    """
-    try:
-        done = subprocess.run(
-            [str(python), "-c", _COUNT], capture_output=True, check=True, timeout=120
-        )
-        count = int(json.loads(done.stdout))
-    except (OSError, subprocess.SubprocessError, ValueError):
-        raise TorchoptError(f"--python: torch cannot be imported by {python}") from None
-    named = [name.strip() for name in os.environ.get(_VISIBLE, "").split(",") if name.strip()]
-    return tuple(named[:count]) if len(named) >= count else tuple(map(str, range(count)))
 
 
 def jobs_of(
@@ -91,7 +72,7 @@ def _job(
         minimum=settings.minimum_for(one),
         expected=1.0 if one.original is None else None,
         steps=one.steps or settings.steps or DEFAULT_STEPS,
-        env={_VISIBLE: ""} if settings.device is Device.CPU else {},
+        env={VISIBLE_GPUS: ""} if settings.device is Device.CPU else {},
         emulated=emulated,
     )
 
@@ -119,7 +100,7 @@ def judge_all(
     """
     free: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
     for gpu in gpus or ("",):
-        free.put({_VISIBLE: gpu} if gpus else {})
+        free.put({VISIBLE_GPUS: gpu} if gpus else {})
     done: list[Job] = []
 
     def work(job: Job) -> Judgement:

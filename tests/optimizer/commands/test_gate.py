@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from torchopt_cli.optimizer import gpus
 from torchopt_cli.optimizer.cli import main
 from torchopt_cli.optimizer.errors import ExitCode
 from torchopt_cli.optimizer.gate import jobs
@@ -87,7 +88,7 @@ class Judge:
 def judged(monkeypatch: pytest.MonkeyPatch) -> Judge:
     judge = Judge()
     monkeypatch.setattr(jobs, "judge", judge)
-    monkeypatch.setattr(jobs, "visible_gpus", lambda _: ())
+    monkeypatch.setattr(gpus, "visible_gpus", lambda _: ())
     return judge
 
 
@@ -192,7 +193,7 @@ def test_cuda_is_emulated_where_a_gpu_is_wanted_and_there_is_none(
 def test_jobs_queue_over_the_gpus(
     repository: Path, judged: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "visible_gpus", lambda _: ("3", "5"))
+    monkeypatch.setattr(gpus, "visible_gpus", lambda _: ("3", "5"))
     for number in range(5):
         (repository / f"train{number}.py").write_text(TRAIN)
     git(repository, "add", "-A")

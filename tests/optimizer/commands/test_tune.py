@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from torchopt_cli.optimizer import gpus
 from torchopt_cli.optimizer.cli import main
 from torchopt_cli.optimizer.errors import ExitCode
 from torchopt_cli.optimizer.execution.observations import Observations, Status, Timing
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion
+from torchopt_cli.optimizer.options import Options, Target
 from torchopt_cli.optimizer.profiling.profile import StepProfile
 from torchopt_cli.optimizer.tuning import tune as module
+from torchopt_cli.optimizer.tuning.tune import Tuned
 from torchopt_cli.optimizer.verification import Progress, VerifySettings
 from torchopt_cli.optimizer.verified_rewrite import Ending, Rewrite, VerifiedRewrite
 
@@ -76,6 +79,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     for name in ("run", "profile", "verified_rewrite"):
         monkeypatch.setattr(module, name, getattr(machine, name))
     monkeypatch.setattr(module._Tuning, "_faster", staticmethod(lambda _: True))
+    monkeypatch.setattr(gpus, "visible_gpus", lambda _: ("0",))
     return machine
 
 
@@ -123,6 +127,35 @@ def test_a_dry_run_shows_the_diff(
     printed = capsys.readouterr()
     assert "+fast()\n" in printed.out
     assert "Best: slow-to-fast" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("visible", "flags", "target"),
+    [
+        ((), [], Target.CPU),
+        (("0",), [], Target.AUTO),
+        ((), ["--target", "cuda"], Target.CUDA),
+        (("0",), ["--target", "cpu"], Target.CPU),
+    ],
+)
+def test_it_is_this_machine_that_is_tuned_for(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: tuple[str, ...],
+    flags: list[str],
+    target: Target,
+) -> None:
+    asked: list[Options] = []
+
+    def tune(script: Path, transforms: object, options: Options, *_: object) -> Tuned:
+        asked.append(options)
+        return Tuned((), None, None, 0.0, 0)
+
+    monkeypatch.setattr(module, "tune", tune)
+    monkeypatch.setattr(gpus, "visible_gpus", lambda _: visible)
+    project({"train.py": "slow()\n"})
+    assert main(["tune", "train.py", *flags]) == ExitCode.OK
+    assert [options.target for options in asked] == [target]
 
 
 def test_an_interrupted_search_goes_on_where_it_was(

@@ -1,0 +1,29 @@
+"""The GPUs of this machine, as the user's Python sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from .errors import TorchoptError
+
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+_COUNT = "import json, torch; print(json.dumps(torch.cuda.device_count()))"
+
+
+def visible_gpus(python: Path) -> tuple[str, ...]:
+    """The GPUs that ``python`` sees, as values of ``CUDAVISIBLE_GPUS_DEVICES``.
+
+    Raises TorchoptError when torch cannot be imported there.
+    """
+    try:
+        done = subprocess.run(
+            [str(python), "-c", _COUNT], capture_output=True, check=True, timeout=120
+        )
+        count = int(json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        raise TorchoptError(f"--python: torch cannot be imported by {python}") from None
+    named = [name.strip() for name in os.environ.get(VISIBLE_GPUS, "").split(",") if name.strip()]
+    return tuple(named[:count]) if len(named) >= count else tuple(map(str, range(count)))
