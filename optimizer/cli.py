@@ -43,10 +43,10 @@ for command in (rewrite, verify, tune, profile, gate, rules, explain):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``torchopt`` with ``arguments`` (default: the command line's); gives the exit status."""
     # What was understood of a script has no cycles, and goes when the script does: collections find next to nothing
-    # and cost a twentieth.
+    # and cost a twentieth, and as much again the last one, which Python makes when it ends.
     gc.set_threshold(1_000_000)
     if arguments is None:
-        atexit.register(gc.freeze)  # as does the last one, which Python makes at its exit
+        atexit.register(gc.freeze)
     own, script_arguments = _split(sys.argv[1:] if arguments is None else arguments)
     try:
         parsed: Action | int | None = app(own, standalone_mode=False, prog_name="torchopt")

@@ -14,7 +14,7 @@ _COUNT = "import json, torch; print(json.dumps(torch.cuda.device_count()))"
 
 
 def visible_gpus(python: Path) -> tuple[str, ...]:
-    """The GPUs that ``python`` sees, as values of ``CUDAVISIBLE_GPUS_DEVICES``.
+    """The GPUs that ``python`` sees, as values of ``CUDA_VISIBLE_DEVICES``.
 
     Raises TorchoptError when torch cannot be imported there.
     """

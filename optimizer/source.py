@@ -9,7 +9,6 @@ import re
 import shutil
 import stat
 import tokenize
-import warnings
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -103,12 +102,7 @@ def parse(source: SourceFile) -> ast.Module:
     Raises TorchoptError, with line and column, where Python would not run it.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # invalid escapes, before Python 3.12
-            return syntax_tree(source.text, str(source.path))
+        return syntax_tree(source.text, str(source.path))
     except SyntaxError as error:
         row = _row(source.text, error.lineno or 1)
         column = max(error.offset or 1, 1)

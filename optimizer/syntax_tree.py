@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -19,9 +20,11 @@ def syntax_tree(text: str, path: str = "<text>") -> ast.Module:
 
     Files of the same text have trees of their own, since a node also stands for its place.
 
-    Raises what :func:`ast.parse` raises.
+    Raises what :func:`ast.parse` raises; what Python warns about in the user's text is not for here.
     """
-    return ast.parse(text, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text, path)
 
 
 def child_nodes(node: ast.AST) -> Sequence[ast.AST]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 import symtable
+import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -22,7 +23,9 @@ def undefined_names(text: str) -> frozenset[str] | None:
     None when that cannot be told, because a star import may define any name. Raises SyntaxError when
     ``text`` is not Python.
     """
-    scopes = list(_scopes(symtable.symtable(text, "<text>", "exec")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the user's string escapes
+        scopes = list(_scopes(symtable.symtable(text, "<text>", "exec")))
     if _STAR_IMPORT.search(text):
         return None
     module = scopes[0]

@@ -26,13 +26,13 @@ def may_keep_graph(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     return _may_be_given(resolver, call, module, "retain_graph")
 
 
-def _may_be_given(resolver: Resolver, call: ast.Call, module: Module, keyword: str) -> bool:
-    positions = _POSITIONS[keyword]
+def _may_be_given(resolver: Resolver, call: ast.Call, module: Module, argument: str) -> bool:
+    positions = _POSITIONS[argument]
     names = resolver.names(call.func, module)
     position = next((positions[name] for name in names if name in positions), None)
     if position is None and isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
         position = positions["backward"]
-    given = call_argument(call, keyword, position)
+    given = call_argument(call, argument, position)
     if given is None:
         return position is not None and any(keyword.arg is None for keyword in call.keywords)
     return not (isinstance(given, ast.Constant) and not given.value)

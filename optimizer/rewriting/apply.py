@@ -47,9 +47,9 @@ def apply_edits(source: SourceFile, edits: Sequence[Edit], style: Style | None =
         return source.text
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the user's string escapes
+            warnings.simplefilter("ignore")  # about string escapes in what is parsed on the way
             text = _apply(source, edits, style)
-            syntax_tree(text, str(source.path))
+        syntax_tree(text, str(source.path))
     except (SyntaxError, tokenize.TokenError) as error:
         raise EditError(edits[0], f"the result does not parse: {error}") from error
     return text

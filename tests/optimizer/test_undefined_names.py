@@ -42,3 +42,8 @@ def test_unbound_names_are_found(text: str, missing: set[str]) -> None:
 
 def test_a_star_import_makes_it_undecidable() -> None:
     assert undefined_names("from torch import *\nx = ones(1)\n") is None
+
+
+def test_nothing_is_said_about_string_escapes(recwarn: pytest.WarningsRecorder) -> None:
+    assert undefined_names("x = '\\d'\n") == frozenset()
+    assert not recwarn.list
