@@ -4,8 +4,10 @@ A machine that others use, too, changes its pace from second to second, by more 
 made one after the other see different machines. Runs that hand the machine to and fro many times a second see the same one.
 
 A run rests at the edges of its blocks of rounds (:class:`.probe.clock.Clock`), where it waits for the device anyhow. While it
-rests all of its processes are stopped, its loading workers as well, so that they do not work ahead. The time it rests counts nowhere. The order
-is there and back, A B B A A B ..., so that a machine that slows down steadily does so for all.
+rests all of its processes are stopped, its loading workers as well, so that they do not work ahead. The time it rests counts nowhere. Two
+runs go there and back, A B B A A B ..., so that a machine that slows down steadily does so for both. Of more, the first and the last would
+alone find their own data in the processor's caches in half of their turns: they go in another order in every round, drawn at random, in which
+nobody takes two turns in a row.
 
 The first run comes to rest after its first round, then the next is started, so that nothing disturbs a start or a compilation. Where
 memory does not suffice for two, the runs are made one after the other.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import signal
 import threading
@@ -80,6 +83,7 @@ def _to_their_ends(resting: list[_Run]) -> None:
     for one in resting:
         one.beside_others = len(resting) > 1
     running: _Run | None = None
+    draws = random.Random(0)
     while len(resting) > 1:
         for one in list(resting):
             if running is not None and running is not one and running in resting:
@@ -87,9 +91,20 @@ def _to_their_ends(resting: list[_Run]) -> None:
             running = one
             if not one.takes_turn():
                 resting.remove(one)
-        resting.reverse()
+        _reorder(resting, draws)
     for one in resting:
         one.finish()
+
+
+def _reorder(runs: list[_Run], draws: random.Random) -> None:
+    """Put ``runs``, which just took a turn each, into the order of the next round."""
+    if len(runs) < 3:
+        runs.reverse()
+        return
+    last = runs[-1]
+    draws.shuffle(runs)
+    if runs[0] is last:
+        runs[0], runs[-1] = runs[-1], runs[0]
 
 
 def _room(resting: Sequence[_Run]) -> bool:

@@ -94,15 +94,30 @@ def starts(tmp_path: Path) -> Callable[..., list[Start]]:
 Starts = Callable[..., list[Start]]
 
 
+def turns_of(made: Made) -> str:
+    """Who took the turns, in their order; no two overlap."""
+    turns = sorted((*turn, name) for name in made.seen for turn in made.seen[name][0])
+    assert all(end <= start for (_, end, _), (start, _, _) in pairwise(turns))
+    return "".join(name for *_, name in turns)
+
+
 def test_one_computes_at_a_time_there_and_back(starts: Starts) -> None:
-    made = Made({"a": 6, "b": 6, "c": 6})
+    made = Made({"a": 6, "b": 6})
+    seen = run_in_turns(starts("a", "b"), made.run)
+    assert [one.folder.name for one in seen] == ["a", "b"]
+    assert turns_of(made) == "ab" + "abba" + "abba" + "ab", "their first rounds, then turns"
+    assert {how.timeout_s for _, how in made.asked} == {40.0}
+
+
+def test_of_more_than_two_nobody_takes_two_turns_in_a_row(starts: Starts) -> None:
+    made = Made({"a": 12, "b": 12, "c": 12})
     seen = run_in_turns(starts("a", "b", "c"), made.run)
     assert [one.folder.name for one in seen] == ["a", "b", "c"]
-    turns = sorted((*turn, name) for name in "abc" for turn in made.seen[name][0])
-    assert all(end <= start for (_, end, _), (start, _, _) in pairwise(turns))
-    order = "".join(name for *_, name in turns)
-    assert order == "abc" + "abccba" + "abccba" + "abc", "their first rounds, then turns"
-    assert {how.timeout_s for _, how in made.asked} == {60.0}
+    order = turns_of(made)
+    rounds = [order[i : i + 3] for i in range(0, len(order), 3)]
+    assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
+    assert len(set(rounds)) > 2
+    assert all(one != other for one, other in pairwise(order[: 3 * 10]))
 
 
 def test_what_a_run_does_beside_its_rounds_rests_with_it(starts: Starts) -> None:
