@@ -97,6 +97,14 @@ class Rewriter:
         self._made[plain] = done
         return plain
 
+    def waits_to_be_asked(self) -> bool:
+        """Whether a number would bring in a transform that a plain rewrite does without: compiling, for a CPU."""
+        if self._options.compile_mode is not CompileMode.AUTO:
+            return False
+        compiled = frozenset({WRITTEN_BY["compile_mode"]})
+        asked = self.rewrite(Configuration(compiled, compile_mode=CompileMode.DEFAULT))
+        return bool(applied(asked, self._transforms))
+
     def rewrite(self, configuration: Configuration) -> Rewritten:
         """The script rewritten by ``configuration``."""
         if configuration not in self._made:

@@ -115,7 +115,7 @@ class Search:
 
         See the module for the order.
         """
-        first = self._measure(plain)
+        first = self._measure(plain) if plain.transforms else None
         for group in groups(plain.transforms, bound):
             candidate = Configuration(self.best.transforms | group)
             if all(bound(name) == 0.0 for name in group):
@@ -130,12 +130,13 @@ class Search:
                         break  # with the same reason for every value
         if self.best == Configuration():
             # All of it together was the first that was measured.
-            self.best = plain if first.outcome is Outcome.ADOPTED else self.best
+            if first is not None and first.outcome is Outcome.ADOPTED:
+                self.best = plain
             return self.best
         left = plain.transforms - self.best.transforms
         if len(left) > 1:
             self._try(replace(self.best, transforms=self.best.transforms | left))
-        if self.best != plain:
+        if first is not None and self.best != plain:
             self._give_way_to(plain, first)
         return self.best
 

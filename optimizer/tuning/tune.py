@@ -148,7 +148,7 @@ class _Tuning:
     def _fastest(self) -> Tuned:
         resumed = len(self._journal)
         plain = self._rewriter.plain()
-        if not plain.transforms:
+        if not plain.transforms and not self._rewriter.waits_to_be_asked():
             return Tuned((), None, None, self._seconds(), resumed)
         bounds, numbers = self._profile()
         trials: list[Trial] = []

@@ -6,15 +6,17 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from torchopt_cli.optimizer.execution.observations import Versions
 from torchopt_cli.optimizer.execution.profile_record import Operator
-from torchopt_cli.optimizer.options import AmpDtype, CompileMode, Options
+from torchopt_cli.optimizer.options import AmpDtype, CompileMode, Options, Target
 from torchopt_cli.optimizer.profiling.profile import StepProfile
 from torchopt_cli.optimizer.tuning.configurations import (
     Configuration,
+    Rewriter,
     alternatives,
     groups,
     worth_trying,
@@ -29,6 +31,21 @@ from torchopt_cli.optimizer.tuning.search import (
     Search,
     Trial,
 )
+from torchopt_cli.transforms.registry import all_transforms
+
+TRAINING = """
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(1000):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+"""
 
 
 class Machine:
@@ -155,6 +172,29 @@ def test_what_waits_to_be_asked_for_is_tried_with_its_number() -> None:
     both = frozenset({"no-grad", "compile"})
     assert best == Configuration(both, compile_mode=CompileMode.DEFAULT)
     assert "+ compile compile mode default" in [t.change for t in trials]
+
+
+def test_what_only_waits_to_be_asked_for() -> None:
+    machine = Machine(worth(compile=1.2))
+    best, trials = search(machine, compile_mode=[CompileMode.DEFAULT])
+    assert best == Configuration(frozenset({"compile"}), compile_mode=CompileMode.DEFAULT)
+    assert [t.change for t in trials] == ["+ compile compile mode default"]
+
+
+@pytest.mark.parametrize(
+    ("options", "waits"),
+    [
+        (Options(target=Target.CPU), True),
+        (Options(target=Target.CPU, compile_mode=CompileMode.DEFAULT), False),
+        (Options(), False),
+    ],
+)
+def test_compiling_waits_to_be_asked_for_on_a_cpu(
+    tmp_path: Path, options: Options, waits: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+    assert Rewriter(script, all_transforms(), options).waits_to_be_asked() is waits
 
 
 def test_what_waits_to_be_asked_for_goes_again_where_it_does_not_pay() -> None:
