@@ -51,7 +51,8 @@ _UNIT_AFTER = re.compile(
     re.IGNORECASE,
 )
 _QUANTITY_BEFORE = re.compile(
-    r"(?:\b|_)(?:time|times|elapsed|took|duration|eta|speed|throughput|fps|secs?|seconds|ms|memory|mem)"
+    r"(?:\b|_)(?:(?:run|wall)?time|times|elapsed|took|duration|latency|eta|speed|throughput|fps|per[_ ]sec(?:ond)?|secs?|seconds|ms"
+    r"|memory|mem)"
     r"[^A-Za-z0-9]*(?:\([^)]*\)[^A-Za-z0-9]*)?$",
     re.IGNORECASE,
 )

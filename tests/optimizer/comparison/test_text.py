@@ -58,11 +58,27 @@ def test_missing_extra_and_reworded_lines_fail(ours: str, theirs: str) -> None:
         ("memory 512 MiB", "memory 300 MiB"),
         ("0.10s/it", "0.02s/it"),
         ("elapsed_ms=25", "elapsed_ms=12"),
+        ("{'eval_runtime': '0.0087'}", "{'eval_runtime': '0.0081'}"),
+        ("'train_samples_per_second': 12.5", "'train_samples_per_second': 17.5"),
+        ("12.5 batches (per sec: 3)", "12.5 batches (per sec: 4)"),
+        ("walltime 4", "walltime 5"),
     ],
 )
 def test_times_and_memory_are_left_out_and_said_to_be(ours: str, theirs: str) -> None:
     found = compare_text(ours, theirs)
     assert [(f.kind, f.fails) for f in found] == [(Kind.NOT_REPEATABLE, False)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("sometimes 12", "sometimes 3"),
+        ("first 1 second 2", "first 1 second 3"),
+        ("lifetime: 12", "lifetime: 3"),
+    ],
+)
+def test_words_that_only_sound_like_times(ours: str, theirs: str) -> None:
+    assert [f.kind for f in compare_text(ours, theirs) if f.fails] == [Kind.STDOUT]
 
 
 def test_only_the_time_in_a_line_is_left_out() -> None:
