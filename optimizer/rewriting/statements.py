@@ -106,6 +106,15 @@ class StatementEdits:
     # Insertions
 
     @cached_property
+    def _headed_from(self) -> dict[ast.stmt, int]:
+        """The line above which a statement gets the header of a Wrap, for those that come first in one."""
+        return {
+            self._wrapped_statements(edit)[0]: self._wrapped_lines(edit)[0]
+            for edit in self.edits
+            if isinstance(edit, Wrap)
+        }
+
+    @cached_property
     def _around(self) -> dict[ast.stmt, tuple[list[InsertBefore], list[InsertAfter]]]:
         """What is inserted above and below each statement."""
         around: dict[ast.stmt, tuple[list[InsertBefore], list[InsertAfter]]] = {}
@@ -124,7 +133,9 @@ class StatementEdits:
     ) -> Rewrite:
         source, newline = self.source, self.style.newline
         block = source.blocks[target]
-        first, last = source.leading_line(target), source.last_line(target)
+        # Where a header comes between a statement and the comment above it, so does what is inserted: inside of what is headed.
+        first = max(source.leading_line(target), self._headed_from.get(target, 0))
+        last = source.last_line(target)
         last_end = line_end(source.lines[last - 1])
         blank = 2 if block is source.tree.body else 1
         target_is_definition = isinstance(target, _DEFINITIONS)

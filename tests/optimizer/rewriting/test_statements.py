@@ -429,6 +429,19 @@ def test_a_comment_about_all_wrapped_statements_stays_above(
     check(before, after, lambda text: [Wrap(span(text, "a()"), span(text, "b()"), header)])
 
 
+def test_what_is_inserted_goes_below_a_comment_about_all_wrapped_statements(
+    check: Check, span: Find
+) -> None:
+    check(
+        "# both\na()\nb()\n",
+        "# both\nwith torch.no_grad():\n    new()\n    a()\n    b()\n",
+        lambda text: [
+            InsertBefore(span(text, "a()"), "new()"),
+            Wrap(span(text, "a()"), span(text, "b()"), "with torch.no_grad():"),
+        ],
+    )
+
+
 def test_a_comment_above_a_main_guard_is_about_what_it_guards(check: Check, span: Find) -> None:
     check(
         "# settings\na()\nb()\n",
