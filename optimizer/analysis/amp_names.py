@@ -10,7 +10,7 @@ from enum import Enum
 from .facts import Fact
 from .resolver import Resolver
 from .scopes import Imported
-from .syntax import Module
+from .syntax import Module, first_name
 from .values import External, Literal
 
 DEVICE_AMP_NAMES = {
@@ -165,10 +165,8 @@ def _in_annotation(module: Module, node: ast.AST) -> bool:
 def _reach(
     module: Module, node: ast.Name | ast.Attribute
 ) -> tuple[Reach, ast.Import | ast.ImportFrom | None]:
-    first: ast.expr = node
-    while isinstance(first, ast.Attribute):
-        first = first.value
-    found = module.scope(first).lookup(first.id) if isinstance(first, ast.Name) else None
+    first = first_name(node)
+    found = module.scope(first).lookup(first.id) if first is not None else None
     for binding in found[1] if found else ():
         source = binding.source
         if not isinstance(source, Imported):

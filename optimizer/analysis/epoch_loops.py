@@ -9,7 +9,7 @@ from .facts import DataLoader, Fact, Loop
 from .obstacles import Obstacle
 from .reach import lexical_nodes, reached_nodes
 from .resolver import Resolver
-from .syntax import Module
+from .syntax import Module, first_name
 from .values import Made
 
 
@@ -37,10 +37,8 @@ class EpochLoop(Fact):
             isinstance(v, Made) and v.call is loader.node for v in values
         ):
             return False
-        base = node
-        while isinstance(base, ast.Attribute):
-            base = base.value
-        if not isinstance(base, ast.Name):
+        base = first_name(node)
+        if base is None:
             return False
         there = self.module.scope(node).lookup(base.id)
         here = self.module.scope(self.node).lookup(base.id)

@@ -16,7 +16,7 @@ from .scopes import Imported
 from .script import TrainingScript
 from .signatures import call_argument
 from .spawning import top_level_statement
-from .syntax import Module
+from .syntax import Module, first_name
 from .trees import walk
 from .values import Attribute, Class, External, Function, Made, Value
 from .workers import worker_code
@@ -217,9 +217,8 @@ def _sets_library(statement: ast.stmt, module: Module) -> bool:
 
 
 def _is_imported(node: ast.expr, module: Module) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    found = module.scope(node).lookup(node.id) if isinstance(node, ast.Name) else None
+    name = first_name(node)
+    found = module.scope(name).lookup(name.id) if name is not None else None
     return found is not None and all(isinstance(b.source, Imported) for b in found[1])
 
 

@@ -15,7 +15,7 @@ from .facts import Fact
 from .half_products import may_run_outside, operands_of_one_type
 from .loops import is_forward
 from .models import is_module_class
-from .reaching import reaching_bindings
+from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Iterated, Parameter
 from .scopes import Path as Part
@@ -201,19 +201,11 @@ class HalfTrace:
         return None
 
     def _only_value(self, name: ast.Name, module: Module) -> ast.expr | None:
-        bindings = self._bindings(name, module)
+        bindings = bindings_of(module, name)
         sources = [binding.source for binding in bindings]
         if len(sources) == 1 and isinstance(source := sources[0], Assigned) and not source.path:
             return source.value
         return None
-
-    def _bindings(self, name: ast.Name, module: Module) -> list[Binding]:
-        scope = module.scope(name)
-        found = scope.lookup(name.id)
-        if found is None:
-            return []
-        owner, bindings = found
-        return reaching_bindings(module, owner, bindings, scope, name)
 
     def _half(self, node: ast.expr | None, module: Module) -> bool:
         if node is None:
@@ -276,7 +268,7 @@ class HalfTrace:
         return found
 
     def _name(self, name: ast.Name, module: Module) -> bool:
-        if any(self._binding(binding, module) for binding in self._bindings(name, module)):
+        if any(self._binding(binding, module) for binding in bindings_of(module, name)):
             return True
         return any(self._half(added, module) for added in _added_to(name, module))
 

@@ -10,6 +10,7 @@ from .facts import Argument, DataLoader, Loop, LoopKind
 from .iterations import Iteration
 from .resolver import Resolver
 from .signatures import call_argument
+from .syntax import first_name
 from .values import External, Literal, Made, Option, Value
 
 _LENGTHS = {
@@ -72,7 +73,7 @@ def full_batches(resolver: Resolver, loader: DataLoader) -> tuple[str | None, st
         return None, "there may be less than one batch, and nothing here says how many samples"
     if not found or not all(_has_length(resolver, each) for each in found):
         return None, "there may be less than one batch: the length of its dataset is not known"
-    if not _is_plain(dataset.value) or not (largest is not None or _is_plain(size.value)):
+    if not first_name(dataset.value) or not (largest is not None or first_name(size.value)):
         return None, "there may be less than one batch, and no variable holds its dataset"
     module = loader.module
     return f"len({module.code(dataset.value)}) >= {module.code(size.value)}", ""
@@ -120,9 +121,3 @@ def _has_length(resolver: Resolver, dataset: Dataset) -> bool:
     if dataset.kind is DatasetKind.OWN and dataset.cls is not None:
         return bool(class_attribute(resolver, dataset.cls, "__len__"))
     return dataset.kind in {DatasetKind.LIBRARY, DatasetKind.IN_MEMORY}
-
-
-def _is_plain(expression: ast.expr) -> bool:
-    while isinstance(expression, ast.Attribute):
-        expression = expression.value
-    return isinstance(expression, ast.Name)

@@ -14,7 +14,7 @@ from .forward_code import layer_classes
 from .models import models_in
 from .reach import lexical_nodes, reached_nodes
 from .resolver import Resolver
-from .syntax import LoopNode, Module
+from .syntax import LoopNode, Module, first_name
 from .trees import walk
 from .values import External, Function, Made
 
@@ -143,10 +143,8 @@ def _obstacle(resolver: Resolver, loop: Loop, called: ast.expr, model: Model) ->
     code = loop.module.code(called)
     if not isinstance(called, ast.Name | ast.Attribute):
         return f"`{code}` is no variable"
-    root = called
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    if not isinstance(root, ast.Name):
+    root = first_name(called)
+    if root is None:
         return f"`{code}` is no variable"
     for node in lexical_nodes([loop.node]):
         if isinstance(node, ast.Name) and node.id == root.id and not isinstance(node.ctx, ast.Load):

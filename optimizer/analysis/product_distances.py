@@ -12,7 +12,7 @@ from enum import Flag, auto
 
 from .constants import constant
 from .half_products import operands_of_one_type
-from .reaching import reaching_bindings
+from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Assigned
 from .syntax import Module, last_identifier
@@ -151,15 +151,7 @@ class _Sums:
                 return False
 
     def _assigned(self, name: ast.Name) -> list[ast.expr]:
-        scope = self._module.scope(name)
-        found = scope.lookup(name.id)
-        if found is None:
-            return []
-        owner, bindings = found
-        sources = (
-            binding.source
-            for binding in reaching_bindings(self._module, owner, bindings, scope, name)
-        )
+        sources = (binding.source for binding in bindings_of(self._module, name))
         return [s.value for s in sources if isinstance(s, Assigned) and not s.path]
 
     def _added(self, name: ast.Name) -> Iterator[ast.expr]:

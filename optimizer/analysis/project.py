@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,19 +121,13 @@ class _Search:
 
     def _locate(self, name: str) -> Path | None:
         package = name.partition(".")[0]
-        for folder in self._folders:
-            # Most imports are libraries', which are looked for in vain.
-            if self._sources.has_module(folder, package):
-                found = _file_of(name, folder, self._sources)
-                if found is not None:
-                    return found
-        for folder in self._project:
-            found = (
-                _file_of(name, folder, self._sources) if self._is_own(folder / package) else None
-            )
-            if found is not None:
-                return found
-        return None
+        # Most imports are libraries', which are looked for in vain.
+        folders = itertools.chain(
+            (f for f in self._folders if self._sources.has_module(f, package)),
+            (f for f in self._project if self._is_own(f / package)),
+        )
+        found = (_file_of(name, folder, self._sources) for folder in folders)
+        return next((path for path in found if path is not None), None)
 
     def _is_own(self, package: Path) -> bool:
         if package not in self._packages:

@@ -35,6 +35,13 @@ def reaching_bindings(
     return [b for b in reaching if not isinstance(b.source, Deleted)] or reaching
 
 
+def bindings_of(module: Module, name: ast.Name) -> list[Binding]:
+    """The bindings that may give the variable ``name`` its value where it stands; none of what is not bound in its file."""
+    scope = module.scope(name)
+    found = scope.lookup(name.id)
+    return reaching_bindings(module, *found, scope, name) if found is not None else []
+
+
 def _reaching(
     module: Module, owner: Scope, bindings: list[Binding], scope: Scope | None, use: ast.AST
 ) -> list[Binding]:

@@ -9,7 +9,7 @@ from enum import Enum
 
 from .facts import Fact
 from .resolver import Resolver
-from .syntax import Module, last_identifier
+from .syntax import Module, first_name, last_identifier
 
 _SEEDS = {
     "torch.manual_seed": ("torch",),
@@ -25,18 +25,24 @@ _NO_DRAWS = frozenset(
     "seed getstate setstate get_state set_state Random SystemRandom RandomState Generator default_rng SeedSequence "
     "BitGenerator MT19937 PCG64 PCG64DXSM Philox SFC64".split()
 )
-_FUNCTIONS = _SEED_ALL | frozenset(
-    "beta betavariate binomial bytes chisquare choice choices dirichlet expovariate exponential gamma gammavariate gauss "
-    "geometric getrandbits laplace logistic lognormal lognormvariate manual_seed multinomial multivariate_normal normal "
-    "normalvariate pareto permutation poisson rand randbytes randint randn random random_integers random_sample randrange "
-    "rayleigh sample seed set_deterministic_debug_mode shuffle standard_normal triangular uniform use_deterministic_algorithms "
-    "vonmises weibull zipf".split()
-)
-"""What the modules that seed and draw call the functions that do."""
 _CUDNN = "torch.backends.cudnn."
 _DETERMINISTIC_CALLS = frozenset(
     {"torch.use_deterministic_algorithms", "torch.set_deterministic_debug_mode"}
 )
+_DRAWS = frozenset(
+    "beta betavariate binomial bytes chisquare choice choices dirichlet expovariate exponential gamma gammavariate gauss "
+    "geometric getrandbits laplace logistic lognormal lognormvariate multinomial multivariate_normal normal normalvariate "
+    "pareto permutation poisson rand randbytes randint randn random random_integers random_sample randrange rayleigh sample "
+    "shuffle standard_normal triangular uniform vonmises weibull zipf".split()
+)
+_FUNCTIONS = frozenset(
+    {
+        *_DRAWS,
+        *_SEED_ALL,
+        *(name.rpartition(".")[2] for name in (*_SEEDS, *_DETERMINISTIC_CALLS)),
+    }
+)
+"""The usual names of the functions that seed and draw."""
 
 
 class Wish(Enum):
@@ -111,10 +117,8 @@ def find_seeding(resolver: Resolver) -> Seeding:
 
 def _may_be_of_a_library(function: ast.expr, module: Module) -> bool:
     """Whether ``function`` may seed or draw: what is not read off an import does only by the usual names."""
-    owner = function
-    while isinstance(owner, ast.Attribute):
-        owner = owner.value
-    imported = isinstance(owner, ast.Name) and owner.id in module.imported_once
+    owner = first_name(function)
+    imported = owner is not None and owner.id in module.imported_once
     return imported or last_identifier(function) in _FUNCTIONS
 
 

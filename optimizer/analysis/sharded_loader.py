@@ -17,7 +17,7 @@ from .process_names import Place, ProcessNames
 from .references import quoted
 from .resolver import Resolver
 from .script import TrainingScript
-from .syntax import Module
+from .syntax import Module, first_name
 from .values import Literal
 
 _SAMPLER = "train_sampler"
@@ -203,10 +203,8 @@ def _seed(script: TrainingScript, loader: DataLoader) -> str | None:
     first, place = seeds[0].node.args[0], seeds[0].module
     if isinstance(first, ast.Constant):
         return None if first.value == 0 else place.code(first)
-    base = first
-    while isinstance(base, ast.Attribute):
-        base = base.value
-    if not isinstance(base, ast.Name) or place is not loader.module:
+    base = first_name(first)
+    if base is None or place is not loader.module:
         return None
     there = place.scope(first).lookup(base.id)
     here = loader.module.scope(loader.node).lookup(base.id)

@@ -268,6 +268,13 @@ def last_identifier(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def first_name(node: ast.expr) -> ast.Name | None:
+    """``a`` of ``a.b.c`` and of ``a``; None where an expression does not begin with a variable."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node if isinstance(node, ast.Name) else None
+
+
 def _assigned_attributes(method: FunctionNode) -> Iterator[tuple[str, ast.expr, Path]]:
     self_name = method.args.args[0].arg
     for node in walk(method):

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from .. import gpus
 from ..environment import find_python
 from ..errors import TorchoptError
 from ..terminal import display_path, progress_bar
@@ -84,7 +85,6 @@ def _gate(
     said: dict[str, object],
     arguments: tuple[str, ...],
 ) -> int:
-    from .. import gpus
     from ..gate import jobs, reports
     from ..gate.judge import MOST_PAIRS, Limits
     from ..gate.settings import Device, GatedScript, from_flags, load_gate_settings
