@@ -83,7 +83,7 @@ def _axis(results: Mapping[str, Any]) -> Axis:
 
 
 def _ends(version: Mapping[str, Any]) -> tuple[float, ...]:
-    found = version.get("round_speedup", {})
+    found = version.get("speedup", {})
     return tuple(found[key] for key in ("factor", "low", "high") if found.get(key))
 
 
@@ -106,10 +106,10 @@ def _grid(axis: Axis, bottom: float) -> Iterator[str]:
 def _row(name: str, versions: Mapping[str, Any], axis: Axis, y: float) -> Iterator[str]:
     yield _text(LEFT - 12, y + 4, name, anchor="end")
     if _shows_light(versions):
-        x = axis.x(versions["light"]["round_speedup"]["factor"])
+        x = axis.x(versions["light"]["speedup"]["factor"])
         yield f'<path class="light interval" d="M {x:.1f} {y - 9:.1f} v 18"/>'
     for which, offset in (("torchopt", -4.0), ("expert", 5.0)):
-        found = versions[which].get("round_speedup")
+        found = versions[which].get("speedup")
         if found is None:
             continue
         if found["low"] is not None:
@@ -120,7 +120,7 @@ def _row(name: str, versions: Mapping[str, Any], axis: Axis, y: float) -> Iterat
 
 def _shows_light(versions: Mapping[str, Any]) -> bool:
     """Whether data cost anything that could be saved."""
-    measured = "round_speedup" in versions.get("light", {})
+    measured = "speedup" in versions.get("light", {})
     return measured and versions["original"]["data_wait_share"] > 0.0
 
 

@@ -69,7 +69,7 @@ def compared(script: CorpusScript, folder: Path, python: Path, sweeps: int) -> d
             without,
             names,
             settings,
-            found.step_seconds,
+            found.round_seconds,
             prepared.arguments,
             lambda what, progress: print(
                 f"  {script.name}: {progress.description}", file=sys.stderr
@@ -86,7 +86,7 @@ def compared(script: CorpusScript, folder: Path, python: Path, sweeps: int) -> d
         rows.append(
             {
                 "transforms": list(gain.transforms),
-                "at_most": max(known) / found.step_seconds if known else None,
+                "at_most": max(known) / found.round_seconds if known else None,
                 "saved": left - left / factor,
                 "speedup": [
                     factor,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from tests.verification.warm import warm_interpreter
 from torchopt_cli.optimizer.config import Settings, load_settings
 from torchopt_cli.optimizer.execution.observations import ENDED_WELL
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
+from torchopt_cli.optimizer.measurement import pace
 from torchopt_cli.optimizer.options import Options, Tier
 from torchopt_cli.optimizer.pipeline import Rewritten, rewrite_all
 from torchopt_cli.optimizer.verified_rewrite import changed_version, claimed_tier
@@ -125,9 +125,9 @@ def prepare(script: CorpusScript, folder: Path, python: Path, *, timed: bool) ->
         seen = run(ScriptVersion(script.original, args=arguments), settings, place)
     if seen.status not in ENDED_WELL:
         raise RuntimeError(f"{script.name} fails: {seen.failure_details}")
-    pace = statistics.median(seen.timing.round_seconds)
-    known.write_text(json.dumps({"arguments": arguments, "pace": pace}))
-    return Prepared(arguments, pace)
+    prepared = Prepared(arguments, pace(seen.timing))
+    known.write_text(json.dumps({"arguments": arguments, "pace": prepared.pace}))
+    return prepared
 
 
 def rewrite_options(script: CorpusScript) -> Options:

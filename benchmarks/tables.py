@@ -94,7 +94,7 @@ def milliseconds(version: Mapping[str, Any], what: str = "round_seconds") -> str
     return f"{1e3 * version[what]:.3g} ms" if what in version else "-"
 
 
-def ratio(version: Mapping[str, Any], what: str = "round_speedup") -> str:
+def ratio(version: Mapping[str, Any], what: str = "speedup") -> str:
     """``1.50x [1.40, 1.62]``."""
     if what not in version:
         return "-"
@@ -106,11 +106,11 @@ def ratio(version: Mapping[str, Any], what: str = "round_speedup") -> str:
 
 def share_of_expert(ours: Mapping[str, Any], expert: Mapping[str, Any]) -> float | None:
     """The part of the time the expert saved that torchopt saved; None where the expert's saving is not shown."""
-    if "round_speedup" not in ours or "round_speedup" not in expert:
+    if "speedup" not in ours or "speedup" not in expert:
         return None
-    if (expert["round_speedup"]["low"] or 0.0) <= 1.0:
+    if (expert["speedup"]["low"] or 0.0) <= 1.0:
         return None
-    saved = (1 - 1 / version["round_speedup"]["factor"] for version in (ours, expert))
+    saved = (1 - 1 / version["speedup"]["factor"] for version in (ours, expert))
     mine, theirs = saved
     return mine / theirs
 

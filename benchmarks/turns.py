@@ -22,19 +22,13 @@ from torchopt_cli.optimizer.measurement import (
     speedup,
 )
 
-SETTLED = 5
-"""The first fifth of a run's rounds does not count for its pace as a whole."""
-
 
 @dataclass(frozen=True)
 class TurnRun:
-    """A timed run: its steps, and means over all from one step to the next, with all that lies between them, such as
-    evaluation and the start of an epoch: ``round_seconds`` of time, ``processor_seconds`` of CPU time, workers included.
-    """
+    """A timed run, and its mean CPU time in seconds from one step to the next, workers included."""
 
     run: Run
     timing: Timing
-    round_seconds: float
     processor_seconds: float | None
     memory: Memory
 
@@ -86,29 +80,27 @@ def _read(seen: Observations) -> TurnRun:
         last = seen.failure_details.strip().splitlines()[-1:]
         raise _Failed(last[0] if last else seen.status.value)
     rounds = seen.timing.round_seconds
-    later = rounds[len(rounds) // SETTLED :]
     computed = seen.timing.processor_seconds
     return TurnRun(
         read_run(seen.timing),
         seen.timing,
-        statistics.fmean(later) if later else 0.0,
         computed / len(rounds) if computed is not None and rounds else None,
         seen.memory,
     )
 
 
 def summary(runs: list[TurnRun], originals: list[TurnRun]) -> dict[str, Any]:
-    """What a version's runs come to beside those of the original in the same sweeps. Seconds per step, and bytes."""
+    """What a version's runs come to beside those of the original in the same sweeps. Seconds per step, and bytes.
+
+    ``round_seconds`` has evaluation and the start of an epoch in it, as ``speedup`` has.
+    """
     steps = [one.run.median_seconds for one in runs]
-    rounds = [one.round_seconds for one in runs]
+    rounds = [one.run.round_seconds for one in runs]
     pairs = list(zip(originals, runs, strict=True))
     return {
         "step_seconds": _middle(steps),
         "round_seconds": _middle(rounds),
-        "step_speedup": _ends(speedup([log_speedup(a.timing, b.timing) for a, b in pairs])),
-        "round_speedup": _ends(
-            speedup([math.log(a.round_seconds / b.round_seconds) for a, b in pairs])
-        ),
+        "speedup": _ends(speedup([log_speedup(a.timing, b.timing) for a, b in pairs])),
         "data_wait_share": statistics.fmean(one.run.data_wait_share for one in runs),
         **_computing(pairs),
         "host_memory": _most(one.memory.host for one in runs),

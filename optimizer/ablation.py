@@ -62,14 +62,14 @@ def measure_gains(
     rewrite: Rewrite,
     transforms: Sequence[str],
     settings: VerifySettings,
-    step_seconds: float,
+    round_seconds: float,
     arguments: tuple[str, ...],
     tell: Tell,
 ) -> Ablation:
     """Time the versions of ``script`` that lead from the original to its rewrite.
 
     ``rewrite`` makes the rewrite without the transforms it is given, ``transforms`` are all there are, in order.
-    ``step_seconds`` is the original's pace, which decides how many steps fill ``settings.timing_seconds``; there are
+    ``round_seconds`` is the original's pace, which decides how many steps fill ``settings.timing_seconds``; there are
     ``settings.pairs`` sweeps.
     """
     whole = rewrite(frozenset())
@@ -86,7 +86,7 @@ def measure_gains(
 
     with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
-        how = timed_run_settings(settings, step_seconds, folder / "compiled")
+        how = timed_run_settings(settings, round_seconds, folder / "compiled")
         for sweep in range(settings.pairs):
             versions, place = [step.version for step in steps], folder / f"sweep{sweep}"
             try:

@@ -7,6 +7,8 @@ compared is the steady state:
   truncation heuristic for bias reduction in simulation output", Simulation 69, 1997): drop the first steps whose
   removal makes the standard error of the rest smallest, at most half of them. A running median of three first takes
   out single spikes. The first round, in which compilation happens, and the start-up are apart from the beginning.
+- **Evaluation and the start of an epoch** count as often as they come between steps, where the runs are long enough to show it
+  (:mod:`.interludes`).
 - **Waiting for data** is averaged over neighbouring steps: worker processes hand over their batches in bursts, so that most
   steps may wait for nothing while every few wait long, and a median would see only one of the two.
 - **Step time** of a version: the median of each run's steady steps, their geometric mean over the runs.
@@ -26,6 +28,7 @@ from enum import Enum
 from itertools import pairwise
 
 from .execution.observations import Timing
+from .interludes import Stretch, log_stretch_ratio, stretch
 from .turn_ratios import centre, spread, steady_waits, turn_ratios
 
 TOO_WIDE = 1.5
@@ -33,6 +36,9 @@ TOO_WIDE = 1.5
 
 STILL_CHANGING = 0.05
 """Relative change of the step time within the last half of a run that is no steady state."""
+
+SETTLED = 5
+"""The first fifth of a run's rounds does not count for its pace as a whole."""
 
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -56,13 +62,22 @@ class Steps:
 
 @dataclass(frozen=True)
 class Run:
-    """One timed run: start-up and first round in seconds, its steps, and how many of them are warm-up."""
+    """One timed run: start-up and first round in seconds, its steps, and how many of them are warm-up.
+
+    ``stretch`` is None where no evaluation and no start of an epoch was timed twice.
+    """
 
     startup_seconds: float
     first_round_seconds: float
     steps: Steps
     warm_up: int
     settled: bool
+    stretch: Stretch | None = None
+
+    @property
+    def round_seconds(self) -> float:
+        """A mean round, with its part of evaluation and the start of an epoch where that was timed."""
+        return self.stretch.round_seconds if self.stretch else self.median_seconds
 
     @property
     def steady(self) -> tuple[float, ...]:
@@ -91,11 +106,16 @@ class VersionSpeed:
     """The speed of one version over its runs.
 
     ``first_round_seconds`` is the first run's, with a cold compile cache; ``warm_first_round_seconds`` the median of
-    the later ones. ``warm_up_rounds`` is the largest of any run. Memory peaks are in bytes.
+    the later ones. ``warm_up_rounds`` is the largest of any run. ``round_seconds`` is a step with its part of ``interlude_seconds``, which
+    is what an evaluation or the start of an epoch takes beyond a step, and comes every ``interlude_rounds``, both None where the runs
+    are too short to tell. Memory peaks are in bytes.
     """
 
     runs: tuple[Run, ...]
     step_seconds: float
+    round_seconds: float
+    interlude_seconds: float | None
+    interlude_rounds: float | None
     samples_per_second: float | None
     startup_seconds: float
     first_round_seconds: float
@@ -141,13 +161,15 @@ class Speedup:
 class Measurement:
     """Both versions' speeds. ``break_even_rounds``: after how many rounds the rewrite has made up for what it spends
 
-    before it is steady; 0 when it spends no more than the original, None when it never does.
+    before it is steady; 0 when it spends no more than the original, None when it never does. ``ratios`` are the logarithms of the
+    speed-ups of the pairs.
     """
 
     original: VersionSpeed
     rewritten: VersionSpeed
     speedup: Speedup
     break_even_rounds: int | None
+    ratios: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -188,12 +210,20 @@ def compare_speeds(
     """The measurement that the paired runs add up to."""
     ours = _version(original, samples_per_round[0])
     theirs = _version(rewritten, samples_per_round[1])
+    ratios = log_speedups(original, rewritten)
     return Measurement(
         ours,
         theirs,
-        speedup(log_speedups(original, rewritten)),
+        speedup(ratios),
         _break_even(ours, theirs),
+        tuple(ratios),
     )
+
+
+def pace(timing: Timing) -> float:
+    """Seconds of a mean round, with all that lies between steps; 0 where none was timed. The first fifth does not count."""
+    rounds = timing.round_seconds
+    return statistics.fmean(rounds[len(rounds) // SETTLED :]) if rounds else 0.0
 
 
 def read_run(timing: Timing) -> Run:
@@ -203,14 +233,19 @@ def read_run(timing: Timing) -> Run:
         raise TooShort(f"only {len(timing.round_seconds)} rounds after the first were timed")
     dropped, settled = warm_up(steps.seconds)
     return Run(
-        timing.startup_seconds or 0.0, timing.first_round_seconds or 0.0, steps, dropped, settled
+        timing.startup_seconds or 0.0,
+        timing.first_round_seconds or 0.0,
+        steps,
+        dropped,
+        settled,
+        stretch(timing, sum(steps.rounds[:dropped])),
     )
 
 
 def _steps(timing: Timing) -> Steps:
     """Rounds between waits for the device are one step each time, of their mean; all rounds apart without waits."""
     edges = sorted(set(timing.synchronised))
-    waits = spread(timing.wait_seconds)
+    waits = spread(timing.wait_seconds, timing.interludes)
     seconds = steady_waits(timing)
     if len(edges) < 2:
         return Steps(seconds, waits, (1,) * len(seconds))
@@ -264,13 +299,16 @@ def log_speedups(original: Sequence[TimedRun], rewritten: Sequence[TimedRun]) ->
 
 
 def log_speedup(original: Timing, rewritten: Timing) -> float:
-    """The same of one pair: over the turns they took, or of their step times where they took none.
+    """The same of one pair: over the turns they took, or of their step times where they took none, and over what lies
+    between steps.
 
     Raises :class:`TooShort` as :func:`read_run` does.
     """
     ours, theirs = read_run(original), read_run(rewritten)
     turns = turn_ratios(original, rewritten, max(ours.warm_up, theirs.warm_up))
-    return centre(turns) if turns else math.log(ours.median_seconds / theirs.median_seconds)
+    steps = centre(turns) if turns else math.log(ours.median_seconds / theirs.median_seconds)
+    warm_up_rounds = max(sum(run.steps.rounds[: run.warm_up]) for run in (ours, theirs))
+    return log_stretch_ratio(original, rewritten, warm_up_rounds, steps)
 
 
 def speedup(ratios: Sequence[float]) -> Speedup:
@@ -289,11 +327,18 @@ def student_t(degrees: int) -> float:
 
 def _version(timed: Sequence[TimedRun], samples_per_round: float | None) -> VersionSpeed:
     runs = tuple(read_run(run.timing) for run in timed)
-    seconds = math.exp(math.fsum(math.log(run.median_seconds) for run in runs) / len(runs))
+    seconds = _geometric_mean([run.median_seconds for run in runs])
     later = [run.first_round_seconds for run in runs[1:]]
+    stretches = [run.stretch for run in runs if run.stretch is not None]
+    whole = len(stretches) == len(runs)
     return VersionSpeed(
         runs=runs,
         step_seconds=seconds,
+        round_seconds=_geometric_mean([run.round_seconds for run in runs]),
+        interlude_seconds=(
+            statistics.fmean(s.interlude - s.step for s in stretches) if whole else None
+        ),
+        interlude_rounds=statistics.fmean(1 / s.share for s in stretches) if whole else None,
         samples_per_second=samples_per_round / seconds if samples_per_round else None,
         startup_seconds=statistics.median(run.startup_seconds for run in runs),
         first_round_seconds=runs[0].first_round_seconds,
@@ -306,10 +351,14 @@ def _version(timed: Sequence[TimedRun], samples_per_round: float | None) -> Vers
     )
 
 
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
 def _break_even(ours: VersionSpeed, theirs: VersionSpeed) -> int | None:
     """Overheads of the first runs, since later ones find compiled kernels in a cache."""
     extra = theirs.runs[0].overhead_seconds - ours.runs[0].overhead_seconds
-    gain = ours.step_seconds - theirs.step_seconds
+    gain = ours.round_seconds - theirs.round_seconds
     if extra <= 0:
         return 0
     return math.ceil(extra / gain * (1 - 1e-9)) if gain > 0 else None

@@ -9,7 +9,6 @@ training is changed, or when asked for); timing runs of both.
 from __future__ import annotations
 
 import math
-import statistics
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from .errors import ExitCode, TorchoptError
 from .execution.observations import ENDED_WELL, Observations, Status, Versions
 from .execution.ranks import batches_in_turn
 from .execution.runner import BatchLayers, Mode, Perturbation, RunSettings, ScriptVersion, run
-from .measurement import Measurement, TimedRun, TooShort, measure
+from .measurement import Measurement, TimedRun, TooShort, measure, pace
 from .options import Tier
 from .original_runs import OriginalRuns, original_runs
 from .seed_runs import SeedRuns, run_seeds, seeds_needed, with_seeds
@@ -396,11 +395,10 @@ class _Verification:
                 "not measured: the speed of a script that does something else means nothing",
                 None,
             )
-        seconds = first.timing.round_seconds
-        pace = statistics.median(seconds) if seconds else 0.0
+        seconds = pace(first.timing)
         try:
             measurement = measure(
-                lambda backwards: self._time(pace, backwards),
+                lambda backwards: self._time(seconds, backwards),
                 self._settings.pairs,
                 (samples_per_round(first), samples_per_round(rewritten)),
             )
@@ -413,9 +411,10 @@ class _Verification:
             return None, "not measured: the rewritten script failed when timed", failure
         return measurement, None, None
 
-    def _time(self, pace: float, backwards: bool) -> tuple[TimedRun, TimedRun]:
+    def _time(self, round_seconds: float, backwards: bool) -> tuple[TimedRun, TimedRun]:
         """A pair of runs, the original's first."""
-        settings = timed_run_settings(self._settings, pace, self._folder / "compiled-timed")
+        cache = self._folder / "compiled-timed"
+        settings = timed_run_settings(self._settings, round_seconds, cache)
         folder = self._folder / f"pair{self._done}"
 
         def start(version: ScriptVersion, how: RunSettings, place: Path) -> Observations:

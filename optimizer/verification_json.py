@@ -110,6 +110,9 @@ class VersionSpeedJson(TypedDict):
     """Times in seconds, memory in bytes; see :class:`.measurement.VersionSpeed`."""
 
     step_seconds: float | None
+    round_seconds: float | None
+    interlude_seconds: float | None
+    interlude_rounds: float | None
     samples_per_second: float | None
     startup_seconds: float | None
     first_round_seconds: float | None
@@ -123,7 +126,7 @@ class VersionSpeedJson(TypedDict):
 
 
 class SpeedJson(TypedDict):
-    """``factor`` is original over rewritten step time, [``low``, ``high``] its 95 % interval."""
+    """``factor`` is original over rewritten time, [``low``, ``high``] its 95 % interval."""
 
     verdict: str
     factor: float | None
@@ -360,6 +363,9 @@ def _seeds_json(seeds: SeedComparison | None) -> SeedsJson | None:
 def _version_json(version: VersionSpeed) -> VersionSpeedJson:
     return {
         "step_seconds": _finite(version.step_seconds),
+        "round_seconds": _finite(version.round_seconds),
+        "interlude_seconds": _finite(version.interlude_seconds),
+        "interlude_rounds": _finite(version.interlude_rounds),
         "samples_per_second": _finite(version.samples_per_second),
         "startup_seconds": _finite(version.startup_seconds),
         "first_round_seconds": _finite(version.first_round_seconds),

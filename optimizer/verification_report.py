@@ -182,6 +182,10 @@ def _speed_table(measurement: Measurement, console: Console) -> None:
     console.print()
     console.print(table)
     _line(console, f"Speed-up: {_speed_words(measurement).removeprefix('speed: ')}")
+    if measurement.original.interlude_seconds is None:
+        _line(
+            console, "It is that of the steps: no two evaluations or starts of an epoch were timed."
+        )
     _line(console, _break_even_words(measurement))
     for name, version in (("original", measurement.original), ("rewritten", measurement.rewritten)):
         if not version.settled:
@@ -192,6 +196,7 @@ def _speed_cells(version: VersionSpeed) -> dict[str, str]:
     rate = version.samples_per_second
     return {
         "median step": _duration(version.step_seconds),
+        "evaluation, start of an epoch": _interlude(version),
         "samples per second": _number(rate, ".1f"),
         "waiting for data": f"{version.data_wait_share:.0%}",
         "start-up": _duration(version.startup_seconds),
@@ -201,6 +206,14 @@ def _speed_cells(version: VersionSpeed) -> dict[str, str]:
         "peak device memory": _memory(version.device_memory),
         "peak host memory": _memory(version.host_memory),
     }
+
+
+def _interlude(version: VersionSpeed) -> str:
+    if version.interlude_seconds is None or version.interlude_rounds is None:
+        return "-"
+    # Workers that have the first batch ready make the start of an epoch shorter than a step.
+    seconds = max(0.0, version.interlude_seconds)
+    return f"{_duration(seconds)} every {version.interlude_rounds:.0f} steps"
 
 
 def _duration(seconds: float | None) -> str:

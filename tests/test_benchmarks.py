@@ -18,7 +18,7 @@ CORPUS = Path(__file__).parent.parent / "corpus"
 def version(factor: float, low: float | None = None, high: float | None = None) -> dict[str, Any]:
     return {
         "round_seconds": 0.1 / factor,
-        "round_speedup": {"factor": factor, "low": low, "high": high},
+        "speedup": {"factor": factor, "low": low, "high": high},
         "processor_seconds": 0.08 / factor,
         "processor_ratio": {"factor": 1.02, "low": 1.0, "high": 1.04},
         "data_wait_share": 0.5,
@@ -130,7 +130,7 @@ def test_a_version_that_fails_is_shown_as_one(results: dict[str, Any]) -> None:
 
 def test_the_chart_is_svg_and_shows_every_interval_in_full(results: dict[str, Any]) -> None:
     wide = copy.deepcopy(results)
-    wide["one"]["versions"]["expert"]["round_speedup"] = {"factor": 2.0, "low": 0.3, "high": 9.0}
+    wide["one"]["versions"]["expert"]["speedup"] = {"factor": 2.0, "low": 0.3, "high": 9.0}
     for one in (results, wide):
         root = ElementTree.fromstring(chart.draw(one))
         assert root.tag.endswith("svg")

@@ -20,7 +20,7 @@ def attributed(
     script: Path,
     rewrite: Rewrite,
     transforms: Sequence[Transform],
-    step_seconds: float,
+    round_seconds: float,
     settings: Settings,
     arguments: tuple[str, ...],
 ) -> Ablation:
@@ -33,7 +33,7 @@ def attributed(
             rewrite,
             changing(transforms),
             verify_settings(settings),
-            step_seconds,
+            round_seconds,
             arguments,
             lambda what, p: show(p.done, p.total, f"{what}: {p.description}"),
         )

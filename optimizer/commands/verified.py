@@ -80,7 +80,7 @@ def _attributed(
             without,
             transforms,
             settings,
-            report.measurement.original.step_seconds,
+            report.measurement.original.round_seconds,
             arguments,
             tell,
         )

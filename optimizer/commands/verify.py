@@ -243,7 +243,7 @@ def _verify_rewrite(
         return report, None
     from .attribute import attributed
 
-    pace = report.measurement.original.step_seconds
+    pace = report.measurement.original.round_seconds
     return report, attributed(script, rewrite, transforms, pace, settings, arguments)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,15 @@ from ..errors import ExitCode, TorchoptError
 from ..execution.observations import ENDED_WELL
 from ..execution.profile_record import Phase
 from ..execution.runner import RunSettings, ScriptVersion, run
-from ..measurement import Measurement, Speedup, TimedRun, TooShort, compare_speeds, log_speedups
+from ..measurement import (
+    Measurement,
+    Speedup,
+    TimedRun,
+    TooShort,
+    compare_speeds,
+    log_speedups,
+    pace,
+)
 from ..options import Tier
 from ..profiling.profile import ProfileSettings, ScriptFailed, StepProfile, profile
 from ..timed_runs import RunFailed, time_side_by_side
@@ -208,8 +215,7 @@ class _Judge:
         seen = run(self._job.before, how, folder / "pace")
         if seen.status not in ENDED_WELL:
             raise RunFailed(self._job.before, seen)
-        pace = statistics.median(seen.timing.round_seconds or (TIMED_SECONDS,))
-        return timed_run_settings(settings, pace, cache)
+        return timed_run_settings(settings, pace(seen.timing) or TIMED_SECONDS, cache)
 
     def _failed(self, report: VerificationReport, failed: RunFailed) -> Judgement:
         """A version failed when it was timed, though not under observation."""

@@ -84,6 +84,11 @@ class StepProfile:
         return sum(part.share for part in self.phases if part.phase in phases)
 
     @property
+    def round_seconds(self) -> float:
+        """A step with its part of the evaluations."""
+        return self.step_seconds / (1 - self.share(Phase.EVALUATION))
+
+    @property
     def on_cpu(self) -> bool:
         """Whether the script ran without a GPU."""
         return self.versions is None or self.versions.device == "cpu"

@@ -152,7 +152,7 @@ def _opportunities(
     table.add_column("from")
     for one in found:
         place = f"{str(one.path).removeprefix(paths)}:{one.line}"
-        share = "-" if one.at_most is None else f"{one.at_most / profile.step_seconds:.1%}"
+        share = "-" if one.at_most is None else f"{one.at_most / profile.round_seconds:.1%}"
         table.add_row(one.transform, place, share, one.basis)
     console.print(table)
     _line(console, "These are bounds, not promises: `torchopt verify` measures what they bring.")

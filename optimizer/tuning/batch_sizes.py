@@ -7,7 +7,6 @@ verifies them, and they are no transform that a rewrite could choose.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -18,7 +17,7 @@ from ..analysis.facts import seen_at
 from ..analysis.script import TrainingScript
 from ..execution.observations import Timing
 from ..execution.runner import RunSettings
-from ..measurement import read_run
+from ..measurement import pace, read_run
 from ..options import Options, Tier
 from ..rewriting.edits import FileEdit, ReplaceExpression
 
@@ -89,5 +88,4 @@ def log_throughput_ratio(best: Timing, candidate: Timing, samples: Sequence[floa
 
 def _mean_round(timing: Timing) -> float:
     read_run(timing)
-    rounds = timing.round_seconds
-    return statistics.fmean(rounds[len(rounds) // 5 :])
+    return pace(timing)

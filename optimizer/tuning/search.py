@@ -5,12 +5,13 @@ profile says they could save at most; one that is not shown to be faster goes ag
 one after the other, also with a transform that a plain rewrite does without, where it only waits to be asked for. Where something was
 kept, what was left out is tried once more all together, since some changes only pay beside others, and in the end the best takes part
 against the plain rewrite, to which it gives way where that seems to be faster; where there is no time for that, the one that gained more
-over the original wins.
+over the original wins. Where nothing is shown to pay, but the plain rewrite seems to, :attr:`Search.in_doubt` has it.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -27,8 +28,9 @@ the worst that stopping does is to leave a gain out."""
 
 
 TELLING = math.log(1.02)
-"""A best, other than the script as it is, that the plain rewrite seems to beat by more than this gives way to it, even where
-chance could have done it: both are shown to be faster than the script, and one of them has to be taken."""
+"""What the plain rewrite seems to be faster by where it is worth to look again. A best, other than the script as it is, that it seems
+to beat by more than this gives way to it, even where chance could have done it: both are shown to be faster than the script, and one
+of them has to be taken."""
 
 
 WAITING = 0.05
@@ -54,17 +56,21 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Trial:
-    """A ``candidate`` measured against ``best``, the best so far; ``speedup`` is None when it could not be.
+    """A ``candidate`` measured against ``best``, the best so far; ``speedup`` is None when it could not be, or not to an end.
 
-    ``reason`` says why it was refused.
+    ``ratios`` are the logarithms of the speed-ups that pairs of runs showed; ``reason`` says why it was refused.
     """
 
     best: Configuration
     candidate: Configuration
     outcome: Outcome
-    speedup: Speedup | None
-    pairs: int
+    speedup: Speedup | None = None
+    ratios: tuple[float, ...] = ()
     reason: str | None = None
+
+    @property
+    def pairs(self) -> int:
+        return len(self.ratios)
 
     @property
     def change(self) -> str:
@@ -104,6 +110,7 @@ class Search:
         self._pair, self._tell, self._waits = pair, tell, waits
         self.best = Configuration()
         self.trials: list[Trial] = []
+        self._first: Trial | None = None
 
     def run(
         self,
@@ -115,11 +122,11 @@ class Search:
 
         See the module for the order.
         """
-        first = self._measure(plain) if plain.transforms else None
+        first = self._first = self._measure(plain) if plain.transforms else None
         for group in groups(plain.transforms, bound):
             candidate = Configuration(self.best.transforms | group)
             if all(bound(name) == 0.0 for name in group):
-                self._note(Trial(self.best, candidate, Outcome.NOTHING_TO_SAVE, None, 0))
+                self._note(Trial(self.best, candidate, Outcome.NOTHING_TO_SAVE))
             else:
                 self._try(candidate)
         for number in WRITTEN_BY:
@@ -139,6 +146,14 @@ class Search:
         if first is not None and self.best != plain:
             self._give_way_to(plain, first)
         return self.best
+
+    @property
+    def in_doubt(self) -> Trial | None:
+        """The plain rewrite's, where it seemed to be faster than the script as it is, but neither it nor anything else was shown to be."""
+        first = self._first
+        if first is None or self.best != Configuration() or first.outcome is Outcome.FAILED:
+            return None
+        return first if first.ratios and statistics.fmean(first.ratios) > TELLING else None
 
     def measure(self, candidates: Sequence[Configuration]) -> tuple[Trial, ...]:
         """Each of ``candidates`` against the best, which it stays."""
@@ -187,14 +202,14 @@ class Search:
                 if _decided(ratios):
                     break
         except Failed:
-            return Trial(self.best, candidate, Outcome.FAILED, None, len(ratios))
+            return Trial(self.best, candidate, Outcome.FAILED, ratios=tuple(ratios))
         except Refused as refused:
-            return Trial(self.best, candidate, Outcome.REFUSED, None, 0, str(refused))
+            return Trial(self.best, candidate, Outcome.REFUSED, reason=str(refused))
         except NoTimeLeft:
-            return Trial(self.best, candidate, Outcome.NO_TIME, None, len(ratios))
+            return Trial(self.best, candidate, Outcome.NO_TIME, ratios=tuple(ratios))
         speedup = speedup_of(ratios)
         outcome = Outcome.ADOPTED if speedup.low > 1.0 else Outcome.NOT_PAYING
-        return Trial(self.best, candidate, outcome, speedup, len(ratios))
+        return Trial(self.best, candidate, outcome, speedup, tuple(ratios))
 
 
 def _decided(ratios: Sequence[float]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 import time
@@ -15,7 +14,7 @@ from ...transforms.base import Transform
 from ..errors import TorchoptError
 from ..execution.observations import ENDED_WELL
 from ..execution.runner import RunSettings, ScriptVersion, run
-from ..measurement import TooShort, read_run
+from ..measurement import TooShort, read_run, speedup
 from ..options import AmpDtype, CompileMode, Options, Tier
 from ..pipeline import Rewritten
 from ..profiling.opportunities import opportunities, usable_cores
@@ -132,9 +131,11 @@ class _Tuning:
         search.best = found.winner or Configuration()
         sizes = [replace(search.best, batch_size=size) for size in self._settings.batch_sizes]
         trials = tuple(
-            replace(trial, outcome=Outcome.MORE_SAMPLES)
-            if trial.outcome is Outcome.ADOPTED
-            else trial
+            (
+                replace(trial, outcome=Outcome.MORE_SAMPLES)
+                if trial.outcome is Outcome.ADOPTED
+                else trial
+            )
             for trial in search.measure(sizes)
         )
         done = replace(found, batch_sizes=trials, seconds=self._seconds())
@@ -153,12 +154,15 @@ class _Tuning:
         bounds, numbers = self._profile()
         trials: list[Trial] = []
         banned: frozenset[str] = frozenset()
-        winner, verified = None, None
+        winner, verified, doubtful = None, None, None
         for _ in range(MOST_ROUNDS):
             search = Search(self._pair, lambda trial: self._tell(_said(trial)), self._waiting)
             allowed = replace(plain, transforms=plain.transforms - banned)
             winner = search.run(allowed, bounds.get, numbers)
             trials += search.trials
+            doubtful = search.in_doubt
+            if doubtful is not None:
+                winner = doubtful.candidate
             if not winner.transforms:
                 return Tuned(tuple(trials), None, None, self._seconds(), resumed)
             verified = self._verify(winner)
@@ -169,7 +173,7 @@ class _Tuning:
             numbers = {n: values for n, values in numbers.items() if n not in chosen}
             banned |= guilty - {WRITTEN_BY[number] for number in chosen}
         assert verified is not None
-        if verified.ending is not Ending.VERIFIED or not self._faster(verified):
+        if verified.ending is not Ending.VERIFIED or not self._faster(verified, doubtful):
             return Tuned(tuple(trials), None, verified, self._seconds(), resumed)
         assert winner is not None
         left = applied(verified.rewritten, self._transforms)
@@ -209,7 +213,7 @@ class _Tuning:
             known = {
                 "bounds": {one.transform: one.at_most for one in could},
                 "numbers": worth_trying(self._options, found, usable_cores()),
-                "pace": found.step_seconds,
+                "pace": found.round_seconds,
             }
             self._journal.note({"profile": True}, known)
         self._pace = known["pace"]
@@ -312,19 +316,28 @@ class _Tuning:
             return self._rewriter.rewrite(winner.with_only(winner.transforms - ignored))
 
         names = [transform.name for transform in self._transforms]
+        limits = self._settings.verify
+        left = self._settings.budget_s - self._seconds()
+        seconds = max(TIMED_SECONDS, min(limits.timing_seconds, left / (4 * limits.pairs)))
         return verified_rewrite(
             without,
             names,
-            self._settings.verify,
+            replace(limits, timing_seconds=seconds),  # half of what is left, for two runs a pair
             self._arguments,
             lambda what, progress: self._tell(f"{what}: {progress.description}"),
         )
 
     @staticmethod
-    def _faster(verified: VerifiedRewrite) -> bool:
-        """Whether what was verified was also measured not to be slower than the original."""
-        measured = [r.measurement.speedup for r in verified.reports if r.measurement is not None]
-        return bool(measured) and statistics.fmean(math.log(s.factor) for s in measured) > 0.0
+    def _faster(verified: VerifiedRewrite, doubtful: Trial | None) -> bool:
+        """Whether what was verified was also measured not to be slower than the original.
+
+        What is ``doubtful`` has to be shown to be faster: by the verification's pairs, or by those and its own together.
+        """
+        measured = [report.measurement for report in verified.reports if report.measurement]
+        ratios = [ratio for one in measured for ratio in one.ratios]
+        if doubtful is None or not measured:
+            return bool(measured) and statistics.fmean(ratios) > 0.0
+        return any(speedup(pairs).low > 1.0 for pairs in (ratios, [*doubtful.ratios, *ratios]))
 
 
 def _said(trial: Trial) -> str:

@@ -20,7 +20,7 @@ def log_training_speedup(original: Timing, rewritten: Timing, asked: int) -> flo
     if rounds >= asked:
         return step
     ours, theirs = read_run(original), read_run(rewritten)
-    seconds = ours.median_seconds
+    seconds = ours.round_seconds
     before = ours.overhead_seconds - ours.startup_seconds + rounds * seconds
     after = theirs.overhead_seconds - theirs.startup_seconds + rounds * seconds / math.exp(step)
     return math.log(before / after)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchopt_cli.optimizer.execution.observations import Timing
 from torchopt_cli.optimizer.measurement import log_speedup, speedup
-from torchopt_cli.optimizer.turn_ratios import centre, turn_ratios
+from torchopt_cli.optimizer.turn_ratios import centre, spread, turn_ratios
 
 TURNS, ROUNDS = 60, 10
 Floats = NDArray[np.float64]
@@ -91,11 +91,30 @@ def test_steps_of_two_kinds_are_compared_kind_by_kind() -> None:
     assert np.mean(ratios) == pytest.approx(math.log(1.2), abs=0.02)
 
 
-def test_an_evaluation_between_two_steps_does_not_show() -> None:
-    evaluated = same(0.01)
-    evaluated[::50] += 1.0
-    turns = turn_ratios(timing(1.1 * evaluated), timing(evaluated), 0)
-    assert centre(turns) == pytest.approx(math.log(1.1))
+def test_an_evaluation_is_no_step() -> None:
+    """Neither where rounds are told apart, nor where turns are."""
+    ours, theirs = 1.1 * same(0.01), same(0.01)
+    interludes = tuple(range(0, len(ours), 50))
+    ours[::50] += 1.0
+    theirs[::50] += 3.0
+    for asynchronous, turns in ((False, TURNS), (True, TURNS - len(interludes))):
+        told = {"interludes": interludes, "asynchronous": asynchronous}
+        found = turn_ratios(timing(ours, **told), timing(theirs, **told), 0)
+        assert found == pytest.approx([math.log(1.1)] * turns)
+
+
+def test_turns_that_all_hold_an_evaluation_are_compared_with_it() -> None:
+    interludes = tuple(range(0, TURNS * ROUNDS, ROUNDS))
+    told = {"interludes": interludes, "asynchronous": True}
+    found = turn_ratios(timing(same(0.02), **told), timing(same(0.01), **told), 0)
+    assert found == pytest.approx([math.log(2)] * TURNS)
+
+
+def test_waiting_is_not_averaged_over_the_start_of_an_epoch() -> None:
+    waits = [0.0] * 20
+    waits[10] = 1.0
+    assert spread(waits, (10,)) == tuple(waits)
+    assert spread([0.1, 0.3, 5.0, 0.0, 0.2], (2,)) == pytest.approx((0.2, 0.2, 5.0, 0.1, 0.1))
 
 
 def test_where_a_device_computes_a_turn_counts_as_a_whole() -> None:

@@ -33,6 +33,7 @@ class Clock:
         self._waits: list[float] = []
         self._wait = 0.0
         self._synchronised: list[int] = []
+        self._interludes: list[int] = []
         self._computed: list[float | None] = []
 
     def optimizer_built(self) -> None:
@@ -40,8 +41,14 @@ class Clock:
         self._begin()
 
     def loader_started(self) -> None:
-        """Training begins at the last of these before the first step."""
+        """Training begins at the last of these before the first step; later ones belong to no step."""
         self._begin()
+        self.interlude()
+
+    def interlude(self) -> None:
+        """What comes before the next step is more than a step: an evaluation, or the start of an epoch."""
+        if self._edges:
+            self._interludes.append(len(self._edges) - 1)
 
     def _begin(self) -> None:
         if not self._edges:
@@ -79,6 +86,7 @@ class Clock:
             "first_round_seconds": edges[0] - began if edges and began is not None else None,
             "round_seconds": [b - a for a, b in itertools.pairwise(edges)],
             "wait_seconds": self._waits,
+            "interludes": sorted({n for n in self._interludes if n < len(self._waits)}),
             "synchronised": self._synchronised,
             "processor_seconds": self._computing(),
             "asynchronous": _asynchronous(),

@@ -73,6 +73,7 @@ class Hooks:
         wrap(DataLoader, "__iter__", self._loader_iter)
         wrap(_BaseDataLoaderIter, "__next__", self._loader_next)
         wrap(torch.autograd, "backward", self._backward)
+        wrap(nn.Module, "eval", self._eval)
         for scaler in grad_scalers():
             wrap(scaler, "step", self._scaler_step)
             if self._observing:
@@ -240,6 +241,15 @@ class Hooks:
             self._iterators.add(iterator)
             self.had_workers = self.had_workers or loader.num_workers > 0
             return iterator
+
+        return wrapper
+
+    def _eval(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(module):
+            if not torch.compiler.is_compiling():
+                self._session.evaluates()
+            return original(module)
 
         return wrapper
 

@@ -256,6 +256,10 @@ class Session:
         """The loader asks its data set for the samples ``index``; see :meth:`ReadOrder.asked`."""
         self._try(noted["order"].asked, getattr(index, "index", index), collated)
 
+    def evaluates(self) -> None:
+        """A module is put into evaluation mode."""
+        self._clock.interlude()
+
     def waited(self, seconds: float) -> None:
         """The script waited for a loader."""
         self._clock.waited(seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,18 +11,26 @@ import pytest
 
 from torchopt_cli.optimizer import gpus
 from torchopt_cli.optimizer.cli import main
+from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.errors import ExitCode
 from torchopt_cli.optimizer.execution.observations import Observations, Status, Timing
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion
-from torchopt_cli.optimizer.options import Options, Target
+from torchopt_cli.optimizer.measurement import TimedRun, compare_speeds
+from torchopt_cli.optimizer.options import Options, Target, Tier
 from torchopt_cli.optimizer.profiling.profile import StepProfile
 from torchopt_cli.optimizer.tuning import tune as module
 from torchopt_cli.optimizer.tuning.tune import Tuned
-from torchopt_cli.optimizer.verification import Progress, VerifySettings
+from torchopt_cli.optimizer.verification import Progress, Seen, VerificationReport, VerifySettings
 from torchopt_cli.optimizer.verified_rewrite import Ending, Rewrite, VerifiedRewrite
 
 Project = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
+
+
+def timed_pair(log_speedup: float) -> tuple[TimedRun, TimedRun]:
+    seconds = (0.1, 0.1 / math.exp(log_speedup))
+    ours, theirs = (TimedRun(Timing(9.0, 1.0, 0.5, (s,) * 30, (0.0,) * 30)) for s in seconds)
+    return ours, theirs
 
 
 class Machine:
@@ -34,13 +43,15 @@ class Machine:
         self.status = Status.STOPPED
         self.ending = Ending.VERIFIED
         self.profiled = 0
+        self.noise = 0.001
+        self.verification = [math.log(2.0)] * 3
 
     def run(self, version: ScriptVersion, settings: RunSettings, folder: Path) -> Observations:
         if self.runs_left == 0:
             raise KeyboardInterrupt
         self.runs, self.runs_left = self.runs + 1, self.runs_left - 1
         fast = any("\nfast()" in text for text in version.overrides.values())
-        seconds = 0.1 * (1 + 0.001 * (self.runs % 3)) / (self.factor if fast else 1.0)
+        seconds = 0.1 * (1 + self.noise * (self.runs % 3)) / (self.factor if fast else 1.0)
         return Observations(
             folder=folder,
             status=self.status,
@@ -70,7 +81,18 @@ class Machine:
         tell("1 of 1 transforms", Progress(0, 3, "original"))
         rewritten = rewrite(frozenset())
         scripts = tuple(result.entry for result in rewritten.results)
-        return VerifiedRewrite(scripts, rewritten, (), self.ending, (), 9, 1)
+        version = ScriptVersion(scripts[0])
+        report = VerificationReport(
+            version,
+            version,
+            settings,
+            None,
+            Seen(20, 80, 0, 0),
+            9,
+            Verdict(Outcome.EQUIVALENT, Tier.EXACT, None, "the same", ()),
+            measurement=compare_speeds(*zip(*map(timed_pair, self.verification), strict=True)),
+        )
+        return VerifiedRewrite(scripts, rewritten, (report,), self.ending, (), 9, 1)
 
 
 @pytest.fixture
@@ -78,7 +100,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     for name in ("run", "profile", "verified_rewrite"):
         monkeypatch.setattr(module, name, getattr(machine, name))
-    monkeypatch.setattr(module._Tuning, "_faster", staticmethod(lambda _: True))
     monkeypatch.setattr(gpus, "visible_gpus", lambda _: ("0",))
     return machine
 
@@ -106,6 +127,38 @@ def test_nothing_slower_is_written(
     assert main(["tune", "train.py"]) == ExitCode.OK
     assert (folder / "train.py").read_text() == header + "slow()\n"
     assert "best left as it is: nothing that was tried is faster" in capsys.readouterr().out
+
+
+def test_a_winner_that_is_slower_when_verified_is_not_written(
+    project: Project, header: str, machine: Machine, capsys: Capture
+) -> None:
+    machine.verification = [-0.1, 0.05, -0.1]
+    folder = project({"train.py": "slow()\n"})
+    assert main(["tune", "train.py"]) == ExitCode.OK
+    assert (folder / "train.py").read_text() == header + "slow()\n"
+    assert "not shown to be equivalent and faster" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("verification", "written"), [([0.06, 0.05, 0.07], True), ([0.02, 0.0, -0.02], False)]
+)
+def test_what_the_search_cannot_tell_is_decided_by_its_verification(
+    verification: list[float],
+    written: bool,
+    project: Project,
+    header: str,
+    machine: Machine,
+    capsys: Capture,
+) -> None:
+    """Six pairs say 1.05x, give or take a tenth."""
+    machine.factor, machine.noise, machine.verification = 1.05, 0.1, verification
+    folder = project({"train.py": "slow()\n"})
+    assert main(["tune", "train.py"]) == ExitCode.OK
+    said = "fast()\n" if written else "slow()\n"
+    assert (folder / "train.py").read_text() == header + said
+    printed = capsys.readouterr().out
+    assert "not paying" in printed
+    assert ("Best: slow-to-fast" in printed) is written
 
 
 def test_nothing_that_is_not_equivalent_is_written(

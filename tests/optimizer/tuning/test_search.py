@@ -383,3 +383,43 @@ def test_a_plain_rewrite_not_shown_to_be_faster_does_not_replace_the_script_as_i
 
     done = Search(pair, lambda _: None, lambda _: None)
     assert done.run(Configuration(frozenset("ab")), lambda _: None, {}) == Configuration()
+
+
+@pytest.mark.parametrize(
+    ("ratios", "limit", "pairs"),
+    [
+        ([0.1, -0.02, 0.1, -0.02, 0.1, -0.02], 99, 6),  # seen to an end, and not shown
+        ([0.1, 0.02, -0.02], 3, 3),
+        ([0.1], 1, 1),
+        ([0.03, -0.02, 0.03, -0.02, 0.03, -0.02], 99, None),  # too little to look again
+        ([0.1, 0.1, 0.1], 99, None),  # shown
+        ([], 0, None),
+        ([-0.1, -0.1], 99, None),
+    ],
+)
+def test_a_plain_rewrite_that_only_seems_to_be_faster_is_in_doubt(
+    ratios: list[float], limit: int, pairs: int | None
+) -> None:
+    plain = Configuration(frozenset("ab"))
+    left = iter(ratios)
+
+    def pair(best: Configuration, candidate: Configuration, number: int) -> float:
+        nonlocal limit
+        limit -= 1
+        if limit < 0:
+            raise NoTimeLeft
+        return next(left) if candidate == plain else 0.0
+
+    done = Search(pair, lambda _: None, lambda _: None)
+    best = done.run(plain, lambda _: 1.0, {})
+    found = done.in_doubt
+    assert (None if found is None else found.pairs) == pairs
+    assert found is None or (best == Configuration() and found.candidate == plain)
+
+
+def test_a_plain_rewrite_that_fails_is_not_in_doubt() -> None:
+    machine = Machine(worth(a=1.3))
+    machine.fails = frozenset("a")
+    done = Search(machine.pair, lambda _: None, lambda _: None)
+    assert done.run(Configuration(frozenset("a")), lambda _: None, {}) == Configuration()
+    assert done.in_doubt is None

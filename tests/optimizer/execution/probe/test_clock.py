@@ -48,6 +48,34 @@ def test_the_device_is_waited_for_at_the_edges_of_blocks_only(recorded, waits):
     assert computed is None or computed > 0.0
 
 
+def epochs_of_four_steps(evaluated_by_hand: bool) -> None:
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loader, held_out = (DataLoader(torch.ones(4, 2), batch_size=1) for _ in range(2))
+    for epoch in range(6):
+        for step, x in enumerate(loader):
+            optimizer.zero_grad()
+            net(x).sum().backward()
+            optimizer.step()
+            if evaluated_by_hand and (epoch, step) == (1, 1):
+                net.eval()
+                net(torch.ones(4, 2))
+                net.train()
+        if not evaluated_by_hand:
+            for x in held_out:
+                net(x)
+
+
+@pytest.mark.parametrize(
+    ("evaluated_by_hand", "interludes"), [(False, (3, 7, 11)), (True, (3, 5, 7, 11))]
+)
+def test_rounds_that_hold_more_than_a_step_are_known(recorded, evaluated_by_hand, interludes):
+    """Each is one, though two loaders begin in it."""
+    run = recorded(lambda: epochs_of_four_steps(evaluated_by_hand), mode="time", steps=16)
+    assert run.timing.interludes == interludes
+    assert len(run.timing.round_seconds) == 15
+
+
 def test_a_timed_run_reads_nothing_from_the_device(recorded, monkeypatch):
     """``item`` and its like would wait for it."""
     read: list[str] = []
@@ -74,6 +102,7 @@ def test_everything_that_was_replaced_for_timing_is_put_back(recorded):
         (torch.autograd, "backward"),
         (torch.amp.GradScaler, "step"),
         (nn.Module, "__call__"),
+        (nn.Module, "eval"),
     )
     before = [vars(owner).get(name) for owner, name in places]
     recorded(script, mode="time")

@@ -1,0 +1,92 @@
+"""What lies between steps now and then: an evaluation, the start of an epoch.
+
+It belongs to a training as its steps do. So the speed-up of a pair of runs is that of whole stretches, from one interlude to the
+next, with the steps between them. How many rounds hold one is counted from the first interlude that was timed to the last, so that a
+run which ends in the middle of an epoch counts no evaluation without its steps and no steps without their evaluation. Where fewer than
+two were timed nobody knows how many steps belong to one, and the speed-up is that of the steps alone.
+
+Steps are compared as :mod:`.turn_ratios` says. Interludes are few, and one may evaluate where the next does not: it is their mean
+times that are compared. Where a device computes beside the script, what lies between two waits for it has an interlude as a whole,
+or none.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .execution.observations import Timing
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Mean seconds of a round: ``step`` of one that is only a step, ``interlude`` of one that holds more.
+
+    ``share`` is the part of all rounds that do.
+    """
+
+    step: float
+    interlude: float
+    share: float
+
+    @property
+    def round_seconds(self) -> float:
+        """A mean round of all."""
+        return (1 - self.share) * self.step + self.share * self.interlude
+
+
+def stretch(timing: Timing, warm_up_rounds: int) -> Stretch | None:
+    """What a run shows of whole stretches after its warm-up; None where it shows none."""
+    rounds = len(timing.round_seconds)
+    return _stretch(timing, warm_up_rounds, rounds, timing.interludes)
+
+
+def log_stretch_ratio(
+    original: Timing, rewritten: Timing, warm_up_rounds: int, steps: float
+) -> float:
+    """The logarithm of the speed-up of whole stretches of a pair, ``steps`` being that of its steps.
+
+    It is ``steps`` where the runs show no whole stretch.
+    """
+    rounds = min(len(original.round_seconds), len(rewritten.round_seconds))
+    both = sorted({*original.interludes, *rewritten.interludes})
+    ours = _stretch(original, warm_up_rounds, rounds, both)
+    theirs = _stretch(rewritten, warm_up_rounds, rounds, both)
+    if ours is None or theirs is None:
+        return steps
+    # How many times as fast steps are is known better than from two means, which say how much of the time they are.
+    mean = math.sqrt(ours.step * theirs.step)
+    before, after = mean * math.exp(steps / 2), mean * math.exp(-steps / 2)
+    return math.log(
+        ((1 - ours.share) * before + ours.share * ours.interlude)
+        / ((1 - theirs.share) * after + theirs.share * theirs.interlude)
+    )
+
+
+def _stretch(
+    timing: Timing, warm_up_rounds: int, rounds: int, interludes: Sequence[int]
+) -> Stretch | None:
+    seconds = timing.round_seconds
+    parts = [part for part in _parts(timing, rounds) if part.start >= warm_up_rounds]
+    means = [statistics.fmean(seconds[part.start : part.stop]) for part in parts]
+    having = {i for i, part in enumerate(parts) if any(number in part for number in interludes)}
+    step = [mean for i, mean in enumerate(means) if i not in having]
+    if len(having) < 2 or not step:
+        return None
+    return Stretch(
+        statistics.fmean(step),
+        statistics.fmean(means[i] for i in having),
+        (len(having) - 1) / (max(having) - min(having)),
+    )
+
+
+def _parts(timing: Timing, rounds: int) -> list[range]:
+    """What can be told apart of the first so many rounds: each, or as many as lie between two waits for the device."""
+    edges = [edge for edge in sorted(set(timing.synchronised)) if edge <= rounds]
+    if not timing.asynchronous or len(edges) < 2:
+        return [range(i, i + 1) for i in range(rounds)]
+    parts = [range(start, end) for start, end in pairwise(edges)]
+    return [part for part in parts if len(part) == len(parts[0])]
