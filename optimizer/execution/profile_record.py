@@ -73,11 +73,13 @@ class RunProfile:
 
     ``plain_rounds`` is the range (start, end) of ``Timing.round_seconds`` in which only the step was timed; ``phases``
     and ``processor`` (CPU time of the main process) hold one mapping per round of a later stretch, in which the device
-    was waited for after each phase. ``memory`` is the largest size per phase: allocated on the device, without one
+    was waited for after each phase, and of rounds before it with an evaluation or the start of an epoch; ``phase_rounds`` says which
+    those are. ``memory`` is the largest size per phase: allocated on the device, without one
     resident in the process. ``device_busy_share`` is the part of the time in which the device had work, None without.
     """
 
     plain_rounds: tuple[int, int]
+    phase_rounds: tuple[int, ...]
     phases: tuple[Mapping[Phase, float], ...]
     processor: tuple[Mapping[Phase, float], ...]
     memory: Mapping[Phase, int]
@@ -93,6 +95,7 @@ class RunProfile:
         start, end = record["plain_rounds"]
         return cls(
             plain_rounds=(start, end),
+            phase_rounds=tuple(record["phase_rounds"]),
             phases=tuple(_by_phase(one) for one in record["phases"]),
             processor=tuple(_by_phase(one) for one in record["processor"]),
             memory=_by_phase(record["memory"]),

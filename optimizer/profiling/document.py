@@ -63,6 +63,7 @@ class ProfileJson(TypedDict):
     cores: int
     steps: int
     step_seconds: float
+    round_seconds: float
     samples_per_second: float | None
     bottleneck: str
     phases: list[PhaseJson]
@@ -92,6 +93,7 @@ def to_json(
         "cores": cores,
         "steps": profile.steps,
         "step_seconds": profile.step_seconds,
+        "round_seconds": profile.round_seconds,
         "samples_per_second": samples / profile.step_seconds if samples else None,
         "bottleneck": bottleneck(profile).value,
         "phases": [

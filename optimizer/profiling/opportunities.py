@@ -129,14 +129,16 @@ def workers_needed(profile: StepProfile, cores: int) -> int:
 
 
 def workers_save(profile: StepProfile, cores: int) -> float:
-    """Seconds of a step that worker processes on ``cores`` cores could save.
+    """Seconds of a step that worker processes on ``cores`` cores could save; all the waiting, where there are some already.
 
     With workers a batch is made in ``batch_seconds / workers`` beside the rest of the step, and on a CPU what the rest
     computes with has to be shared: no step is shorter than all its CPU time over all cores.
     """
     loader = profile.loader
-    if loader is None or loader.workers:
+    if loader is None:
         return 0.0
+    if loader.workers:
+        return profile.seconds(Phase.DATA)
     rest = _rest(profile)
     step = rest + profile.seconds(Phase.DATA)
     bounds = [rest, loader.batch_seconds / min(cores, MOST_WORKERS)]

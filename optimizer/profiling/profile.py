@@ -7,17 +7,19 @@ data. Both draw their random numbers as the script does, and neither touches the
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import TorchoptError
-from ..execution.observations import Observations, Status, Versions
+from ..execution.observations import Observations, Status, Timing, Versions
 from ..execution.profile_record import LoaderAlone, Operator, Phase, RunProfile, SyncPoint
 from ..execution.runner import Mode, RunSettings, ScriptVersion, run
+from ..interludes import stretch
 
 FEWEST_ROUNDS = 10
 """Rounds of which each stretch of a profiled run still has two."""
@@ -59,7 +61,8 @@ class StepProfile:
 
     ``step_seconds`` is the median step, undisturbed; the ``phases`` were measured one by one, waiting for the device
     after each, so on a GPU they add up to more than a step whose parts overlap. ``resident_step_seconds`` is the median
-    step on a batch that is there already, None where that was not or could not be run.
+    step on a batch that is there already, None where that was not or could not be run. ``between_steps`` is the part of the time, 0 to 1,
+    that evaluations and starts of epochs take beyond a step.
     """
 
     versions: Versions | None
@@ -74,6 +77,7 @@ class StepProfile:
     resident_step_seconds: float | None
     device_memory: int | None
     host_memory: int | None
+    between_steps: float = 0.0
 
     def seconds(self, *phases: Phase) -> float:
         """What ``phases`` take together per step."""
@@ -85,8 +89,8 @@ class StepProfile:
 
     @property
     def round_seconds(self) -> float:
-        """A step with its part of the evaluations."""
-        return self.step_seconds / (1 - self.share(Phase.EVALUATION))
+        """A step with its part of what lies between steps now and then."""
+        return self.step_seconds / (1 - self.between_steps)
 
     @property
     def on_cpu(self) -> bool:
@@ -190,7 +194,7 @@ def summarise(seen: Observations, profile: RunProfile, resident: float | None) -
         steps=seen.rounds,
         step_seconds=statistics.median(plain),
         batch_samples=profile.loader.batch_samples if profile.loader else None,
-        phases=tuple(_phases(profile)),
+        phases=tuple(_phases(profile, seen.timing)),
         operators=profile.operators,
         syncs=profile.syncs,
         loader=profile.loader,
@@ -198,15 +202,19 @@ def summarise(seen: Observations, profile: RunProfile, resident: float | None) -
         resident_step_seconds=resident,
         device_memory=seen.memory.device,
         host_memory=seen.memory.host,
+        between_steps=_between_steps(profile, seen.timing),
     )
 
 
-def _phases(profile: RunProfile) -> Iterable[PhaseTime]:
-    rounds = max(1, len(profile.phases))
-    seconds = {phase: sum(r.get(phase, 0.0) for r in profile.phases) / rounds for phase in Phase}
-    processor = {
-        phase: sum(r.get(phase, 0.0) for r in profile.processor) / rounds for phase in Phase
-    }
+def _phases(profile: RunProfile, timing: Timing) -> Iterable[PhaseTime]:
+    weights = _weights(profile.phase_rounds, timing)
+    seconds, processor = (
+        {
+            phase: sum(w * r.get(phase, 0.0) for w, r in zip(weights, rounds, strict=True))
+            for phase in Phase
+        }
+        for rounds in (profile.phases, profile.processor)
+    )
     total = sum(seconds.values())
     for phase in Phase:
         if seconds[phase] > 0.0:
@@ -217,3 +225,27 @@ def _phases(profile: RunProfile) -> Iterable[PhaseTime]:
                 processor[phase],
                 profile.memory.get(phase),
             )
+
+
+def _weights(rounds: Sequence[int], timing: Timing) -> list[float]:
+    """How much each of ``rounds`` counts in a mean, so that interludes do as often as they come in the run."""
+    having = [number in timing.interludes for number in rounds]
+    if all(having) or not any(having):
+        return [1 / len(rounds)] * len(rounds)
+    whole = stretch(timing, 0)
+    share = whole.share if whole else len(timing.interludes) / len(timing.round_seconds)
+    return [
+        share / sum(having) if one else (1 - share) / (len(rounds) - sum(having)) for one in having
+    ]
+
+
+def _between_steps(profile: RunProfile, timing: Timing) -> float:
+    weights = _weights(profile.phase_rounds, timing)
+    seconds = [math.fsum(phases.values()) for phases in profile.phases]
+    steps = [
+        one
+        for one, number in zip(seconds, profile.phase_rounds, strict=True)
+        if number not in timing.interludes
+    ]
+    mean = math.fsum(w * one for w, one in zip(weights, seconds, strict=True))
+    return max(0.0, 1 - statistics.fmean(steps) / mean) if steps and mean else 0.0

@@ -53,6 +53,9 @@ def _headline(profile: StepProfile, console: Console) -> None:
     step = milliseconds(profile.step_seconds)
     _line(console, f"Bottleneck: {bottleneck(profile).value}", "bold")
     _line(console, f"{step} per step{pace} on {device}, median of undisturbed steps.")
+    if profile.between_steps:
+        whole = milliseconds(profile.round_seconds)
+        _line(console, f"With its part of evaluations and starts of epochs it is {whole}.")
     resident = profile.resident_step_seconds
     if resident is not None and profile.loader is not None:
         factor = profile.step_seconds / resident
@@ -96,7 +99,8 @@ def _loader(profile: StepProfile, console: Console) -> None:
     text = f"The loader alone, with {workers}: {milliseconds(loader.batch_seconds)} per batch, {pace:.4g} samples/s."
     if not loader.workers:
         wanted = workers_needed(profile, usable_cores())
-        text += f" {wanted} workers would do." if wanted else " Workers would not help here."
+        noun = "worker" if wanted == 1 else "workers"
+        text += f" {wanted} {noun} would do." if wanted else " Workers would not help here."
     _line(console, text)
 
 

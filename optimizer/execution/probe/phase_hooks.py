@@ -132,6 +132,8 @@ class PhaseHooks:
         def wrapper(module, *args, **kwargs):
             if torch.compiler.is_compiling() or getattr(self._in_module, "yes", False):
                 return original(module, *args, **kwargs)
+            if self._phases.inside(DATA):  # an augmentation, which is a module as well
+                return original(module, *args, **kwargs)
             self._in_module.yes = True
             try:
                 training = module.training and torch.is_grad_enabled()

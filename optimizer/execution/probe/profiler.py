@@ -26,7 +26,7 @@ class Profiler:
     """Measures the rounds of a run, each one thing in its own stretch of them.
 
     Waiting for the device after every phase makes a step longer, and so does writing its operators down: the step as
-    it is comes first.
+    it is comes first. What evaluations and starts of epochs consist of is measured whenever one comes, since they are few.
     """
 
     def __init__(self, spec: dict[str, Any], patches: Patches) -> None:
@@ -41,6 +41,7 @@ class Profiler:
         self._operators = Operators(Path(spec["output"]), trace=spec["trace"])
         self._hooks = PhaseHooks(self._phases, patches)
         self._edges = 0
+        self._phase_rounds: list[int] = []
 
     def install(self) -> None:
         """Hook what has a phase; before the hooks of the session, which end rounds."""
@@ -48,25 +49,34 @@ class Profiler:
 
     def clock(self, started: float) -> Clock:
         """A clock which waits for the device at the end of each round, and tells us."""
-        return _ToldClock(started, self._edge)
+        return _ToldClock(started, self._edge, self._interlude)
 
     def _edge(self) -> None:
         """A round has ended, and the next begins."""
         number, self._edges = self._edges, self._edges + 1
         self._hooks.counting = self._plain <= number < self._phased
+        if self._phases.measuring:
+            self._phase_rounds.append(number - 1)
         self._phases.round_ends()
         self._operators.round_ends()
         if number == self._phased:
             self._phases.start()
-        elif number == self._recorded:
+        elif not self._phased < number < self._recorded:
             self._phases.stop()
+        if number == self._recorded:
             self._operators.start()
+
+    def _interlude(self) -> None:
+        """What comes before the next step is more than a step."""
+        if self._plain < self._edges <= self._phased and not self._phases.measuring:
+            self._phases.start()
 
     def finish(self) -> dict[str, Any]:
         """The fields of a ``RunProfile``. The run is over, and nothing is hooked any more."""
         counted = min(self._edges - 1, self._phased) - self._plain
         return {
             "plain_rounds": [self._plain, max(self._plain, min(self._edges - 1, self._phased))],
+            "phase_rounds": self._phase_rounds,
             **self._phases.finish(),
             **self._operators.finish(),
             "syncs": self._hooks.finish(counted) if counted > 0 else [],
@@ -75,14 +85,21 @@ class Profiler:
 
 
 class _ToldClock(Clock):
-    def __init__(self, started: float, tell: Callable[[], None]) -> None:
+    def __init__(
+        self, started: float, edge: Callable[[], None], interlude: Callable[[], None]
+    ) -> None:
         super().__init__(started, block_steps=1)
-        self._tell = tell
+        self._tell_edge, self._tell_interlude = edge, interlude
 
     def edge(self, *, last: bool) -> None:
         """A round has had its first step."""
         super().edge(last=last)
-        self._tell()
+        self._tell_edge()
+
+    def interlude(self) -> None:
+        """What comes before the next step is more than a step."""
+        super().interlude()
+        self._tell_interlude()
 
 
 def _read_alone(loader: Any) -> dict[str, Any] | None:
