@@ -6,7 +6,8 @@ and values stay what they are, only the order in memory changes, so results diff
 and shapes: weights saved in one layout load into the other.
 
 It pays in half precision. In float32 it often makes no difference, or a slower one, so it is written only where the
-training step runs under autocast (`autocast` runs first). The network gets the format where it is moved to the device, a batch
+training step runs under autocast (`autocast` runs first). On a CPU it pays for some networks only, so that it is written where it is asked
+for (`--target cpu --select channels-last`); `torchopt tune` tries it. The network gets the format where it is moved to the device, a batch
 where it is copied there.
 
 Applied to networks of which every operation is known: convolutions, norms, pooling, activations, concatenation,
@@ -33,7 +34,7 @@ from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.analysis.syntax import Module
-from ..optimizer.options import Options, Tier
+from ..optimizer.options import Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
@@ -93,13 +94,13 @@ class ChannelsLastFormat(Transform):
             return
         refusal = _refusal(script, options, steps)
         if refusal is None and isinstance(found, ChannelsLast):
-            yield self._laid_out(found)
+            yield self._laid_out(found, options)
             return
         reason = refusal or found
         assert not isinstance(reason, ChannelsLast)
         yield self.skip(steps[0].path, steps[0].backwards[0].span, _said(reason, steps[0]))
 
-    def _laid_out(self, found: ChannelsLast) -> Change:
+    def _laid_out(self, found: ChannelsLast, options: Options) -> Change:
         edits = [*_moved(found.move.module, found.move.node)]
         for copy in found.copies:
             edits += _with_format(copy.module, copy.node)
@@ -108,7 +109,8 @@ class ChannelsLastFormat(Transform):
             found.move.path,
             found.move.span,
             f"`{network.splitlines()[0]}` and its batches are laid out channels last",
-            "every operation of the network takes either layout, and the step runs under autocast",
+            "every operation of the network takes either layout"
+            + (", and the step runs under autocast" if options.target is not Target.CPU else ""),
             tuple(dict.fromkeys(edits)),
         )
 
@@ -129,12 +131,17 @@ def _with_format(module: Module, call: ast.Call) -> list[FileEdit]:
 
 
 def _refusal(script: TrainingScript, options: Options, steps: list[StepCode]) -> str | None:
-    if not script.targets_cuda(options):
+    on_cpu = options.target is Target.CPU
+    if on_cpu and ChannelsLastFormat.name not in options.select:
+        return (
+            "on a CPU it pays for some networks only, and is written where it is selected by name"
+        )
+    if not (on_cpu or script.targets_cuda(options)):
         return "the script does not use a GPU"
     frameworks = script.frameworks
     if frameworks:
         return f"{frameworks[0].framework} runs the step in its own way"
-    if not all(under_autocast(script.resolver, step) for step in steps):
+    if not on_cpu and not all(under_autocast(script.resolver, step) for step in steps):
         return "the step runs in float32, where the format seldom pays"
     return None
 

@@ -7,7 +7,10 @@ many small layers the host's time too. The same sums are rounded in another orde
 Where the script chooses its device at run time, the script's own device or flag is asked
 (`fused=device.type == "cuda"`), so that a run on the CPU stays what it was.
 
-Left alone: scripts for the CPU; optimizers without such a kernel (RMSprop, Adadelta, Adagrad and others) or older than
+With `--target cpu` it is written for the CPU (`fused=True`), where the usual kernels are many small ones per parameter: that needs
+PyTorch 2.4, and runs on a GPU as well.
+
+Left alone: other scripts for the CPU; optimizers without such a kernel (RMSprop, Adadelta, Adagrad and others) or older than
 it (SGD has it since PyTorch 2.3); classes of the script's own and optimizers that are handed to a library; `foreach=`,
 `capturable=`, `differentiable=` and `fused=` that are there already; closures; sparse or complex parameters; gradients
 that the script sets itself; optimizers that are printed or whose state is looked into; SGD with momentum under a
@@ -35,7 +38,7 @@ from ..optimizer.analysis.network_device import NetworkDevice, network_device, u
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.trained import trained_networks
-from ..optimizer.options import Options, Tier
+from ..optimizer.options import Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
@@ -84,7 +87,7 @@ class FusedOptimizer(Transform):
         unfused = [o for o in script.optimizers if not _says_fused(o)]
         if not unfused:
             return
-        if not script.targets_cuda(options):
+        if not (script.targets_cuda(options) or options.target is Target.CPU):
             why = "not fused: the script does not use a GPU"
             yield self.skip(unfused[0].path, unfused[0].span, why)
             return
@@ -94,7 +97,10 @@ class FusedOptimizer(Transform):
                 why = f"{framework.framework} runs the step in its own way"
                 yield self._skip(optimizer, f"{why}{seen_at(framework, optimizer)}")
                 continue
-            obstacle = fused_obstacle(script.resolver, optimizer, options.torch_version)
+            on_cpu = options.target is Target.CPU
+            obstacle = fused_obstacle(
+                script.resolver, optimizer, options.torch_version, on_cpu=on_cpu
+            )
             if obstacle is not None:
                 yield self._skip(optimizer, f"{obstacle.message}{seen_at(obstacle, optimizer)}")
                 continue
@@ -106,6 +112,8 @@ class FusedOptimizer(Transform):
         networks = trained_networks(script.resolver, (optimizer,))
         if not networks:
             return self._skip(optimizer, "the parameters it updates cannot be resolved")
+        if options.target is Target.CPU:
+            return self._fused(script, optimizer, None)
         where = network_device(script.resolver, networks)
         if where.kind is DeviceKind.CPU:
             return self._skip(optimizer, "the network is not seen to be moved to a GPU")
@@ -117,6 +125,11 @@ class FusedOptimizer(Transform):
                 optimizer,
                 "before PyTorch 2.4 it fails on the CPU, and no variable says which it is",
             )
+        return self._fused(script, optimizer, condition)
+
+    def _fused(self, script: TrainingScript, optimizer: Optimizer, condition: str | None) -> Change:
+        """Fused where ``condition`` holds; always if there is none."""
+        module = optimizer.module
         edits = [FileEdit(module.path, SetArgument(optimizer.span, "fused", condition or "True"))]
         if condition is not None and condition.endswith("is_available()"):
             edits += reference(module, "torch.cuda.is_available").edits

@@ -39,14 +39,16 @@ _SHOW = frozenset({"print", "str", "repr", "pprint", "format", "info", "debug", 
 
 
 def fused_obstacle(
-    resolver: Resolver, optimizer: Optimizer, version: tuple[int, int]
+    resolver: Resolver, optimizer: Optimizer, version: tuple[int, int], *, on_cpu: bool = False
 ) -> Obstacle | None:
-    """Why ``optimizer`` cannot be fused; None when nothing speaks against it."""
+    """Why ``optimizer`` cannot be fused, for a GPU or ``on_cpu``; None when nothing speaks against it."""
     for find in (_kind, _arguments, _uses, _gradients, _scaled):
         found = find(resolver, optimizer)
         if found is not None:
             return found
     if version < FUSED_ON_CPU_SINCE:
+        if on_cpu:
+            return _here(optimizer, "before PyTorch 2.4 there is no fused kernel for a CPU")
         return _early(resolver, optimizer, version)
     return None
 

@@ -26,6 +26,8 @@ WRITTEN_BY = {
 TOGETHER = ({"dataloader-workers", "main-guard"}, {"pin-memory", "non-blocking"})
 """Transforms that only pay beside each other: workers need the guard where they are spawned, a copy is only
 asynchronous from pinned memory (https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html)."""
+ON_REQUEST = ("channels-last",)
+"""Transforms that a plain rewrite for a CPU does without, unless they are selected by name."""
 
 _NO_DIFFERENCE = "it makes no difference here"
 _BATCHED_PRODUCT = re.compile(r"\b(bmm|baddbmm)$")
@@ -97,6 +99,14 @@ class Rewriter:
         self._made[plain] = done
         return plain
 
+    def on_request(self) -> tuple[str, ...]:
+        """The transforms that a plain rewrite does without, and that would change something where they are selected by name."""
+        known = frozenset(transform.name for transform in self._transforms)
+        allowed = (self._options.select or known) - self._options.ignore
+        names = [name for name in ON_REQUEST if name in allowed & known]
+        rewritten = ((name, self.rewrite(Configuration(frozenset({name})))) for name in names)
+        return tuple(name for name, done in rewritten if applied(done, self._transforms))
+
     def waits_to_be_asked(self) -> bool:
         """Whether a number would bring in a transform that a plain rewrite does without: compiling, for a CPU."""
         if self._options.compile_mode is not CompileMode.AUTO:
@@ -109,9 +119,11 @@ class Rewriter:
         """The script rewritten by ``configuration``."""
         if configuration not in self._made:
             known = frozenset(transform.name for transform in self._transforms)
+            named = configuration.transforms & frozenset(ON_REQUEST)
+            select = configuration.transforms if named else frozenset[str]()
             wanted = replace(
                 self._options,
-                select=self._options.select & configuration.transforms,
+                select=select or self._options.select & configuration.transforms,
                 ignore=self._options.ignore | (known - configuration.transforms),
                 **{number: getattr(configuration, number) for number in configuration.numbers},
             )

@@ -2,7 +2,8 @@
 
 The plain rewrite is measured first. Then the search begins with the script as it is: transforms are added in the order of what a
 profile says they could save at most; one that is not shown to be faster goes again. Then the numbers that transforms write are tried,
-one after the other, also with a transform that a plain rewrite does without, where it only waits to be asked for. Where something was
+one after the other, also with a transform that a plain rewrite does without, where it only waits to be asked for; and so are transforms
+that wait to be selected by name. Where something was
 kept, what was left out is tried once more all together, since some changes only pay beside others, and in the end the best takes part
 against the plain rewrite, to which it gives way where that seems to be faster; where there is no time for that, the one that gained more
 over the original wins. Where nothing is shown to pay, but the plain rewrite seems to, :attr:`Search.in_doubt` has it.
@@ -117,10 +118,11 @@ class Search:
         plain: Configuration,
         bound: Callable[[str], float | None],
         numbers: Mapping[str, Sequence[int | AmpDtype | CompileMode]],
+        on_request: Sequence[str] = (),
     ) -> Configuration:
         """The best configuration found; ``plain`` is a plain rewrite, ``numbers`` has the values of each to try.
 
-        See the module for the order.
+        ``on_request`` are transforms that a plain rewrite does without. See the module for the order.
         """
         first = self._first = self._measure(plain) if plain.transforms else None
         for group in groups(plain.transforms, bound):
@@ -135,6 +137,8 @@ class Search:
                     refused = self._try(candidate) is Outcome.REFUSED
                     if refused and WRITTEN_BY[number] not in self.best.transforms:
                         break  # with the same reason for every value
+        for name in on_request:
+            self._try(replace(self.best, transforms=self.best.transforms | {name}))
         if self.best == Configuration():
             # All of it together was the first that was measured.
             if first is not None and first.outcome is Outcome.ADOPTED:

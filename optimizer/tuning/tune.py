@@ -149,7 +149,8 @@ class _Tuning:
     def _fastest(self) -> Tuned:
         resumed = len(self._journal)
         plain = self._rewriter.plain()
-        if not plain.transforms and not self._rewriter.waits_to_be_asked():
+        on_request = self._rewriter.on_request()
+        if not (plain.transforms or on_request or self._rewriter.waits_to_be_asked()):
             return Tuned((), None, None, self._seconds(), resumed)
         bounds, numbers = self._profile()
         trials: list[Trial] = []
@@ -158,7 +159,8 @@ class _Tuning:
         for _ in range(MOST_ROUNDS):
             search = Search(self._pair, lambda trial: self._tell(_said(trial)), self._waiting)
             allowed = replace(plain, transforms=plain.transforms - banned)
-            winner = search.run(allowed, bounds.get, numbers)
+            left = [name for name in on_request if name not in banned | allowed.transforms]
+            winner = search.run(allowed, bounds.get, numbers, left)
             trials += search.trials
             doubtful = search.in_doubt
             if doubtful is not None:

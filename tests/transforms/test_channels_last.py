@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from torchopt_cli.optimizer.options import Target
+
 Check = Callable[..., None]
 
 SCRIPT = """\
@@ -83,6 +85,19 @@ def transformed(**parts: str) -> tuple[str, str]:
 
 def test_a_network_of_the_script(check_transformed: Check) -> None:
     check_transformed(*transformed())
+
+
+def in_float32(text: str) -> str:
+    return text.replace('    with torch.autocast("cuda", dtype=torch.bfloat16):\n    ', "")
+
+
+def test_for_a_cpu_where_it_is_selected(check_transformed: Check, check_noop: Check) -> None:
+    before, after = map(in_float32, transformed())
+    assert "autocast" not in before
+    check_transformed(before, after, target=Target.CPU)
+    reason = "written where it is selected by name"
+    check_noop(before, reason=reason, target=Target.CPU, select=frozenset())
+    check_noop(before, reason="the step runs in float32", target=Target.CUDA)
 
 
 @pytest.mark.parametrize(

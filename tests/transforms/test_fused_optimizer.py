@@ -212,6 +212,35 @@ def test_scripts_for_the_cpu(check_noop: Check) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("start", "steps"),
+    [
+        (START, STEPS),
+        (
+            "import torch\nfrom torch import nn\nmodel = nn.Linear(8, 2)\n",
+            STEPS.replace(".to(device)", ""),
+        ),
+    ],
+    ids=["device", "cpu"],
+)
+def test_for_a_cpu_where_the_script_is_rewritten_for_one(
+    check_transformed: Check, check_noop: Check, start: str, steps: str
+) -> None:
+    made, fused = (
+        f"optimizer = torch.optim.AdamW(model.parameters(), lr=0.1{f})"
+        for f in ("", ", fused=True")
+    )
+    check_transformed(script(made, steps, start), script(fused, steps, start), target=Target.CPU)
+    check_noop(
+        script(made, steps, start),
+        reason="before PyTorch 2.4 there is no fused kernel for a CPU",
+        target=Target.CPU,
+        torch_version=(2, 3),
+    )
+    rms = "optimizer = torch.optim.RMSprop(model.parameters())"
+    check_noop(script(rms, steps, start), reason="no fused kernel", target=Target.CPU)
+
+
 SCALED = """
 scaler = torch.amp.GradScaler("cuda"{})
 for step in range(4):

@@ -206,6 +206,57 @@ def test_what_waits_to_be_asked_for_goes_again_where_it_does_not_pay() -> None:
     ]
 
 
+CONVOLUTIONS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+loader = DataLoader(train_set, batch_size=8, shuffle=True)
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+model = model.to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    x, y = x.to(device), y.to(device)
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "found"),
+    [
+        (CONVOLUTIONS, Options(target=Target.CPU), ("channels-last",)),
+        (CONVOLUTIONS, Options(target=Target.CPU, ignore=frozenset({"channels-last"})), ()),
+        (CONVOLUTIONS, Options(target=Target.CPU, select=frozenset({"compile"})), ()),
+        (CONVOLUTIONS, Options(target=Target.CUDA), ()),
+        (TRAINING, Options(target=Target.CPU), ()),
+    ],
+)
+def test_what_is_selected_by_name_on_a_cpu(
+    tmp_path: Path, text: str, options: Options, found: tuple[str, ...]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    rewriter = Rewriter(script, all_transforms(), options)
+    assert rewriter.on_request() == found
+    assert rewriter.plain().transforms.isdisjoint(found)
+    together = rewriter.rewrite(Configuration(frozenset({"fused-optimizer", *found})))
+    changed = {change.transform for file in together.files for change in file.changes}
+    assert changed >= {*found}
+
+
+@pytest.mark.parametrize(("factor", "kept"), [(1.2, True), (0.9, False)])
+def test_what_waits_to_be_selected_is_tried_beside_the_best(factor: float, kept: bool) -> None:
+    machine = Machine(worth(channels_last=factor, no_grad=1.1))
+    done = Search(machine.pair, lambda _: None, lambda _: None)
+    best = done.run(Configuration(frozenset({"no-grad"})), lambda _: None, {}, ["channels-last"])
+    assert best.transforms == {"no-grad", "channels-last"} if kept else {"no-grad"}
+    assert "+ channels-last" in [trial.change for trial in done.trials]
+
+
 def test_a_transform_that_refuses_to_be_asked_gives_its_reason_once() -> None:
     machine = Machine(worth(no_grad=1.1))
     machine.refused = frozenset(CompileMode)
