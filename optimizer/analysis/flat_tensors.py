@@ -20,6 +20,8 @@ _ELEMENTWISE = frozenset(
     "softplus logsigmoid squeeze detach float clamp exp log ReLU ReLU6 LeakyReLU ELU GELU SiLU SELU Mish Hardswish "
     "Sigmoid Tanh Softmax LogSoftmax Dropout Softplus LogSigmoid Identity Hardsigmoid".split()
 )
+_COUNTS = frozenset({"bincount", "histc"})
+"""Have one dimension, whatever they count."""
 _POOLS = frozenset(
     "AdaptiveAvgPool2d AdaptiveMaxPool2d adaptive_avg_pool2d adaptive_max_pool2d".split()
 )
@@ -115,6 +117,8 @@ class FlatTrace:
         if last in _POOLS:
             size = call_argument(settings, "output_size", 0)
             return Shape.PIXEL if size is not None and _is_one(size) else Shape.UNKNOWN
+        if last in _COUNTS:
+            return Shape.FLAT
         if last == "Flatten" and not settings.args and not settings.keywords:
             return Shape.FLAT
         if last == "flatten":

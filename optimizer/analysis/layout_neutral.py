@@ -33,7 +33,7 @@ _LAYERS = frozenset(
 _FUNCTIONS = frozenset(
     "cat concat stack add sub mul div relu relu_ relu6 leaky_relu elu gelu silu mish hardswish sigmoid tanh softmax "
     "log_softmax softplus max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d interpolate pad flatten reshape "
-    "mean sum clamp exp log sqrt abs dropout2d dropout conv2d linear chunk split maximum minimum add_ mul_ pow".split()
+    "mean sum clamp exp log sqrt abs dropout2d dropout conv2d linear chunk split maximum minimum add_ mul_ pow normalize".split()
 )
 _METHODS = (
     _FUNCTIONS - {"stack", "pad", "cat", "concat", "interpolate", "conv2d", "linear"}
@@ -54,6 +54,7 @@ _CLASSIFIERS = (
 )
 """Networks of torchvision that flatten with ``torch.flatten`` and drop out behind it."""
 _LIBRARIES = ("torchvision.", "timm.", "segmentation_models_pytorch.")
+_SEQUENTIAL = "torch.nn.Sequential"
 _FIRST_LAYERS = frozenset({"torch.nn.Conv2d", "torch.nn.BatchNorm2d", "torch.nn.ReflectionPad2d"})
 
 
@@ -228,18 +229,36 @@ class LayoutProof:
         if not isinstance(value, Made) or value.call in seen:
             return False
         seen = seen | {value.call}
+        made = self._sequence(value)
+        if made is not None and made[0].args:
+            layers = self._resolver.values(made[0].args[0], made[1])
+            return bool(layers) and all(self._takes_images(layer, seen) for layer in layers)
         if isinstance(value.maker, External):
-            if value.maker.name == "torch.nn.Sequential" and value.call.args:
-                first = value.call.args[0]
-                return all(
-                    self._takes_images(v, seen) for v in self._resolver.values(first, value.module)
-                )
             return value.maker.name in _FIRST_LAYERS or _is_classifier(value.maker.name)
         return any(
             self._gives_on(function, seen)
             for function in class_attribute(self._resolver, value.maker, "forward")
             if isinstance(function, Function)
         )
+
+    def _sequence(self, value: Made) -> tuple[ast.Call, Module] | None:
+        """The call that is given the layers of a ``Sequential``, or of a class that is one and nothing more."""
+        if isinstance(value.maker, External):
+            return (value.call, value.module) if value.maker.name == _SEQUENTIAL else None
+        if class_attribute(self._resolver, value.maker, "forward"):
+            return None
+        if self._resolver.base_names(value.maker) != {_SEQUENTIAL}:
+            return None
+        inits = [
+            (call, function.module)
+            for function in class_attribute(self._resolver, value.maker, "__init__")
+            if isinstance(function, Function)
+            for call in walk(function.node)
+            if isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr == "__init__"
+        ]
+        return inits[0] if len(inits) == 1 else None
 
     def _gives_on(self, forward: Function, seen: set[ast.AST]) -> bool:
         """Whether ``forward`` calls such a layer on its own first argument."""
@@ -272,7 +291,7 @@ class LayoutProof:
     def _flat_result(self, value: Made) -> bool:
         if isinstance(value.maker, External):
             args = value.call.args
-            return value.maker.name == "torch.nn.Sequential" and any(
+            return value.maker.name == _SEQUENTIAL and any(
                 self._resolver.maker_names(layer, value.module) == frozenset({"torch.nn.Flatten"})
                 for layer in args
             )

@@ -122,10 +122,48 @@ def test_a_sequential(check_transformed: Check) -> None:
         {"size": "2", "flatten": "x = x.reshape(x.size(0), -1)"},
         {"size": "2", "flatten": "x = x.contiguous().view(x.size(0), -1)"},
         {"inside": "x = torch.cat([x, self.act(x)], 1)"},
+        {"inside": "x = F.normalize(x, dim=1)"},
     ],
 )
 def test_what_takes_either_layout(check_transformed: Check, parts: dict[str, str]) -> None:
     check_transformed(*transformed(network=net(**parts)))
+
+
+BLOCK = """\
+class Block(nn.Sequential):
+    def __init__(self, channels):
+        super().__init__({layers})
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Block(8)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.head(self.block(x).mean(dim=(2, 3)))
+"""
+LAYERS = "nn.Conv2d(3, channels, 3), nn.BatchNorm2d(channels), nn.ReLU()"
+
+
+def test_a_class_that_is_a_sequence(check_transformed: Check) -> None:
+    check_transformed(*transformed(network=BLOCK.format(layers=LAYERS)))
+
+
+@pytest.mark.parametrize("layers", [f"nn.Upsample(scale_factor=2), {LAYERS}", f"*[{LAYERS}]"])
+def test_a_sequence_that_is_not_seen_to_begin_with_a_convolution(
+    check_noop: Check, layers: str
+) -> None:
+    reason = "give its input to a convolution"
+    check_noop(script(network=BLOCK.format(layers=layers)), reason=reason)
+
+
+def test_a_table_of_counts_is_no_image(check_transformed: Check) -> None:
+    """The network gives images back, so that what is made of them may be laid out as they are."""
+    more = "counts = torch.bincount({}, minlength=4)\n    confusion = counts.view(2, 2)"
+    network = net(flatten="return x").replace("self.drop = nn.Dropout(0.1)", "")
+    check_transformed(*transformed(network=network, more=more.format("y.flatten()")))
 
 
 @pytest.mark.parametrize(
