@@ -48,7 +48,8 @@ from .scripts import (
 from .tables import full_table, write_readme
 from .turns import Contestant, summary, take_turns
 
-FEWEST_ROUNDS, MOST_ROUNDS = 30, 500
+FEWEST_ROUNDS, MOST_ROUNDS = 60, 500
+"""Three epochs of most scripts of the corpus: the evaluations between them count, where two are timed."""
 EXPERT = "expert"
 """Is what it is, and not verified again here: ``tests/corpus`` does that."""
 TORCHFIX_TIER = None

@@ -102,8 +102,7 @@ class Rewriter:
     def on_request(self) -> tuple[str, ...]:
         """The transforms that a plain rewrite does without, and that would change something where they are selected by name."""
         known = frozenset(transform.name for transform in self._transforms)
-        allowed = (self._options.select or known) - self._options.ignore
-        names = [name for name in ON_REQUEST if name in allowed & known]
+        names = [n for n in ON_REQUEST if n in known and _is_allowed(n, self._options)]
         rewritten = ((name, self.rewrite(Configuration(frozenset({name})))) for name in names)
         return tuple(name for name, done in rewritten if applied(done, self._transforms))
 
@@ -202,7 +201,7 @@ def alternatives(
 def worth_trying(
     options: Options, profile: StepProfile, cores: int
 ) -> Mapping[str, Sequence[int | AmpDtype | CompileMode]]:
-    """The values to try of each number, in that order; none where the user gave one, which stays."""
+    """The values to try of each number, in that order; none where the user gave one, which stays, or left out what writes it."""
     found: dict[str, Sequence[int | AmpDtype | CompileMode]] = {}
     if options.workers is None:
         counts = [workers_needed(profile, cores), *(n for n in (1, 2, 4, 8, 16) if n <= cores)]
@@ -213,7 +212,11 @@ def worth_trying(
         found["amp"] = [AmpDtype.BF16, AmpDtype.FP16]
     if options.compile_mode is CompileMode.AUTO:
         found["compile_mode"] = _compile_modes(profile)
-    return found
+    return {n: values for n, values in found.items() if _is_allowed(WRITTEN_BY[n], options)}
+
+
+def _is_allowed(transform: str, options: Options) -> bool:
+    return transform not in options.ignore and (not options.select or transform in options.select)
 
 
 def _compile_modes(profile: StepProfile) -> list[CompileMode]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ..measurement import Speedup
+from ..measurement import TOO_WIDE, Speedup
 from ..measurement import speedup as speedup_of
 from ..options import AmpDtype, CompileMode
 from .configurations import WRITTEN_BY, Configuration, alternatives, groups
@@ -26,6 +26,8 @@ FEWEST_PAIRS, MOST_PAIRS = 3, 6
 HOPELESS = math.log(0.97)
 """A change whose first two pairs are both slower by more than this is not measured further: it cannot be kept, and
 the worst that stopping does is to leave a gain out."""
+HOPELESS_AT_ONCE = -math.log(TOO_WIDE)
+"""One pair that is slower by more than this suffices: what varies so much from pair to pair is never shown to be faster."""
 
 
 TELLING = math.log(1.02)
@@ -191,7 +193,9 @@ class Search:
         return trial.outcome
 
     def _measure(self, candidate: Configuration) -> Trial:
-        return self._note(self._trial(candidate))
+        asked = (self.best, candidate)
+        known = (trial for trial in self.trials if (trial.best, trial.candidate) == asked)
+        return next(known, None) or self._note(self._trial(candidate))
 
     def _note(self, trial: Trial) -> Trial:
         self.trials.append(trial)
@@ -217,7 +221,7 @@ class Search:
 
 
 def _decided(ratios: Sequence[float]) -> bool:
-    if len(ratios) == 2 and max(ratios) < HOPELESS:
+    if ratios[0] < HOPELESS_AT_ONCE or (len(ratios) == 2 and max(ratios) < HOPELESS):
         return True
     if len(ratios) < FEWEST_PAIRS:
         return False

@@ -111,10 +111,11 @@ def test_what_pays_is_kept_and_what_does_not_is_dropped() -> None:
 
 
 def test_losers_are_stopped_early_and_ties_measured_longer() -> None:
-    machine = Machine(worth(slow=0.5, even=1.0), noise=0.02)
-    _, trials = search(machine, "slow", "even")
+    machine = Machine(worth(slow=0.8, slower=0.5, even=1.0), noise=0.02)
+    _, trials = search(machine, "slow", "slower", "even")
     pairs = {trial.change: trial.pairs for trial in trials}
     assert pairs["+ slow"] == 2
+    assert pairs["+ slower"] == 1
     assert pairs["+ even"] >= FEWEST_PAIRS
     assert max(pairs.values()) <= MOST_PAIRS
 
@@ -141,13 +142,8 @@ def test_the_number_of_workers_is_chosen() -> None:
     machine.workers = {None: 1.0, 2: 1.3, 4: 0.9}
     best, trials = search(machine, "dataloader-workers", workers=[2, 1, 4])
     assert best == Configuration(frozenset({"dataloader-workers"}), workers=2)
-    assert [t.change for t in trials[1:]] == [
-        "+ dataloader-workers",
-        "2 workers",
-        "1 workers",
-        "4 workers",
-        "the numbers of a plain rewrite",
-    ]
+    changes = ["+ dataloader-workers", "2 workers", "1 workers", "4 workers"]
+    assert [t.change for t in trials] == [*changes, "the numbers of a plain rewrite"]
 
 
 def test_workers_that_do_not_help_are_left_out() -> None:
@@ -288,7 +284,7 @@ def test_a_mode_that_does_not_pay_or_is_refused_is_left_out() -> None:
     modes = [CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS]
     best, trials = search(machine, "compile", compile_mode=modes)
     assert best == Configuration(frozenset({"compile"}))
-    assert [t.outcome for t in trials[2:]] == [Outcome.REFUSED, Outcome.NOT_PAYING]
+    assert [t.outcome for t in trials[1:]] == [Outcome.REFUSED, Outcome.NOT_PAYING]
     assert trials[2].reason == "a graph of several networks"
 
 
@@ -339,6 +335,25 @@ def test_a_number_that_the_user_gave_stays() -> None:
     profile = StepProfile(GPU, 50, 0.1, None, (), BATCHED, (), None, None, None, None, None)
     given = Options(workers=3, prefetch=3, amp=AmpDtype.BF16, compile_mode=CompileMode.DEFAULT)
     assert worth_trying(given, profile, 8) == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(select=frozenset({"compile"})),
+        Options(ignore=frozenset({"autocast", "dataloader-workers"})),
+    ],
+)
+def test_numbers_of_transforms_that_the_user_left_out_are_not_tried(options: Options) -> None:
+    profile = StepProfile(None, 50, 0.1, None, (), (), (), None, None, None, None, None)
+    assert worth_trying(options, profile, 4).keys() == {"compile_mode"}
+
+
+def test_nothing_is_measured_twice() -> None:
+    machine = Machine(worth(a=1.2))
+    _, trials = search(machine, "a")
+    assert [(trial.change, trial.pairs) for trial in trials] == [("+ a", FEWEST_PAIRS)]
+    assert len(machine.pairs) == FEWEST_PAIRS
 
 
 def test_numbers_go_with_the_transform_that_writes_them() -> None:
