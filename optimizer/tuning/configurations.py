@@ -64,7 +64,7 @@ class Configuration:
         """The numbers that are not those of a plain rewrite, in words."""
         found: dict[str, str] = {}
         if self.workers is not None:
-            found["workers"] = f"{self.workers} workers"
+            found["workers"] = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
         if self.prefetch is not None:
             found["prefetch"] = f"{self.prefetch} batches ahead"
         if self.amp is not None:

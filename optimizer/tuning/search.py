@@ -1,9 +1,9 @@
 """The search: add what pays, drop what does not, stop early where the first measurements say enough.
 
-The plain rewrite is measured first. Then the search begins with the script as it is: transforms are added in the order of what a
-profile says they could save at most; one that is not shown to be faster goes again. Then the numbers that transforms write are tried,
-one after the other, also with a transform that a plain rewrite does without, where it only waits to be asked for; and so are transforms
-that wait to be selected by name. Where something was
+The plain rewrite is measured first. Then the search begins with the script as it is: transforms, those that wait to be selected by name
+among them, are added in the order of what a profile says they could save at most; one that is not shown to be faster goes again. Then
+the numbers that transforms write are tried, one after the other, also with a transform that a plain rewrite does without, where it only
+waits to be asked for. Where something was
 kept, what was left out is tried once more all together, since some changes only pay beside others, and in the end the best takes part
 against the plain rewrite, to which it gives way where that seems to be faster; where there is no time for that, the one that gained more
 over the original wins. Where nothing is shown to pay, but the plain rewrite seems to, :attr:`Search.in_doubt` has it.
@@ -127,20 +127,18 @@ class Search:
         ``on_request`` are transforms that a plain rewrite does without. See the module for the order.
         """
         first = self._first = self._measure(plain) if plain.transforms else None
-        for group in groups(plain.transforms, bound):
+        for group in groups(plain.transforms | frozenset(on_request), bound):
             candidate = Configuration(self.best.transforms | group)
             if all(bound(name) == 0.0 for name in group):
                 self._note(Trial(self.best, candidate, Outcome.NOTHING_TO_SAVE))
             else:
                 self._try(candidate)
         for number in WRITTEN_BY:
-            if number != "prefetch" or (self._waits(self.best) or 0.0) > WAITING:
+            if number != "prefetch" or self._waits_beside_workers:
                 for candidate in alternatives(self.best, plain, number, numbers.get(number, ())):
                     refused = self._try(candidate) is Outcome.REFUSED
                     if refused and WRITTEN_BY[number] not in self.best.transforms:
                         break  # with the same reason for every value
-        for name in on_request:
-            self._try(replace(self.best, transforms=self.best.transforms | {name}))
         if self.best == Configuration():
             # All of it together was the first that was measured.
             if first is not None and first.outcome is Outcome.ADOPTED:
@@ -160,6 +158,12 @@ class Search:
         if first is None or self.best != Configuration() or first.outcome is Outcome.FAILED:
             return None
         return first if first.ratios and statistics.fmean(first.ratios) > TELLING else None
+
+    @property
+    def _waits_beside_workers(self) -> bool:
+        """Whether steps still wait for data that workers make."""
+        works = WRITTEN_BY["prefetch"] in self.best.transforms
+        return works and (self._waits(self.best) or 0.0) > WAITING
 
     def measure(self, candidates: Sequence[Configuration]) -> tuple[Trial, ...]:
         """Each of ``candidates`` against the best, which it stays."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ class _Tuning:
         on_request = self._rewriter.on_request()
         if not (plain.transforms or on_request or self._rewriter.waits_to_be_asked()):
             return Tuned((), None, None, self._seconds(), resumed)
-        bounds, numbers = self._profile()
+        bounds, numbers = self._profile(on_request)
         trials: list[Trial] = []
         banned: frozenset[str] = frozenset()
         winner, verified, doubtful = None, None, None
@@ -193,8 +193,10 @@ class _Tuning:
 
     # -- evidence
 
-    def _profile(self) -> tuple[dict[str, float | None], dict[str, list[Any]]]:
-        """What each transform could save at most, and the numbers worth trying."""
+    def _profile(
+        self, on_request: Iterable[str] = ()
+    ) -> tuple[dict[str, float | None], dict[str, list[Any]]]:
+        """What each transform could save at most, those ``on_request`` among them, and the numbers worth trying."""
         known: dict[str, Any] | None = self._journal.get({"profile": True})
         if known is None:
             self._tell("profiling the script as it is")
@@ -209,8 +211,10 @@ class _Tuning:
                     resident=False,
                 ),
             )
-            rewritten = self._rewriter.rewrite(self._rewriter.plain())
-            changes = [change for file in rewritten.files for change in file.changes]
+            plain = self._rewriter.plain()
+            asked = [plain, *(Configuration(frozenset({name})) for name in on_request)]
+            files = [file for one in asked for file in self._rewriter.rewrite(one).files]
+            changes = [change for file in files for change in file.changes]
             could = opportunities(found, changes, self._transforms, self._options.target)
             known = {
                 "bounds": {one.transform: one.at_most for one in could},

@@ -42,6 +42,7 @@ class Profiler:
         self._hooks = PhaseHooks(self._phases, patches)
         self._edges = 0
         self._phase_rounds: list[int] = []
+        self._interludes: set[int] = set()
 
     def install(self) -> None:
         """Hook what has a phase; before the hooks of the session, which end rounds."""
@@ -67,8 +68,10 @@ class Profiler:
             self._operators.start()
 
     def _interlude(self) -> None:
-        """What comes before the next step is more than a step."""
-        if self._plain < self._edges <= self._phased and not self._phases.measuring:
+        """What comes before the next step is more than a step; where most rounds are, that is what a step is."""
+        self._interludes.add(self._edges)
+        rare = 2 * len(self._interludes) < self._edges
+        if rare and self._plain < self._edges <= self._phased and not self._phases.measuring:
             self._phases.start()
 
     def finish(self) -> dict[str, Any]:
