@@ -243,18 +243,22 @@ def read_run(timing: Timing) -> Run:
 
 
 def _steps(timing: Timing) -> Steps:
-    """Rounds between waits for the device are one step each time, of their mean; all rounds apart without waits."""
+    """Rounds between waits for the device are one step each time, of their mean; all rounds apart without waits.
+
+    Where rounds are told apart, interludes count only for a stretch that has nothing else.
+    """
     edges = sorted(set(timing.synchronised))
     waits = spread(timing.wait_seconds, timing.interludes)
     seconds = steady_waits(timing)
     if len(edges) < 2:
         return Steps(seconds, waits, (1,) * len(seconds))
-    spans = [slice(start, end) for start, end in pairwise(edges)]
-    rounds = tuple(span.stop - span.start for span in spans)
+    spans = [range(start, end) for start, end in pairwise(edges)]
+    more = frozenset[int]() if timing.asynchronous else frozenset(timing.interludes)
+    plain = [[number for number in span if number not in more] or span for span in spans]
     return Steps(
-        tuple(sum(seconds[s]) / n for s, n in zip(spans, rounds, strict=True)),
-        tuple(sum(waits[s]) / n for s, n in zip(spans, rounds, strict=True)),
-        rounds,
+        tuple(statistics.fmean(seconds[number] for number in part) for part in plain),
+        tuple(statistics.fmean(waits[number] for number in part) for part in plain),
+        tuple(map(len, spans)),
     )
 
 

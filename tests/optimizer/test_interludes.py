@@ -101,6 +101,14 @@ def test_what_is_told_of_a_version() -> None:
     assert found.speedup.factor == pytest.approx(0.8 / 0.3)
 
 
+@pytest.mark.parametrize("turn", [0, 1, 5, 20, 50])
+def test_a_step_is_a_step_however_many_rounds_a_turn_has(turn: int) -> None:
+    found = read_run(run(0.01, 0.6, turn=turn))
+    assert found.median_seconds == pytest.approx(0.01)
+    assert found.round_seconds == pytest.approx(0.04)
+    assert sum(found.steps.rounds) == 100
+
+
 def test_the_warm_up_counts_for_neither() -> None:
     timing = run(0.01, 0.6)
     slow = (9.0,) * 15 + timing.round_seconds[15:]
