@@ -9,7 +9,7 @@ compared is the steady state:
   out single spikes. The first round, in which compilation happens, and the start-up are apart from the beginning.
 - **Evaluation and the start of an epoch** count as often as they come between steps, where the runs are long enough to show it
   (:mod:`.interludes`).
-- **Waiting for data** is averaged over neighbouring steps: worker processes hand over their batches in bursts, so that most
+- **Waiting for data**, beside workers the whole step, is averaged over neighbouring steps: worker processes hand over their batches in bursts, so that most
   steps may wait for nothing while every few wait long, and a median would see only one of the two.
 - **Step time** of a version: the median of each run's steady steps, their geometric mean over the runs.
 - **Speed-up**: original over rewritten, so 1.00x is no change and 2.00x half the time. Each pair of runs gives one

@@ -110,6 +110,16 @@ def test_turns_that_all_hold_an_evaluation_are_compared_with_it() -> None:
     assert found == pytest.approx([math.log(2)] * TURNS)
 
 
+@pytest.mark.parametrize("turns", [ROUNDS, 1])
+def test_steps_that_workers_slow_down_in_bursts_count_by_their_mean(turns: int) -> None:
+    """Four of five are fast, and the fifth takes ten times as long: the original is as fast on the whole."""
+    ours, theirs = same(0.028), same(0.01)
+    theirs[4::5] = 0.1
+    beside = timing(theirs, rounds=turns, workers=True)
+    found = centre(turn_ratios(timing(ours, rounds=turns), beside, 0))
+    assert found == pytest.approx(0.0, abs=0.1)  # by the medians it would be log 2.8
+
+
 def test_waiting_is_not_averaged_over_the_start_of_an_epoch() -> None:
     waits = [0.0] * 20
     waits[10] = 1.0

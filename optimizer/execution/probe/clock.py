@@ -34,14 +34,16 @@ class Clock:
         self._wait = 0.0
         self._synchronised: list[int] = []
         self._interludes: list[int] = []
+        self._workers = False
         self._computed: list[float | None] = []
 
     def optimizer_built(self) -> None:
         """Training begins here, unless a loader is iterated afterwards."""
         self._begin()
 
-    def loader_started(self) -> None:
+    def loader_started(self, *, workers: bool = False) -> None:
         """Training begins at the last of these before the first step; later ones belong to no step."""
+        self._workers = self._workers or workers
         self._begin()
         self.interlude()
 
@@ -87,6 +89,7 @@ class Clock:
             "round_seconds": [b - a for a, b in itertools.pairwise(edges)],
             "wait_seconds": self._waits,
             "interludes": sorted({n for n in self._interludes if n < len(self._waits)}),
+            "workers": self._workers,
             "synchronised": self._synchronised,
             "processor_seconds": self._computing(),
             "asynchronous": _asynchronous(),

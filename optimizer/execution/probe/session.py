@@ -232,7 +232,7 @@ class Session:
 
     def pass_begins(self, loader: Any) -> dict[str, Any]:
         """A loader is iterated; what to note about it."""
-        self._clock.loader_started()
+        self._clock.loader_started(workers=getattr(loader, "num_workers", 0) > 0)
         if loader not in self._loaders:
             self._loaders[loader] = 1 + max((one["loader"] for one in self._passes), default=-1)
         number = self._loaders[loader]

@@ -76,6 +76,18 @@ def test_rounds_that_hold_more_than_a_step_are_known(recorded, evaluated_by_hand
     assert len(run.timing.round_seconds) == 15
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_whether_workers_worked_beside_the_script_is_known(recorded, workers):
+    def reads():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for x in DataLoader(torch.ones(8, 2), num_workers=workers):
+            net(x).sum().backward()
+            optimizer.step()
+
+    assert recorded(reads, mode="time", steps=4).timing.workers is bool(workers)
+
+
 def test_a_timed_run_reads_nothing_from_the_device(recorded, monkeypatch):
     """``item`` and its like would wait for it."""
     read: list[str] = []
