@@ -247,7 +247,7 @@ class LayoutProof:
             return (value.call, value.module) if value.maker.name == _SEQUENTIAL else None
         if class_attribute(self._resolver, value.maker, "forward"):
             return None
-        if self._resolver.base_names(value.maker) != {_SEQUENTIAL}:
+        if self._resolver.base_names(value.maker) != frozenset({_SEQUENTIAL}):
             return None
         inits = [
             (call, function.module)
