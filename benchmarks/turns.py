@@ -98,8 +98,8 @@ def summary(runs: list[TurnRun], originals: list[TurnRun]) -> dict[str, Any]:
     rounds = [one.run.round_seconds for one in runs]
     pairs = list(zip(originals, runs, strict=True))
     return {
-        "step_seconds": _middle(steps),
-        "round_seconds": _middle(rounds),
+        "step_seconds": statistics.geometric_mean(steps),
+        "round_seconds": statistics.geometric_mean(rounds),
         "speedup": _ends(speedup([log_speedup(a.timing, b.timing) for a, b in pairs])),
         "data_wait_share": statistics.fmean(one.run.data_wait_share for one in runs),
         **_computing(pairs),
@@ -118,13 +118,9 @@ def _computing(pairs: list[tuple[TurnRun, TurnRun]]) -> dict[str, Any]:
     if len(known) < len(found):
         return {}
     return {
-        "processor_seconds": _middle([b for _, b in known]),
+        "processor_seconds": statistics.geometric_mean([b for _, b in known]),
         "processor_ratio": _ends(speedup([math.log(a / b) for a, b in known])),
     }
-
-
-def _middle(seconds: list[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, seconds)))
 
 
 def _ends(found: Speedup) -> dict[str, float | None]:

@@ -16,7 +16,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from .execution.observations import Timing
 
@@ -85,8 +84,7 @@ def _stretch(
 
 def _parts(timing: Timing, rounds: int) -> list[range]:
     """What can be told apart of the first so many rounds: each, or as many as lie between two waits for the device."""
-    edges = [edge for edge in sorted(set(timing.synchronised)) if edge <= rounds]
-    if not timing.asynchronous or len(edges) < 2:
+    spans = [span for span in timing.spans if span.stop <= rounds]
+    if not timing.asynchronous or not spans:
         return [range(i, i + 1) for i in range(rounds)]
-    parts = [range(start, end) for start, end in pairwise(edges)]
-    return [part for part in parts if len(part) == len(parts[0])]
+    return [span for span in spans if len(span) == len(spans[0])]

@@ -25,7 +25,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 
 from .execution.observations import Timing
 from .interludes import Stretch, log_stretch_ratio, stretch
@@ -38,7 +37,7 @@ STILL_CHANGING = 0.05
 """Relative change of the step time within the last half of a run that is no steady state."""
 
 SETTLED = 5
-"""The first fifth of a run's rounds does not count for its pace as a whole."""
+"""The first fifth of a run's rounds does not count where its warm-up is not looked for."""
 
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -221,9 +220,13 @@ def compare_speeds(
 
 
 def pace(timing: Timing) -> float:
-    """Seconds of a mean round, with all that lies between steps; 0 where none was timed. The first fifth does not count."""
-    rounds = timing.round_seconds
-    return statistics.fmean(rounds[len(rounds) // SETTLED :]) if rounds else 0.0
+    """Seconds of a mean round, with all that lies between steps; 0 where none was timed."""
+    return statistics.fmean(settled_rounds(timing) or (0.0,))
+
+
+def settled_rounds(timing: Timing) -> tuple[float, ...]:
+    """The seconds of all rounds but the first fifth."""
+    return timing.round_seconds[len(timing.round_seconds) // SETTLED :]
 
 
 def read_run(timing: Timing) -> Run:
@@ -247,12 +250,11 @@ def _steps(timing: Timing) -> Steps:
 
     Where rounds are told apart, interludes count only for a stretch that has nothing else.
     """
-    edges = sorted(set(timing.synchronised))
+    spans = timing.spans
     waits = spread(timing.wait_seconds, timing.interludes)
     seconds = steady_waits(timing)
-    if len(edges) < 2:
+    if not spans:
         return Steps(seconds, waits, (1,) * len(seconds))
-    spans = [range(start, end) for start, end in pairwise(edges)]
     more = frozenset[int]() if timing.asynchronous else frozenset(timing.interludes)
     plain = [[number for number in span if number not in more] or span for span in spans]
     return Steps(
@@ -331,14 +333,14 @@ def student_t(degrees: int) -> float:
 
 def _version(timed: Sequence[TimedRun], samples_per_round: float | None) -> VersionSpeed:
     runs = tuple(read_run(run.timing) for run in timed)
-    seconds = _geometric_mean([run.median_seconds for run in runs])
+    seconds = statistics.geometric_mean([run.median_seconds for run in runs])
     later = [run.first_round_seconds for run in runs[1:]]
     stretches = [run.stretch for run in runs if run.stretch is not None]
     whole = len(stretches) == len(runs)
     return VersionSpeed(
         runs=runs,
         step_seconds=seconds,
-        round_seconds=_geometric_mean([run.round_seconds for run in runs]),
+        round_seconds=statistics.geometric_mean([run.round_seconds for run in runs]),
         interlude_seconds=(
             statistics.fmean(s.interlude - s.step for s in stretches) if whole else None
         ),
@@ -353,10 +355,6 @@ def _version(timed: Sequence[TimedRun], samples_per_round: float | None) -> Vers
         device_memory=max((r.device_memory for r in timed if r.device_memory), default=None),
         host_memory=max((r.host_memory for r in timed if r.host_memory), default=None),
     )
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def _break_even(ours: VersionSpeed, theirs: VersionSpeed) -> int | None:

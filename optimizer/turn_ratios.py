@@ -51,8 +51,8 @@ Turn = tuple[range, tuple[float, ...]]
 
 
 def _turns(timing: Timing) -> list[Turn]:
-    seconds, edges = steady_waits(timing), sorted(set(timing.synchronised))
-    return [(range(start, end), seconds[start:end]) for start, end in pairwise(edges)]
+    seconds = steady_waits(timing)
+    return [(span, seconds[span.start : span.stop]) for span in timing.spans]
 
 
 def _ratio(ours: Turn, theirs: Turn, single: bool, more: Collection[int]) -> float | None:

@@ -21,10 +21,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..optimizer.analysis.facts import DataLoader
+from ..optimizer.analysis.facts import Argument, DataLoader
 from ..optimizer.analysis.last_batches import full_batches, only_trains
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.values import Literal
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
 from .base import Change, Example, Skip, Stage, Transform
@@ -109,15 +108,13 @@ def _refusal(script: TrainingScript, loader: DataLoader) -> str | None:
         return why
     for name in ("sampler", "batch_sampler"):
         argument = loader.arguments.get(name)
-        if argument is not None and not _is(script, loader, name, None):
+        if argument is not None and not _is(script, argument, None):
             return f"its `{name}` decides which samples come"
-    if not _is(script, loader, "shuffle", True):
+    shuffle = loader.arguments.get("shuffle")
+    if shuffle is None or not _is(script, shuffle, True):
         return "it may not shuffle, and the same samples would be left out in every epoch"
     return None
 
 
-def _is(script: TrainingScript, loader: DataLoader, name: str, wanted: object) -> bool:
-    """Whether argument ``name`` of ``loader`` is certainly ``wanted``."""
-    argument = loader.arguments.get(name)
-    values = script.values(argument.value, argument.module) if argument is not None else ()
-    return bool(values) and all(isinstance(v, Literal) and v.value is wanted for v in values)
+def _is(script: TrainingScript, argument: Argument, wanted: object) -> bool:
+    return script.resolver.is_always(argument.value, argument.module, wanted)

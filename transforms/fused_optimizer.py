@@ -87,7 +87,8 @@ class FusedOptimizer(Transform):
         unfused = [o for o in script.optimizers if not _says_fused(o)]
         if not unfused:
             return
-        if not (script.targets_cuda(options) or options.target is Target.CPU):
+        on_cpu = options.target is Target.CPU
+        if not (on_cpu or script.targets_cuda(options)):
             why = "not fused: the script does not use a GPU"
             yield self.skip(unfused[0].path, unfused[0].span, why)
             return
@@ -97,10 +98,8 @@ class FusedOptimizer(Transform):
                 why = f"{framework.framework} runs the step in its own way"
                 yield self._skip(optimizer, f"{why}{seen_at(framework, optimizer)}")
                 continue
-            on_cpu = options.target is Target.CPU
-            obstacle = fused_obstacle(
-                script.resolver, optimizer, options.torch_version, on_cpu=on_cpu
-            )
+            version = options.torch_version
+            obstacle = fused_obstacle(script.resolver, optimizer, version, on_cpu=on_cpu)
             if obstacle is not None:
                 yield self._skip(optimizer, f"{obstacle.message}{seen_at(obstacle, optimizer)}")
                 continue

@@ -26,7 +26,7 @@ from .network_device import NetworkDevice, uses_cuda
 from .references import quoted, reference
 from .resolver import Resolver
 from .steps import Backward, Region, StepCode
-from .syntax import FunctionNode, Module
+from .syntax import FunctionNode, Module, is_docstring
 from .trees import walk
 
 _NATIVE_CHECK_SINCE = (2, 5)
@@ -175,7 +175,7 @@ class AutocastPlan:
         anchor = _outside_contexts(module, around[-1]) if around else None
         if anchor is None:
             body = function.body if function is not None else module.tree.body
-            anchor = next((s for s in body if not _is_docstring(s)), at)
+            anchor = next((s for s in body if not is_docstring(s)), at)
             if anchor is at or at in set(walk(anchor)):
                 return f"({value})" if " if " in value else value, []
         return name, [FileEdit(module.path, InsertBefore(module.span(anchor), f"{name} = {value}"))]
@@ -359,7 +359,3 @@ def _backward(module: Module, backward: Backward, loss: str) -> ReplaceExpressio
         return ReplaceExpression(module.span(backward.loss), loss)
     given = [module.code(argument) for argument in [*call.args, *call.keywords]]
     return ReplaceExpression(module.span(call), f"{loss}.backward({', '.join(given)})")
-
-
-def _is_docstring(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

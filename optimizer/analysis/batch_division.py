@@ -16,7 +16,7 @@ from .obstacles import Obstacle
 from .reach import reached_nodes
 from .resolver import Resolver
 from .syntax import Module
-from .values import Literal, Value, whole_number
+from .values import Value, whole_number
 
 _FACTORIES = frozenset(
     f"torch.{name}" for name in ("zeros", "ones", "randn", "rand", "empty", "full", "eye")
@@ -88,17 +88,12 @@ def _not_divisible(resolver: Resolver, loader: DataLoader) -> str | None:
             return f"it has a `{name}`"
     datasets = find_datasets(resolver, loader)
     shuffle = loader.arguments.get("shuffle")
-    shuffles = shuffle is not None and _is_true(resolver, shuffle)
+    shuffles = shuffle is not None and resolver.is_always(shuffle.value, shuffle.module, True)
     if not shuffles and (
         not datasets or any(is_iterable(resolver, dataset) for dataset in datasets)
     ):
         return "the length of its dataset is not known"
     return None
-
-
-def _is_true(resolver: Resolver, argument: Argument) -> bool:
-    values = resolver.values(argument.value, argument.module)
-    return bool(values) and all(isinstance(v, Literal) and v.value is True for v in values)
 
 
 def known_number(values: Iterable[Value]) -> int | None:

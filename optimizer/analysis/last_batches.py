@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from .classes import class_attribute
-from .datasets import ITERABLE_DATASET, Dataset, DatasetKind, find_datasets
+from .datasets import Dataset, DatasetKind, find_datasets, is_iterable
 from .facts import Argument, DataLoader, Loop, LoopKind
 from .iterations import Iteration
 from .resolver import Resolver
@@ -65,7 +65,7 @@ def full_batches(resolver: Resolver, loader: DataLoader) -> tuple[str | None, st
     if largest is not None and largest <= 1:
         return None, "every batch is one sample"
     found = find_datasets(resolver, loader)
-    if any(_is_iterable(resolver, each) for each in found):
+    if any(is_iterable(resolver, each) for each in found):
         return None, "its workers would each leave out samples of a dataset that is only iterated"
     if largest is not None and _shortest(resolver, dataset) >= 10 * largest:
         return "True", ""
@@ -111,10 +111,6 @@ def _shortest(resolver: Resolver, dataset: Argument) -> int:
         is_train = train is None or (isinstance(train, ast.Constant) and train.value is True)
         shortest.append(_LENGTHS.get(name, 0) if is_train else 0)
     return min(shortest, default=0)
-
-
-def _is_iterable(resolver: Resolver, dataset: Dataset) -> bool:
-    return dataset.cls is not None and ITERABLE_DATASET in resolver.base_names(dataset.cls)
 
 
 def _has_length(resolver: Resolver, dataset: Dataset) -> bool:

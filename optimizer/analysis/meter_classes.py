@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .loop_definitions import is_plain, leaves, operators
 from .resolver import Resolver
+from .syntax import is_docstring
 from .trees import walk
 from .values import Class
 
@@ -44,7 +45,7 @@ class MeterClass:
         self.methods: dict[str, ast.FunctionDef] = {}
         self.properties: dict[str, ast.expr] = {}
         for statement in node.body:
-            if _is_docstring(statement):
+            if is_docstring(statement):
                 continue
             if not isinstance(statement, ast.FunctionDef):
                 raise NoMeter(f"whose class `{node.name}` has more than methods")
@@ -103,7 +104,7 @@ class MeterClass:
         """The expression that a property is: what it returns, also by way of a variable."""
         if not _is_parameter_self(method):
             raise self._does_more(method.name)
-        match [statement for statement in method.body if not _is_docstring(statement)]:
+        match [statement for statement in method.body if not is_docstring(statement)]:
             case [ast.Return(value=ast.expr() as value)]:
                 return value
             case [
@@ -160,7 +161,7 @@ class MeterClass:
                     step = _Step(owner, attribute, statement.value, None)
                 case ast.AugAssign(target=ast.Attribute(value=ast.Name(id=owner), attr=attribute)):
                     step = _Step(owner, attribute, statement.value, statement.op)
-                case _ if _is_docstring(statement):
+                case _ if is_docstring(statement):
                     continue
                 case _:
                     raise self._does_more(method.name)
@@ -193,7 +194,7 @@ class MeterClass:
                     )
                 ) if receiver == owner and name in self.methods and name not in called:
                     self._check_method(self.methods[name], numbers, (*called, name))
-                case _ if _is_docstring(statement):
+                case _ if is_docstring(statement):
                     pass
                 case _:
                     raise self._does_more(method.name)
@@ -297,10 +298,6 @@ def _is_attribute_of(owner: str, node: ast.expr) -> bool:
 
 def _is_number(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) in {int, float}
-
-
-def _is_docstring(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _names(node: ast.expr, name: str) -> bool:

@@ -160,6 +160,11 @@ class Resolver:
             return value.value
         raise LookupError(ast.unparse(expression))
 
+    def is_always(self, expression: ast.expr, module: Module, wanted: object) -> bool:
+        """Whether ``expression`` is certainly the constant ``wanted``: True, False or None."""
+        values = self.values(expression, module)
+        return bool(values) and all(isinstance(v, Literal) and v.value is wanted for v in values)
+
     def call_sites(self, function: FunctionNode) -> tuple[CallSite, ...]:
         """The calls of the project that reach ``function`` (for a method: through an instance or a class)."""
         return self._questions.ask(

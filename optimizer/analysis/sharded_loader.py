@@ -18,7 +18,6 @@ from .references import quoted
 from .resolver import Resolver
 from .script import TrainingScript
 from .syntax import Module, first_name
-from .values import Literal
 
 _SAMPLER = "train_sampler"
 _DEFAULTS = {"batch_size": "1", "shuffle": "False", "drop_last": "False"}
@@ -156,7 +155,8 @@ def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
     if resolver.names(loader.node.func, module) != frozenset({DATALOADER}):
         return "its class is the script's own"
     for name in ("sampler", "batch_sampler"):
-        if name in loader.arguments and not _is_none(resolver, loader.arguments[name]):
+        given = loader.arguments.get(name)
+        if given is not None and not resolver.is_always(given.value, given.module, None):
             return f"it has a `{name}` of its own"
     for name in (*_NEEDED, "shuffle", "drop_last"):
         argument = loader.arguments.get(name)
@@ -220,13 +220,7 @@ def _is(resolver: Resolver, loader: DataLoader, argument: Argument, wanted: bool
     """Whether ``argument`` is ``wanted``; what a dict says may change before and after the loader is made."""
     if argument.value not in _written(loader):
         return False
-    values = resolver.values(argument.value, argument.module)
-    return bool(values) and all(isinstance(v, Literal) and v.value is wanted for v in values)
-
-
-def _is_none(resolver: Resolver, argument: Argument) -> bool:
-    values = resolver.values(argument.value, argument.module)
-    return bool(values) and all(isinstance(v, Literal) and v.value is None for v in values)
+    return resolver.is_always(argument.value, argument.module, wanted)
 
 
 def _free_name(module: Module) -> str:

@@ -275,6 +275,11 @@ def first_name(node: ast.expr) -> ast.Name | None:
     return node if isinstance(node, ast.Name) else None
 
 
+def is_docstring(statement: ast.stmt) -> bool:
+    """Whether ``statement`` is a constant, and so does nothing."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
 def _assigned_attributes(method: FunctionNode) -> Iterator[tuple[str, ast.expr, Path]]:
     self_name = method.args.args[0].arg
     for node in walk(method):

@@ -382,8 +382,7 @@ def _known(resolver: Resolver, argument: Argument) -> object:
 
 
 def _is_none(resolver: Resolver, argument: Argument) -> bool:
-    values = resolver.values(argument.value, argument.module)
-    return all(isinstance(v, Literal) and v.value is None for v in values)
+    return resolver.is_always(argument.value, argument.module, None)
 
 
 def _literal(node: ast.expr) -> object:

@@ -5,6 +5,7 @@ Counting and names are those of :mod:`.observations`, which has them together.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -298,6 +299,12 @@ class Timing:
     processor_seconds: float | None = None
     asynchronous: bool = False
     turns: int = 0
+
+    @property
+    def spans(self) -> list[range]:
+        """The numbers of the rounds between two waits for the device; before the first and after the last is none."""
+        edges = sorted(set(self.synchronised))
+        return [range(start, end) for start, end in itertools.pairwise(edges)]
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,16 @@ import math
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import TorchoptError
-from ..execution.observations import Observations, Status, Timing, Versions
+from ..execution.observations import ENDED_WELL, Observations, Timing, Versions
 from ..execution.profile_record import LoaderAlone, Operator, Phase, RunProfile, SyncPoint
 from ..execution.runner import Mode, RunSettings, ScriptVersion, run
 from ..interludes import stretch
+from ..measurement import settled_rounds
 
 FEWEST_ROUNDS = 10
 """Rounds of which each stretch of a profiled run still has two."""
@@ -153,7 +154,7 @@ class ScriptFailed(Exception):
 
 
 def _checked(version: ScriptVersion, settings: ProfileSettings, seen: Observations) -> Observations:
-    if seen.status in (Status.FAILED, Status.KILLED):
+    if seen.status not in ENDED_WELL:
         raise ScriptFailed(seen)
     if seen.exceeded is not None:
         told = f"not done after {seen.rounds} of {settings.steps} steps, {seen.exceeded}"
@@ -180,21 +181,21 @@ def _resident(
         resident_batch=True,
     )
     seen = run(version, how, folder)
-    settled = seen.timing.round_seconds[len(seen.timing.round_seconds) // 5 :]
-    ended = seen.status in (Status.STOPPED, Status.COMPLETED)
-    return statistics.median(settled) if ended and settled else None
+    settled = settled_rounds(seen.timing)
+    return statistics.median(settled) if seen.status in ENDED_WELL and settled else None
 
 
 def summarise(seen: Observations, profile: RunProfile, resident: float | None) -> StepProfile:
     """The profile of a run, without what was measured per round."""
     start, end = profile.plain_rounds
     plain = seen.timing.round_seconds[start:end] or seen.timing.round_seconds
+    weights = _weights(profile.phase_rounds, seen.timing)
     return StepProfile(
         versions=seen.versions,
         steps=seen.rounds,
         step_seconds=statistics.median(plain),
         batch_samples=profile.loader.batch_samples if profile.loader else None,
-        phases=tuple(_phases(profile, seen.timing)),
+        phases=tuple(_phases(profile, weights)),
         operators=profile.operators,
         syncs=profile.syncs,
         loader=profile.loader,
@@ -202,12 +203,11 @@ def summarise(seen: Observations, profile: RunProfile, resident: float | None) -
         resident_step_seconds=resident,
         device_memory=seen.memory.device,
         host_memory=seen.memory.host,
-        between_steps=_between_steps(profile, seen.timing),
+        between_steps=_between_steps(profile, weights, seen.timing.interludes),
     )
 
 
-def _phases(profile: RunProfile, timing: Timing) -> Iterable[PhaseTime]:
-    weights = _weights(profile.phase_rounds, timing)
+def _phases(profile: RunProfile, weights: Sequence[float]) -> Iterable[PhaseTime]:
     seconds, processor = (
         {
             phase: sum(w * r.get(phase, 0.0) for w, r in zip(weights, rounds, strict=True))
@@ -239,13 +239,14 @@ def _weights(rounds: Sequence[int], timing: Timing) -> list[float]:
     ]
 
 
-def _between_steps(profile: RunProfile, timing: Timing) -> float:
-    weights = _weights(profile.phase_rounds, timing)
+def _between_steps(
+    profile: RunProfile, weights: Sequence[float], interludes: Collection[int]
+) -> float:
     seconds = [math.fsum(phases.values()) for phases in profile.phases]
     steps = [
         one
         for one, number in zip(seconds, profile.phase_rounds, strict=True)
-        if number not in timing.interludes
+        if number not in interludes
     ]
     mean = math.fsum(w * one for w, one in zip(weights, seconds, strict=True))
     return max(0.0, 1 - statistics.fmean(steps) / mean) if steps and mean else 0.0
