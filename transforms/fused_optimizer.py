@@ -20,6 +20,10 @@ unfilled. Before PyTorch 2.4 the parameters have to be on the GPU before the opt
 The setting is part of the optimizer's state: a checkpoint written before the change turns it off again when it is
 loaded, and all stays as it was. With a `GradScaler` that fails, so such scripts are left alone.
 
+Under Lightning, `configure_optimizers` runs when the module is on its device already (`fused=self.device.type == "cuda"`). Left alone where the
+Trainer clips gradients, which Lightning refuses for fused optimizers in mixed precision, or where a hook may see gradients before
+they are unscaled.
+
 Source: https://docs.pytorch.org/docs/stable/optim.html#algorithms and
 https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html
 """
@@ -34,7 +38,11 @@ from ..optimizer.analysis.fused_updates import (
     fused_obstacle,
     loads_optimizer_state,
 )
+from ..optimizer.analysis.lightning import accelerator
+from ..optimizer.analysis.lightning_updates import fused_where, lightning_obstacle
 from ..optimizer.analysis.network_device import NetworkDevice, network_device, uses_cuda
+from ..optimizer.analysis.obstacles import Obstacle
+from ..optimizer.analysis.precision import LIGHTNING
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.trained import trained_networks
@@ -87,19 +95,15 @@ class FusedOptimizer(Transform):
         unfused = [o for o in script.optimizers if not _says_fused(o)]
         if not unfused:
             return
-        on_cpu = options.target is Target.CPU
-        if not (on_cpu or script.targets_cuda(options)):
+        chooses = any(
+            accelerator(script.resolver, trainer) for trainer in script.lightning.trainers
+        )
+        if not (chooses or options.target is Target.CPU or script.targets_cuda(options)):
             why = "not fused: the script does not use a GPU"
             yield self.skip(unfused[0].path, unfused[0].span, why)
             return
-        framework = next(iter(script.frameworks), None)
         for optimizer in unfused:
-            if framework is not None:
-                why = f"{framework.framework} runs the step in its own way"
-                yield self._skip(optimizer, f"{why}{seen_at(framework, optimizer)}")
-                continue
-            version = options.torch_version
-            obstacle = fused_obstacle(script.resolver, optimizer, version, on_cpu=on_cpu)
+            obstacle = _obstacle(script, optimizer, options)
             if obstacle is not None:
                 yield self._skip(optimizer, f"{obstacle.message}{seen_at(obstacle, optimizer)}")
                 continue
@@ -108,6 +112,12 @@ class FusedOptimizer(Transform):
     def _fuse(
         self, script: TrainingScript, optimizer: Optimizer, options: Options
     ) -> Change | Skip:
+        if script.frameworks:
+            on_cpu = options.target is Target.CPU
+            condition = (
+                None if on_cpu else fused_where(script.resolver, script.lightning, optimizer)
+            )
+            return self._fused(script, optimizer, condition)
         networks = trained_networks(script.resolver, (optimizer,))
         if not networks:
             return self._skip(optimizer, "the parameters it updates cannot be resolved")
@@ -144,6 +154,18 @@ class FusedOptimizer(Transform):
 
     def _skip(self, optimizer: Optimizer, why: str) -> Skip:
         return self.skip(optimizer.path, optimizer.span, f"not fused: {why}")
+
+
+def _obstacle(script: TrainingScript, optimizer: Optimizer, options: Options) -> Obstacle | None:
+    resolver, on_cpu = script.resolver, options.target is Target.CPU
+    other = next((use for use in script.frameworks if use.framework != LIGHTNING), None)
+    if other is not None:
+        why = f"{other.framework} runs the step in its own way"
+        return Obstacle(other.module, other.node, why)
+    found = fused_obstacle(resolver, optimizer, options.torch_version, on_cpu=on_cpu)
+    if found is None and script.frameworks:
+        return lightning_obstacle(resolver, script.lightning, optimizer)
+    return found
 
 
 def _says_fused(optimizer: Optimizer) -> bool:

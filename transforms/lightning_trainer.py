@@ -28,13 +28,17 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..optimizer.analysis.facts import Argument, seen_at
-from ..optimizer.analysis.lightning import LightningTrainer, LightningUse
+from ..optimizer.analysis.facts import seen_at
+from ..optimizer.analysis.lightning import (
+    LightningTrainer,
+    LightningUse,
+    accelerator,
+    keeps_whole_network,
+)
 from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.trainer_arguments import Translation, Untranslatable, translated
-from ..optimizer.analysis.values import Literal
 from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, Transform
@@ -205,30 +209,18 @@ def _comment_lines(module: Module, call: ast.Call) -> Iterator[str]:
         yield text.rpartition(",")[2] if number in inside else text
 
 
-def _accelerator(trainer: LightningTrainer, script: TrainingScript) -> str | None:
-    """``"gpu"``, ``"auto"`` where it depends on the machine, None where it is something else or not known."""
-    given = trainer.arguments.get("accelerator")
-    if given is None:
-        return "auto"
-    values = script.values(given.value, given.module)
-    known = {v.value for v in values if isinstance(v, Literal)}
-    if len(known) < len(values) or not known & {"gpu", "cuda", "auto"}:
-        return None
-    return "gpu" if known <= {"gpu", "cuda"} else "auto"
-
-
 def _no_half(
     use: LightningUse, trainer: LightningTrainer, script: TrainingScript, options: Options
 ) -> str | None:
-    accelerator = _accelerator(trainer, script)
-    if accelerator not in {"gpu", "auto"} or options.target is Target.CPU:
+    kind = accelerator(script.resolver, trainer)
+    if kind not in {"gpu", "auto"} or options.target is Target.CPU:
         given = trainer.arguments.get("accelerator")
         code = given.module.code(given.value) if given else "auto"
         return f"it is not known to train on a GPU (`accelerator={code}`)"
     if not use.modules:
         return "no LightningModule of the script could be read"
     strategy = trainer.arguments.get("strategy")
-    if strategy is not None and not _is_plain(strategy, script):
+    if strategy is not None and not keeps_whole_network(script.resolver, strategy):
         return f"the strategy may have its own (`strategy={strategy.module.code(strategy.value)}`)"
     if not use.trains(trainer):
         return "`fit` is not seen to be called on this Trainer"
@@ -236,15 +228,9 @@ def _no_half(
     obstacles = [o for o in use.half_precision_obstacles if fp16 or not o.float16_only]
     if obstacles:
         return f"{obstacles[0].message}{seen_at(obstacles[0], trainer)}"
-    if accelerator == "auto" and options.amp is AmpDtype.FP16:
+    if kind == "auto" and options.amp is AmpDtype.FP16:
         return "float16 is no gain where there is no GPU, and `accelerator` is chosen at run time"
     return None
-
-
-def _is_plain(strategy: Argument, script: TrainingScript) -> bool:
-    """Whether every process keeps a whole copy of the network under ``strategy``."""
-    values = script.values(strategy.value, strategy.module)
-    return all(isinstance(v, Literal) and str(v.value).startswith(("auto", "ddp")) for v in values)
 
 
 def _half_precision(
@@ -254,7 +240,7 @@ def _half_precision(
     bfloat16, float16, single = (
         quoted(module, name) for name in ("bf16-mixed", "16-mixed", "32-true")
     )
-    on_gpu = _accelerator(trainer, script) == "gpu"
+    on_gpu = accelerator(script.resolver, trainer) == "gpu"
     if options.amp is AmpDtype.FP16:
         return float16
     other = float16 if on_gpu and not use.half_precision_obstacles else single

@@ -315,6 +315,11 @@ def makes_items(resolver: Resolver, value: Value) -> bool:
     return is_known_library(value.maker.name)
 
 
+def extends_torch_only(resolver: Resolver, cls: Class) -> bool:
+    """Whether ``cls`` is a dataset that has nothing but what the project's own classes give it."""
+    return resolver.base_names(cls) <= _TORCH_BASES
+
+
 def is_iterable(resolver: Resolver, dataset: Dataset) -> bool:
     """Whether a dataset is a stream (``IterableDataset``): each worker runs all of it unless it shards itself."""
     return dataset.cls is not None and ITERABLE_DATASET in resolver.base_names(dataset.cls)

@@ -242,8 +242,11 @@ def _is_gradient(target: ast.expr) -> bool:
 def _scaled(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
     """What goes wrong together with a GradScaler, which leaves overflows to fused kernels."""
     scaler = next(_scalers(resolver), None)
-    if scaler is None:
-        return None
+    return under_scaler(resolver, optimizer, scaler) if scaler is not None else None
+
+
+def under_scaler(resolver: Resolver, optimizer: Optimizer, scaler: Obstacle) -> Obstacle | None:
+    """Why ``optimizer`` must not be fused where ``scaler`` makes a GradScaler step it."""
     if _has_momentum(resolver, optimizer):
         why = "fused SGD loses its momentum when the GradScaler skips a step"
         return Obstacle(scaler.module, scaler.node, why)

@@ -59,9 +59,9 @@ def full_batches(resolver: Resolver, loader: DataLoader) -> tuple[str | None, st
     size, dataset = loader.arguments.get("batch_size"), loader.arguments.get("dataset")
     if size is None or dataset is None:
         return None, "it has no batch size, so every batch is one sample"
-    if any(_may_be_none(value) for value in resolver.values(size.value, size.module)):
+    if any(may_be_none(value) for value in resolver.values(size.value, size.module)):
         return None, "its batch size may be None"
-    largest = _number(resolver, size)
+    largest = known_size(resolver, size)
     if largest is not None and largest <= 1:
         return None, "every batch is one sample"
     found = find_datasets(resolver, loader)
@@ -79,7 +79,8 @@ def full_batches(resolver: Resolver, loader: DataLoader) -> tuple[str | None, st
     return f"len({module.code(dataset.value)}) >= {module.code(size.value)}", ""
 
 
-def _number(resolver: Resolver, size: Argument) -> int | None:
+def known_size(resolver: Resolver, size: Argument) -> int | None:
+    """The whole number that the argument ``size`` is, an option being its default; None where it is not known."""
     values = list(resolver.values(size.value, size.module))
     match values[0] if len(values) == 1 else None:
         case Literal(value=int() as number) | Option(default=ast.Constant(value=int() as number)):
@@ -88,7 +89,8 @@ def _number(resolver: Resolver, size: Argument) -> int | None:
             return None
 
 
-def _may_be_none(value: Value) -> bool:
+def may_be_none(value: Value) -> bool:
+    """Whether ``value`` is None, or an option that is unless it is given."""
     match value:
         case Literal(value=None):
             return True

@@ -201,6 +201,16 @@ class LightningUse:
         return is_forward(self._resolver, probe, module) or _is_self(receiver)
 
     @cached_property
+    def by_hand(self) -> tuple[Obstacle, ...]:
+        """Optimization that a Trainer does not do itself."""
+        return tuple(
+            found
+            for cls in self.modules
+            for method in _methods(cls)
+            for found in self._by_hand(cls.module, method)
+        )
+
+    @cached_property
     def half_precision_obstacles(self) -> tuple[Obstacle, ...]:
         """What in the modules, and in the script, does not survive mixed precision."""
         resolver = self._resolver
@@ -210,15 +220,14 @@ class LightningUse:
         found = [Obstacle(u.module, u.node, f"{u.what} is in use already") for u in uses]
         found += [Obstacle(double.module, double.node, f"{double.what}")] if double else []
         found += [script] if script else []
+        found += self.by_hand
         for cls in self.modules:
             for method in _methods(cls):
-                found += self._by_hand(cls.module, method)
                 if method.name in _ON_DEVICE:
                     found += self._in_method(cls.module, method)
         return tuple(found)
 
     def _by_hand(self, module: Module, method: FunctionNode) -> Iterator[Obstacle]:
-        """Optimization that the Trainer does not do itself."""
         for node in lexical_nodes(method.body):
             if isinstance(node, ast.Attribute) and node.attr == "automatic_optimization":
                 yield Obstacle(module, node, "the module runs its optimizers by hand")
@@ -254,6 +263,24 @@ class LightningUse:
             for module in self._resolver.project.modules
             for call in module.calls
         )
+
+
+def accelerator(resolver: Resolver, trainer: LightningTrainer) -> str | None:
+    """``"gpu"``, ``"auto"`` where it depends on the machine, None where it is something else or not known."""
+    given = trainer.arguments.get("accelerator")
+    if given is None:
+        return "auto"
+    values = resolver.values(given.value, given.module)
+    known = {v.value for v in values if isinstance(v, Literal)}
+    if len(known) < len(values) or not known & {"gpu", "cuda", "auto"}:
+        return None
+    return "gpu" if known <= {"gpu", "cuda"} else "auto"
+
+
+def keeps_whole_network(resolver: Resolver, strategy: Argument) -> bool:
+    """Whether every process keeps a whole copy of the network under ``strategy``."""
+    values = resolver.values(strategy.value, strategy.module)
+    return all(isinstance(v, Literal) and str(v.value).startswith(("auto", "ddp")) for v in values)
 
 
 def _methods(cls: Class) -> Iterator[FunctionNode]:

@@ -10,6 +10,7 @@ from .syntax import Module
 from .values import Class, Display, External, Made, Value
 
 DATALOADER = "torch.utils.data.DataLoader"
+_BATCH_SAMPLER = "torch.utils.data.BatchSampler"
 PARAMETERS = (
     "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last timeout "
     "worker_init_fn multiprocessing_context"
@@ -70,7 +71,18 @@ def _loader(resolver: Resolver, call: ast.Call, module: Module) -> DataLoader:
             displays += found
             for name, argument in entries.items():
                 arguments.setdefault(name, argument)
+    _tell_batches(resolver, arguments)
     return DataLoader(module, call, arguments, opaque, tuple(displays))
+
+
+def _tell_batches(resolver: Resolver, arguments: dict[str, Argument]) -> None:
+    """``sampler=BatchSampler(..), batch_size=None`` says ``batch_sampler``, but for how items are asked for."""
+    sampler, size = arguments.get("sampler"), arguments.get("batch_size")
+    if sampler is None or size is None or not resolver.is_always(size.value, size.module, None):
+        return
+    if resolver.maker_names(sampler.value, sampler.module) == frozenset({_BATCH_SAMPLER}):
+        arguments["batch_sampler"] = sampler
+        del arguments["sampler"], arguments["batch_size"]
 
 
 def keyword_dict(

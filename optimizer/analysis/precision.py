@@ -17,12 +17,15 @@ from .syntax import Module
 _AMP = frozenset({"autocast", "GradScaler", "custom_fwd", "custom_bwd", "set_autocast_enabled"})
 _HALF_TYPES = frozenset({"float16", "half", "bfloat16", "HalfTensor", "BFloat16Tensor"})
 _DOUBLE_TYPES = frozenset({"float64", "double"})
+LIGHTNING = "Lightning"
 _FRAMEWORKS = (
     ("apex.amp", "NVIDIA Apex"),
     ("apex.fp16_utils", "NVIDIA Apex"),
     ("accelerate.", "Accelerate"),
-    ("lightning.", "Lightning"),
-    ("pytorch_lightning.", "Lightning"),
+    ("lightning.fabric.", "Lightning Fabric"),
+    ("lightning.Fabric", "Lightning Fabric"),
+    ("lightning.", LIGHTNING),
+    ("pytorch_lightning.", LIGHTNING),
     ("lightning_fabric.", "Lightning Fabric"),
     ("deepspeed.", "DeepSpeed"),
     ("transformers.Trainer", "the Hugging Face Trainer"),

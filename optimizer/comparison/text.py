@@ -38,6 +38,9 @@ _PROFILER_TABLE = re.compile(
 )
 """A table of PyTorch's profiler: what it measured, how often and in which order is another in every run."""
 
+_BAR = re.compile(r"\d%\|.*\||[━╸╺]{3,}|\[[=#]*>?[.\- ]*\] .*(?:/s|/it|/step|ETA|<time>)")
+"""A progress bar, as tqdm, rich and Keras draw them: when there is time to draw it, and what it says then, is another in every run."""
+
 NUMBER = re.compile(
     r"(?<![A-Za-z_0-9.])([-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b))(?![0-9_])",
     re.IGNORECASE,
@@ -82,13 +85,13 @@ class Unrepeatable:
 
 
 def read_lines(text: str) -> list[Line]:
-    """The non-empty lines of a program's output; a carriage return starts a line too (progress bars)."""
+    """The non-empty lines of a program's output without progress bars; a carriage return starts a line too."""
     lines: list[Line] = []
     text = _PROFILER_TABLE.sub(lambda table: "\n" * table[0].count("\n"), text)
     for number, raw in enumerate(text.splitlines(), start=1):
         for mask, stand_in in _MASKS:
             raw = mask.sub(stand_in, raw)
-        if raw.strip():
+        if raw.strip() and not _BAR.search(raw):
             lines.append(_line(number, " ".join(raw.split())))
     return lines
 

@@ -31,6 +31,7 @@ SCRIPTS = (
     "photo_classifier",
     "recommender",
     "resnet_cifar",
+    "river_levels",
     "rnn_lm",
     "segmentation",
     "transformer_translation",
@@ -51,6 +52,7 @@ TRAINING_LOSS = {
     "multi_file": r"train_loss (\S+)",
     "photo_classifier": r"\] loss: (\S+)",
     "recommender": r"train loss (\S+)",
+    "river_levels": r"train loss ([^\s,]+)",
     "resnet_cifar": r"train loss = ([^\s,]+)",
     "rnn_lm": r"ms/batch \| loss +(\S+)",
     "segmentation": r"epoch \d+: loss ([^\s,]+)",
@@ -69,6 +71,7 @@ OUTPUTS = {
     "photo_classifier": ("photo_classifier.pt",),
     "recommender": ("recommender.pt",),
     "resnet_cifar": ("resnet18_cifar.pth",),
+    "river_levels": ("river_levels.pt",),
     "rnn_lm": ("rnn_lm.pt",),
     "segmentation": ("segmentation.pt",),
     "transformer_translation": ("best_model.pt",),
@@ -79,7 +82,7 @@ TRANSFORM_NAMES = frozenset(
     dataloader-workers main-guard pin-memory non-blocking ram-dataset gpu-normalize drop-last device-construction
     defer-sync empty-cache hot-loop-profiler no-grad eval-mode functional-dropout autocast deprecated-amp tf32
     cudnn-benchmark channels-last compile fused-optimizer inplace-activation forward-lifetimes zero-grad-none
-    gradient-accumulation ddp lightning-trainer hf-trainer
+    gradient-accumulation ddp lightning-trainer hf-trainer tensor-batches
     """.split()
 )
 

@@ -321,6 +321,119 @@ class TestOlderTorch:
         check_noop(script(made, steps), reason="before PyTorch 2.4", torch_version=(2, 3))
 
 
+LIGHTNING = """\
+import lightning.pytorch as pl
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Regression(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.mse_loss(self.net(x), y)
+{hook}
+    def configure_optimizers(self):
+        optimizer = torch.optim.{made}
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2)]
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    loader = DataLoader(TensorDataset(torch.randn(24, 4), torch.randn(24, 1)), batch_size=4)
+    trainer = pl.Trainer(max_epochs=1, {trainer})
+    trainer.fit(Regression(), loader)
+"""
+QUIET = "accelerator='gpu', logger=False, enable_checkpointing=False"
+
+
+def with_lightning(
+    trainer: str = QUIET, made: str = "Adam(self.parameters())", hook: str = ""
+) -> str:
+    return LIGHTNING.format(trainer=trainer, made=made, hook=hook)
+
+
+class TestLightning:
+    @pytest.mark.parametrize(
+        ("trainer", "fused", "target"),
+        [
+            ("accelerator='gpu', devices=2, strategy='ddp'", "True", Target.AUTO),
+            ("accelerator='gpu', precision='16-mixed'", "True", Target.AUTO),
+            ("accelerator='gpu', gradient_clip_val=None", "True", Target.AUTO),
+            ("accelerator='auto'", 'self.device.type == "cuda"', Target.CUDA),
+            ("precision='bf16-mixed'", 'self.device.type == "cuda"', Target.AUTO),
+            ("accelerator='auto'", "True", Target.CPU),
+        ],
+    )
+    def test_asks_the_device_of_the_module(
+        self, check_transformed: Check, trainer: str, fused: str, target: Target
+    ) -> None:
+        after = with_lightning(trainer, f"Adam(self.parameters(), fused={fused})")
+        check_transformed(with_lightning(trainer), after, target=target)
+
+    @pytest.mark.parametrize(
+        ("trainer", "reason"),
+        [
+            ("accelerator='gpu', gradient_clip_val=1.0", "does not clip the gradients"),
+            ("accelerator='gpu', gradient_clip_val=clip", "does not clip the gradients"),
+            ("accelerator='gpu', strategy='fsdp'", "strategy may step it in its own way"),
+            ("accelerator='gpu', plugins=[plugin]", "plugin may step it in its own way"),
+            ("accelerator='gpu', **more", "arguments are not all known"),
+            ("accelerator=given", "accelerator is not known"),
+            ("accelerator='tpu'", "accelerator is not known"),
+        ],
+    )
+    def test_trainers_that_do_not_go_with_it(
+        self, check_noop: Check, trainer: str, reason: str
+    ) -> None:
+        check_noop(with_lightning(trainer), reason=reason, target=Target.CUDA)
+
+    def test_momentum_under_its_scaler(self, check_noop: Check, check_transformed: Check) -> None:
+        made = "SGD(self.parameters(), lr=0.1, momentum=0.9)"
+        fused = f"{made[:-1]}, fused=True)"
+        scaled, safe = (f"accelerator='gpu', precision='{p}'" for p in ("16-mixed", "bf16-mixed"))
+        check_noop(with_lightning(scaled, made), reason="loses its momentum")
+        check_transformed(with_lightning(safe, made), with_lightning(safe, fused))
+
+    @pytest.mark.parametrize(
+        ("hook", "reason"),
+        [
+            (
+                "\n    def on_before_optimizer_step(self, optimizer):\n        print(self.net.weight.grad)\n",
+                "may see gradients before they are unscaled",
+            ),
+            (
+                "\n    def on_fit_start(self):\n        self.automatic_optimization = False\n",
+                "runs its optimizers by hand",
+            ),
+        ],
+    )
+    def test_modules_that_look_at_gradients(
+        self, check_noop: Check, hook: str, reason: str
+    ) -> None:
+        check_noop(with_lightning(hook=hook), reason=reason)
+
+    def test_optimizers_made_elsewhere(self, check_noop: Check) -> None:
+        text = with_lightning()
+        check_noop(text.replace("def configure_optimizers", "def make"), reason="is not made in")
+        check_noop(text.partition("    trainer =")[0], reason="no Trainer", target=Target.CUDA)
+        fabric = text.replace("pl.Trainer(", "lightning.Fabric(").replace(
+            "import lightning.pytorch as pl", "import lightning\nimport lightning.pytorch as pl"
+        )
+        check_noop(fabric, reason="Lightning Fabric runs the step", target=Target.CUDA)
+
+    @pytest.mark.slow
+    @pytest.mark.torch
+    def test_verified(self, check_verified: Check) -> None:
+        pytest.importorskip("lightning")
+        quiet = QUIET.replace("'gpu'", "'cpu'").replace("'cpu'", "'auto', devices=1")
+        check_verified(with_lightning(quiet), target=Target.CPU)
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_verified(check_verified: Check) -> None:

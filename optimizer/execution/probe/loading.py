@@ -171,7 +171,8 @@ class _AlignedWorker:
 def _generators(loader: Any) -> list[torch.Generator]:
     """The generators that the script gave to a loader and its samplers."""
     batch_sampler = getattr(loader, "batch_sampler", None)
-    owners = (loader, loader.sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
+    samplers = (loader.sampler, batch_sampler)
+    owners = (loader, *samplers, *(getattr(sampler, "sampler", None) for sampler in samplers))
     found = [getattr(owner, "generator", None) for owner in owners]
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 

@@ -25,8 +25,8 @@ class ReadOrder:
         self._marks: list[list[Any]] = []
 
     def asked(self, index: Any, collated: bool) -> None:
-        """A batch of the samples ``index``, or a single one where batches are not ``collated``, is asked for."""
-        for one in index if collated else (index,):
+        """A batch of the samples ``index`` is asked for; a single one where it is no list and batches are not ``collated``."""
+        for one in index if collated or isinstance(index, list) else (index,):
             if one is not None:  # an IterableDataset has no indices
                 self._add(_plain(one))
         self._marks.append(

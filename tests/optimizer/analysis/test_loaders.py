@@ -41,6 +41,21 @@ def test_every_way_to_pass_them(script: Script, source: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        ("None", {"dataset": "ds", "batch_sampler": "BatchSampler(order, 8, True)"}),
+        (
+            "8",
+            {"dataset": "ds", "sampler": "BatchSampler(order, 8, True)", "batch_size": "8"},
+        ),
+    ],
+)
+def test_a_sampler_of_whole_batches(script: Script, size: str, told: dict[str, str]) -> None:
+    source = f"DataLoader(ds, sampler=BatchSampler(order, 8, True), batch_size={size})"
+    assert arguments(script(f"from torch.utils.data import BatchSampler\n{HEAD}{source}")) == told
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "DataLoader(ds, **make_arguments())",

@@ -82,6 +82,18 @@ def reading(indices: Iterable[object], batch: int = 2, finished: bool = True) ->
     return LoaderPass(0, 0, count, len(indices), finished, order=marks)
 
 
+def test_a_list_of_indices_is_read_as_a_batch_is() -> None:
+    """``DataLoader(dataset, sampler=BatchSampler(..), batch_size=None)`` asks for a list as for a single item."""
+    marks: list[list[list[object]]] = []
+    for collated in (True, False):
+        order = ReadOrder()
+        for batch in ([3, 1], [2]):
+            order.asked(batch, collated)
+        marks.append(order.first(2))
+    assert marks[0] == marks[1]
+    assert [mark[0] for mark in marks[0]] == [2, 3]
+
+
 def ordered(original: Observations, ours: LoaderPass, theirs: LoaderPass) -> list[Finding]:
     before = replace(original, loader_passes=(ours,))
     return compare_reading(before, replace(before, loader_passes=(theirs,)))

@@ -81,6 +81,32 @@ def test_words_that_only_sound_like_times(ours: str, theirs: str) -> None:
     assert [f.kind for f in compare_text(ours, theirs) if f.fails] == [Kind.STDOUT]
 
 
+BARS = (
+    "Epoch 0/0 ━━━━━━━━━╸━━━ 5/6 0:00:00 • 0:00:00 15.01it/s v_num: 0",
+    "train:  45%|████▌     | 9/20 [00:01<00:01,  8.12it/s, loss=2.31]",
+    "  0%|          | 0/20 [00:00<?, ?it/s]",
+    "9/20 [======>.......] - ETA: 3s - loss: 2.31",
+    "[####------] 45% 00:00:12",
+)
+
+
+@pytest.mark.parametrize("bar", BARS)
+def test_progress_bars_are_drawn_when_there_is_time(bar: str) -> None:
+    text = "epoch 0\n{}\repoch 0: loss 2.31\n"
+    drawn = f"{bar}\r{bar.replace('9/20', '12/20').replace('5/6', '6/6')}"
+    for ours, theirs in ((bar, drawn), (drawn, bar), ("", bar)):
+        assert not [f for f in compare_text(text.format(ours), text.format(theirs)) if f.fails]
+    wrong = text.format(bar).replace("0: loss 2.31", "0: loss 2.41")
+    assert [f.kind for f in compare_text(text.format(bar), wrong) if f.fails] == [Kind.STDOUT]
+
+
+@pytest.mark.parametrize(
+    "line", ["right 45% | 9 of 20", "[1.5] 3", "a == b", "[===]", "loss [0.12] 3 s"]
+)
+def test_what_is_no_progress_bar(line: str) -> None:
+    assert [f.kind for f in compare_text(line, "") if f.fails] == [Kind.STDOUT]
+
+
 def test_only_the_time_in_a_line_is_left_out() -> None:
     found = compare_text("epoch 1 loss 2.3 3.2 s", "epoch 1 loss 2.4 1.2 s")
     assert any(f.fails and f.original == "2.3" for f in found)
