@@ -79,7 +79,9 @@ class TensorBatches(Transform):
             inputs = torch.randn(5000, 20)
             train_set = TensorDataset(inputs, inputs.sum(1, keepdim=True))
             train_loader = DataLoader(
-                train_set, batch_size=None, sampler=BatchSampler(RandomSampler(train_set), 256, drop_last=False)
+                train_set,
+                batch_size=None,
+                sampler=BatchSampler(RandomSampler(train_set), 256, drop_last=False),
             )
             model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 1))
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -202,11 +204,12 @@ def _arguments(loader: DataLoader, dataset: str, batches: str) -> Iterator[FileE
     """The edits that make ``dataset`` and the sampler ``batches`` the arguments of ``loader``."""
     module, call, span = loader.module, loader.node, loader.span
     size = {"batch_size": "None", "sampler": batches}
-    if len(call.args) > 1 and span.line == span.end_line:
+    if len(call.args) > 1 and "#" not in module.code(call):
         left = [k for k in call.keywords if k.arg not in {*size, "shuffle", "drop_last"}]
         given = [dataset, *(f"{name}={code}" for name, code in size.items())]
         code = ", ".join([*given, *map(module.code, left)])
-        edit = ReplaceExpression(span, f"{module.code(call.func)}({code})")
+        comma = "," if span.end_line > span.line else ""  # keeps one argument to a line
+        edit = ReplaceExpression(span, f"{module.code(call.func)}({code}{comma})")
         yield FileEdit(module.path, edit)
         return
     yield FileEdit(module.path, SetArgument(span, "dataset", dataset, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from .facts import Argument, DataLoader
 from .resolver import Resolver
@@ -11,7 +12,7 @@ from .values import Class, Display, External, Made, Value
 
 DATALOADER = "torch.utils.data.DataLoader"
 _BATCH_SAMPLER = "torch.utils.data.BatchSampler"
-PARAMETERS = (
+PARAMETERS: Sequence[str] = (
     "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last timeout "
     "worker_init_fn multiprocessing_context"
 ).split()

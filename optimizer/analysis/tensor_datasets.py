@@ -128,71 +128,79 @@ def _of_class(resolver: Resolver, cls: Class) -> IndexedTensors | None:
         return None
     layouts: list[Layout] = []
     for method in defined["__getitem__"]:
-        looked_up = _looked_up(method.node) if isinstance(method, Function) else None
-        if not looked_up:
+        attributes = _looked_up(method.node) if isinstance(method, Function) else []
+        if not attributes or any(_is_set_from_outside(resolver, cls, a.attr) for a in attributes):
             return None
         assert isinstance(method, Function)
-        for attribute in looked_up:
-            if _is_set_from_outside(resolver, cls, attribute.attr):
-                return None
-            layouts.append(layout(resolver, attribute, method.module))
-    if not layouts or min(layouts) is Layout.UNKNOWN:
+        layouts += [layout(resolver, attribute, method.module) for attribute in attributes]
+    if min(layouts, default=Layout.UNKNOWN) is Layout.UNKNOWN:
         return None
     return IndexedTensors(f"`{cls.node.name}`", min(layouts) is Layout.CONTIGUOUS)
 
 
-def _looked_up(method: ast.AST) -> list[ast.Attribute] | None:
-    """The attributes of ``self`` of which ``__getitem__`` returns the row it is asked for; None where it does more."""
-    if not isinstance(method, ast.FunctionDef) or method.decorator_list:
-        return None
-    names = [argument.arg for argument in method.args.args]
-    if len(names) != 2 or method.args.vararg or method.args.kwarg or method.args.kwonlyargs:
-        return None
-    *assignments, last = [s for s in method.body if not is_docstring(s)] or [None]
-    rows: dict[str, list[ast.Attribute]] = {}
-    for statement in assignments:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in names:
-                found = _rows(value, *names, rows)
-                if found is None:
+def _looked_up(method: ast.AST) -> list[ast.Attribute]:
+    """The attributes of ``self`` of which ``__getitem__`` returns the row it is asked for; none where it does more."""
+    match method:
+        case ast.FunctionDef(
+            args=ast.arguments(
+                args=[instance, index], vararg=None, kwonlyargs=[], kwarg=None, posonlyargs=[]
+            ),
+            decorator_list=[],
+        ):
+            return _Rows(instance.arg, index.arg).returned(method.body) or []
+        case _:
+            return []
+
+
+class _Rows:
+    """Which expressions of a ``__getitem__`` hold row ``index`` of attributes of ``instance``, and nothing else."""
+
+    def __init__(self, instance: str, index: str) -> None:
+        self._asked = (instance, index)
+        self._known: dict[str, list[ast.Attribute] | None] = {instance: None, index: None}
+
+    def returned(self, body: list[ast.stmt]) -> list[ast.Attribute] | None:
+        """The attributes behind what ``body`` returns, if it is straight code."""
+        for statement in body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if (
+                    name not in self._known
+                ):
+                    self._known[name] = self._of(value)
+                case ast.Return(value=ast.expr() as value):
+                    return self._of(value)
+                case _ if is_docstring(statement):
+                    continue
+                case _:
                     return None
-                rows[name] = found
+        return None
+
+    def _of(self, node: ast.expr) -> list[ast.Attribute] | None:
+        match node:
+            case ast.Name(id=name):
+                return self._known.get(name)
+            case ast.Subscript(
+                value=ast.Attribute(value=ast.Name(id=owner)) as attribute, slice=ast.Name(id=key)
+            ) if (owner, key) == self._asked:
+                return [attribute]
+            case ast.Call(
+                func=ast.Attribute(value=ast.Subscript() | ast.Name() as row, attr=method),
+                args=[],
+                keywords=[],
+            ) if method in _CASTS:
+                return self._of(row)
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                return self._of_all(parts)
+            case ast.Dict(keys=keys, values=parts):
+                known = all(isinstance(key, ast.Constant) for key in keys)
+                return self._of_all(parts) if known else None
             case _:
                 return None
-    is_end = isinstance(last, ast.Return) and last.value is not None
-    return _rows(last.value, *names, rows) if is_end else None
 
-
-def _rows(
-    node: ast.expr, instance: str, index: str, known: dict[str, list[ast.Attribute]]
-) -> list[ast.Attribute] | None:
-    """The attributes of which ``node`` holds the row ``index`` and nothing else."""
-    match node:
-        case ast.Name(id=name):
-            return known.get(name)
-        case ast.Subscript(
-            value=ast.Attribute(value=ast.Name(id=owner)) as attribute, slice=ast.Name(id=key)
-        ) if (owner, key) == (instance, index):
-            return [attribute]
-        case ast.Call(func=ast.Attribute(value=value, attr=method), args=[], keywords=[]) if (
-            method in _CASTS
-        ):
-            return _rows(value, instance, index, known) if _is_row(value) else None
-        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Dict(values=parts):
-            if isinstance(node, ast.Dict) and not all(
-                isinstance(key, ast.Constant) for key in node.keys
-            ):
-                return None
-            found = [_rows(part, instance, index, known) for part in parts]
-            if any(one is None for one in found):
-                return None
-            return [attribute for one in found if one is not None for attribute in one]
-        case _:
-            return None
-
-
-def _is_row(node: ast.expr) -> bool:
-    return not isinstance(node, ast.Tuple | ast.List | ast.Dict)
+    def _of_all(self, parts: list[ast.expr]) -> list[ast.Attribute] | None:
+        found = [self._of(part) for part in parts]
+        known = [one for one in found if one is not None]
+        return [one for some in known for one in some] if len(known) == len(found) else None
 
 
 def _is_set_from_outside(resolver: Resolver, cls: Class, name: str) -> bool:

@@ -81,8 +81,10 @@ def run(text: str) -> tuple[str, dict[str, Any]]:
     """What the script prints, and the parameters it ends with."""
     printed = io.StringIO()
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    sampler = mock.patch("torch.utils.data.dataloader.RandomSampler", _EpochSampler)
-    with _in_scratch_folder(), sampler, contextlib.redirect_stdout(printed):
+    places = ("torch.utils.data", "torch.utils.data.dataloader")
+    with _in_scratch_folder(), contextlib.redirect_stdout(printed), contextlib.ExitStack() as stack:
+        for place in places:
+            stack.enter_context(mock.patch(f"{place}.RandomSampler", _EpochSampler))
         exec(compile(text, "train.py", "exec"), namespace)
     model = namespace["model"]
     return printed.getvalue(), {k: v.clone() for k, v in model.state_dict().items()}

@@ -176,7 +176,8 @@ def test_never_unasked(tmp_path: Path, tier: Tier) -> None:
         if options.select and tier is Tier.SEMANTIC:
             continue
         result = rewrite_script(path, Sources(), all_transforms(), options)
-        assert not any("drop_last" in file.text for file in result.files)
+        assert not any("drop_last=True" in file.text for file in result.files)
+        assert not any(c.transform == "drop-last" for file in result.files for c in file.changes)
 
 
 @pytest.mark.torch

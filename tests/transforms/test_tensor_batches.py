@@ -110,10 +110,41 @@ def test_a_sampler_of_the_scripts_own(check_transformed: Check) -> None:
     check_transformed(script(made), script(after))
 
 
+def test_a_size_by_position_in_a_call_of_several_lines(check_transformed: Check) -> None:
+    made = """\
+loader = DataLoader(
+    train_set,{}
+    16,
+    shuffle=True,
+    num_workers=0,
+)"""
+    after = """\
+loader = DataLoader(
+    train_set,
+    batch_size=None,
+    sampler=BatchSampler(RandomSampler(train_set), 16, drop_last=False),
+    num_workers=0,
+)"""
+    with_comment = """\
+loader = DataLoader(
+    train_set,  # all of it
+    None,
+    num_workers=0,
+    sampler=BatchSampler(RandomSampler(train_set), 16, drop_last=False),
+)"""
+    check_transformed(script(made.format("")), script(after))
+    check_transformed(script(made.format("  # all of it")), script(with_comment))
+
+
 def test_what_it_needs_is_imported(check_transformed: Check) -> None:
     imports = "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader, TensorDataset\n"
     after = "import torch\nfrom torch import nn\nfrom torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset\n"
-    loader = AFTER.replace("(train_set, b", "(\n    train_set, b").replace("False))", "False)\n)")
+    loader = """\
+loader = DataLoader(
+    train_set,
+    batch_size=None,
+    sampler=BatchSampler(RandomSampler(train_set), 16, drop_last=False),
+)"""
     check_transformed(script(LOADER, imports=imports), script(loader, imports=after))
 
 
@@ -203,7 +234,7 @@ def own(
         own(x="torch.from_numpy(x).float()"),
         own(x="torch.from_numpy(x.T).permute(1, 0).float() / 255.0"),
         own(get="return {'x': self.x[index].float(), 'y': self.y[index]}"),
-        own(get="x = self.x[index]\n        label = self.y[index].long()\n        return x, label"),
+        own(get="x = self.x[index]\n        label = self.y[index]\n        return x, label.long()"),
         own(y="(y > 0).long()"),
         own(y="torch.sin(2 * y)"),
     ],
