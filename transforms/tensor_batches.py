@@ -151,7 +151,7 @@ def _dataset(
     if name is None:
         return None
     named.add((module, name))
-    assigned = InsertBefore(module.span(statement), f"{name} = {module.code(dataset)}")
+    assigned = InsertBefore(module.span(statement), f"{name} = {module.unindented_code(dataset)}")
     return name, [FileEdit(module.path, assigned)]
 
 

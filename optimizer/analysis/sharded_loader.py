@@ -52,7 +52,7 @@ def shard_loader(
     rows: list[str] = []
     if not isinstance(dataset.value, ast.Name | ast.Attribute):
         name = _free_name(module)
-        rows.append(f"{name} = {code}")
+        rows.append(f"{name} = {module.unindented_code(dataset.value)}")
         edits.append(_replaced(module, dataset.value, name))
         code = name
     size = loader.arguments["batch_size"]

@@ -122,6 +122,12 @@ class Module:
         rows[0] = rows[0][span.column :]
         return "\n".join(rows)
 
+    def unindented_code(self, node: ast.AST) -> str:
+        """The source text of ``node``, its later lines as they read where its statement is not indented."""
+        first = self.lines[self.span(self.statement(node)).line - 1]
+        margin = first[: len(first) - len(first.lstrip())]
+        return "\n".join(line.removeprefix(margin) for line in self.code(node).split("\n"))
+
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around ``node``, innermost first."""
         parents = self.parents

@@ -184,6 +184,29 @@ val_loader = DataLoader(
     )
 
 
+def test_a_dataset_over_several_lines(check_transformed: Check) -> None:
+    made = """\
+def load():
+    return DataLoader(TensorDataset(
+        x.float(),
+        y,
+    ), batch_size=16)
+
+
+loader = load()"""
+    after = """\
+def load():
+    dataset = TensorDataset(
+        x.float(),
+        y,
+    )
+    return DataLoader(dataset, batch_size=None, sampler=BatchSampler(SequentialSampler(dataset), 16, drop_last=False))
+
+
+loader = load()"""
+    check_transformed(script(made), script(after))
+
+
 def test_parts_of_a_dataset(check_transformed: Check) -> None:
     made = "parts = random_split(train_set, [40, 10])\ntrain_part, _ = parts\nloader = DataLoader(train_part, batch_size=16)"
     after = (
