@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -31,6 +32,8 @@ from .precision import FIRST_PAIRS, pairs_needed
 
 TIMED_SECONDS = 10.0
 MOST_PAIRS = 24
+FEWEST_PROFILED, PROFILED_INTERLUDES = 50, 4
+"""Steps, and evaluations among them: a profile counts those that come in the middle three fifths, so two of four."""
 
 
 class Gated(str, Enum):
@@ -231,7 +234,7 @@ class _Judge:
         speedup, minimum = measurement.speedup, self._job.minimum
         if speedup.low >= minimum:
             return Judgement(self._job, Gated.PASSED, _reason(report), report, measurement)
-        phases = self._phases()
+        phases = self._phases(self._steps_to_profile(measurement))
         told = f"{speedup} does not reach {minimum:.2f}x"
         if speedup.high >= minimum:
             told = f"{speedup} is too noisy to tell whether it reaches {minimum:.2f}x"
@@ -239,7 +242,13 @@ class _Judge:
             told += f"; most of what is lost is in {phase_words(phases[0])}"
         return Judgement(self._job, Gated.TOO_SLOW, told, report, measurement, phases=phases)
 
-    def _phases(self) -> tuple[PhaseChange, ...]:
+    def _steps_to_profile(self, measurement: Measurement) -> int:
+        """As many as have evaluations among them, where the timed runs had."""
+        versions = (measurement.original, measurement.rewritten)
+        apart = max(version.interlude_rounds or 0.0 for version in versions)
+        return max(self._job.steps, FEWEST_PROFILED, math.ceil(PROFILED_INTERLUDES * apart))
+
+    def _phases(self, steps: int) -> tuple[PhaseChange, ...]:
         """The phases of both versions, profiled one after the other; none where they cannot be."""
         found: list[StepProfile] = []
         for version, which in ((self._job.before, "original"), (self._job.after, "rewritten")):
@@ -247,7 +256,7 @@ class _Judge:
             settings = ProfileSettings(
                 python=self._limits.python,
                 cwd=self._limits.cwd,
-                steps=max(self._job.steps, 50),
+                steps=steps,
                 seed=self._limits.seed,
                 timeout_s=self._limits.timeout_s,
                 env=self._job.env,

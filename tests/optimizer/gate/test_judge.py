@@ -18,7 +18,7 @@ from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVer
 from torchopt_cli.optimizer.gate import judge as module
 from torchopt_cli.optimizer.gate.judge import Gated, Job, Limits, judge
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.profiling.profile import PhaseTime, StepProfile
+from torchopt_cli.optimizer.profiling.profile import PhaseTime, ProfileSettings, StepProfile
 from torchopt_cli.optimizer.verification import (
     ScriptFailure,
     Seen,
@@ -44,6 +44,8 @@ class World:
         self.status = Status.STOPPED
         self.settings: VerifySettings | None = None
         self.timed: list[tuple[bool, RunSettings]] = []
+        self.interludes: tuple[int, ...] = ()
+        self.profiled: list[int] = []
 
     def verify(
         self,
@@ -80,10 +82,11 @@ class World:
             stderr_cut=False,
             rounds=21,
             optimizer_seen=True,
-            timing=Timing(9.0, 1.0, 0.5, seconds, (0.0,) * 20),
+            timing=Timing(9.0, 1.0, 0.5, seconds, (0.0,) * 20, interludes=self.interludes),
         )
 
-    def profile(self, version: ScriptVersion, settings: object) -> StepProfile:
+    def profile(self, version: ScriptVersion, settings: ProfileSettings) -> StepProfile:
+        self.profiled.append(settings.steps)
         seconds = {Phase.DATA: 0.5, Phase.FORWARD: 1.0}
         if version is AFTER:
             seconds = {Phase.DATA: 0.9, Phase.FORWARD: 0.8}
@@ -151,6 +154,16 @@ def test_not_fast_enough_names_the_phase_that_lost_most(world: World) -> None:
         "most of what is lost is in data: 500 ms -> 900 ms per step"
     )
     assert [change.phase for change in judgement.phases] == [Phase.DATA, Phase.FORWARD]
+
+
+@pytest.mark.parametrize(("interludes", "steps"), [((), 50), ((1, 10), 50), ((1, 19), 72)])
+def test_as_many_steps_are_profiled_as_have_evaluations_among_them(
+    world: World, interludes: tuple[int, ...], steps: int
+) -> None:
+    world.pace = lambda original, number: 1.0 if original else 1.1
+    world.interludes = interludes
+    assert judge(job(minimum=0.95, expected=1.0), LIMITS, told).gated is Gated.TOO_SLOW
+    assert world.profiled == [steps, steps]
 
 
 def test_noise_is_measured_away_up_to_the_limit(world: World) -> None:
