@@ -10,7 +10,7 @@ It pays for rows of up to some ten thousand numbers. Larger ones, such as photos
 
 Applied to a `TensorDataset`, to parts of one (`random_split`), and to classes of the script's own whose `__getitem__` does nothing but
 look up rows of tensors. Where not all of these are seen to lie in memory in the order of their dimensions (an array that was
-transposed), batches may have other strides, and kernels may round otherwise.
+transposed), batches may have other strides, kernels may round otherwise, and the change is a numeric one.
 
 Left alone: loaders with a `collate_fn`, a `batch_sampler` or a sampler other than torch's that give plain indices; those that are handed to
 a library, or asked for their `batch_size` or `sampler`; those whose arguments are not all written in their call.
@@ -49,7 +49,7 @@ _NOT_ONCE = ast.ListComp | ast.DictComp | ast.GeneratorExp | ast.Lambda | ast.If
 
 class TensorBatches(Transform):
     name = "tensor-batches"
-    tier = Tier.NUMERIC
+    tier = Tier.EXACT
     stage = Stage.DISTRIBUTED
     rank = 10  # the others read from a loader's call how large its batches are, and whether it shuffles
     relieves = StepPart.DATA
@@ -124,7 +124,7 @@ class TensorBatches(Transform):
             f"an item of {tensors.name} is a row of its tensors and nothing else; the samples and their order stay",
             (*edits, *named, *_arguments(loader, dataset, batches)),
         )
-        return replace(change, tier=Tier.EXACT) if tensors.contiguous else change
+        return change if tensors.contiguous else replace(change, tier=Tier.NUMERIC)
 
 
 def _is_indexed(loader: DataLoader) -> bool:

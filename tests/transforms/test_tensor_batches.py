@@ -383,6 +383,14 @@ def test_what_may_have_other_strides_is_not_called_exact(
     assert [change.tier for change in result.files[0].changes] == [tier]
 
 
+def test_only_exact_changes_where_no_others_are_allowed(
+    check_transformed: Check, check_noop: Check
+) -> None:
+    check_transformed(script(LOADER), script(AFTER), tier=Tier.EXACT)
+    shared = DATA.replace("torch.randn(50, 4)", "torch.from_numpy(np.ones((50, 4)))")
+    check_noop(script(LOADER, data=shared), reason="only with --tier numeric", tier=Tier.EXACT)
+
+
 SEED = "\ntorch.manual_seed(0)\n"
 
 
