@@ -12,8 +12,8 @@ on GPUs without bfloat16; `--amp` decides otherwise. One that takes whatever dev
 gets it only where there is a GPU with bfloat16. Not when code of the modules does not survive half precision, and not
 when they run their optimizers by hand.
 
-In LightningModules, `self.log("loss", loss.item())` waits for the GPU in every step, `self.log("loss", loss)` does not, and
-`.cuda()` on new tensors becomes `.to(self.device)`, which is right on every device and in every process.
+In LightningModules, `self.log("loss", loss.item())` waits for the GPU in every step, `self.log("loss", loss)` does not (also of the terms
+that the loss is added up from), and `.cuda()` on new tensors becomes `.to(self.device)`, which is right on every device and in every process.
 
 Reported: `validation_epoch_end` and its siblings, `Trainer.from_argparse_args`, `return {"log": ...}`.
 

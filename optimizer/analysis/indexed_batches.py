@@ -19,11 +19,13 @@ _SAMPLERS = frozenset(
     for name in ("RandomSampler", "SequentialSampler", "WeightedRandomSampler")
 )
 """Those that give whole numbers of Python, of which a list is an index."""
-_GO_OVER = WRAPPING_ITERATORS | {
+_HARMLESS = WRAPPING_ITERATORS | {
+    "builtins.isinstance",
     "builtins.len",
     "builtins.zip",
     "torch.optim.swa_utils.update_bn",
 }
+"""Functions that only go over a loader, or look at what it is."""
 
 
 def indexing_refused(resolver: Resolver, loader: DataLoader) -> str | None:
@@ -93,7 +95,7 @@ def _only_goes_over(resolver: Resolver, use: Use) -> bool:
     call = use.argument_of
     if call is not None:
         names = resolver.names(call.func, use.module)
-        return bool(names) and names <= _GO_OVER
+        return bool(names) and names <= _HARMLESS
     match use.parent:
         case ast.For(iter=iterable) | ast.comprehension(iter=iterable):
             return iterable is use.node

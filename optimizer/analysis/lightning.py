@@ -311,7 +311,10 @@ def _legacy_logs(module: Module, method: FunctionNode) -> Iterator[Outdated]:
 
 
 def _returned_losses(method: FunctionNode) -> frozenset[str]:
-    """The variables whose value a step returns as the loss: tensors, for nothing else can be trained with."""
+    """The variables whose value a step returns as the loss, and the terms it is added up from.
+
+    With ``.item()`` they are tensors, or NumPy's numbers, which Lightning logs as well.
+    """
     found: set[str] = set()
     for node in lexical_nodes(method.body):
         if not isinstance(node, ast.Return):
@@ -324,7 +327,27 @@ def _returned_losses(method: FunctionNode) -> frozenset[str]:
             )
         if isinstance(value, ast.Name):
             found.add(value.id)
+    for node in lexical_nodes(method.body):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp() as value) if (
+                name in found
+            ):
+                found.update(_terms(value))
+            case _:
+                pass
     return frozenset(found) if method.name == "training_step" else frozenset()
+
+
+def _terms(node: ast.expr) -> Iterator[str]:
+    """The variables that are added, subtracted and multiplied in ``node``."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
+            yield from _terms(left)
+            yield from _terms(right)
+        case ast.Name(id=name):
+            yield name
+        case _:
+            pass
 
 
 def _logged_values(node: ast.AST, method: FunctionNode) -> Iterator[ast.expr]:

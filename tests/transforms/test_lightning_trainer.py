@@ -291,6 +291,26 @@ def test_steps(check_transformed: Check, copy: str, loss: str) -> None:
     )
 
 
+TERMS = """
+    from pytorch_lightning import LightningModule
+
+    class Net(LightningModule):
+        def training_step(self, batch, index):
+            fit, {first} = self.terms(batch)
+            loss = fit - 0.5 * {first} + self.weight * fit / 3
+            self.log("loss", {loss})
+            self.log_dict({{"fit": {fit}, "prior": {term}, "rate": {rate}}})
+            return loss
+"""
+
+
+def test_terms_of_the_loss_are_logged_as_they_are(check_transformed: Check) -> None:
+    rest = {"first": "prior", "rate": "rate.item()"}
+    before = {"loss": "loss.item()", "fit": "fit.item()", "term": "prior.detach().item()"}
+    after = {"loss": "loss", "fit": "fit", "term": "prior"}
+    check_transformed(TERMS.format(**rest, **before), TERMS.format(**rest, **after))
+
+
 @pytest.mark.parametrize(
     "step",
     [
