@@ -13,7 +13,8 @@ look up rows of tensors. Where not all of these are seen to lie in memory in the
 transposed), batches may have other strides, kernels may round otherwise, and the change is a numeric one.
 
 Left alone: loaders with a `collate_fn`, a `batch_sampler` or a sampler other than torch's that give plain indices; those that are handed to
-a library, or asked for their `batch_size` or `sampler`; those whose arguments are not all written in their call.
+a library, or asked for their `batch_size` or `sampler`; those whose arguments are not all written in their call; all loaders of a script that is
+to train on several GPUs (`--gpus`, DataParallel), since `ddp` divides batches by a sampler.
 
 Source: https://docs.pytorch.org/docs/stable/data.html#disable-automatic-batching
 """
@@ -24,6 +25,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..optimizer.analysis.data_parallel import data_parallel_calls
 from ..optimizer.analysis.facts import DataLoader
 from ..optimizer.analysis.free_names import free_name
 from ..optimizer.analysis.indexed_batches import can_repeat, indexing_refused
@@ -44,6 +46,7 @@ from ..optimizer.rewriting.edits import (
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _PACKAGE = "torch.utils.data"
+_SHARED = "several GPUs are to share them, and `ddp` deals them out by the loader's own sampler"
 _NOT_ONCE = ast.ListComp | ast.DictComp | ast.GeneratorExp | ast.Lambda | ast.IfExp | ast.BoolOp
 
 
@@ -96,11 +99,12 @@ class TensorBatches(Transform):
 
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
         named: set[tuple[Module, str]] = set()
+        shared = (options.gpus or 1) > 1 or bool(data_parallel_calls(script.resolver))
         for loader in script.loaders:
             tensors = indexed_tensors(script.resolver, loader)
             if tensors is None or _is_indexed(loader):
                 continue
-            reason = indexing_refused(script.resolver, loader)
+            reason = _SHARED if shared else indexing_refused(script.resolver, loader)
             dataset = None if reason else _dataset(loader, named)
             if reason is not None:
                 yield self._skip(loader, reason)

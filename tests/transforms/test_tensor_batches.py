@@ -383,6 +383,13 @@ def test_what_may_have_other_strides_is_not_called_exact(
     assert [change.tier for change in result.files[0].changes] == [tier]
 
 
+def test_several_gpus_share_batches(check_noop: Check, check_transformed: Check) -> None:
+    reason = "several GPUs are to share them"
+    check_noop(script(LOADER), reason=reason, gpus=2)
+    check_noop(script(f"model = nn.DataParallel(model)\n{LOADER}"), reason=reason)
+    check_transformed(script(LOADER), script(AFTER), gpus=1)
+
+
 def test_only_exact_changes_where_no_others_are_allowed(
     check_transformed: Check, check_noop: Check
 ) -> None:
