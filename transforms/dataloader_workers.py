@@ -18,6 +18,11 @@ distribution, other draws. A loader takes the seed of its workers from the main 
 with workers that live on, once instead of in every epoch. So from the second epoch on a seeded script shuffles in another
 order than before; nothing else about the run changes, and the rewritten script repeats itself as the original did.
 
+Workers that a loader has already are taken away where its items are only rows of tensors in memory, such as those of a `TensorDataset`:
+a batch takes longer to receive from another process than to make. Samples and their order are the same. Large rows stay with their
+workers, which copy them beside the step: those that the script says have more than fifty thousand numbers, and those of unknown size
+that may be images. `--workers N` leaves all workers.
+
 Left alone: datasets whose items are only looked up in memory (a `TensorDataset`: workers would only slow it down), and, in scripts
 for a CPU, those whose items are only read from files (the training needs the cores itself; `--workers N` asks for them);
 datasets or collate functions that store something (a cache, a counter), use a file, a lock or a random generator
@@ -34,7 +39,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..optimizer.analysis.facts import Argument, DataLoader, Fact
@@ -45,6 +50,11 @@ from ..optimizer.analysis.free_names import (
     names_constants_in_capitals,
 )
 from ..optimizer.analysis.loader_settings import Setting, said_later, setting_of, settings_by_place
+from ..optimizer.analysis.needless_workers import (
+    WORKER_ARGUMENTS,
+    are_needless,
+    removal_refused,
+)
 from ..optimizer.analysis.random_draws import draws_random_numbers
 from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
@@ -64,6 +74,7 @@ from ..optimizer.rewriting.edits import (
     FileEdit,
     InsertAfter,
     InsertBefore,
+    RemoveArgument,
     ReplaceExpression,
 )
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -74,6 +85,10 @@ _NOT_MOVED = "batches are still made in the training process"
 _ONE_SEED = (
     "; the loader draws its workers' seed once instead of in every pass, so from the second pass on the same seed "
     "shuffles in another order"
+)
+_EVERY_SEED = (
+    "; the loader draws a seed in every pass instead of once, so from the second pass on the same seed shuffles in "
+    "another order"
 )
 
 
@@ -161,8 +176,36 @@ class DataLoaderWorkers(Transform):
             yield from self._start(
                 script, module, options, [g for g in ready if _place(script, g).module is module]
             )
+        needless = [] if options.workers else [x for x in chosen if are_needless(script, x)]
+        removed = yield from self._take_away(script, needless)
+        chosen = [loader for loader in chosen if loader not in removed]
         yield from self._keep_alive(script, chosen)
         yield from self._make_ahead(script, chosen, options)
+
+    def _take_away(
+        self, script: TrainingScript, loaders: list[DataLoader]
+    ) -> Generator[Change | Skip, None, list[DataLoader]]:
+        """Take their needless workers from ``loaders``; returns those that have none any more."""
+        removed: list[DataLoader] = []
+        for loader in loaders:
+            reason = removal_refused(script, loader)
+            if reason is not None:
+                message = f"its workers stay, though items are only looked up in memory: {reason}"
+                yield self.skip(loader.path, loader.span, message)
+                continue
+            removed.append(loader)
+            count = loader.module.code(loader.arguments["num_workers"].value)
+            names = [name for name in WORKER_ARGUMENTS if name in loader.arguments]
+            yield self.change(
+                loader.path,
+                loader.span,
+                f"makes batches without worker processes (`num_workers={count}` before)",
+                "an item is a row of tensors in memory, and a batch of them takes less to make than to receive from another process; "
+                "they draw no random numbers, so the batches are the same"
+                + (_EVERY_SEED if _lived_on(script, loader) else ""),
+                tuple(FileEdit(loader.path, RemoveArgument(loader.span, name)) for name in names),
+            )
+        return removed
 
     def _start(
         self, script: TrainingScript, module: Module, options: Options, groups: list[_Group]
@@ -443,6 +486,11 @@ def _prefetches(
         if not said and test is not None:
             count = str(options.prefetch)
             yield setting, count if test == "True" else f"{count} if {test} else None", users
+
+
+def _lived_on(script: TrainingScript, loader: DataLoader) -> bool:
+    kept = loader.arguments.get("persistent_workers")
+    return kept is not None and script.resolver.is_always(kept.value, kept.module, True)
 
 
 def _is_positive(argument: Argument) -> str | None:

@@ -24,7 +24,7 @@ def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset)
     parts = _parts(resolver, dataset)
     read = {r.node.attr for r in dataset.item_code if isinstance(r.node, ast.Attribute)}
     for module in resolver.project.modules:
-        for node in module.nodes_of(ast.Attribute, ast.Subscript, ast.Call):
+        for node in module.nodes_of(ast.Attribute, ast.Subscript, ast.Call, ast.AugAssign):
             changed = _changed(node)
             if changed is None or _is_set_up(node, module, loader):
                 continue
@@ -66,6 +66,8 @@ def _changed(node: ast.AST) -> ast.expr | None:
             return value
         case ast.Call(func=ast.Attribute(value=value)):
             return value
+        case ast.AugAssign(target=ast.Name() as target):
+            return target
         case _:
             return None
 
@@ -120,7 +122,7 @@ def _is_set_up(node: ast.AST, module: Module, loader: DataLoader) -> bool:
     return (
         module is loader.module
         and module.function(node) is loader.function
-        and isinstance(node, ast.expr)
+        and isinstance(node, ast.expr | ast.AugAssign)
         and module.span(node) < loader.span
         and not any(loop in module.ancestors(loader.node) for loop in module.loops(node))
     )

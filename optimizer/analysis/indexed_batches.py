@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Set
 
 from .facts import Argument, DataLoader, Fact, seen_at
 from .last_batches import known_size, may_be_none
@@ -19,10 +20,9 @@ _SAMPLERS = frozenset(
     for name in ("RandomSampler", "SequentialSampler", "WeightedRandomSampler")
 )
 """Those that give whole numbers of Python, of which a list is an index."""
-_HARMLESS = WRAPPING_ITERATORS | {
+GOES_OVER = WRAPPING_ITERATORS | {
     "builtins.isinstance",
     "builtins.len",
-    "builtins.zip",
     "torch.optim.swa_utils.update_bn",
 }
 """Functions that only go over a loader, or look at what it is."""
@@ -51,7 +51,7 @@ def _arguments(resolver: Resolver, loader: DataLoader) -> str | None:
     if resolver.names(loader.node.func, module) != frozenset({DATALOADER}):
         return "its class is the script's own"
     for name in ("batch_sampler", "collate_fn"):
-        if _says(resolver, arguments.get(name)):
+        if is_given(resolver, arguments.get(name)):
             return f"its `{name}` makes the batches"
     written = [*loader.node.args, *(keyword.value for keyword in loader.node.keywords)]
     for name in _SAID_IN_CALL:
@@ -73,7 +73,7 @@ def _order(resolver: Resolver, loader: DataLoader) -> str | None:
     shuffle, sampler, generator = map(loader.arguments.get, ("shuffle", "sampler", "generator"))
     if shuffle is not None and not (_is_bool(shuffle) or can_repeat(shuffle.value)):
         return f"whether it shuffles is worked out in its call (`{_code(shuffle)}`)"
-    if sampler is not None and _says(resolver, sampler):
+    if sampler is not None and is_given(resolver, sampler):
         for value in resolver.values(sampler.value, sampler.module):
             maker = value.maker if isinstance(value, Made) else None
             if not isinstance(maker, External) or maker.name not in _SAMPLERS:
@@ -84,18 +84,25 @@ def _order(resolver: Resolver, loader: DataLoader) -> str | None:
 
 
 def _uses(resolver: Resolver, loader: DataLoader) -> str | None:
+    use = other_use(resolver, loader, GOES_OVER | {"builtins.zip"})
+    if use is None:
+        return None
+    return f"what it is asked for may depend on how it makes its batches{seen_at(use, loader)}"
+
+
+def other_use(resolver: Resolver, loader: DataLoader, harmless: Set[str]) -> Fact | None:
+    """Where more is done with ``loader`` than to go over it, and to hand it to functions that are ``harmless``."""
     for use in ObjectFlow(resolver).follow(loader.node, loader.module):
-        if not _only_goes_over(resolver, use):
-            parent = Fact(use.module, use.parent)
-            return f"what it is asked for may depend on how it makes its batches{seen_at(parent, loader)}"
+        if not _only_goes_over(resolver, use, harmless):
+            return Fact(use.module, use.parent)
     return None
 
 
-def _only_goes_over(resolver: Resolver, use: Use) -> bool:
+def _only_goes_over(resolver: Resolver, use: Use, harmless: Set[str]) -> bool:
     call = use.argument_of
     if call is not None:
         names = resolver.names(call.func, use.module)
-        return bool(names) and names <= _HARMLESS
+        return bool(names) and names <= harmless
     match use.parent:
         case ast.For(iter=iterable) | ast.comprehension(iter=iterable):
             return iterable is use.node
@@ -105,7 +112,8 @@ def _only_goes_over(resolver: Resolver, use: Use) -> bool:
             return False
 
 
-def _says(resolver: Resolver, argument: Argument | None) -> bool:
+def is_given(resolver: Resolver, argument: Argument | None) -> bool:
+    """Whether ``argument`` may be anything but None."""
     return argument is not None and not resolver.is_always(argument.value, argument.module, None)
 
 

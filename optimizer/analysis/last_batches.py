@@ -11,7 +11,7 @@ from .iterations import Iteration
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import first_name
-from .values import External, Literal, Made, Option, Value
+from .values import External, Literal, Made, Option, Value, whole_number
 
 _LENGTHS = {
     "torchvision.datasets.MNIST": 60_000,
@@ -81,12 +81,7 @@ def full_batches(resolver: Resolver, loader: DataLoader) -> tuple[str | None, st
 
 def known_size(resolver: Resolver, size: Argument) -> int | None:
     """The whole number that the argument ``size`` is, an option being its default; None where it is not known."""
-    values = list(resolver.values(size.value, size.module))
-    match values[0] if len(values) == 1 else None:
-        case Literal(value=int() as number) | Option(default=ast.Constant(value=int() as number)):
-            return number
-        case _:
-            return None
+    return whole_number(resolver.values(size.value, size.module))
 
 
 def may_be_none(value: Value) -> bool:

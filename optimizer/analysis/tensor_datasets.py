@@ -11,6 +11,7 @@ from .classes import class_attribute
 from .datasets import extends_torch_only
 from .facts import DataLoader
 from .resolver import Resolver
+from .row_sizes import row_numbers
 from .signatures import call_argument
 from .syntax import Module, is_docstring
 from .values import (
@@ -62,10 +63,15 @@ class Layout(IntEnum):
 
 @dataclass(frozen=True)
 class IndexedTensors:
-    """What a loader's dataset looks items up in; ``contiguous`` when all of it lies in memory in the order of its dimensions."""
+    """What a loader's dataset looks items up in.
+
+    ``contiguous`` when all of it lies in memory in the order of its dimensions. ``row`` is how many numbers the largest
+    part of an item has; 0 where the script does not tell.
+    """
 
     name: str
     contiguous: bool
+    row: int
 
 
 def indexed_tensors(resolver: Resolver, loader: DataLoader) -> IndexedTensors | None:
@@ -79,7 +85,8 @@ def indexed_tensors(resolver: Resolver, loader: DataLoader) -> IndexedTensors | 
     if not found or len(known) < len(found):
         return None
     names = " or ".join(sorted({one.name for one in known}))
-    return IndexedTensors(names, all(one.contiguous for one in known))
+    contiguous, row = all(one.contiguous for one in known), max(one.row for one in known)
+    return IndexedTensors(names, contiguous, row)
 
 
 def _of_value(resolver: Resolver, value: Value) -> IndexedTensors | None:
@@ -89,8 +96,8 @@ def _of_value(resolver: Resolver, value: Value) -> IndexedTensors | None:
             return None
     match value:
         case Made(call, module, External(name)) if name == _TENSOR_DATASET:
-            layouts = [layout(resolver, argument, module) for argument in call.args]
-            return IndexedTensors("a TensorDataset", min(layouts) is Layout.CONTIGUOUS)
+            tensors = [(argument, module) for argument in call.args]
+            return _found(resolver, "a TensorDataset", tensors)
         case Made(call, module, External(name)) if name in {_RANDOM_SPLIT, _SUBSET}:
             whole = call_argument(call, "dataset", 0)
             indices = call_argument(call, "indices", 1)
@@ -126,16 +133,22 @@ def _of_class(resolver: Resolver, cls: Class) -> IndexedTensors | None:
     others = ("__getitems__", "__iter__", "__getattr__", "__getattribute__")
     if any(class_attribute(resolver, cls, name) for name in others) or not defined["__len__"]:
         return None
-    layouts: list[Layout] = []
+    tensors: list[tuple[ast.expr, Module]] = []
     for method in defined["__getitem__"]:
         attributes = _looked_up(method.node) if isinstance(method, Function) else []
         if not attributes or any(_is_set_from_outside(resolver, cls, a.attr) for a in attributes):
             return None
         assert isinstance(method, Function)
-        layouts += [layout(resolver, attribute, method.module) for attribute in attributes]
+        tensors += [(attribute, method.module) for attribute in attributes]
+    layouts = [layout(resolver, *tensor) for tensor in tensors]
     if min(layouts, default=Layout.UNKNOWN) is Layout.UNKNOWN:
         return None
-    return IndexedTensors(f"`{cls.node.name}`", min(layouts) is Layout.CONTIGUOUS)
+    return _found(resolver, f"`{cls.node.name}`", tensors)
+
+
+def _found(resolver: Resolver, name: str, tensors: list[tuple[ast.expr, Module]]) -> IndexedTensors:
+    contiguous = all(layout(resolver, *tensor) is Layout.CONTIGUOUS for tensor in tensors)
+    return IndexedTensors(name, contiguous, max(row_numbers(resolver, *t) for t in tensors))
 
 
 def _looked_up(method: ast.AST) -> list[ast.Attribute]:

@@ -156,7 +156,7 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
         if loop.loaders or loop.kind is LoopKind.TRAINING:
             where = place(loop, loader.path)
             yield f"it is made anew in every pass of the loop {where}, and so would be its workers"
-    for change in _dataset_changes(script, loader, work):
+    for change in dataset_changes(script, loader, work):
         inside = loops_around(resolver, change.node, change.module)
         if any(loader in kinds[around.node].loaders for around in inside):
             yield (
@@ -176,9 +176,8 @@ def _repeats(script: TrainingScript, iteration: Iteration) -> bool:
     return any(True for _ in loops_around(script.resolver, iteration.node, iteration.module))
 
 
-def _dataset_changes(
-    script: TrainingScript, loader: DataLoader, work: WorkerCode
-) -> Iterator[Fact]:
+def dataset_changes(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[Fact]:
+    """What changes the datasets of ``loader``, or what they were given, after it was made."""
     for dataset in work.datasets:
         yield from changes_of_dataset(script.resolver, loader, dataset)
 
@@ -204,7 +203,7 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
     if "worker_init_fn" in loader.arguments:
         return "its worker_init_fn would run once, not in every pass"
     work = worker_code(script, loader)
-    change = next(_dataset_changes(script, loader, work), None)
+    change = next(dataset_changes(script, loader, work), None)
     if change is not None:
         return (
             f"`{change.code}` {place(change, loader.path)} changes the dataset between passes, "

@@ -8,8 +8,11 @@ from textwrap import dedent, indent
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from torchopt_cli.optimizer.options import Target
+from torchopt_cli.optimizer.pipeline import RewriteResult
 
 Check = Callable[..., None]
 
@@ -1224,3 +1227,176 @@ def test_no_batches_ahead(check_noop: Check, loader: str) -> None:
 
 def test_no_batches_ahead_without_workers(check_noop: Check) -> None:
     check_noop(script("loader = DataLoader(dataset, 64)\n"), prefetch=4, workers=0)
+
+
+# What loses its workers
+
+ROWS = """\
+from torch.utils.data import RandomSampler, SubsetRandomSampler, TensorDataset, random_split
+x = torch.randn(500, 10)
+dataset = TensorDataset(x)
+"""
+ROWS_TRAIN = TRAIN.replace("for batch in loader", "for batch, in loader")
+
+
+def rows(loader: str, dataset: str = ROWS, train: str = ROWS_TRAIN) -> str:
+    return script(f"loader = {loader}\n", dataset, train)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("dataset, 64, num_workers=2", "dataset, 64"),
+        (
+            "dataset, batch_size=64, shuffle=True, num_workers=4, drop_last=True",
+            "dataset, batch_size=64, shuffle=True, drop_last=True",
+        ),
+        (
+            "dataset, 64, num_workers=2, persistent_workers=True, prefetch_factor=4, timeout=60",
+            "dataset, 64",
+        ),
+        ("dataset, 64, num_workers=2, multiprocessing_context='spawn'", "dataset, 64"),
+        (
+            "dataset, 64, num_workers=2, worker_init_fn=None, pin_memory=True",
+            "dataset, 64, worker_init_fn=None, pin_memory=True",
+        ),
+        (
+            "dataset, 64, sampler=RandomSampler(dataset), num_workers=2",
+            "dataset, 64, sampler=RandomSampler(dataset)",
+        ),
+        (
+            "random_split(dataset, [400, 100])[0], 64, num_workers=2",
+            "random_split(dataset, [400, 100])[0], 64",
+        ),
+    ],
+)
+def test_rows_in_memory_lose_their_workers(
+    check_transformed: Check, before: str, after: str
+) -> None:
+    check_transformed(rows(f"DataLoader({before})"), rows(f"DataLoader({after})"))
+
+
+def test_rows_of_a_class_of_the_scripts_own_lose_their_workers(check_transformed: Check) -> None:
+    own = """\
+        class Rows(Dataset):
+            def __init__(self, x):
+                self.x = x
+            def __len__(self):
+                return len(self.x)
+            def __getitem__(self, index):
+                return (self.x[index],)
+        dataset = Rows(torch.randn(500, 10))
+    """
+    before, after = "DataLoader(dataset, 64, num_workers=2)", "DataLoader(dataset, 64)"
+    check_transformed(rows(before, own), rows(after, own))
+
+
+def test_workers_that_lived_on_drew_one_seed(rewrite: Callable[..., RewriteResult]) -> None:
+    loader = "DataLoader(dataset, 64, num_workers=2, persistent_workers=True)"
+    result = rewrite(rows(loader), ["dataloader-workers"])
+    (change,) = result.files[0].changes
+    assert "draws a seed in every pass instead of once" in change.reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("num_workers=args.workers", "its `num_workers` is chosen elsewhere (`args.workers`)"),
+        ("num_workers=2, worker_init_fn=print", "its `worker_init_fn` may do something else"),
+        ("num_workers=2, collate_fn=stack", "its `collate_fn` may do something else"),
+        ("num_workers=2, batch_size=None", "would get the dataset's own"),
+        ("num_workers=2, sampler=Halves(5)", "when its sampler draws is not known (`Halves(5)`)"),
+        (
+            "num_workers=2, sampler=SubsetRandomSampler(range(9), torch.Generator())",
+            "when its sampler draws is not known",
+        ),
+        ("num_workers=2, **more", "`more` is not known"),
+        ("**{'num_workers': 2}", "its `num_workers` is chosen elsewhere (`2`)"),
+    ],
+)
+def test_rows_in_memory_whose_workers_stay(check_noop: Check, arguments: str, reason: str) -> None:
+    check_noop(rows(f"DataLoader(dataset, persistent_workers=True, {arguments})"), reason)
+
+
+@pytest.mark.parametrize(
+    ("train", "reason"),
+    [
+        (
+            "for epoch in range(3):\n    for a, b in zip(loader, loader):\n        print(a, b)\n",
+            "random numbers may be drawn",
+        ),
+        (
+            "for epoch in range(3):\n    for a, b in zip(range(3), loader):\n        print(a, b)\n",
+            "what `zip(range(3), loader)` does",
+        ),
+        (
+            "batches = iter(loader)\nnoise = torch.randn(3)\nfor i in range(3):\n    print(next(batches))\n",
+            "random numbers may be drawn",
+        ),
+        (
+            "for epoch in range(3):\n    for a, in loader:\n        x.mul_(2)\n",
+            "`x.mul_` (line 14) changes the dataset",
+        ),
+        (
+            "for epoch in range(3):\n    for a, in loader:\n        x += a.mean()\n",
+            "changes the dataset",
+        ),
+        (
+            "trainer.fit(loader)\nfor a, in loader:\n    print(a)\n",
+            "what `trainer.fit(loader)` does with it is not known",
+        ),
+        ("def batches():\n    return DataLoader(dataset, 9)\n", "no loop over it was found"),
+    ],
+)
+def test_passes_that_need_their_workers(check_noop: Check, train: str, reason: str) -> None:
+    loader = "DataLoader(dataset, 64, shuffle=True, num_workers=2, persistent_workers=True)"
+    check_noop(rows(loader, train=train), reason)
+
+
+IMAGES = ROWS.replace("torch.randn(500, 10)", "torch.load('images.pt')")
+NETWORK = "network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3))\n"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "kept"),
+    [
+        (ROWS.replace("500, 10", "500, 3, 224, 224"), True),
+        (ROWS.replace("500, 10", "500, 3, 32, 32") + NETWORK, False),
+        (IMAGES + NETWORK, True),
+        (IMAGES, False),
+    ],
+)
+def test_large_rows_keep_their_workers(
+    rewrite: Callable[..., RewriteResult], dataset: str, kept: bool
+) -> None:
+    result = rewrite(
+        rows("DataLoader(dataset, 64, num_workers=2)", dataset), ["dataloader-workers"]
+    )
+    assert ("num_workers=2" in result.files[0].text) == kept
+
+
+def test_workers_that_are_asked_for_stay(rewrite: Callable[..., RewriteResult]) -> None:
+    code = rows("DataLoader(dataset, 64, num_workers=2)")
+    for workers, kept in ((4, True), (0, False)):
+        result = rewrite(code, ["dataloader-workers"], workers=workers)
+        assert ("num_workers=2" in result.files[0].text) == kept
+
+
+def test_rows_without_workers_are_verified(check_verified: Check) -> None:
+    loader = "loader = DataLoader(dataset, 16, shuffle=True, num_workers=2)\n"
+    check_verified(script(loader, "torch.manual_seed(0)\n" + ROWS, ROWS_TRAIN))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_and_draws_without_workers_are_what_they_were(shuffle: bool) -> None:
+    """The claim, on the library itself."""
+    data = TensorDataset(torch.arange(70.0).view(35, 2))
+    found = []
+    for workers in (0, 2):
+        torch.manual_seed(3)
+        loader = DataLoader(data, batch_size=8, shuffle=shuffle, num_workers=workers)
+        batches = [batch for _ in range(2) for (batch,) in loader]
+        found.append((torch.cat(batches), torch.get_rng_state()))
+    (ours, our_state), (theirs, their_state) = found
+    assert torch.equal(ours, theirs)
+    assert torch.equal(our_state, their_state)

@@ -398,6 +398,17 @@ def test_only_exact_changes_where_no_others_are_allowed(
     check_noop(script(LOADER, data=shared), reason="only with --tier numeric", tier=Tier.EXACT)
 
 
+@pytest.mark.parametrize(("side", "after"), [(32, AFTER), (48, LOADER)])
+def test_rows_that_are_as_large_as_photos(
+    check_transformed: Check, check_noop: Check, side: int, after: str
+) -> None:
+    data = DATA.replace("torch.randn(50, 4)", f"torch.randn(50, 3, {side}, {side})")
+    if after == LOADER:
+        check_noop(script(LOADER, data=data), reason="rows of 6,912 numbers take as long")
+    else:
+        check_transformed(script(LOADER, data=data), script(after, data=data))
+
+
 SEED = "\ntorch.manual_seed(0)\n"
 
 

@@ -57,6 +57,8 @@ def test_changes(script: Script, code: str, changed: list[str]) -> None:
     [
         (LOADER + "files.append(1)\n", ["files.append"]),
         (LOADER + "files[0] = 1\n", ["files[0]"]),
+        (LOADER + "files += [1]\n", ["files += [1]"]),
+        ("files += [1]\n" + LOADER, []),
         (LOADER + "files.index(1)\n", []),
         ("for i in range(3):\n    files.append(1)\n" + LOADER, []),
         (LOADER + "buffer.push(1)\n", ["buffer.push"]),
