@@ -23,6 +23,7 @@ from .rewriting.edits import (
     InsertArgument,
     RemoveArgument,
     RemoveImportedName,
+    ReplaceArguments,
     ReplaceExpression,
     SetArgument,
     SetDictEntry,
@@ -80,6 +81,8 @@ def edited_span(edit: Edit) -> Span | None:
         case AddImport() | RemoveImportedName():
             return None
         case SetArgument(call=span) | InsertArgument(call=span) | RemoveArgument(call=span):
+            return span
+        case ReplaceArguments(call=span):
             return span
         case Decorate(function=span) | AddContext(statement=span):
             return span

@@ -40,7 +40,7 @@ from ..optimizer.rewriting.edits import (
     AddImport,
     FileEdit,
     InsertBefore,
-    RemoveArgument,
+    ReplaceArguments,
     ReplaceExpression,
     SetArgument,
 )
@@ -227,11 +227,17 @@ def _arguments(loader: DataLoader, dataset: str, batches: str) -> Iterator[FileE
         yield FileEdit(module.path, edit)
         return
     yield FileEdit(module.path, SetArgument(span, "dataset", dataset, 0))
-    for name, code in size.items():
-        yield FileEdit(module.path, SetArgument(span, name, code, PARAMETERS.index(name)))
-    for name in ("shuffle", "drop_last"):
-        if name in loader.arguments:
-            yield FileEdit(module.path, RemoveArgument(span, name))
+    written = tuple(k.arg for k in call.keywords if k.arg in {*size, "shuffle", "drop_last"})
+    if "batch_size" not in written:
+        position = PARAMETERS.index("batch_size")
+        yield FileEdit(
+            module.path, SetArgument(span, "batch_size", size.pop("batch_size"), position)
+        )
+    if written:
+        edit = ReplaceArguments(span, written, tuple(size.items()))
+    else:
+        edit = SetArgument(span, "sampler", batches)
+    yield FileEdit(module.path, edit)
 
 
 def _imported(module: Module, loader: DataLoader, name: str) -> tuple[str, tuple[FileEdit, ...]]:

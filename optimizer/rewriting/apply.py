@@ -17,15 +17,13 @@ from .edits import (
     AddParameter,
     Edit,
     InsertAfter,
-    InsertArgument,
     InsertBefore,
     RemoveArgument,
-    ReplaceExpression,
     SetArgument,
     SetDictEntry,
     Span,
 )
-from .expressions import expression_rewrite
+from .expressions import ExpressionEdit, expression_rewrite
 from .imports import add_import, partial_removals, whole_removals
 from .own_lines import give_own_lines
 from .parameters import parameter_rewrite
@@ -64,9 +62,7 @@ def _apply(source: SourceFile, edits: Sequence[Edit], style: Style | None) -> st
     for edit in in_place:
         if isinstance(edit, AddParameter):
             rewrites.append(parameter_rewrite(tree, edit, style))
-        elif isinstance(
-            edit, SetArgument | InsertArgument | RemoveArgument | SetDictEntry | ReplaceExpression
-        ):
+        elif isinstance(edit, ExpressionEdit):
             rewrites.append(expression_rewrite(tree, edit, style))
     statements = StatementEdits(tree, in_place, style)
     layout = statements.layout({rewrite.start for rewrite in rewrites})

@@ -96,6 +96,25 @@ class CommaList:
             self, items=items, gaps=(*self.gaps[: index - 1], gap, *self.gaps[index + 1 :])
         )
 
+    def comment(self, index: int) -> str:
+        """What the comment on the line where the item at ``index`` ends says; empty where there is none."""
+        return _first_line(self._behind(index))[0].partition("#")[2].strip()
+
+    def with_comment(self, index: int, comment: str, newline: str) -> CommaList:
+        """The list with ``comment`` instead of that."""
+        code, rest = _first_line(self._behind(index))
+        code = code.partition("#")[0].rstrip() if "#" in code or comment else code
+        if comment and not rest:
+            closes = index == len(self.items) - 1
+            rest = newline + ("" if closes else _last_line(self.lead or self.gaps[0]))
+        behind = f"{code}  # {comment}{rest}" if comment else code + rest
+        if index == len(self.items) - 1:
+            return replace(self, tail=behind)
+        return replace(self, gaps=(*self.gaps[:index], behind, *self.gaps[index + 1 :]))
+
+    def _behind(self, index: int) -> str:
+        return self.gaps[index] if index < len(self.gaps) else self.tail
+
     def _first(self, item: str, newline: str, unit: str) -> CommaList:
         if not _breaks(self.lead):
             return replace(self, lead="", items=(item,))

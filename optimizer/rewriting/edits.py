@@ -62,6 +62,18 @@ class RemoveArgument:
 
 
 @dataclass(frozen=True)
+class ReplaceArguments:
+    """Put ``new`` where the first of the keyword arguments ``old`` of the call at ``call`` stands, and remove the others.
+
+    ``new`` are keywords with their values. The comments behind the old ones go together behind the last new one.
+    """
+
+    call: Span
+    old: tuple[str, ...]
+    new: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class SetDictEntry:
     """Give the dict display at ``target`` the string key ``key`` with ``value`` (added last, or replaced)."""
 
@@ -189,6 +201,7 @@ Edit: TypeAlias = (
     SetArgument
     | InsertArgument
     | RemoveArgument
+    | ReplaceArguments
     | SetDictEntry
     | ReplaceExpression
     | InsertBefore

@@ -12,6 +12,7 @@ from .comma_list import CommaList
 from .edits import (
     InsertArgument,
     RemoveArgument,
+    ReplaceArguments,
     ReplaceExpression,
     SetArgument,
     SetDictEntry,
@@ -22,7 +23,14 @@ from .rewrites import EditError, Rank, Rewrite
 from .source_tree import SourceTree
 from .style import Style
 
-ExpressionEdit = SetArgument | InsertArgument | RemoveArgument | SetDictEntry | ReplaceExpression
+ExpressionEdit = (
+    SetArgument
+    | InsertArgument
+    | RemoveArgument
+    | ReplaceArguments
+    | SetDictEntry
+    | ReplaceExpression
+)
 _KEYWORD = re.compile(r"([^\W\d]\w*)(\s*=\s*)(?!=)")
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List)
 
@@ -39,6 +47,9 @@ def expression_rewrite(source: SourceTree, edit: ExpressionEdit, style: Style) -
         case RemoveArgument():
             node = _find(source, ast.Call, edit.call, edit)
             function = partial(_remove_argument, edit=edit)
+        case ReplaceArguments():
+            node = _find(source, ast.Call, edit.call, edit)
+            function = partial(_replace_arguments, edit=edit, style=style)
         case SetDictEntry():
             node = _find(source, ast.Dict, edit.target, edit)
             function = partial(_set_dict_entry, edit=edit, style=style)
@@ -118,6 +129,29 @@ def _remove_argument(text: str, edit: RemoveArgument) -> str:
     if edit.keyword not in items:
         raise EditError(edit, f"no argument {edit.keyword}= there")
     return function + arguments.remove(items.index(edit.keyword)).text
+
+
+def _replace_arguments(text: str, edit: ReplaceArguments, style: Style) -> str:
+    function, arguments = _arguments(text)
+    items = [_keyword(item) for item in arguments.items]
+    missing = [keyword for keyword in edit.old if keyword not in items]
+    if missing:
+        raise EditError(edit, f"no argument {missing[0]}= there")
+    first, *others = sorted(items.index(keyword) for keyword in edit.old)
+    comments = [c for c in (arguments.comment(index) for index in (first, *others)) if c]
+    for index in reversed(others):
+        arguments = arguments.remove(index)
+    head = _KEYWORD.match(arguments.items[first])
+    equals = head[2] if head else "="
+    *before, last = [
+        keyword + equals + _as_element("f(k={})", value, edit) for keyword, value in edit.new
+    ]
+    arguments = arguments.replace(first, last).with_comment(
+        first, "; ".join(comments), style.newline
+    )
+    for item in reversed(before):
+        arguments = arguments.insert(first, item, style.newline, style.indent)
+    return function + arguments.text
 
 
 def _arguments(text: str) -> tuple[str, CommaList]:

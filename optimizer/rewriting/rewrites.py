@@ -16,6 +16,7 @@ from .edits import (
     InsertBefore,
     RemoveArgument,
     RemoveStatement,
+    ReplaceArguments,
     ReplaceStatement,
     SetArgument,
     Span,
@@ -36,7 +37,7 @@ class EditError(ValueError):
 def edit_span(edit: Edit) -> Span | None:
     """Where ``edit`` applies; None for imports, which find their own place."""
     match edit:
-        case SetArgument() | InsertArgument() | RemoveArgument():
+        case SetArgument() | InsertArgument() | RemoveArgument() | ReplaceArguments():
             return edit.call
         case InsertBefore() | InsertAfter() | ReplaceStatement() | RemoveStatement():
             return edit.statement

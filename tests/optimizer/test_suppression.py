@@ -4,6 +4,7 @@ from torchopt_cli.optimizer.rewriting.edits import (
     AddImport,
     InsertAfter,
     RemoveImportedName,
+    ReplaceArguments,
     SetArgument,
     Span,
     Wrap,
@@ -97,6 +98,7 @@ def test_the_span_of_each_edit() -> None:
     first, last = Span(1, 0, 2, 5), Span(4, 0, 6, 1)
     assert edited_span(Wrap(first, last, "with x:")) == Span(1, 0, 6, 1)
     assert edited_span(SetArgument(first, "k", "v")) == first
+    assert edited_span(ReplaceArguments(first, ("k",), (("l", "v"),))) == first
     assert edited_span(InsertAfter(last, "x = 1")) == last
     assert edited_span(AddImport("torch")) is None
     assert edited_span(RemoveImportedName("torch", "nn")) is None

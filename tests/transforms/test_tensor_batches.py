@@ -76,8 +76,9 @@ AFTER = "loader = DataLoader(train_set, batch_size=None, sampler=BatchSampler(Ra
         ),
         (
             "DataLoader(dataset=train_set, batch_size=16, shuffle=True, generator=draws)",
-            "DataLoader(\n    dataset=train_set,\n    batch_size=None,\n    generator=draws,\n"
-            "    sampler=BatchSampler(RandomSampler(train_set, generator=draws), 16, drop_last=False),\n)",
+            "DataLoader(\n    dataset=train_set,\n    batch_size=None,\n"
+            "    sampler=BatchSampler(RandomSampler(train_set, generator=draws), 16, drop_last=False),\n"
+            "    generator=draws,\n)",
         ),
     ],
 )
@@ -105,8 +106,26 @@ def test_a_sampler_of_the_scripts_own(check_transformed: Check) -> None:
     made = "sampler = torch.utils.data.RandomSampler(train_set)\nloader = DataLoader(train_set, sampler=sampler, batch_size=16)"
     after = made.replace(
         "sampler=sampler, batch_size=16",
-        "sampler=BatchSampler(sampler, 16, drop_last=False), batch_size=None",
+        "batch_size=None, sampler=BatchSampler(sampler, 16, drop_last=False)",
     )
+    check_transformed(script(made), script(after))
+
+
+def test_comments_beside_what_the_sampler_says_now(check_transformed: Check) -> None:
+    made = """\
+loader = DataLoader(
+    dataset=train_set,
+    batch_size=16,  # fits
+    shuffle=True,  # sorted by class
+    num_workers=0,  # all of it is in memory
+)"""
+    after = """\
+loader = DataLoader(
+    dataset=train_set,
+    batch_size=None,
+    sampler=BatchSampler(RandomSampler(train_set), 16, drop_last=False),  # fits; sorted by class
+    num_workers=0,  # all of it is in memory
+)"""
     check_transformed(script(made), script(after))
 
 
@@ -129,8 +148,8 @@ loader = DataLoader(
 loader = DataLoader(
     train_set,  # all of it
     None,
-    num_workers=0,
     sampler=BatchSampler(RandomSampler(train_set), 16, drop_last=False),
+    num_workers=0,
 )"""
     check_transformed(script(made.format("")), script(after))
     check_transformed(script(made.format("  # all of it")), script(with_comment))

@@ -6,6 +6,7 @@ import pytest
 
 from torchopt_cli.optimizer.rewriting.edits import (
     RemoveArgument,
+    ReplaceArguments,
     ReplaceExpression,
     SetArgument,
     SetDictEntry,
@@ -160,6 +161,39 @@ def test_remove_argument(call: str, result: str, span: Find, rewritten: Rewrite)
 
 
 @pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        ("f(a, one=1, two=2)", "f(a, x=3, y=4)"),
+        ("f(a, two=2, k=0, one=1, **kw)", "f(a, x=3, y=4, k=0, **kw)"),
+        ("f(one = 1, two = 2)", "f(x = 3, y = 4)"),
+        (
+            "f(\n    a,\n    one=1,\n    k=0,\n    two=2,\n)",
+            "f(\n    a,\n    x=3,\n    y=4,\n    k=0,\n)",
+        ),
+        (
+            "f(\n    a,    # a\n    one=1,    # first\n    k=0,  # k\n    two=2,    # second\n)",
+            "f(\n    a,    # a\n    x=3,\n    y=4,  # first; second\n    k=0,  # k\n)",
+        ),
+        (
+            "f(\n    a,\n    one=1,\n    two=2,  # second\n)",
+            "f(\n    a,\n    x=3,\n    y=4,  # second\n)",
+        ),
+        (
+            "f(\n    a,\n    one=1,  # first\n    # own\n    two=2\n)",
+            "f(\n    a,\n    x=3,\n    y=4  # first\n    # own\n)",
+        ),
+        ("f(one=1,  # first\n  two=2)", "f(x=3, y=4  # first\n  )"),
+        ("f(one=1, two=2,  # both\n  k=0)", "f(x=3, y=4,  # both\n  k=0)"),
+        ("f(a, one=1,  # first\n  two=2)", "f(a, x=3, y=4  # first\n  )"),
+    ],
+)
+def test_replace_arguments(call: str, result: str, span: Find, rewritten: Rewrite) -> None:
+    text = f"n = {call}\n"
+    edit = ReplaceArguments(span(text, call), ("one", "two"), (("x", "3"), ("y", "4")))
+    assert rewritten(text, edit) == f"n = {result}\n"
+
+
+@pytest.mark.parametrize(
     ("display", "result"),
     [
         ("{}", '{"new": 1}'),
@@ -271,6 +305,7 @@ def test_what_cannot_be_done_is_an_error(span: Find, rewritten: Rewrite) -> None
     call = span("f(a)", "f(a)")
     for edit in (
         RemoveArgument(call, "k"),
+        ReplaceArguments(call, ("k",), (("k", "1"),)),
         SetArgument(call, "k", "1 +"),
         ReplaceExpression(call, "x ="),
         ReplaceExpression(call, "pass"),
