@@ -262,6 +262,7 @@ class _Rewrite:
             self.in_original_lines(change.message, file),
             self.in_original_lines(change.reason, file),
             change.launch,
+            change.on_cpu,
         )
 
     def after(

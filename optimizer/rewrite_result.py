@@ -15,7 +15,8 @@ from .source import SourceFile, Sources
 class AppliedChange:
     """A change that was made; lines are those of the original file, 1-based.
 
-    ``launch`` is the command that starts the script from then on, None where it stays ``python``.
+    ``launch`` is the command that starts the script from then on, None where it stays ``python``. ``on_cpu`` says of a change
+    for CUDA that it works on a CPU as well.
     """
 
     transform: str
@@ -26,6 +27,7 @@ class AppliedChange:
     message: str
     reason: str
     launch: str | None = None
+    on_cpu: bool = False
 
 
 @dataclass(frozen=True)

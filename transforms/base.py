@@ -53,7 +53,8 @@ class Change:
 
     ``path`` and ``span`` are where the user should look; ``message`` says what is done, ``reason`` why it is safe
     here. ``edits`` may touch several files; ``files`` are made with them. ``launch`` is the command that starts the
-    script from then on, where that is another than ``python``.
+    script from then on, where that is another than ``python``. ``on_cpu`` says of a change by a transform that works
+    ``only_on_cuda`` that this one works on a CPU.
     """
 
     transform: str
@@ -65,6 +66,7 @@ class Change:
     edits: tuple[FileEdit, ...]
     files: tuple[NewFile, ...] = ()
     launch: str | None = None
+    on_cpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Transform(ABC):
     field of :class:`Options`, runs whenever that is given, whatever the tier and the selection, and never otherwise.
     One that ``looks_at_original`` only gives advice, about the script as the user wrote it. ``relieves`` is the part of
     a step that it makes shorter, None when it is none in particular. One that works ``only_on_cuda`` leaves a run on a CPU
-    what it was, unless that is the target.
+    what it was, unless that is the target or the change says otherwise.
     """
 
     name: ClassVar[str]

@@ -8,6 +8,7 @@ integer rank, ``args.device``, ``use_cuda = torch.cuda.is_available()`` flags, `
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from .facts import DeviceKind, DeviceName
@@ -32,6 +33,7 @@ _INDICES = frozenset(
 
 
 _GPU_WORDS = ("cuda", "torch.accelerator", "nccl", "import accelerate", "from accelerate")
+_OTHER_ACCELERATORS = re.compile(r"\b(mps|xpu|xla|torch_xla|npu|torch_npu|hpu|mlu|privateuseone)\b")
 
 
 def device_kind(
@@ -180,3 +182,8 @@ def is_cuda_flag(resolver: Resolver, value: ast.expr, module: Module) -> bool:
 def mentions_cuda(module: Module) -> bool:
     """Whether the file speaks of CUDA, or of whatever accelerator there is: a script for a GPU."""
     return any(word in module.source.text for word in _GPU_WORDS)
+
+
+def mentions_accelerator(module: Module) -> bool:
+    """Whether the file speaks of CUDA, or of an accelerator of another kind."""
+    return mentions_cuda(module) or _OTHER_ACCELERATORS.search(module.source.text) is not None

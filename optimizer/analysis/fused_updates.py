@@ -50,6 +50,8 @@ def fused_obstacle(
         if on_cpu:
             return _here(optimizer, "before PyTorch 2.4 there is no fused kernel for a CPU")
         return _early(resolver, optimizer, version)
+    if on_cpu and _is_sgd(resolver, optimizer) and not _has_momentum(resolver, optimizer):
+        return _here(optimizer, "on a CPU, SGD without momentum is as fast as it is")
     return None
 
 
@@ -80,10 +82,14 @@ def fused_momentum(resolver: Resolver) -> Obstacle | None:
     return None
 
 
+def _is_sgd(resolver: Resolver, optimizer: Optimizer) -> bool:
+    names = resolver.names(optimizer.node.func, optimizer.module)
+    return any(name.endswith(".SGD") for name in names)
+
+
 def _has_momentum(resolver: Resolver, optimizer: Optimizer) -> bool:
     """Whether ``optimizer`` is an SGD that may have momentum."""
-    names = resolver.names(optimizer.node.func, optimizer.module)
-    if not any(name.endswith(".SGD") for name in names):
+    if not _is_sgd(resolver, optimizer):
         return False
     momentum = call_argument(optimizer.node, "momentum", _MOMENTUM)
     if momentum is None:

@@ -14,7 +14,7 @@ from .cache_release import CacheRelease, find_cache_releases
 from .construction import Construction, find_constructions
 from .datasets import Dataset, find_datasets
 from .deferral_plan import LoopPlan, plan_loops
-from .devices import device_kind, find_devices, mentions_cuda
+from .devices import device_kind, find_devices, mentions_accelerator, mentions_cuda
 from .evaluation import Inference, Unproven, find_inference
 from .facts import (
     DataLoader,
@@ -267,3 +267,12 @@ class TrainingScript:
         if options.target is Target.AUTO:
             return any(mentions_cuda(module) for module in self.modules)
         return options.target is Target.CUDA
+
+    def is_for_cpu(self, options: Options) -> bool:
+        """Whether the rewritten script is meant for a CPU and nothing else: asked for, or no accelerator is in it.
+
+        What a framework runs may find a GPU by itself.
+        """
+        if options.target is Target.AUTO:
+            return not self.frameworks and not any(map(mentions_accelerator, self.modules))
+        return options.target is Target.CPU

@@ -89,7 +89,8 @@ def opportunities(
 ) -> tuple[Opportunity, ...]:
     """One for each transform among ``changes``, the one that could win most first.
 
-    ``target`` is what the script is rewritten for: on a CPU that is not, transforms for CUDA win nothing.
+    ``target`` is what the script is rewritten for: on a CPU that is not, transforms for CUDA win nothing but with changes that
+    work there, too.
     """
     parts = {transform.name: transform.relieves for transform in transforms}
     idle: set[str] = set()
@@ -104,7 +105,11 @@ def opportunities(
             change.path,
             change.line,
             change.message,
-            *(_NOT_ON_CPU if name in idle else _bound(profile, parts.get(name))),
+            *(
+                _NOT_ON_CPU
+                if name in idle and not change.on_cpu
+                else _bound(profile, parts.get(name))
+            ),
         )
         for name, change in first.items()
     ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from torchopt_cli.optimizer.options import Target
+from torchopt_cli.optimizer.pipeline import RewriteResult
 
 Check = Callable[..., None]
 
@@ -202,14 +203,55 @@ def test_what_is_done_with_it(check_noop: Check, steps: str, reason: str) -> Non
     check_noop(script("optimizer = torch.optim.Adam(model.parameters())", steps), reason=reason)
 
 
-def test_scripts_for_the_cpu(check_noop: Check) -> None:
-    start = "import torch\nfrom torch import nn\nmodel = nn.Linear(8, 2)\n"
+ON_CPU = "import torch\nfrom torch import nn\nmodel = nn.Linear(8, 2)\n"
+
+
+@pytest.mark.parametrize(
+    ("made", "fused"),
+    [
+        ("Adam(model.parameters())", "Adam(model.parameters(), fused=True)"),
+        (
+            "SGD(model.parameters(), lr=0.1, momentum=0.9)",
+            "SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)",
+        ),
+    ],
+)
+def test_scripts_that_know_no_gpu(
+    check_transformed: Check, check_noop: Check, made: str, fused: str
+) -> None:
+    steps = STEPS.replace(".to(device)", "")
+    before = script(f"optimizer = torch.optim.{made}", steps, ON_CPU)
+    check_transformed(before, script(f"optimizer = torch.optim.{fused}", steps, ON_CPU))
+    check_noop(before, reason="not seen to be moved to a GPU", target=Target.CUDA)
+    check_noop(before, reason="no fused kernel for a CPU", torch_version=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("made", "start", "reason"),
+    [
+        ("SGD(model.parameters(), lr=0.1)", ON_CPU, "SGD without momentum is as fast as it is"),
+        (
+            "SGD(model.parameters(), lr=0.1, momentum=0)",
+            ON_CPU,
+            "SGD without momentum is as fast as it is",
+        ),
+        ("Adam(model.parameters())", ON_CPU + "model.to('mps')\n", "does not use a GPU"),
+        ("RMSprop(model.parameters())", ON_CPU, "no fused kernel"),
+    ],
+)
+def test_optimizers_that_stay_on_a_cpu(
+    check_noop: Check, made: str, start: str, reason: str
+) -> None:
+    steps = STEPS.replace(".to(device)", "")
+    check_noop(script(f"optimizer = torch.optim.{made}", steps, start), reason=reason)
+
+
+def test_a_change_for_a_cpu_says_so(rewrite: Callable[..., RewriteResult]) -> None:
     steps = STEPS.replace(".to(device)", "")
     made = "optimizer = torch.optim.Adam(model.parameters())"
-    check_noop(script(made, steps, start), reason="does not use a GPU")
-    check_noop(
-        script(made, steps, start), reason="not seen to be moved to a GPU", target=Target.CUDA
-    )
+    for code, on_cpu in ((script(made, steps, ON_CPU), True), (script(made, STEPS), False)):
+        (change,) = rewrite(code, ["fused-optimizer"]).files[0].changes
+        assert change.on_cpu == on_cpu
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,13 @@ def test_what_is_for_cuda_wins_nothing_on_a_cpu(name: str) -> None:
     assert at_most(GPU, Target.AUTO)
 
 
+def test_a_change_that_works_on_a_cpu_may_win_there() -> None:
+    profile = step(CPU, forward=2.0, optimizer=1.0)
+    fused = replace(change("fused-optimizer"), on_cpu=True)
+    (found,) = opportunities(profile, [fused], all_transforms())
+    assert found.at_most
+
+
 def test_what_is_not_for_cuda_alone_keeps_its_bound_on_a_cpu() -> None:
     profile = step(CPU, forward=2.0, evaluation=1.0)
     assert opportunities(profile, [change("no-grad")], all_transforms())[0].at_most == 1.0
