@@ -148,7 +148,8 @@ def _of_class(resolver: Resolver, cls: Class) -> IndexedTensors | None:
 
 def _found(resolver: Resolver, name: str, tensors: list[tuple[ast.expr, Module]]) -> IndexedTensors:
     contiguous = all(layout(resolver, *tensor) is Layout.CONTIGUOUS for tensor in tensors)
-    return IndexedTensors(name, contiguous, max(row_numbers(resolver, *t) for t in tensors))
+    rows = [row_numbers(resolver, *tensor) for tensor in tensors]
+    return IndexedTensors(name, contiguous, max(rows, default=0))
 
 
 def _looked_up(method: ast.AST) -> list[ast.Attribute]:
