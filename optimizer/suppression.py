@@ -14,22 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .rewriting.edits import (
-    AddContext,
-    AddImport,
-    AddParameter,
-    Decorate,
-    Edit,
-    InsertArgument,
-    RemoveArgument,
-    RemoveImportedName,
-    ReplaceArguments,
-    ReplaceExpression,
-    SetArgument,
-    SetDictEntry,
-    Span,
-    Wrap,
-)
+from .rewriting.edits import AddParameter, Edit, Span, Wrap
+from .rewriting.rewrites import edit_span
 
 _COMMENT = r"#\s*torchopt:\s*ignore(?P<file>-file)?(?![\w-])\s*(?:\[(?P<names>[^\]]*)\])?[\s:,-]*(?P<reason>[^#]*)"
 _INVISIBLE = frozenset(
@@ -78,22 +64,12 @@ def suppressions(text: str) -> tuple[Suppression, ...]:
 def edited_span(edit: Edit) -> Span | None:
     """The source an edit names, None for those that concern the file's imports."""
     match edit:
-        case AddImport() | RemoveImportedName():
-            return None
-        case SetArgument(call=span) | InsertArgument(call=span) | RemoveArgument(call=span):
-            return span
-        case ReplaceArguments(call=span):
-            return span
-        case Decorate(function=span) | AddContext(statement=span):
-            return span
         case AddParameter(function=span):
             return Span(span.line, span.column, span.line, span.column)
-        case ReplaceExpression(target=span) | SetDictEntry(target=span):
-            return span
         case Wrap(first=first, last=last):
             return Span(first.line, first.column, last.end_line, last.end_column)
         case _:
-            return edit.statement
+            return edit_span(edit)
 
 
 def _found(text: str) -> Iterator[Suppression]:

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..optimizer.analysis.facts import Argument, DataLoader, Fact
@@ -177,23 +177,22 @@ class DataLoaderWorkers(Transform):
                 script, module, options, [g for g in ready if _place(script, g).module is module]
             )
         needless = [] if options.workers else [x for x in chosen if are_needless(script, x)]
-        removed = yield from self._take_away(script, needless)
+        refusals = {loader: removal_refused(script, loader) for loader in needless}
+        yield from self._take_away(script, refusals)
+        removed = {loader for loader, reason in refusals.items() if reason is None}
         chosen = [loader for loader in chosen if loader not in removed]
         yield from self._keep_alive(script, chosen)
         yield from self._make_ahead(script, chosen, options)
 
     def _take_away(
-        self, script: TrainingScript, loaders: list[DataLoader]
-    ) -> Generator[Change | Skip, None, list[DataLoader]]:
-        """Take their needless workers from ``loaders``; returns those that have none any more."""
-        removed: list[DataLoader] = []
-        for loader in loaders:
-            reason = removal_refused(script, loader)
+        self, script: TrainingScript, refusals: Mapping[DataLoader, str | None]
+    ) -> Iterator[Change | Skip]:
+        """Take their needless workers from the loaders of ``refusals`` that have no reason to keep them."""
+        for loader, reason in refusals.items():
             if reason is not None:
                 message = f"its workers stay, though items are only looked up in memory: {reason}"
                 yield self.skip(loader.path, loader.span, message)
                 continue
-            removed.append(loader)
             count = loader.module.code(loader.arguments["num_workers"].value)
             names = [name for name in WORKER_ARGUMENTS if name in loader.arguments]
             yield self.change(
@@ -205,7 +204,6 @@ class DataLoaderWorkers(Transform):
                 + (_EVERY_SEED if _lived_on(script, loader) else ""),
                 tuple(FileEdit(loader.path, RemoveArgument(loader.span, name)) for name in names),
             )
-        return removed
 
     def _start(
         self, script: TrainingScript, module: Module, options: Options, groups: list[_Group]

@@ -114,8 +114,8 @@ class FusedOptimizer(Transform):
     def _fuse(
         self, script: TrainingScript, optimizer: Optimizer, options: Options
     ) -> Change | Skip:
+        on_cpu = script.is_for_cpu(options)
         if script.frameworks:
-            on_cpu = script.is_for_cpu(options)
             condition = (
                 None if on_cpu else fused_where(script.resolver, script.lightning, optimizer)
             )
@@ -123,7 +123,7 @@ class FusedOptimizer(Transform):
         networks = trained_networks(script.resolver, (optimizer,))
         if not networks:
             return self._skip(optimizer, "the parameters it updates cannot be resolved")
-        if script.is_for_cpu(options):
+        if on_cpu:
             return self._fused(script, optimizer, None)
         where = network_device(script.resolver, networks)
         if where.kind is DeviceKind.CPU:

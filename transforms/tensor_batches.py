@@ -34,7 +34,7 @@ from ..optimizer.analysis.loaders import PARAMETERS
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syntax import Module
-from ..optimizer.analysis.tensor_datasets import IndexedTensors, indexed_tensors
+from ..optimizer.analysis.tensor_datasets import IndexedTensors, Layout, indexed_tensors
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import (
     AddImport,
@@ -132,7 +132,7 @@ class TensorBatches(Transform):
             f"an item of {tensors.name} is a row of its tensors and nothing else; the samples and their order stay",
             (*edits, *named, *_arguments(loader, dataset, batches)),
         )
-        return change if tensors.contiguous else replace(change, tier=Tier.NUMERIC)
+        return change if tensors.layout is Layout.CONTIGUOUS else replace(change, tier=Tier.NUMERIC)
 
 
 def _refused(script: TrainingScript, loader: DataLoader, tensors: IndexedTensors) -> str | None:

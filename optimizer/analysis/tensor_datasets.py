@@ -65,12 +65,12 @@ class Layout(IntEnum):
 class IndexedTensors:
     """What a loader's dataset looks items up in.
 
-    ``contiguous`` when all of it lies in memory in the order of its dimensions. ``row`` is how many numbers the largest
-    part of an item has; 0 where the script does not tell.
+    ``layout`` is what is known of all of it. ``row`` is how many numbers the largest part of an item has; 0 where the script
+    does not tell.
     """
 
     name: str
-    contiguous: bool
+    layout: Layout
     row: int
 
 
@@ -85,8 +85,7 @@ def indexed_tensors(resolver: Resolver, loader: DataLoader) -> IndexedTensors | 
     if not found or len(known) < len(found):
         return None
     names = " or ".join(sorted({one.name for one in known}))
-    contiguous, row = all(one.contiguous for one in known), max(one.row for one in known)
-    return IndexedTensors(names, contiguous, row)
+    return IndexedTensors(names, min(one.layout for one in known), max(one.row for one in known))
 
 
 def _of_value(resolver: Resolver, value: Value) -> IndexedTensors | None:
@@ -140,16 +139,14 @@ def _of_class(resolver: Resolver, cls: Class) -> IndexedTensors | None:
             return None
         assert isinstance(method, Function)
         tensors += [(attribute, method.module) for attribute in attributes]
-    layouts = [layout(resolver, *tensor) for tensor in tensors]
-    if min(layouts, default=Layout.UNKNOWN) is Layout.UNKNOWN:
-        return None
-    return _found(resolver, f"`{cls.node.name}`", tensors)
+    found = _found(resolver, f"`{cls.node.name}`", tensors)
+    return found if tensors and found.layout is not Layout.UNKNOWN else None
 
 
 def _found(resolver: Resolver, name: str, tensors: list[tuple[ast.expr, Module]]) -> IndexedTensors:
-    contiguous = all(layout(resolver, *tensor) is Layout.CONTIGUOUS for tensor in tensors)
+    layouts = [layout(resolver, *tensor) for tensor in tensors]
     rows = [row_numbers(resolver, *tensor) for tensor in tensors]
-    return IndexedTensors(name, contiguous, max(rows, default=0))
+    return IndexedTensors(name, min(layouts, default=Layout.CONTIGUOUS), max(rows, default=0))
 
 
 def _looked_up(method: ast.AST) -> list[ast.Attribute]:

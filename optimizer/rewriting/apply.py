@@ -16,6 +16,7 @@ from .edits import (
     AddImport,
     AddParameter,
     Edit,
+    ExpressionEdit,
     InsertAfter,
     InsertBefore,
     RemoveArgument,
@@ -23,7 +24,7 @@ from .edits import (
     SetDictEntry,
     Span,
 )
-from .expressions import ExpressionEdit, expression_rewrite
+from .expressions import expression_rewrite
 from .imports import add_import, partial_removals, whole_removals
 from .own_lines import give_own_lines
 from .parameters import parameter_rewrite

@@ -102,13 +102,12 @@ class CommaList:
 
     def with_comment(self, index: int, comment: str, newline: str) -> CommaList:
         """The list with ``comment`` instead of that."""
+        closes = index == len(self.items) - 1
         code, rest = _first_line(self._behind(index))
-        code = code.partition("#")[0].rstrip() if "#" in code or comment else code
-        if comment and not rest:
-            closes = index == len(self.items) - 1
+        if not rest:
             rest = newline + ("" if closes else _last_line(self.lead or self.gaps[0]))
-        behind = f"{code}  # {comment}{rest}" if comment else code + rest
-        if index == len(self.items) - 1:
+        behind = f"{code.partition('#')[0].rstrip()}  # {comment}{rest}"
+        if closes:
             return replace(self, tail=behind)
         return replace(self, gaps=(*self.gaps[:index], behind, *self.gaps[index + 1 :]))
 

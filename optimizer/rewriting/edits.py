@@ -197,13 +197,16 @@ class RemoveImportedName:
     name: str
 
 
-Edit: TypeAlias = (
+ExpressionEdit: TypeAlias = (
     SetArgument
     | InsertArgument
     | RemoveArgument
     | ReplaceArguments
     | SetDictEntry
     | ReplaceExpression
+)
+Edit: TypeAlias = (
+    ExpressionEdit
     | InsertBefore
     | InsertAfter
     | ReplaceStatement

@@ -10,6 +10,7 @@ from functools import partial
 
 from .comma_list import CommaList
 from .edits import (
+    ExpressionEdit,
     InsertArgument,
     RemoveArgument,
     ReplaceArguments,
@@ -23,14 +24,6 @@ from .rewrites import EditError, Rank, Rewrite
 from .source_tree import SourceTree
 from .style import Style
 
-ExpressionEdit = (
-    SetArgument
-    | InsertArgument
-    | RemoveArgument
-    | ReplaceArguments
-    | SetDictEntry
-    | ReplaceExpression
-)
 _KEYWORD = re.compile(r"([^\W\d]\w*)(\s*=\s*)(?!=)")
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List)
 
@@ -138,17 +131,18 @@ def _replace_arguments(text: str, edit: ReplaceArguments, style: Style) -> str:
     if missing:
         raise EditError(edit, f"no argument {missing[0]}= there")
     first, *others = sorted(items.index(keyword) for keyword in edit.old)
-    comments = [c for c in (arguments.comment(index) for index in (first, *others)) if c]
+    comments = [arguments.comment(index) for index in (first, *others)]
     for index in reversed(others):
         arguments = arguments.remove(index)
     head = _KEYWORD.match(arguments.items[first])
-    equals = head[2] if head else "="
+    assert head is not None
     *before, last = [
-        keyword + equals + _as_element("f(k={})", value, edit) for keyword, value in edit.new
+        keyword + head[2] + _as_element("f(k={})", value, edit) for keyword, value in edit.new
     ]
-    arguments = arguments.replace(first, last).with_comment(
-        first, "; ".join(comments), style.newline
-    )
+    arguments = arguments.replace(first, last)
+    if any(comments):
+        comment = "; ".join(filter(None, comments))
+        arguments = arguments.with_comment(first, comment, style.newline)
     for item in reversed(before):
         arguments = arguments.insert(first, item, style.newline, style.indent)
     return function + arguments.text
