@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .values import Display, Element, External, Made, Unknown, Value, union
+from .values import SLICE, Display, Element, External, Made, Unknown, Value, union
 
 if TYPE_CHECKING:
     from .resolver import Resolver
@@ -47,7 +47,7 @@ def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | N
         starred = any(isinstance(element, ast.Starred) for element in node.elts)
         if isinstance(part, int) and not starred and -len(node.elts) <= part < len(node.elts):
             return resolver.values(node.elts[part], value.module)
-        if part == "each" and not starred and node.elts:
+        if part in {"each", SLICE} and not starred and node.elts:
             return union(resolver.values(e, value.module) for e in node.elts)
     if isinstance(node, ast.Dict):
         return _dict_part(resolver, node, value, part)

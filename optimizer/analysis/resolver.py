@@ -35,6 +35,7 @@ from .syntax import FunctionNode, Module
 from .torch_names import star_exports
 from .trees import child_nodes
 from .values import (
+    SLICE,
     Attribute,
     Class,
     Display,
@@ -490,6 +491,8 @@ class Resolver:
                 for v in base
                 if isinstance(v, External)
             )
+        if isinstance(node.slice, ast.Slice) and node.slice.step is None:
+            return select(self, base, (SLICE,))
         if not isinstance(key, int | str):
             return select(self, base, ("each",))
         return select(self, base, (key,))

@@ -8,7 +8,7 @@ import math
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
-from .values import Display, External, Made, Value, whole_number
+from .values import SLICE, Display, Element, External, Made, Value, whole_number
 
 _ONE_BY_ONE = frozenset(
     {f"torch.{name}" for name in "randn rand zeros ones empty".split()}
@@ -54,6 +54,8 @@ def _of_value(resolver: Resolver, value: Value, depth: int) -> int:
     match value:
         case Made(call, module, External(name)):
             return _of_call(resolver, call, module, name, depth)
+        case Element(of=whole, path=path) if set(path) == {SLICE}:
+            return _of_value(resolver, whole, depth)
         case Display(ast.BinOp(left=left, right=right), module):
             return max(row_numbers(resolver, side, module, depth) for side in (left, right))
         case Display(ast.Call(func=ast.Attribute(value=receiver, attr=method)), module):

@@ -15,6 +15,7 @@ from .row_sizes import row_numbers
 from .signatures import call_argument
 from .syntax import Module, is_docstring
 from .values import (
+    SLICE,
     Attribute,
     Class,
     Display,
@@ -250,6 +251,8 @@ def _layout(resolver: Resolver, value: Value, depth: int) -> Layout:
             else:
                 return Layout.UNKNOWN
             return min([made, *map(_kept, methods)])
+        case Element(whole, path) if set(path) == {SLICE}:
+            return _layout(resolver, whole, depth)
         case Display(ast.BinOp(left=left, right=right), module):
             return _together(resolver, (left, right), module, depth)
         case Display(ast.Compare(left=left, comparators=[right]), module):

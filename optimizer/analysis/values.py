@@ -135,9 +135,13 @@ class Display:
         return _place(self.node)
 
 
+SLICE = ":"
+"""The part of a path that takes neighbours in order, as ``values[first:last]`` does."""
+
+
 @dataclass(frozen=True)
 class Element:
-    """An element of an iterable, or a part of an unpacked value, that is not written out in the source."""
+    """An element or slice of an iterable, or a part of an unpacked value, that is not written out in the source."""
 
     of: Value
     path: tuple[int | str, ...]

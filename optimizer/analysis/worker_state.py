@@ -21,8 +21,8 @@ from .reach import Reached
 from .resolver import Resolver
 from .scopes import Binding, Iterated
 from .syntax import FunctionNode, Module
+from .values import SLICE, Element, External, Instance, Made, Unknown, Value
 from .values import Attribute as AttributeValue
-from .values import Element, External, Instance, Made, Unknown, Value
 
 
 class Hazard(Enum):
@@ -197,7 +197,7 @@ def _hazard_of(value: Value, own: set[ast.AST], code: str) -> tuple[Hazard, str]
 
 def _is_read_out(element: Element) -> bool:
     """Whether an element of an open HDF5 file has been read into memory: ``h5py.File(p)["x"][:]``."""
-    return len(element.path) > 1 and element.path[-1] == "each"
+    return len(element.path) > 1 and element.path[-1] in {"each", SLICE}
 
 
 def _is_from_outside(

@@ -29,6 +29,9 @@ HEAD = "import argparse\nimport numpy as np\nimport torch\n"
         ("ASK(torch.from_numpy(np.random.rand(100, 4, 4)).float())", 16),
         ("ASK(torch.tensor(np.random.normal(size=(100, 4)).astype('float32')))", 4),
         ("ASK(torch.FloatTensor(np.zeros((100, 4))))", 4),
+        ("x = torch.randn(100, 3, 8)\nASK(x[:80].float())", 24),
+        ("x = np.random.rand(100, 4)\nASK(torch.tensor(x[10:]))", 4),
+        ("x = np.random.rand(100, 4)\nASK(torch.tensor(x[:, 2:]))", 0),
         ("x = torch.randn(9, 2) if torch.rand(1) > 0.5 else torch.randn(9, 7)\nASK(x)", 7),
         (
             "parser = argparse.ArgumentParser()\nparser.add_argument('--side', type=int, default=5)\n"
