@@ -30,9 +30,11 @@ def undefined_names(text: str) -> frozenset[str] | None:
         return None
     module = scopes[0]
     defined = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
-    for scope in scopes[1:]:
-        bound = (symbol for symbol in scope.get_symbols() if _binds(symbol))
-        defined |= {symbol.get_name() for symbol in bound if symbol.is_declared_global()}
+    shared = [s for scope in scopes[1:] for s in scope.get_symbols() if s.is_declared_global()]
+    defined |= {symbol.get_name() for symbol in shared if _binds(symbol)}
+    # What `:=` binds in a comprehension of the module is declared global, from Python 3.12 on there alone.
+    walrus = {s.get_name() for s in module.get_symbols() if s.is_declared_global()}
+    defined |= walrus - {symbol.get_name() for symbol in shared}
     read = {
         symbol.get_name()
         for scope in scopes

@@ -32,6 +32,7 @@ def test_bound_names_are_defined(text: str) -> None:
         ("class A:\n    x = device\n", {"device"}),
         ("class A:\n    x = 1\n    def f(self):\n        return x\n", {"x"}),
         ("def f():\n    made = 1\nprint(made)\n", {"made"}),
+        ("def f():\n    global made\n    return made\nprint(made)\n", {"made"}),
         ("@decorate\ndef f(x=default): ...\n", {"decorate", "default"}),
         ("print([i for i in items])\nprint(i)\n", {"items", "i"}),
     ],

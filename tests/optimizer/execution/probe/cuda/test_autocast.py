@@ -127,7 +127,8 @@ def test_the_lists_are_those_of_torch() -> None:
         return set(re.findall(r"_\((\w+)", body[1]))
 
     recurrent = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+    not_yet = set() if torch.__version__ >= (2, 12) else {"rms_norm"}
     assert lists.LOWER - recurrent == listed("AT_FORALL_LOWER_PRECISION_FP")
-    assert lists.FLOAT32 - {"linalg_matrix_sqrth"} == listed("AT_FORALL_FP32")
+    assert lists.FLOAT32 - {"linalg_matrix_sqrth"} - not_yet == listed("AT_FORALL_FP32")
     assert listed("AT_FORALL_FP32_SET_OPT_DTYPE") == lists.FLOAT32_RESULT
     assert listed("AT_FORALL_PROMOTE") == lists.WIDEST
