@@ -107,7 +107,8 @@ class Transform(ABC):
     """A source transform.
 
     ``name`` is the contract with the user (``--select``, suppressions, JSON, docs); the module is the same name with
-    underscores and its docstring is the user's documentation. ``opt_in`` transforms run only when selected by name.
+    underscores and its docstring is the user's documentation. ``tier`` is what its mildest changes may do to the numbers:
+    each :class:`Change` has a tier of its own. ``opt_in`` transforms run only when selected by name.
     One that ``advises`` is also asked where the user's tier forbids its changes. One that is ``asked_by`` an option, a
     field of :class:`Options`, runs whenever that is given, whatever the tier and the selection, and never otherwise.
     One that ``looks_at_original`` only gives advice, about the script as the user wrote it. ``relieves`` is the part of

@@ -14,7 +14,7 @@ until Python has refilled it. Where the GPU has so little to do that no wait tak
 The numbers stay the same: sums are kept in float64, which is what Python's numbers are, and counts in integers. What is divided
 on the device (the mean of a meter) may differ in the last of 16 digits: GPUs multiply with the reciprocal. Only
 where the script may choose Apple's `mps` device, which has no float64, sums are kept in float32 and can differ in the
-last digits. `.detach()` keeps the sum from holding on to the graph of each step. A script that
+last digits. These two are left alone under `--tier exact`. `.detach()` keeps the sum from holding on to the graph of each step. A script that
 adds up `loss` itself, graph and all, gets it too (`total += loss.detach()`), also on the CPU: its memory no longer grows.
 (A sum, or a meter's figure, that starts as the integer 0 is 0.0 after a loop that had nothing to add.)
 
@@ -60,7 +60,7 @@ _ROUNDED = (
 
 class DeferSync(Transform):
     name = "defer-sync"
-    tier = Tier.NUMERIC
+    tier = Tier.EXACT
     stage = Stage.EVALUATION
     rank = 1
     relieves = StepPart.SYNCS
@@ -147,8 +147,7 @@ class DeferSync(Transform):
             for loss in leak.losses
         )
         message = f"{losses} goes into `{leak.total}` without its graph, which filled the memory"
-        change = self.change(leak.path, leak.span, message, _SPENT, edits)
-        return replace(change, tier=Tier.EXACT)
+        return self.change(leak.path, leak.span, message, _SPENT, edits)
 
     def _defer(self, script: TrainingScript, plan: LoopPlan) -> Change:
         resolver = script.resolver

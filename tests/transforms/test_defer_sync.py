@@ -438,6 +438,18 @@ def test_devices_divide_in_another_way(rewrite: Callable[..., Any], step: str, t
     assert ("reciprocal" in file.changes[0].reason) is (tier is Tier.NUMERIC)
 
 
+def test_only_exact_sums_where_no_others_are_allowed(
+    check_transformed: Callable[..., None], check_noop: Callable[..., None]
+) -> None:
+    check_transformed(
+        script("total = 0.0", "total += loss.item()", "print(total)"),
+        script("total = 0.0", "total += loss.detach().double()", "print(float(total))"),
+        tier=Tier.EXACT,
+    )
+    divided = script("total = 0.0", "total += loss.item() / len(loader)", "print(total)")
+    check_noop(divided, "only with --tier numeric", tier=Tier.EXACT)
+
+
 @pytest.mark.parametrize(
     ("before", "step", "after", "reason"),
     [
