@@ -127,6 +127,8 @@ def probed() -> Iterator[None]:
         "snapshot_bytes": 0,
         "perturb": None,
         "block_steps": 10,
+        "full_precision": False,
+        "emulated_gpus": 0,
     }
     patches = Patches()
     session = Session(spec, Clock(time.perf_counter(), spec["block_steps"]), give_up)

@@ -111,7 +111,7 @@ class Observations:
     versions: Versions | None = None
     compute_dtypes: tuple[str, ...] = ()
     """Reduced types that products were computed in: those of the enabled autocast regions entered (``bfloat16``,
-    ``float16``), and ``tfloat32`` where the run allowed TF32 on a CUDA device. Sorted, without repeats."""
+    ``float16``), and ``tfloat32`` where the run allowed TF32 on a CUDA device, as cuDNN's layers do by default. Sorted, without repeats."""
     steps: tuple[Step, ...] = ()
     optimizers: tuple[OptimizerInfo, ...] = ()
     parameters: Mapping[str, ParameterInfo] = field(default_factory=dict[str, ParameterInfo])

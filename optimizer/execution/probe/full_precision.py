@@ -17,7 +17,7 @@ from .patches import Patches
 def compute_in_full_precision(patches: Patches) -> None:
     """Autocast regions are entered disabled, and the script cannot lower the precision of float32 products.
 
-    Compilation and TF32 are switched off by the environment (see the runner). A GradScaler is left as it is: it
+    Compilation and TF32, whichever setting asks for it, are switched off by the environment (see the runner). A GradScaler is left as it is: it
     multiplies by a power of two, which is exact.
     """
     patches.wrap(torch.autocast, "__enter__", _disabled)

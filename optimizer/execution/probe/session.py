@@ -32,6 +32,7 @@ from .rounds import Rounds, StopRun
 from .sampling import ReadOrder
 from .schedulers import Schedulers
 from .steps import NO_OPTIMIZER, Steps
+from .tf32 import layers_in_tf32, products_in_tf32
 from .told import Told
 from .weight_copies import WeightCopies
 from .worker_generators import FOLDER, read_workers
@@ -52,6 +53,8 @@ class Session:
         self.observing = spec["mode"] == "observe"
         self.stopped = False
         self._seed, self._limit, self._cwd = spec["seed"], spec["steps"], os.getcwd()
+        self._full_precision = spec["full_precision"]
+        self._emulated = bool(spec["emulated_gpus"])
         self._give_up, self._ends = give_up, 0
         self._waiting: threading.Timer | None = None
         self._rounds, self._clock = Rounds(spec["steps"]), clock
@@ -319,6 +322,7 @@ class Session:
         if not self.observing:
             return record
         self._try(self._parameters.snapshot, self._rounds.finished)
+        self._try(self._note_tf32)
         for finish in (
             self._parameters.finish,
             self._steps.finish,
@@ -343,9 +347,18 @@ class Session:
             "step_samples": self._step_samples,
             "collectives": sorted(set(self._collectives)),
             "layers": self._parameters.layers(),
-            "compute_dtypes": sorted(self._compute_dtypes | ({"tfloat32"} if _tf32() else set())),
+            "compute_dtypes": sorted(self._compute_dtypes),
             "unobserved": list(dict.fromkeys(self._unobserved)),
         }
+
+    def _note_tf32(self) -> None:
+        """Tell what CUDA makes of float32, unless the environment forbids it. Emulated convolutions are not rounded."""
+        if self._full_precision or not torch.cuda.is_available():
+            return
+        modules = [module for root, _ in self._parameters.roots for module in root.modules()]
+        weights = self._parameters.named.values()
+        if products_in_tf32() or (not self._emulated and layers_in_tf32(modules, weights)):
+            self._compute_dtypes.add("tfloat32")
 
     def _workers(self) -> dict[str, Any]:
         return {"workers": read_workers(self.folder / FOLDER)}
@@ -366,8 +379,3 @@ def _counter(path: Path) -> mmap.mmap:
 
 def _update(record: dict[str, Any], finish: Callable[[], dict[str, Any]]) -> None:
     record.update(finish())
-
-
-def _tf32() -> bool:
-    """Whether matrix products of float32 may be computed in TF32."""
-    return torch.cuda.is_available() and torch.get_float32_matmul_precision() != "highest"

@@ -38,6 +38,8 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
             "snapshot_bytes": 1 << 30,
             "perturb": None,
             "block_steps": 10,
+            "full_precision": False,
+            "emulated_gpus": 0,
             **chosen,
         }
 
