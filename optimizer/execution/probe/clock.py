@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from . import devices
 from .processor import processor_seconds
 from .turns import Turns
 
@@ -68,7 +69,7 @@ class Clock:
             self._block_steps *= DEVICE_BLOCKS
         ends_block = last or len(self._edges) % self._block_steps == 0
         if ends_block:
-            synchronise()
+            devices.synchronise()
             self._synchronised.append(len(self._edges))
         if not first:
             self._waits.append(self._wait)
@@ -106,14 +107,6 @@ class Clock:
 
 def _asynchronous() -> bool:
     """Whether steps return before they are computed."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if devices.in_use():
         return True
     return torch.backends.mps.is_available() or (hasattr(torch, "xpu") and torch.xpu.is_available())
-
-
-def synchronise() -> None:
-    """Wait for the CUDA devices in use. (Waiting for an unused one would set it up, which takes memory.)"""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        used = [n for n in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(n)]
-        for device in used:
-            torch.cuda.synchronize(device)

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .devices import is_capturing
 from .direct_calls import DirectCalls
 from .leaves import among_leaves, leaves_of
 from .names import label_roots
@@ -107,11 +108,14 @@ class Hooks:
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._hooked_steps += 1
+        if is_capturing():
+            return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         self._session.step_begins(optimizer, closure is not None)
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._session.step_ends(optimizer)
+        if not is_capturing():
+            self._session.step_ends(optimizer)
 
     def _optimizer_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -151,7 +155,8 @@ class Hooks:
         @functools.wraps(original)
         def wrapper(tensors, grad_tensors=None, *args, **kwargs):
             # Activation checkpointing calls backward inside of backward.
-            if self._in_backward or not isinstance(tensors, (Tensor, list, tuple)):
+            inside = self._in_backward or is_capturing()
+            if inside or not isinstance(tensors, (Tensor, list, tuple)):
                 return original(tensors, grad_tensors, *args, **kwargs)
             leaves = self._leaves(tensors, kwargs.get("inputs"))
             self._announce_backward(tensors, grad_tensors, leaves)
@@ -309,6 +314,7 @@ class Hooks:
             return output
         if (
             _is_tracing()
+            or is_capturing()
             or any(isinstance(arg, torch.fx.Proxy) for arg in args)
             or getattr(module, "_is_replica", False)
         ):
@@ -375,7 +381,7 @@ def _untraced(session: Session) -> Session:
 
 def _is_traced(outputs: Any) -> bool:
     """Whether torch is taking gradients to trace or transform a function, not to train."""
-    if torch.compiler.is_compiling() or _is_tracing():
+    if torch.compiler.is_compiling() or _is_tracing() or is_capturing():
         return True
     return any(type(t) not in (Tensor, nn.Parameter) for t in _several(outputs))
 

@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
-from .clock import synchronise
+from .devices import in_use, synchronise
 
 TRACE = "trace.json"
 _MOST_OPERATORS = 40
@@ -30,7 +29,7 @@ class Operators:
     def start(self) -> None:
         """Write down operators from here on."""
         activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if in_use():
             activities.append(ProfilerActivity.CUDA)
         synchronise()
         self._profiler = profile(activities=activities)
@@ -48,16 +47,16 @@ class Operators:
         nothing: dict[str, Any] = {"operators": [], "device_busy_share": None, "trace_file": None}
         if self._profiler is None or self._rounds == 0:
             return nothing
-        synchronise()
-        seconds = time.perf_counter() - self._started
         self._profiler.stop()
         if self._trace:
             self._profiler.export_chrome_trace(str(self._folder / TRACE))
-        rows = [self._row(average) for average in self._profiler.key_averages()]
+        averages = self._profiler.key_averages()
+        # A kernel counts for the operator that started it, and has a row of its own besides.
+        rows = [self._row(one) for one in averages if one.device_type.name == "CPU"]
         rows.sort(key=lambda row: -max(row["self_seconds"], row["device_seconds"]))
         return {
             "operators": rows[:_MOST_OPERATORS],
-            "device_busy_share": self._busy_share(seconds),
+            "device_busy_share": self._busy_share(self._ended - self._started),
             "trace_file": TRACE if self._trace else None,
         }
 
@@ -80,6 +79,8 @@ class Operators:
             (event.time_range.start, event.time_range.end)
             for event in self._profiler.events() or ()
             if event.device_type.name == "CUDA"
+            # What a range named by torch or the script spans on the device, with the gaps in it.
+            and not getattr(event, "is_user_annotation", False)
         )
         if not spans:
             return None

@@ -27,7 +27,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .hooks import grad_scalers
 from .patches import Patches
-from .phases import BACKWARD, CLEAR, COPY, DATA, EVALUATION, FORWARD, OPTIMIZER, OTHER, SYNC, Phases
+from .phases import BACKWARD, CLEAR, COPY, DATA, EVALUATION, FORWARD, OPTIMIZER, SYNC, Phases
 
 WAITING = (
     "item",
@@ -149,11 +149,11 @@ class PhaseHooks:
         def wrapper(tensor, *args, **kwargs):
             if torch.compiler.is_compiling() or not torch.cuda.is_initialized():
                 return original(tensor, *args, **kwargs)
-            started = time.perf_counter()
+            started, around = time.perf_counter(), self._phases.innermost
             with self._phases.phase(COPY):
                 moved = original(tensor, *args, **kwargs)
                 if moved.device.type == "cpu":
-                    self._phases.rename(SYNC if tensor.is_cuda else OTHER)
+                    self._phases.rename(SYNC if tensor.is_cuda else around)
             if tensor.is_cuda and not moved.is_cuda:
                 self._waited("to", started)
             return moved

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .clock import synchronise
+from .devices import in_use, peak_memory, reset_peak_memory, synchronise
 
 DATA, COPY, FORWARD, BACKWARD = "data", "copy", "forward", "backward"
 CLEAR, OPTIMIZER, EVALUATION, SYNC, OTHER = "clear", "optimizer", "evaluation", "sync", "other"
@@ -30,6 +30,8 @@ class Phases:
         self._round: dict[str, float] = {}
         self._processor: dict[str, float] = {}
         self._memory: dict[str, int] = {}
+        self.device_peak = 0
+        """The most bytes on devices before they were last counted anew, which is done at every edge."""
         self.rounds: list[dict[str, float]] = []
         self.processor_rounds: list[dict[str, float]] = []
 
@@ -59,6 +61,11 @@ class Phases:
             if self._nvtx:
                 torch.cuda.nvtx.range_pop()
 
+    @property
+    def innermost(self) -> str:
+        """The phase begun last of those that are open."""
+        return self._open[-1] if self._open else OTHER
+
     def rename(self, name: str) -> None:
         """The phase begun last turns out to be ``name``."""
         self._open[-1] = name
@@ -73,7 +80,7 @@ class Phases:
         self.measuring = True
         self._round, self._processor = {}, {}
         self._since, self._processor_since = time.perf_counter(), time.process_time()
-        _reset_device_peak()
+        self._memory_in_use()
 
     def round_ends(self) -> None:
         """What was measured since the last round belongs to one round."""
@@ -91,12 +98,25 @@ class Phases:
         """Give the time since the last edge to the innermost open phase."""
         synchronise()
         now, processor = time.perf_counter(), time.process_time()
-        name = self._open[-1] if self._open else OTHER
+        name = self.innermost
         self._round[name] = self._round.get(name, 0.0) + now - self._since
         self._processor[name] = self._processor.get(name, 0.0) + processor - self._processor_since
-        self._memory[name] = max(self._memory.get(name, 0), _memory_in_use())
+        self._memory[name] = max(self._memory.get(name, 0), self._memory_in_use())
         # What the accounting itself takes belongs to nobody.
         self._since, self._processor_since = time.perf_counter(), time.process_time()
+
+    def _memory_in_use(self) -> int:
+        """Bytes: the devices' peak since the last call, on the CPU what the process holds; 0 where it cannot be told."""
+        if in_use():
+            peak = peak_memory() or 0
+            reset_peak_memory()
+            self.device_peak = max(self.device_peak, peak)
+            return peak
+        try:
+            with open("/proc/self/statm", encoding="ascii") as statm:
+                return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except OSError:
+            return 0
 
     def finish(self) -> dict[str, Any]:
         """The phases' part of a ``RunProfile``."""
@@ -105,21 +125,3 @@ class Phases:
             "processor": self.processor_rounds,
             "memory": {name: peak for name, peak in self._memory.items() if peak},
         }
-
-
-def _reset_device_peak() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-
-
-def _memory_in_use() -> int:
-    """Bytes: the device's peak since the last call, on the CPU what the process holds; 0 where it cannot be told."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        peak = torch.cuda.max_memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        return int(peak)
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0

@@ -52,6 +52,11 @@ class Profiler:
         """A clock which waits for the device at the end of each round, and tells us."""
         return _ToldClock(started, self._edge, self._interlude)
 
+    @property
+    def device_peak(self) -> int:
+        """The most bytes on devices that torch no longer knows of."""
+        return self._phases.device_peak
+
     def _edge(self) -> None:
         """A round has ended, and the next begins."""
         number, self._edges = self._edges, self._edges + 1

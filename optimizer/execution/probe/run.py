@@ -23,6 +23,7 @@ from .allocation import keep_freed_memory
 from .clock import Clock
 from .cuda.install import emulate_cuda
 from .cuda.state import NAME
+from .devices import in_use, peak_memory
 from .dropping import Dropouts
 from .entropy import Entropy
 from .full_precision import compute_in_full_precision
@@ -65,7 +66,7 @@ def run(
             "traceback": None if session.stopped else ending.traceback,
             **session.finish(),
             **(batch_layers.finish() if batch_layers is not None else {}),
-            "memory": _memory(hooks.had_workers),
+            "memory": _memory(hooks.had_workers, profiler.device_peak if profiler else 0),
             **({} if profile is None else {"profile": profile}),
             "versions": _versions(bool(spec["emulated_gpus"])),
         }
@@ -154,12 +155,11 @@ def _without_effect(setter: Callable[[bool], None]) -> Callable[[bool], None]:
     return ignore
 
 
-def _memory(had_workers: bool) -> dict[str, int | None]:
-    """The fields of a ``Memory``."""
-    device = None
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        devices = range(torch.cuda.device_count())
-        device = sum(torch.cuda.max_memory_allocated(number) for number in devices)
+def _memory(had_workers: bool, device_peak: int) -> dict[str, int | None]:
+    """The fields of a ``Memory``; ``device_peak`` is one from before the devices' peak was last reset."""
+    device = peak_memory()
+    if device is not None:
+        device = max(device, device_peak)
     try:
         import resource
     except ImportError:
@@ -174,8 +174,7 @@ def _memory(had_workers: bool) -> dict[str, int | None]:
 
 def _versions(emulated: bool) -> dict[str, str]:
     """The fields of a ``Versions``."""
-    used = torch.cuda.is_available() and torch.cuda.is_initialized()
-    device = NAME if emulated else torch.cuda.get_device_name() if used else "cpu"
+    device = NAME if emulated else torch.cuda.get_device_name() if in_use() else "cpu"
     return {"python": platform.python_version(), "torch": torch.__version__, "device": device}
 
 

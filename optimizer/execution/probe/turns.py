@@ -88,7 +88,10 @@ def _device_room() -> bool:
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return True
     for number in range(torch.cuda.device_count()):
-        taken = torch.cuda.max_memory_reserved(number)
+        try:
+            taken = torch.cuda.max_memory_reserved(number)
+        except RuntimeError:  # an allocator of the script's own that keeps no statistics
+            return False
         if taken and torch.cuda.mem_get_info(number)[0] < 2 * taken + _SPARE_DEVICE_BYTES:
             return False
     return True

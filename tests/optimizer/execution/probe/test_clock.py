@@ -34,7 +34,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    statistics = {"reserved_bytes": {"all": {"current": 1}}}
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: statistics)
     monkeypatch.setattr(torch.cuda, "synchronize", found.append)
     return found
 

@@ -609,3 +609,29 @@ def test_what_the_script_pickles_is_described(recorded, tmp_path):
     assert (saved.entries["scores"].kind, saved.entries["scores"].shape) == ("tensor", (3,))
     assert saved.entries["names/0"].value == "'a'"
     assert saved.entries["weight"].same_as == ("Net.head.weight",)
+
+
+@pytest.mark.parametrize("mode", ["observe", "time"])
+def test_what_goes_into_a_cuda_graph_is_left_alone(recorded, monkeypatch, mode):
+    """Nothing may be read from the device while it is captured, and nothing of it is computed then."""
+    capturing = [False]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+
+    def step(net, optimizer):
+        optimizer.zero_grad()
+        net(torch.ones(2, 4)).sum().backward()
+        torch.autograd.grad(net(torch.ones(2, 4)).sum(), list(net.parameters()))
+        optimizer.step()
+
+    def captures():
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for captured in (False, False, True, False):
+            capturing[0] = captured
+            step(net, optimizer)
+
+    run = recorded(captures, mode=mode)
+    assert (run.rounds, run.unobserved) == (3, ())
+    if mode == "observe":
+        assert [len(one.losses) for one in run.steps] == [2, 2, 2]

@@ -1,0 +1,54 @@
+"""The CUDA devices that a script uses. The others are left alone: to set one up takes of its memory."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import torch
+
+
+def in_use() -> bool:
+    """Whether the script has set CUDA up."""
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
+def is_capturing() -> bool:
+    """Whether what is launched now goes into a CUDA graph: the device must not be waited for, nor values read."""
+    if torch.compiler.is_compiling():  # then nothing is launched
+        return False
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def synchronise() -> None:
+    """Wait for the devices in use, unless a CUDA graph is being captured, where there is nothing to wait for."""
+    if in_use() and not is_capturing():
+        used = [n for n in range(torch.cuda.device_count()) if _holds_memory(n)]
+        for device in used:
+            torch.cuda.synchronize(device)
+
+
+def _holds_memory(device: int) -> bool:
+    """Not by ``memory_reserved``: that flattens all statistics there are, which takes longer than a small phase."""
+    try:
+        statistics = torch.cuda.memory_stats_as_nested_dict(device)
+    except RuntimeError:  # an allocator of the script's own that keeps none
+        return device == torch.cuda.current_device()
+    return bool(statistics.get("reserved_bytes", {}).get("all", {}).get("current"))
+
+
+def peak_memory() -> int | None:
+    """Bytes on all devices together, the most since the start or the last reset; None where nobody knows."""
+    if in_use():
+        with suppress(RuntimeError):  # an allocator of the script's own that keeps no statistics
+            return sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+    return None
+
+
+def reset_peak_memory() -> None:
+    """Count the peak from here on."""
+    if in_use():
+        with suppress(RuntimeError):
+            for device in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(device)
