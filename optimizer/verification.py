@@ -48,7 +48,8 @@ class VerifySettings:
     of about ``timing_seconds``; ``measure_speed`` turns them off. ``perturbed_runs`` make the numeric envelope.
     ``seeds``: with how many the end losses are compared, where the runs are not bit for bit the same; None compares
     those of changes of training with :data:`.seed_runs.DEFAULT_SEEDS`, and no others.
-    With ``emulated_gpus`` both versions see that many CUDA devices, emulated on the CPU, and no speed is measured.
+    With ``emulated_gpus`` both versions see that many CUDA devices, emulated on the CPU, one for each process of the
+    rewrite at least, and no speed is measured.
     """
 
     python: Path
@@ -176,6 +177,9 @@ def verify_against(
 
     Several rewrites can be judged one after the other against the same runs. Speeds are measured anew each time.
     """
+    if settings.emulated_gpus:
+        gpus = max(settings.emulated_gpus, rewritten.processes or 1)
+        settings = replace(settings, emulated_gpus=gpus)
     with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as folder:
         return _Verification(original, rewritten, settings, Path(folder), progress).report()
 

@@ -1,4 +1,4 @@
-"""``torchopt rewrite --verify --gpus 2`` as a user starts it, on scripts like those that are given to it."""
+"""``torchopt rewrite --verify`` for two GPUs as a user starts it, on scripts like those that are given to it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def verified(
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         Path("train.py").write_text(script)
         Path("pyproject.toml").write_text("[tool.torchopt]\nsteps = 8\nno-timing = true\n")
-        told = ["--verify", "--gpus", "2", "--format", "json", "--python", sys.executable]
+        told = ["--verify", "--format", "json", "--python", sys.executable]
         assert main(["rewrite", "train.py", *told, *flags]) == 0
         (verification,) = json.loads(capsys.readouterr().out)["verification"]
         return verification
@@ -97,7 +97,7 @@ def verified(
 
 
 def test_a_script_that_names_the_gpu_is_verified_on_two_emulated_ones(verified: Verified) -> None:
-    found = verified(SCRIPT, "--emulate-cuda", "--select", "ddp,channels-last")
+    found = verified(SCRIPT, "--gpus", "2", "--emulate-cuda", "--select", "ddp,channels-last")
     assert found["ending"] == "verified"
     assert found["rolled_back"] == []
     assert found["reports"][-1]["outcome"] == "equivalent"
@@ -107,15 +107,19 @@ def test_a_script_that_names_the_gpu_is_verified_on_two_emulated_ones(verified: 
     assert "losses.update(global_loss, inputs.size(0) * WORLD_SIZE)" in text
 
 
-def test_data_parallel_is_verified_on_two_emulated_gpus(verified: Verified) -> None:
-    found = verified(PARALLEL, "--emulate-cuda", "--select", "ddp")
+@pytest.mark.parametrize("gpus", [["--gpus", "2"], []])
+def test_data_parallel_is_verified_on_two_emulated_gpus(
+    verified: Verified, gpus: list[str]
+) -> None:
+    found = verified(PARALLEL, *gpus, "--emulate-cuda", "--select", "ddp")
     assert (found["ending"], found["rolled_back"]) == ("verified", [])
     assert "DistributedDataParallel(" in Path("train.py").read_text()
 
 
 def test_two_processes_without_gpus(verified: Verified) -> None:
     script = SCRIPT.replace("torch.manual_seed(1)\n", DEVICE + "torch.manual_seed(1)\n")
-    found = verified(script.replace(".cuda()", ".to(device)"), "--select", "ddp,defer-sync")
+    script = script.replace(".cuda()", ".to(device)")
+    found = verified(script, "--gpus", "2", "--select", "ddp,defer-sync")
     assert (found["ending"], found["rolled_back"]) == ("verified", [])
     text = Path("train.py").read_text()
     assert "global_running_loss" in text
