@@ -27,7 +27,11 @@ from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVer
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.original_runs import original_runs
 from torchopt_cli.optimizer.tuning.tune import TuneSettings, tune
-from torchopt_cli.optimizer.verification import TURN_SECONDS, VerifySettings, verify_against
+from torchopt_cli.optimizer.verification import (
+    VerifySettings,
+    in_turns_of_their_length,
+    verify_against,
+)
 from torchopt_cli.transforms.registry import all_transforms
 
 from .machine import load, machine
@@ -193,9 +197,9 @@ class Bench:
                 mode=Mode.TIME,
                 timeout_s=TIMEOUT_S,
                 env=self._script.environment,
-                block_steps=max(1, min(round(TURN_SECONDS / self._timed.pace), rounds // 20)),
                 cache=Path(cwd) / "compiled",
             )
+            settings = in_turns_of_their_length(settings, self._timed.pace)
             return take_turns(contestants, settings, self._options.sweeps, self._tell)
 
 

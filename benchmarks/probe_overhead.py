@@ -126,12 +126,12 @@ def probed() -> Iterator[None]:
         "steps": 10**9,
         "snapshot_bytes": 0,
         "perturb": None,
-        "block_steps": 10,
         "full_precision": False,
         "emulated_gpus": 0,
     }
     patches = Patches()
-    session = Session(spec, Clock(time.perf_counter(), spec["block_steps"]), give_up)
+    clock = Clock(time.perf_counter(), block_steps=10, device_block_steps=10)
+    session = Session(spec, clock, give_up)
     Hooks(session, patches).install()
     try:
         yield

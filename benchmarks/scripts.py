@@ -121,6 +121,7 @@ def prepare(script: CorpusScript, folder: Path, python: Path, *, timed: bool) ->
             timeout_s=TIMEOUT_S,
             env=script.environment,
             block_steps=1,
+            device_block_steps=1,
         )
         seen = run(ScriptVersion(script.original, args=arguments), settings, place)
     if seen.status not in ENDED_WELL:

@@ -35,6 +35,8 @@ TURN_SECONDS, FEWEST_TURNS = 0.01, 20
 """Turns are so long that handing over, a third of a millisecond, is little beside them, and so short that the machine changes
 little from one to the next: of steps of half a millisecond beside five other programs on two cores, turns of 120 ms
 needed four times as many as turns of 10 ms to tell as much."""
+DEVICE_TURN_SECONDS, FEWEST_DEVICE_TURNS = 0.5, 10
+"""Where a device computes they are longer: to wait for it leaves it without work for a moment."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +203,7 @@ def timed_run_settings(
 ) -> RunSettings:
     """How a run is timed at that pace (0: unknown), with the kernels compiled in ``cache`` (None: compiled anew)."""
     rounds = rounds_to_time(settings, step_seconds)
-    turn = round(TURN_SECONDS / step_seconds) if step_seconds else 1
-    return RunSettings(
+    timed = RunSettings(
         python=settings.python,
         cwd=settings.cwd,
         steps=rounds,
@@ -212,8 +213,22 @@ def timed_run_settings(
         memory_limit=settings.memory_limit,
         disk_limit=settings.disk_limit,
         env=settings.env,
-        block_steps=max(1, min(turn, rounds // FEWEST_TURNS)),
         cache=cache,
+    )
+    return in_turns_of_their_length(timed, step_seconds)
+
+
+def in_turns_of_their_length(settings: RunSettings, step_seconds: float) -> RunSettings:
+    """``settings`` with blocks that are as long as turns should be at that pace (0: unknown)."""
+
+    def rounds(seconds: float, fewest: int) -> int:
+        turn = round(seconds / step_seconds) if step_seconds else 1
+        return max(1, min(turn, settings.steps // fewest))
+
+    return replace(
+        settings,
+        block_steps=rounds(TURN_SECONDS, FEWEST_TURNS),
+        device_block_steps=rounds(DEVICE_TURN_SECONDS, FEWEST_DEVICE_TURNS),
     )
 
 

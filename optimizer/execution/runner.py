@@ -88,7 +88,8 @@ class RunSettings:
 
     ``steps`` is the number of rounds (see :mod:`.observations`) after which the run is ended. ``cwd`` is the
     directory the user would have started the script in. ``env`` is added to our environment. ``block_steps`` is the
-    number of rounds between two waits for the device in TIME mode. ``cache`` is a folder that compiled kernels are
+    number of rounds between two rests in TIME mode, ``device_block_steps`` the same where a device computes, which is
+    waited for then. ``cache`` is a folder that compiled kernels are
     kept in from run to run; without it each run compiles anew. ``timeout_s`` (seconds), ``memory_limit`` and
     ``disk_limit`` (bytes) bound all processes of the run together; see :class:`.limits.Limits` for the defaults.
 
@@ -117,6 +118,7 @@ class RunSettings:
     perturb: Perturbation | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     block_steps: int = 10
+    device_block_steps: int = 10
     cache: Path | None = None
     snapshot_bytes: int = 1 << 30
     full_precision: bool = False
@@ -270,6 +272,7 @@ def _spec(
         "seed": settings.seed,
         "perturb": asdict(settings.perturb) if settings.perturb else None,
         "block_steps": settings.block_steps,
+        "device_block_steps": settings.device_block_steps,
         "full_precision": settings.full_precision,
         "batch_layers": settings.batch_layers.value if settings.batch_layers else None,
         "resident_batch": settings.resident_batch,

@@ -178,6 +178,7 @@ def _resident(
         timeout_s=settings.timeout_s,
         env=settings.env,
         block_steps=1,
+        device_block_steps=1,
         resident_batch=True,
     )
     seen = run(version, how, folder)

@@ -67,9 +67,17 @@ def for_as_many_samples(settings: RunSettings, samples: Sequence[float]) -> list
     So they go over the data as often, and evaluate as often.
     """
     wanted = max(settings.steps * samples[0], FEWEST_ROUNDS * max(samples))
-    block = settings.block_steps * samples[0]
+
+    def as_many(rounds: int, one: float) -> int:
+        return max(1, round(rounds * samples[0] / one))
+
     return [
-        replace(settings, steps=round(wanted / one), block_steps=max(1, round(block / one)))
+        replace(
+            settings,
+            steps=round(wanted / one),
+            block_steps=as_many(settings.block_steps, one),
+            device_block_steps=as_many(settings.device_block_steps, one),
+        )
         for one in samples
     ]
 

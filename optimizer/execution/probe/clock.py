@@ -14,19 +14,23 @@ from . import devices
 from .processor import processor_seconds
 from .turns import Turns
 
-DEVICE_BLOCKS = 50
-"""So many times longer are the blocks where a device computes: to wait for it leaves it without work for a moment."""
-
 
 class Clock:
     """Times of rounds and of waiting for data, in seconds; waits for the device at the edges of blocks only.
 
-    With ``turns`` other runs have the machine between two blocks; that time counts nowhere.
+    Blocks are of ``block_steps`` rounds, or of ``device_block_steps`` where a device computes. With ``turns`` other runs
+    have the machine between two blocks; that time counts nowhere.
     """
 
-    def __init__(self, started: float, block_steps: int, turns: Turns | None = None) -> None:
+    def __init__(
+        self,
+        started: float,
+        block_steps: int,
+        device_block_steps: int,
+        turns: Turns | None = None,
+    ) -> None:
         self._started = started
-        self._block_steps = block_steps
+        self._block_steps, self._device_block_steps = block_steps, device_block_steps
         self._turns = turns
         self._rested = 0.0
         self._training_began: float | None = None
@@ -65,8 +69,8 @@ class Clock:
     def edge(self, *, last: bool) -> None:
         """A round has had its first step."""
         first = not self._edges
-        if first and self._turns is not None and _asynchronous():
-            self._block_steps *= DEVICE_BLOCKS
+        if first and _asynchronous():
+            self._block_steps = self._device_block_steps
         ends_block = last or len(self._edges) % self._block_steps == 0
         if ends_block:
             devices.synchronise()

@@ -96,7 +96,7 @@ class _ToldClock(Clock):
     def __init__(
         self, started: float, edge: Callable[[], None], interlude: Callable[[], None]
     ) -> None:
-        super().__init__(started, block_steps=1)
+        super().__init__(started, block_steps=1, device_block_steps=1)
         self._tell_edge, self._tell_interlude = edge, interlude
 
     def edge(self, *, last: bool) -> None:

@@ -58,7 +58,7 @@ def run(
             threading.Event().wait()
         hooks.shut_down_workers()
         patches.undo()
-        profile = profiler.finish() if profiler is not None else None
+        profile = {} if profiler is None else {"profile": profiler.finish()}
         status = "stopped" if session.stopped else "failed" if ending.exit_code else "completed"
         record = {
             "status": status,
@@ -67,7 +67,7 @@ def run(
             **session.finish(),
             **(batch_layers.finish() if batch_layers is not None else {}),
             "memory": _memory(hooks.had_workers, profiler.device_peak if profiler else 0),
-            **({} if profile is None else {"profile": profile}),
+            **profile,
             "versions": _versions(bool(spec["emulated_gpus"])),
         }
         write(record)
@@ -85,7 +85,9 @@ def run(
     profiler = Profiler(spec, patches) if spec["mode"] == "profile" else None
     turns = Turns(Path(spec["output"])) if spec["in_turns"] else None
     clock = (
-        Clock(started, spec["block_steps"], turns) if profiler is None else profiler.clock(started)
+        Clock(started, spec["block_steps"], spec["device_block_steps"], turns)
+        if profiler is None
+        else profiler.clock(started)
     )
     session = Session(spec, clock, give_up)
     hooks = Hooks(session, patches)

@@ -47,8 +47,9 @@ def timing(*rounds: float) -> Timing:
 
 def test_runs_read_as_many_samples() -> None:
     """Else one of them might evaluate in its rounds and the other not."""
-    settings = RunSettings(Path("python"), Path(), steps=60, block_steps=4)
+    settings = RunSettings(Path("python"), Path(), steps=60, block_steps=4, device_block_steps=6)
     found = for_as_many_samples(settings, (32.0, 64.0))
+    assert [one.device_block_steps for one in found] == [6, 3]
     assert [(one.steps, one.block_steps) for one in found] == [(60, 4), (30, 2)]
     found = for_as_many_samples(settings, (32.0, 256.0))
     assert [(one.steps, one.block_steps) for one in found] == [(240, 4), (30, 1)]

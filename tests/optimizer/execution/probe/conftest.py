@@ -38,6 +38,7 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
             "snapshot_bytes": 1 << 30,
             "perturb": None,
             "block_steps": 10,
+            "device_block_steps": 10,
             "full_precision": False,
             "emulated_gpus": 0,
             **chosen,
@@ -46,7 +47,8 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
         def give_up() -> None:
             raise AssertionError("gave up")
 
-        session = Session(spec, Clock(time.perf_counter(), spec["block_steps"]), give_up)
+        clock = Clock(time.perf_counter(), spec["block_steps"], spec["device_block_steps"])
+        session = Session(spec, clock, give_up)
         patches = Patches()
         hooks = Hooks(session, patches)
         if session.observing:

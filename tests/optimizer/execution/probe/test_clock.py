@@ -42,12 +42,17 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_the_device_is_waited_for_at_the_edges_of_blocks_only(recorded, waits):
-    run = recorded(script, mode="time", steps=31, block_steps=10)
+    run = recorded(script, mode="time", steps=31, block_steps=3, device_block_steps=10)
     assert run.timing.synchronised == (0, 10, 20, 30)
     assert waits == [0] * 4
     assert len(run.timing.round_seconds) == 30
     computed = run.timing.processor_seconds
     assert computed is None or computed > 0.0
+
+
+def test_without_a_device_blocks_are_those_of_the_host(recorded):
+    run = recorded(script, mode="time", steps=31, block_steps=10, device_block_steps=3)
+    assert run.timing.synchronised == (0, 10, 20, 30)
 
 
 def epochs_of_four_steps(evaluated_by_hand: bool) -> None:
