@@ -25,6 +25,7 @@ class Kind(str, Enum):
 
     EXIT_STATUS = "exit-status"
     TIME_LIMIT = "time-limit"
+    TOO_FEW_GPUS = "too-few-gpus"
     RESOURCE_LIMIT = "resource-limit"
     MISSING_OBSERVATION = "missing-observation"
     RANKS = "rank-disagreement"

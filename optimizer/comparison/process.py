@@ -1,4 +1,4 @@
-"""How the run ended: exit status, crash, time limit."""
+"""How the run ended: exit status, crash, time limit, GPUs that are not there."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ def compare_process(original: Observations, other: Observations) -> list[Finding
         )
         return [Finding(Kind.TIME_LIMIT, message)]
     when = f"after {other.rounds} steps" if other.rounds else "before the first step is complete"
+    there = original.versions.gpus if original.versions else 0
+    if 0 < there < len(other.ranks):
+        message = f"{len(other.ranks)} processes need a GPU each, and the machine has {there}"
+        return [Finding(Kind.TOO_FEW_GPUS, f"{message}: {other.ending}")]
     message = f"{when}, where the original does not: {other.ending}"
     if other.status is Status.OVER_LIMIT:
         return [Finding(Kind.RESOURCE_LIMIT, f"is ended {message}")]

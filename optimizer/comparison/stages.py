@@ -40,6 +40,7 @@ DECISIVE = frozenset(
     {
         Kind.EXIT_STATUS,
         Kind.TIME_LIMIT,
+        Kind.TOO_FEW_GPUS,
         Kind.RESOURCE_LIMIT,
         Kind.RANKS,
         Kind.MISSING_OBSERVATION,

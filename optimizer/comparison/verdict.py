@@ -25,8 +25,9 @@ from .tolerance import Precision, coarsest
 FEWEST_NEIGHBOURS = 2
 """Runs of the original that an envelope is made of at least."""
 
-_ENDINGS = (Kind.EXIT_STATUS, Kind.TIME_LIMIT, Kind.RESOURCE_LIMIT)
-"""How the rewritten run ended before anything could be compared."""
+_OUR_MACHINE = (Kind.TIME_LIMIT, Kind.TOO_FEW_GPUS)
+_ENDINGS = (Kind.EXIT_STATUS, *_OUR_MACHINE, Kind.RESOURCE_LIMIT)
+"""How the rewritten run ended before anything could be compared; the first for want of time or devices."""
 
 _TOLD = frozenset({Kind.STDOUT, Kind.FILES, Kind.FILE_VALUE, Kind.CHECKPOINT_VALUE})
 """What a script makes of its training and evaluation for its reader."""
@@ -34,7 +35,7 @@ _TOLD = frozenset({Kind.STDOUT, Kind.FILES, Kind.FILE_VALUE, Kind.CHECKPOINT_VAL
 HARD = frozenset(
     {
         Kind.EXIT_STATUS,
-        Kind.TIME_LIMIT,
+        *_OUR_MACHINE,
         Kind.RESOURCE_LIMIT,
         Kind.MISSING_OBSERVATION,
         Kind.NON_FINITE,
@@ -163,10 +164,10 @@ def judge_told(
 def _unfinished(
     original: Observations, rewritten: Observations, structure: Sequence[Finding]
 ) -> Verdict:
-    """Nothing behind the end can be compared; our own time limit ended it, nothing is shown either way."""
+    """Nothing behind the end can be compared; where our own limits ended it, nothing is shown either way."""
     verdict = _conclude(Tier.EXACT, None, structure, "", step_figures(original, rewritten))
-    timed_out = structure[0].kind is Kind.TIME_LIMIT
-    return replace(verdict, outcome=Outcome.INCONCLUSIVE) if timed_out else verdict
+    ours = structure[0].kind in _OUR_MACHINE
+    return replace(verdict, outcome=Outcome.INCONCLUSIVE) if ours else verdict
 
 
 def _within_spread(

@@ -318,8 +318,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Versions:
-    """What ran: ``device`` is the name of the CUDA device used (``emulated CUDA device``), or ``cpu``."""
+    """What ran: ``device`` is the name of the CUDA device used (``emulated CUDA device``), or ``cpu``.
+
+    ``gpus`` is how many there were to use, 0 where none was used.
+    """
 
     python: str
     torch: str
     device: str
+    gpus: int = 0

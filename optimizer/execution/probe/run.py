@@ -174,10 +174,16 @@ def _memory(had_workers: bool, device_peak: int) -> dict[str, int | None]:
     return {"device": device, "host": own, "worker": children if had_workers else None}
 
 
-def _versions(emulated: bool) -> dict[str, str]:
+def _versions(emulated: bool) -> dict[str, Any]:
     """The fields of a ``Versions``."""
-    device = NAME if emulated else torch.cuda.get_device_name() if in_use() else "cpu"
-    return {"python": platform.python_version(), "torch": torch.__version__, "device": device}
+    used = in_use()
+    device = NAME if emulated else torch.cuda.get_device_name() if used else "cpu"
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": device,
+        "gpus": torch.cuda.device_count() if used else 0,
+    }
 
 
 def _flush(*, files: bool) -> None:

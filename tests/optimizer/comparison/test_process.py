@@ -5,7 +5,8 @@ import pytest
 
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.process import compare_process
-from torchopt_cli.optimizer.execution.observations import Observations, Status
+from torchopt_cli.optimizer.comparison.verdict import Outcome, judge_exact
+from torchopt_cli.optimizer.execution.observations import Observations, Status, Versions
 
 Run = Callable[..., Observations]
 
@@ -59,3 +60,20 @@ at dimension 1
         "fails before the first step is complete, where the original does not: "
         "RuntimeError: sizes do not match, in model.py line 7"
     )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kind"), [(1, Kind.TOO_FEW_GPUS), (2, Kind.EXIT_STATUS), (0, Kind.EXIT_STATUS)]
+)
+def test_ranks_that_lack_gpus_show_nothing(run: Run, gpus: int, kind: Kind) -> None:
+    """Where no GPU was used, or there are enough of them, a crash is the rewrite's."""
+    original = replace(run(steps=2), versions=Versions("3.12", "2.11", "NVIDIA H200", gpus))
+    crashed = "Traceback\nRuntimeError: CUDA error: invalid device ordinal"
+    ranks = (run(steps=0), run(steps=0))
+    other = replace(original, status=Status.FAILED, traceback=crashed, ranks=ranks, versions=None)
+    (finding,) = compare_process(original, other)
+    assert (finding.kind, finding.fails) == (kind, True)
+    outcome = judge_exact(original, [original], other).outcome
+    assert (outcome is Outcome.INCONCLUSIVE) is (kind is Kind.TOO_FEW_GPUS)
+    alone = replace(other, ranks=())
+    assert compare_process(original, alone)[0].kind is Kind.EXIT_STATUS
