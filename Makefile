@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-nightly transform-table mutants lint types build docs benchmark chart estimates probe-overhead check clean
+.PHONY: help demo test test-all test-gpu test-nightly transform-table mutants lint types build docs benchmark chart estimates probe-overhead check clean
 
 help: ## the commands of this file
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ test: $(READY) ## the test suite without its slow part
 
 test-all: $(READY) ## every test that does not need a GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" -n $(WORKERS) --dist worksteal -q
+
+test-gpu: $(READY) ## the tests that need a GPU (minutes)
+	$(BIN)/python -m pytest -m gpu -q
 
 test-nightly: $(READY) ## every test, thousands of generated scripts, the corpus rewritten and verified (hours)
 	TORCHOPT_NIGHTLY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" -n $(WORKERS) --dist worksteal -q

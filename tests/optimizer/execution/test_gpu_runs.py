@@ -1,0 +1,153 @@
+"""Whole scripts on a real GPU: what no emulation shows. A few minutes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.verdict import Outcome, judge_exact
+from torchopt_cli.optimizer.execution.observations import Observations, Status
+from torchopt_cli.optimizer.execution.profile_record import Phase
+from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
+from torchopt_cli.optimizer.execution.turn_taking import Start, run_in_turns
+from torchopt_cli.optimizer.verification import VerifySettings, verify
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+Make = Callable[[Mapping[str, str]], Path]
+Observe = Callable[..., Observations]
+
+TRAIN = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(256, 3, 16, 16), torch.randint(0, 4, (256,)))
+    loader = DataLoader(data, batch_size=16, shuffle=True, pin_memory=True)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(1568, 4)
+    ).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(40):
+        for x, y in loader:
+            x, y = x.to("cuda", non_blocking=True), y.to("cuda")
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            last = loss.item()
+"""
+HALF = TRAIN.replace(
+    "            loss = nn",
+    '            with torch.autocast("cuda", torch.bfloat16):\n                loss = nn',
+)
+GRAPH = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(16, 8, device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        model(x).square().mean().backward()
+        optimizer.step()
+    for _ in range(5):
+        graph.replay()
+"""
+
+
+def test_an_observed_run_repeats_itself_and_tells_what_it_ran_on(
+    project: Make, observe: Observe
+) -> None:
+    folder = project({"train.py": TRAIN})
+    first, again = (observe(folder, steps=20) for _ in range(2))
+    assert first.status is Status.STOPPED, first.failure_details
+    assert first.unobserved == ()
+    assert judge_exact(first, [again], again).outcome is Outcome.EQUIVALENT
+    assert first.versions is not None
+    assert first.versions.device == torch.cuda.get_device_name()
+    assert first.versions.gpus == torch.cuda.device_count()
+    assert (first.memory.device or 0) > 0
+
+
+def test_convolutions_are_rounded_but_in_full_precision(project: Make, observe: Observe) -> None:
+    folder = project({"train.py": TRAIN})
+    rounded = torch.cuda.get_device_capability() >= (8, 0)
+    assert observe(folder, steps=3).compute_dtypes == (("tfloat32",) if rounded else ())
+    assert observe(folder, steps=3, full_precision=True).compute_dtypes == ()
+
+
+def test_timed_runs_take_turns_on_one_device(project: Make, tmp_path: Path) -> None:
+    folder = project({"train.py": TRAIN})
+    settings = RunSettings(
+        Path(sys.executable), folder, steps=100, mode=Mode.TIME, device_block_steps=10
+    )
+    version = ScriptVersion(folder / "train.py")
+    found = run_in_turns([Start(version, settings, tmp_path / name) for name in "ab"], run)
+    for one in found:
+        assert one.status is Status.STOPPED, one.failure_details
+        assert one.timing.asynchronous
+        assert one.timing.synchronised == (*range(0, 100, 10), 99)
+        assert one.timing.turns > 0
+
+
+def test_a_profile_has_the_device_in_it(project: Make, observe: Observe) -> None:
+    seen = observe(project({"train.py": TRAIN}), mode=Mode.PROFILE, steps=60, trace=True)
+    assert seen.status is Status.STOPPED, seen.failure_details
+    profile = seen.profile
+    assert profile is not None
+    assert all(phases[Phase.COPY] > 0.0 for phases in profile.phases)
+    assert profile.memory[Phase.FORWARD] > 0
+    assert [point.call for point in profile.syncs] == ["item"]
+    # Without CUPTI (no permission to use its counters) nothing is known of kernels.
+    if profile.device_busy_share is not None:
+        assert 0.0 < profile.device_busy_share <= 1.0
+        assert any(operator.device_seconds > 0.0 for operator in profile.operators)
+
+
+def test_what_a_script_captures_does_not_fail_under_observation(
+    project: Make, observe: Observe
+) -> None:
+    for mode in (Mode.OBSERVE, Mode.TIME):
+        seen = observe(project({"train.py": GRAPH}), steps=10, mode=mode)
+        assert seen.status is Status.COMPLETED, seen.failure_details
+        assert seen.rounds == 3
+
+
+def test_half_precision_is_told_from_another_learning_rate(project: Make) -> None:
+    if not torch.cuda.is_bf16_supported():
+        pytest.skip("no bfloat16")
+    wrong = HALF.replace("lr=0.01", "lr=0.011")
+    folder = project({"train.py": TRAIN, "half.py": HALF, "wrong.py": wrong})
+    settings = VerifySettings(Path(sys.executable), folder, measure_speed=False)
+    found = [
+        verify(ScriptVersion(folder / "train.py"), ScriptVersion(folder / name), settings)
+        for name in ("half.py", "wrong.py")
+    ]
+    outcomes = [report.verdict and report.verdict.outcome for report in found]
+    assert outcomes == [Outcome.EQUIVALENT, Outcome.NOT_EQUIVALENT]
