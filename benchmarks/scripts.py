@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -145,8 +145,16 @@ def rewritten(script: CorpusScript) -> Rewritten:
 
 
 def rewritten_version(done: Rewritten, script: CorpusScript) -> tuple[ScriptVersion, Tier]:
-    """The rewritten script without its arguments, and the tier it claims."""
-    return changed_version(script.original, done.changed, ()), claimed_tier(done.changed)
+    """The rewritten script without its arguments, and the tier it claims.
+
+    What torchrun would start on more GPUs than there are is started as before, as one process.
+    """
+    import torch
+
+    version = changed_version(script.original, done.changed, ())
+    if script.device == "cuda" and (version.processes or 0) > torch.cuda.device_count():
+        version = replace(version, processes=None)
+    return version, claimed_tier(done.changed)
 
 
 def torchfix_version(script: CorpusScript, program: Path) -> ScriptVersion | None:

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import chart, corpus, estimates, tables
 from benchmarks.results import RESULTS, read_results
+from benchmarks.scripts import CorpusScript, rewritten, rewritten_version
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 
@@ -148,3 +149,15 @@ def test_rank_correlation() -> None:
     assert estimates.rank_correlation(tied) == pytest.approx(0.9486832980505138)
     assert estimates.rank_correlation(tied[:2]) is None
     assert estimates.rank_correlation([(1.0, 1.0)] * 4) is None
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("gpus", "processes"), [(1, None), (2, 2)])
+def test_ranks_that_lack_gpus_are_one_process(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, processes: int | None
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    script = CorpusScript("instruments", "cuda")
+    version, _ = rewritten_version(rewritten(script), script)
+    assert version.processes == processes
