@@ -198,6 +198,24 @@ def rounds_to_time(settings: VerifySettings, step_seconds: float) -> int:
     return max(settings.steps, min(wanted, most))
 
 
+def settings_by_pace(
+    settings: VerifySettings,
+    version: ScriptVersion,
+    cache: Path,
+    start: Callable[[ScriptVersion, RunSettings], Observations],
+) -> RunSettings:
+    """How the versions of a script are timed, by the pace of a first run of ``version`` that counts nowhere.
+
+    Observed runs cannot tell it: what is recorded of each step may take ten times as long as a short one does. ``start``
+    makes the run; raises :class:`RunFailed` when that fails.
+    """
+    how = replace(timed_run_settings(settings, 0.0, cache), steps=settings.steps)
+    seen = start(version, how)
+    if seen.status not in ENDED_WELL:
+        raise RunFailed(version, seen)
+    return timed_run_settings(settings, pace(seen.timing), cache)
+
+
 def timed_run_settings(
     settings: VerifySettings, step_seconds: float, cache: Path | None
 ) -> RunSettings:
@@ -256,7 +274,7 @@ class _Verification:
         self._asked: list[RunSettings] = []
         self._first: Observations | None = None
         self._done = 0
-        self._timing_runs = 2 * settings.pairs if settings.timed else 0
+        self._timing_runs = 1 + 2 * settings.pairs if settings.timed else 0
         self._expected = 3 + self._timing_runs
 
     def report(self) -> VerificationReport:
@@ -414,10 +432,10 @@ class _Verification:
                 "not measured: the speed of a script that does something else means nothing",
                 None,
             )
-        seconds = pace(first.timing)
         try:
+            settings = self._timed_settings()
             measurement = measure(
-                lambda backwards: self._time(seconds, backwards),
+                lambda backwards: self._time(settings, backwards),
                 self._settings.pairs,
                 (samples_per_round(first), samples_per_round(rewritten)),
             )
@@ -430,22 +448,30 @@ class _Verification:
             return None, "not measured: the rewritten script failed when timed", failure
         return measurement, None, None
 
-    def _time(self, round_seconds: float, backwards: bool) -> tuple[TimedRun, TimedRun]:
+    def _timed_settings(self) -> RunSettings:
+        """How long the timed runs are."""
+        folder = self._folder / "pace"
+        return settings_by_pace(
+            self._settings,
+            self._original,
+            self._folder / "compiled-timed",
+            lambda version, how: self._timed_run(version, how, folder),
+        )
+
+    def _time(self, settings: RunSettings, backwards: bool) -> tuple[TimedRun, TimedRun]:
         """A pair of runs, the original's first."""
-        cache = self._folder / "compiled-timed"
-        settings = timed_run_settings(self._settings, round_seconds, cache)
-        folder = self._folder / f"pair{self._done}"
-
-        def start(version: ScriptVersion, how: RunSettings, place: Path) -> Observations:
-            self._expected = max(self._expected, self._done + 1)
-            which = "original" if version is self._original else "rewritten"
-            seen = self._run(version, how, f"{which}, timed", place)
-            self._done += 1
-            return seen
-
-        versions = (self._original, self._rewritten)
-        ours, theirs = time_side_by_side(versions, settings, folder, start, backwards=backwards)
+        versions, folder = (self._original, self._rewritten), self._folder / f"pair{self._done}"
+        ours, theirs = time_side_by_side(
+            versions, settings, folder, self._timed_run, backwards=backwards
+        )
         return ours, theirs
+
+    def _timed_run(self, version: ScriptVersion, how: RunSettings, folder: Path) -> Observations:
+        self._expected = max(self._expected, self._done + 1)
+        which = "original" if version is self._original else "rewritten"
+        seen = self._run(version, how, f"{which}, timed", folder)
+        self._done += 1
+        return seen
 
 
 def _unless_blind(verdict: Verdict, original: Observations, rewritten: Observations) -> Verdict:

@@ -6,13 +6,12 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from ..comparison.verdict import Outcome
 from ..errors import ExitCode, TorchoptError
-from ..execution.observations import ENDED_WELL
 from ..execution.profile_record import Phase
 from ..execution.runner import RunSettings, ScriptVersion, run
 from ..measurement import (
@@ -22,12 +21,11 @@ from ..measurement import (
     TooShort,
     compare_speeds,
     log_speedups,
-    pace,
 )
 from ..options import Tier
 from ..profiling.profile import ProfileSettings, ScriptFailed, StepProfile, profile
 from ..timed_runs import RunFailed, time_side_by_side
-from ..verification import VerificationReport, VerifySettings, timed_run_settings, verify
+from ..verification import VerificationReport, VerifySettings, settings_by_pace, verify
 from .precision import FIRST_PAIRS, pairs_needed
 
 TIMED_SECONDS = 10.0
@@ -213,12 +211,12 @@ class _Judge:
     def _timed_settings(self, folder: Path) -> RunSettings:
         """Runs that take about :data:`TIMED_SECONDS`, by a first one that nobody counts."""
         self._progress("original, for its pace")
-        settings, cache = self._verify_settings(), folder / "compiled"
-        how = replace(timed_run_settings(settings, 0.0, cache), steps=self._job.steps)
-        seen = run(self._job.before, how, folder / "pace")
-        if seen.status not in ENDED_WELL:
-            raise RunFailed(self._job.before, seen)
-        return timed_run_settings(settings, pace(seen.timing) or TIMED_SECONDS, cache)
+        return settings_by_pace(
+            self._verify_settings(),
+            self._job.before,
+            folder / "compiled",
+            lambda version, how: run(version, how, folder / "pace"),
+        )
 
     def _failed(self, report: VerificationReport, failed: RunFailed) -> Judgement:
         """A version failed when it was timed, though not under observation."""

@@ -153,6 +153,7 @@ def test_timing_runs_are_interleaved_and_follow_the_verdict(
     runs = fake(lambda original, how: observed())
     report = verify(ORIGINAL, REWRITTEN, replace(settings, measure_speed=True, pairs=2))
     assert [who for who, how in runs.asked if how.mode is Mode.TIME] == [
+        "original",  # for its pace
         "original",
         "rewritten",
         "rewritten",
@@ -160,6 +161,18 @@ def test_timing_runs_are_interleaved_and_follow_the_verdict(
     ]
     assert report.measurement is not None
     assert report.measurement.original.samples_per_second == pytest.approx(40.0)
+
+
+def test_runs_are_as_long_as_the_pace_without_the_observer_asks_for(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    quick = Timing(1.0, 0.5, 0.002, (0.001,) * 20, (0.0,) * 20)
+    runs = fake(
+        lambda original, how: observed(timing=quick) if how.mode is Mode.TIME else observed()
+    )
+    verify(ORIGINAL, REWRITTEN, replace(settings, measure_speed=True, pairs=1))
+    first, *pair = [how for _, how in runs.asked if how.mode is Mode.TIME]
+    assert (first.steps, [how.steps for how in pair]) == (settings.steps, [5000, 5000])
 
 
 def test_a_script_that_does_something_else_is_not_timed(
@@ -356,7 +369,7 @@ def test_speed_is_measured_anew_for_each_rewrite(
     timed = replace(settings, measure_speed=True, pairs=2)
     for _ in range(2):
         assert verify_against(kept, REWRITTEN, timed).measurement is not None
-    assert runs.count("original", Mode.TIME) == runs.count("rewritten", Mode.TIME) == 4
+    assert (runs.count("original", Mode.TIME), runs.count("rewritten", Mode.TIME)) == (6, 4)
     assert runs.count("original", Mode.OBSERVE) == 2
 
 
@@ -373,7 +386,7 @@ def test_progress_counts_runs(fake: Fake, settings: VerifySettings) -> None:
     fake(lambda original, how: observed())
     told: list[Progress] = []
     verify(ORIGINAL, REWRITTEN, replace(settings, measure_speed=True, pairs=2), told.append)
-    assert [p.done for p in told] == list(range(7))
+    assert [p.done for p in told] == list(range(8))
     assert all(p.done < p.total for p in told)
     assert told[0].description == "original"
 
