@@ -22,6 +22,8 @@ _CUDA_MISSING = (
 )
 """What torch says where a script needs CUDA and there is none."""
 _NO_CUDA = " (it needs a CUDA device; --emulate-cuda runs it on an emulated one)"
+_CUDA_FULL = r"CUDA out of memory"
+_NO_ROOM = " (what is observed of it, parameters and gradients, is kept on the device beside it: a smaller batch leaves room)"
 
 
 class ScriptJson(TypedDict):
@@ -233,13 +235,15 @@ def reason(report: VerificationReport) -> str:
         return report.verdict.reason
     details = report.original_failure.details if report.original_failure else ""
     last = details.strip().splitlines()[-1:] or ["it wrote nothing"]
-    hint = "" if report.settings.emulated_gpus or not _wants_cuda(details) else _NO_CUDA
+    hint = "" if report.settings.emulated_gpus else _hint(details)
     return f"the original script fails by itself: {last[0]}{hint}"
 
 
-def _wants_cuda(details: str) -> bool:
-    """Whether a traceback is that of a script which found no CUDA device."""
-    return re.search(_CUDA_MISSING, details) is not None
+def _hint(traceback: str) -> str:
+    """What may help a script that ended with ``traceback`` because of the device."""
+    if re.search(_CUDA_MISSING, traceback):
+        return _NO_CUDA
+    return _NO_ROOM if re.search(_CUDA_FULL, traceback) else ""
 
 
 def _finite(value: float | None) -> float | None:

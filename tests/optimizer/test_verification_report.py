@@ -221,16 +221,22 @@ def test_an_emulated_device_is_named_everywhere(report: VerificationReport) -> N
 
 
 @pytest.mark.parametrize(
-    ("details", "hinted"),
+    ("details", "hint"),
     [
-        ("RuntimeError: Found no NVIDIA driver on your system.", True),
-        ("AssertionError: Torch not compiled with CUDA enabled", True),
-        ("torch.AcceleratorError: CUDA driver version is insufficient for CUDA runtime", True),
-        ("RuntimeError: CUDA out of memory", False),
+        ("RuntimeError: Found no NVIDIA driver on your system.", "--emulate-cuda"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "--emulate-cuda"),
+        (
+            "torch.AcceleratorError: CUDA driver version is insufficient for CUDA runtime",
+            "--emulate-cuda",
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "a smaller batch",
+        ),
     ],
 )
-def test_a_script_that_misses_cuda_is_pointed_to_the_emulation(
-    report: VerificationReport, details: str, hinted: bool
+def test_a_script_that_lacks_a_device_or_its_memory_is_told_what_helps(
+    report: VerificationReport, details: str, hint: str
 ) -> None:
     failed = replace(
         report,
@@ -238,6 +244,6 @@ def test_a_script_that_misses_cuda_is_pointed_to_the_emulation(
         measurement=None,
         original_failure=ScriptFailure(Status.FAILED, 1, details),
     )
-    assert ("--emulate-cuda" in to_json(failed)["reason"]) is hinted
+    assert hint in to_json(failed)["reason"]
     again = replace(failed, settings=replace(report.settings, emulated_gpus=1))
-    assert "--emulate-cuda" not in to_json(again)["reason"]
+    assert hint not in to_json(again)["reason"]
