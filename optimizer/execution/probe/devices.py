@@ -10,8 +10,9 @@ import torch
 
 
 def in_use() -> bool:
-    """Whether the script has set CUDA up."""
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
+    """Whether the script has set CUDA up. Asked in this order: to ask whether there is a device sets the driver up,
+    and processes that the script forks could then use none."""
+    return torch.cuda.is_initialized() and torch.cuda.is_available()
 
 
 def is_capturing() -> bool:

@@ -85,7 +85,7 @@ def _host_peak() -> int:
 def _device_room() -> bool:
     import torch  # not above: torchopt itself, which hands out the turns, does without
 
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not torch.cuda.is_initialized():
         return True
     for number in range(torch.cuda.device_count()):
         try:
