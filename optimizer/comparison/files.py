@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +13,7 @@ from ..execution.observations import Observations
 from ..execution.written_files import ARRAYS
 from .arrays import compare_arrays, differing
 from .findings import Finding, Kind
-from .text import compare_text
+from .text import compare_text, read_lines
 from .tolerance import Precision
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .arrays import Arrays
+
+
+_JSON = frozenset({".json", ".jsonl", ".ndjson"})
 
 
 def compare_files(
@@ -62,11 +67,39 @@ def _text(
         [text for run in runs if (text := _content(run, path)) is not None]
         for runs in (repeats, neighbours)
     )
+    if Path(path).suffix.lower() in _JSON:
+        ours, theirs, again, near = _laid_out_alike(ours, theirs, again, near)
     for finding in compare_text(ours, theirs, again, near, precision):
         if finding.kind is Kind.STDOUT:
             message = finding.message.replace("of the original's output", "of the original's file")
             message = f"{path}: {message.replace('of the output', 'of the file')}"
             yield replace(finding, kind=Kind.FILE_VALUE, message=message, tensor=path)
+
+
+def _laid_out_alike(
+    ours: str, theirs: str, again: list[str], near: list[str]
+) -> tuple[str, str, list[str], list[str]]:
+    """JSON texts as they are where both versions write them alike, else all in one layout: that is no value.
+
+    Also as they are where one cannot be read.
+    """
+    words = [[line.skeleton for line in read_lines(text)] for text in (ours, theirs)]
+    if words[0] != words[1]:
+        with suppress(ValueError):
+            return (
+                *map(_laid_out, (ours, theirs)),
+                [*map(_laid_out, again)],
+                [*map(_laid_out, near)],
+            )
+    return ours, theirs, again, near
+
+
+def _laid_out(text: str) -> str:
+    try:
+        values = [json.loads(text)]
+    except ValueError:
+        values = [json.loads(line) for line in text.splitlines() if line.strip()]
+    return "\n".join(json.dumps(value, indent=2, sort_keys=True) for value in values)
 
 
 def _arrays(

@@ -10,7 +10,7 @@ import difflib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -63,6 +63,8 @@ _QUANTITY_BEFORE = re.compile(
 
 StepsOf: TypeAlias = "tuple[Callable[[int], int | None] | None, Callable[[int], int | None] | None]"
 """What tells the step of a line of the original's text and of the rewrite's, by its number from 1."""
+_Column: TypeAlias = tuple[str, int]
+"""The numbers at one place of all lines with the same words."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,10 @@ def compare_text(
     left_out = unrepeatable(ours, [read_lines(text) for text in repeats])
     spreads = _spreads(ours, [read_lines(text) for text in neighbours]) if precision else {}
     findings = _options(original, rewritten) + _profiler_tables(original, rewritten)
+    pairs = list(_aligned(ours, theirs))
+    limits = _limits(pairs, spreads, precision) if precision else {}
     skipped = 0
-    for a, b in _aligned(ours, theirs):
+    for a, b in pairs:
         if a is None or b is None:
             line = a or b
             if line is None or line.skeleton in left_out.skeletons:
@@ -188,7 +192,7 @@ def compare_text(
                 continue
             if place in a.measured or place in left_out.places.get(a.skeleton, ()):
                 skipped += 1
-            elif not _close(x, y, spreads.get((a.skeleton, place), ()), precision):
+            elif not _close(x, y, limits.get((a.number, place))):
                 findings.append(_at(_odd_number(a, x, y, precision), a, step_of[0]))
     if skipped:
         findings.append(
@@ -220,22 +224,59 @@ def _profiler_tables(original: str, rewritten: str) -> list[Finding]:
 
 def _spreads(
     original: Sequence[Line], neighbours: Iterable[Sequence[Line]]
-) -> dict[tuple[str, int], list[float]]:
-    """How far each place of each skeleton lies from the original's number, over all lines and neighbours."""
-    spreads: dict[tuple[str, int], list[float]] = defaultdict(list)
+) -> dict[_Column, list[list[float]]]:
+    """How far each neighbour lies from the original's numbers, per column: the furthest first."""
+    spreads: dict[_Column, list[list[float]]] = defaultdict(list)
     for neighbour in neighbours:
-        for ours, theirs in _aligned(original, neighbour):
-            if ours and theirs:
-                for place, (a, b) in enumerate(zip(ours.numbers, theirs.numbers, strict=True)):
-                    spreads[ours.skeleton, place].append(abs(float(a) - float(b)))
+        for column, distances in _distances(_aligned(original, neighbour)).items():
+            spreads[column].append(sorted(distances.values(), reverse=True))
     return spreads
 
 
-def _close(x: str, y: str, spread: Iterable[float], precision: Precision | None) -> bool:
+def _distances(
+    pairs: Iterable[tuple[Line | None, Line | None]],
+) -> dict[_Column, dict[int, float]]:
+    """How far numbers lie apart, per column and by the number of the line."""
+    found: dict[_Column, dict[int, float]] = defaultdict(dict)
+    for a, b in pairs:
+        if a and b:
+            for place, (x, y) in enumerate(zip(a.numbers, b.numbers, strict=True)):
+                distance = abs(float(x) - float(y))
+                known = math.isfinite(distance)
+                found[a.skeleton, place][a.number] = distance if known else math.inf
+    return found
+
+
+def _limits(
+    pairs: Sequence[tuple[Line | None, Line | None]],
+    spreads: Mapping[_Column, Sequence[Sequence[float]]],
+    precision: Precision,
+) -> dict[tuple[int, int], float]:
+    """How far each number may be off, by the number of its line and its place there.
+
+    Rounding takes some lines of a column far and leaves most alone, others in each run. So the rewrite's distances are
+    held against a neighbour's by rank, its furthest against the furthest, wherever these are; a value that is off in
+    every line is not excused by one line that rounding moves. What can only move by whole samples, such as an accuracy,
+    moves by the smallest distance of any neighbour at least, and that may happen in more lines.
+    """
+    limits: dict[tuple[int, int], float] = {}
+    numbers = {a.number: a.numbers for a, b in pairs if a and b}
+    for column, distances in _distances(pairs).items():
+        near = spreads.get(column, ())
+        least = min((d for one in near for d in one if d), default=0.0)
+        ranked = sorted(distances, key=lambda number: -distances[number])
+        for rank, number in enumerate(ranked):
+            furthest = [one[rank] for one in near if rank < len(one)]
+            value = float(numbers[number][column[1]])
+            limits[number, column[1]] = allowed((least, *furthest), value, precision)
+    return limits
+
+
+def _close(x: str, y: str, limit: float | None) -> bool:
     a, b = float(x), float(y)
-    if precision is None or not (math.isfinite(a) and math.isfinite(b)):
+    if limit is None or not (math.isfinite(a) and math.isfinite(b)):
         return False
-    return abs(a - b) <= allowed(spread, a, precision) + max(last_digit(x), last_digit(y)) * 1.001
+    return abs(a - b) <= limit + max(last_digit(x), last_digit(y)) * 1.001
 
 
 def _at(finding: Finding, line: Line, step_of: Callable[[int], int | None] | None) -> Finding:

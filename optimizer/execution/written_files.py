@@ -14,7 +14,9 @@ from .probe.mirror import Mirror
 
 ARRAYS = frozenset({".npy", ".npz", ".safetensors"})
 """Suffixes of files of arrays."""
-COMPARED = ARRAYS | {".csv", ".json", ".jsonl", ".log", ".tsv", ".txt"}
+COMPARED = ARRAYS | {
+    ".csv", ".dat", ".json", ".jsonl", ".log", ".md", ".ndjson", ".out", ".tsv", ".txt", ".yaml", ".yml",
+}  # fmt: skip
 """Suffixes of the files whose content is compared: arrays and text."""
 _KEPT_FILE_BYTES = 8 << 20
 _KEPT_BYTES = 64 << 20

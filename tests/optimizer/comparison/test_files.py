@@ -127,3 +127,29 @@ def test_weights_in_safetensors_are_compared_as_arrays(writing: Write) -> None:
 def test_a_safetensors_file_that_cannot_be_read_is_not_compared(writing: Write) -> None:
     broken = writing(model_safetensors="not a header")
     assert exact(broken, writing(model_safetensors="another one")) == []
+
+
+def test_the_layout_of_json_is_no_value(writing: Write) -> None:
+    wide = '[{"epoch": 0, "loss": 0.5}, {"epoch": 1, "loss": 0.25}]'
+    tall = '[\n {\n  "loss": 0.50,\n  "epoch": 0\n },\n {\n  "loss": 0.25,\n  "epoch": 1\n }\n]\n'
+    assert exact(writing(h_json=wide), writing(h_json=tall)) == []
+    (finding,) = exact(writing(h_json=wide), writing(h_json=tall.replace("0.25", "0.75")))
+    assert (finding.kind, finding.original, finding.rewritten) == (Kind.FILE_VALUE, "0.25", "0.75")
+    (finding,) = exact(writing(h_json=wide), writing(h_json=tall.replace("loss", "lost")))
+    assert "reads otherwise" in finding.message
+
+
+def test_the_layout_of_lines_of_json_is_no_value(writing: Write) -> None:
+    before, after = (
+        '{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.4}\n',
+        '{"loss":0.5,"step":1}\n',
+    )
+    (finding,) = exact(writing(h_jsonl=before), writing(h_jsonl=after))
+    assert "reads otherwise" in finding.message
+    after += '{"loss":0.4,"step":2}\n'
+    assert exact(writing(h_jsonl=before), writing(h_jsonl=after)) == []
+
+
+def test_what_is_no_json_is_compared_as_text(writing: Write) -> None:
+    assert exact(writing(h_json="a 1"), writing(h_json="a 1")) == []
+    assert exact(writing(h_json="a 1"), writing(h_json="b 1")) != []

@@ -151,6 +151,27 @@ def test_a_number_may_differ_as_much_as_the_neighbours_do() -> None:
     assert compare_text(ours, theirs, (), near, Precision.FLOAT32) == []
 
 
+def _column(*values: float) -> str:
+    return "".join(f"f1 {value:.3f}\n" for value in values)
+
+
+def test_a_number_off_in_every_line_is_not_excused_by_a_line_that_rounding_moves() -> None:
+    original = _column(0.240, 0.214, 0.257, 0.318, 0.447, 0.431)
+    near = [original, _column(0.240, 0.214, 0.257, 0.318, 0.437, 0.499)]
+    same = _column(0.240, 0.214, 0.257, 0.318, 0.437, 0.501)
+    wrong = _column(0.400, 0.389, 0.433, 0.444, 0.544, 0.533)
+    assert compare_text(original, same, (), near, Precision.FLOAT32) == []
+    (found,) = compare_text(original, wrong, (), near, Precision.FLOAT32)
+    assert (found.fails, found.original, found.rewritten) == (True, "0.240", "0.400")
+
+
+def test_rounding_may_move_another_line_than_the_neighbours_and_some_more_by_as_little() -> None:
+    original = _column(0.240, 0.214, 0.257, 0.431)
+    near = [original, _column(0.240, 0.214, 0.257, 0.499)]
+    for other in (_column(0.300, 0.214, 0.257, 0.431), _column(0.240, 0.274, 0.200, 0.431)):
+        assert compare_text(original, other, (), near, Precision.FLOAT32) == []
+
+
 def test_an_integer_has_no_last_digit_to_differ_in() -> None:
     assert compare_text("epoch 4", "epoch 5", precision=Precision.FLOAT32)[0].fails
     assert compare_text("loss 4.00", "loss 4.01", precision=Precision.FLOAT32) == []
