@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from itertools import combinations
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher
+from itertools import combinations, count
 
 from ..execution.observations import LoaderPass, Observations, ReadMark, WorkerStart
 from .findings import Finding, Kind, note
@@ -20,11 +21,16 @@ def compare_reading(original: Observations, other: Observations) -> list[Finding
 
 
 def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
-    passes = {(p.loader, p.epoch): p for p in other.loader_passes}
+    number = _numbers(original, other)
+    passes = {(number[p.loader], p.epoch): p for p in other.loader_passes}
+    read = {loader for loader, _ in passes}
     for ours in original.loader_passes:
         theirs = passes.pop((ours.loader, ours.epoch), None)
         where = f"loader {ours.loader}, epoch {ours.epoch}"
-        if theirs is None:
+        if theirs is None and ours.loader not in read and _evaluated_alike(ours, original, other):
+            message = f"{where}: not read; as many samples are evaluated all the same"
+            yield note(Kind.SAMPLES, message)
+        elif theirs is None:
             yield Finding(
                 Kind.SAMPLES,
                 f"{where}: never read",
@@ -40,6 +46,53 @@ def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
             Kind.SAMPLES,
             f"loader {loader}, epoch {epoch}: {extra.samples} samples read that the original does not read",
         )
+
+
+def _numbers(original: Observations, other: Observations) -> Mapping[int, int]:
+    """For each loader of ``other`` the number that its counterpart has in ``original``.
+
+    It is the same but where some loaders are in one version only, and those after them have moved up.
+    """
+    ours, theirs = (_first_passes(run) for run in (original, other))
+    numbers = {loader: loader for loader in theirs}
+    if len(ours) == len(theirs):
+        return numbers
+    matcher = SequenceMatcher(a=[*ours.values()], b=[*theirs.values()], autojunk=False)
+    free = count(max((*ours, *theirs), default=0) + 1)
+    for tag, start, end, other_start, other_end in matcher.get_opcodes():
+        known = [*ours][start:end] if tag in ("equal", "replace") else []
+        for place, loader in enumerate([*theirs][other_start:other_end]):
+            numbers[loader] = known[place] if place < len(known) else next(free)
+    return numbers
+
+
+def _first_passes(run: Observations) -> dict[int, tuple[int, int, str]]:
+    """What tells the loaders apart: of each one's first pass when it was, how many samples it read, and which."""
+    first: dict[int, tuple[int, int, str]] = {}
+    for one in run.loader_passes:
+        contents = one.order[-1].contents if one.order else ""
+        first.setdefault(one.loader, (one.rounds, one.samples, contents))
+    return first
+
+
+def _evaluated_alike(ours: LoaderPass, original: Observations, other: Observations) -> bool:
+    """Whether what this pass read was evaluated, in the order of the data set, and so it is without the loader.
+
+    What the models make of it is compared by itself. Another order that is drawn would not be the loader's.
+    """
+    in_order = bool(ours.order) and ours.order[-1].ascending
+    evaluated = [_evaluated(run, ours.rounds) for run in (original, other)]
+    enough = any(samples >= ours.samples for samples in evaluated[0].values())
+    return in_order and not ours.steps and enough and evaluated[0] == evaluated[1]
+
+
+def _evaluated(run: Observations, rounds: int) -> Counter[str]:
+    """How many samples each module was evaluated on after so many rounds."""
+    samples: Counter[str] = Counter()
+    for call in run.eval_calls:
+        if call.rounds == rounds:
+            samples[call.module] += call.samples
+    return samples
 
 
 def _samples(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from ..execution.observations import Observations
-from .findings import Finding, Kind, Severity
+from .findings import Finding, Kind, Severity, note
 
 _SHOWN = 3
 
@@ -15,8 +15,16 @@ _SHOWN = 3
 def compare_scheduling(original: Observations, other: Observations) -> Iterator[Finding]:
     """The first step of each scheduler that is missing, added, or made at another time.
 
-    A note where a GradScaler skipped other steps: many scripts step the scheduler only after a step that was made.
+    A note where a GradScaler skipped other steps: many scripts step the scheduler only after a step that was made. Also where
+    only one version has schedulers, and the other was seen to set the same rates: whether they are, is judged by themselves.
     """
+    if _by_hand(original, other) or _by_hand(other, original):
+        version = "original" if _by_hand(original, other) else "rewrite"
+        message = (
+            f"only the {version} has schedulers; the other sets the same learning rates itself"
+        )
+        yield note(Kind.SCHEDULER_STEPS, message)
+        return
     skipped = [s.skipped for s in original.steps] != [s.skipped for s in other.steps]
     severity = Severity.NOTE if skipped else Severity.FAILURE
     pairs = zip_longest(original.schedulers, other.schedulers)
@@ -34,6 +42,13 @@ def compare_scheduling(original: Observations, other: Observations) -> Iterator[
             original=before.total(),
             rewritten=after.total(),
         )
+
+
+def _by_hand(scheduled: Observations, other: Observations) -> bool:
+    """Whether every scheduler of ``scheduled`` changed a rate that a later step had, and ``other`` does it without any."""
+    stepped = [s for s in scheduled.schedulers if s.steps]
+    seen = all(min(s.changes, default=other.rounds) < other.rounds for s in stepped)
+    return bool(stepped) and seen and not any(s.steps for s in other.schedulers)
 
 
 def _message(before: Counter[int], after: Counter[int], at: int, other: Observations) -> str:

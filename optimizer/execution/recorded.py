@@ -222,10 +222,14 @@ class WorkerStart:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """A learning-rate scheduler; ``steps`` has for each of its steps the rounds that had begun."""
+    """A learning-rate scheduler; ``steps`` has for each of its steps the rounds that had begun.
+
+    ``changes`` are those of the steps that changed a learning rate.
+    """
 
     class_name: str
     steps: tuple[int, ...]
+    changes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -70,11 +70,14 @@ class Schedulers:
                     self._metric(
                         f"<{type(scheduler).__name__}>", "metric", _metric(*args, **kwargs)
                     )
+            outermost, before = not self._inside, _rates(scheduler)
             self._inside += 1
             try:
                 return original(scheduler, *args, **kwargs)
             finally:
                 self._inside -= 1
+                if outermost and _rates(scheduler) != before:
+                    self._noted[self._number(scheduler)]["changes"].append(self._rounds.begun)
 
         return wrapper
 
@@ -82,12 +85,18 @@ class Schedulers:
         """Its place in the order of building."""
         if scheduler not in self._numbers:
             self._numbers[scheduler] = len(self._noted)
-            self._noted.append({"class_name": type(scheduler).__name__, "steps": []})
+            self._noted.append({"class_name": type(scheduler).__name__, "steps": [], "changes": []})
         return self._numbers[scheduler]
 
     def finish(self) -> dict[str, Any]:
         """What the record says of schedulers."""
         return {"schedulers": self._noted}
+
+
+def _rates(scheduler: Any) -> list[float]:
+    """The learning rates that ``scheduler`` may set, now."""
+    groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
+    return [float(group["lr"]) for group in groups if "lr" in group]
 
 
 def _metric(metrics: Any = None, *_: Any, **__: Any) -> Any:

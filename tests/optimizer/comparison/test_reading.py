@@ -6,6 +6,7 @@ import pytest
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
 from torchopt_cli.optimizer.comparison.reading import compare_reading
 from torchopt_cli.optimizer.execution.observations import (
+    EvalCall,
     LoaderPass,
     Observations,
     ReadMark,
@@ -180,3 +181,47 @@ def test_workers_that_change_no_augmentation_pass(
     original: Observations, starts: tuple[WorkerStart, ...], before: tuple[WorkerStart, ...]
 ) -> None:
     assert workers(original, *starts, before=before) == []
+
+
+def evaluating(*samples: int) -> tuple[EvalCall, ...]:
+    """Calls of a model in eval mode after four rounds, on so many samples each."""
+    return tuple(EvalCall("Net", 4, count, ()) for count in samples)
+
+
+@pytest.fixture
+def validated(original: Observations) -> Observations:
+    """Trains on shuffled samples, validates in order, then tests."""
+    train = replace(reading(SHUFFLED), loader=0, steps=4)
+    val = replace(reading(range(6)), loader=1, rounds=4)
+    test = replace(reading(range(7)), loader=2, rounds=4)
+    return replace(
+        original,
+        loader_passes=(train, val, test),
+        eval_calls=evaluating(2, 2, 2, 2, 2, 2, 1),
+    )
+
+
+def test_an_evaluation_may_do_without_its_loader(validated: Observations) -> None:
+    train, _, test = validated.loader_passes
+    without = replace(validated, loader_passes=(train, replace(test, loader=1)))
+    (finding,) = compare_reading(validated, without)
+    assert (finding.kind, finding.fails) == (Kind.SAMPLES, False)
+    assert "loader 1, epoch 0: not read" in finding.message
+
+
+def test_fewer_samples_evaluated_without_a_loader_fail(validated: Observations) -> None:
+    train, _, test = validated.loader_passes
+    without = replace(
+        validated,
+        loader_passes=(train, replace(test, loader=1)),
+        eval_calls=evaluating(2, 2, 2, 2, 2, 1),
+    )
+    (finding,) = compare_reading(validated, without)
+    assert (finding.kind, finding.fails) == (Kind.SAMPLES, True)
+
+
+def test_training_samples_come_from_the_loader(validated: Observations) -> None:
+    _, val, test = validated.loader_passes
+    passes = (replace(val, loader=0), replace(test, loader=1))
+    (finding,) = compare_reading(validated, replace(validated, loader_passes=passes))
+    assert (finding.fails, finding.message) == (True, "loader 0, epoch 0: never read")

@@ -65,3 +65,23 @@ def test_a_scheduler_more_counts_when_it_is_stepped(run: Run) -> None:
     stepped = replace(one, schedulers=(*one.schedulers, Scheduler("ExponentialLR", (1,))))
     (finding,) = compare_scheduling(one, stepped)
     assert "scheduler 1 (ExponentialLR)" in finding.message
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["a scheduler for rates by hand", "by hand"])
+def test_rates_that_only_one_version_has_a_scheduler_for_are_told(run: Run, lost: bool) -> None:
+    plain = run(steps=8)
+    scheduled = replace(plain, schedulers=(Scheduler("StepLR", (2, 4), changes=(4,)),))
+    (finding,) = compare_scheduling(*((scheduled, plain) if lost else (plain, scheduled)))
+    assert (finding.kind, finding.fails) == (Kind.SCHEDULER_STEPS, False)
+
+
+@pytest.mark.parametrize("changes", [(), (8,)], ids=["none", "after the last step"])
+def test_a_scheduler_that_has_not_changed_a_rate_yet_is_missed(
+    run: Run, changes: tuple[int, ...]
+) -> None:
+    plain = run(steps=8)
+    warm = Scheduler("LambdaLR", (1, 2, 8), changes=(1, 2))
+    lost = Scheduler("StepLR", (4, 8), changes)
+    for schedulers in ((lost,), (warm, lost)):
+        (finding, *_) = compare_scheduling(replace(plain, schedulers=schedulers), plain)
+        assert finding.fails
