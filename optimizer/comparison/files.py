@@ -86,11 +86,8 @@ def _laid_out_alike(
     words = [[line.skeleton for line in read_lines(text)] for text in (ours, theirs)]
     if words[0] != words[1]:
         with suppress(ValueError):
-            return (
-                *map(_laid_out, (ours, theirs)),
-                [*map(_laid_out, again)],
-                [*map(_laid_out, near)],
-            )
+            texts = [_laid_out(text) for text in (ours, theirs, *again, *near)]
+            return texts[0], texts[1], texts[2 : 2 + len(again)], texts[2 + len(again) :]
     return ours, theirs, again, near
 
 

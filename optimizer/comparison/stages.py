@@ -4,7 +4,8 @@
    and saved besides is bit for bit the same, that is judged at once.
 2. Where the rewrite differs and uses a reduced precision: both versions with that switched off. What is left must be
    the original's arithmetic; this sees through rounding that would hide a mistake.
-3. The original from perturbed parameters, for the numeric tier.
+3. The original from perturbed parameters, for the numeric tier. They are perturbed no earlier than the rewrite parts from it:
+   what rounding has done by then in a run that is bit for bit the same says nothing about a mistake that comes later.
 
 Of a rewrite that runs as several ranks, whose layers see shares of a batch, the rewrite once more with these layers
 aligned is what the second and third stage judge; where there is dropout, against the original without any, too.
@@ -21,6 +22,7 @@ from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..execution.runner import Perturbation
 from ..options import Tier
 from .findings import Finding, Kind, step_number
+from .onset import rounds_alike
 from .ranks import layers_per_rank
 from .tolerance import Precision, coarsest, perturbation_scale
 from .verdict import (
@@ -204,7 +206,8 @@ def _judge_rounding(
         if same_arithmetic and same_arithmetic.outcome is Outcome.NOT_EQUIVALENT:
             reason = f"with {precision.value} switched off, too: {same_arithmetic.reason}"
             return Equivalence(replace(same_arithmetic, reason=reason), same_arithmetic)
-    perturbed = _perturbed(observe, precision, perturbed_runs)
+    parts = rounds_alike(first, repeats, rewritten)
+    perturbed = _perturbed(observe, precision, perturbed_runs, parts)
     proven = same_arithmetic is not None and same_arithmetic.outcome is Outcome.EQUIVALENT
     verdict = judge_numeric(first, repeats, perturbed, rewritten, precision, same_arithmetic=proven)
     return Equivalence(verdict, same_arithmetic)
@@ -226,20 +229,26 @@ def _judge_arithmetic(
     exact = judge_exact(first, repeats, rewritten)
     if exact.outcome is Outcome.EQUIVALENT or _decided(exact):
         return exact
-    perturbed = _perturbed(observe, Precision.FLOAT32, perturbed_runs, full_precision=True)
+    parts = rounds_alike(first, repeats, rewritten)
+    perturbed = _perturbed(observe, Precision.FLOAT32, perturbed_runs, parts, full_precision=True)
     return judge_numeric(first, repeats, perturbed, rewritten, Precision.FLOAT32)
 
 
 def _perturbed(
-    observe: Observe, precision: Precision, wanted: int, *, full_precision: bool = False
+    observe: Observe,
+    precision: Precision,
+    wanted: int,
+    after: int,
+    *,
+    full_precision: bool = False,
 ) -> list[Observations]:
-    """Runs of the original from perturbed parameters; one that did not end well says nothing about rounding."""
+    """Runs of the original, perturbed ``after`` so many rounds; one that did not end well says nothing about rounding."""
     scale = perturbation_scale(precision)
     runs = [
         observe(
             f"original, perturbed by {precision.value} rounding ({number} of {wanted})",
             original=True,
-            perturb=Perturbation(precision.value, number, scale),
+            perturb=Perturbation(precision.value, number, scale, after),
             full_precision=full_precision,
             runs_to_come=wanted - number,
         )

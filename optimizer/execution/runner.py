@@ -74,12 +74,14 @@ class Perturbation:
     """Multiply the initial parameters by ``1 ± scale * eps`` of ``dtype`` (``bfloat16``, ``float16``, ``float32``,
     ``float64``; ``tfloat32`` has an epsilon of ``2**-10``).
 
-    The signs are drawn with ``seed``. Done before the first forward pass of a root module in training mode.
+    The signs are drawn with ``seed``. Done before the first forward pass of a root module in training mode ``after`` so
+    many rounds.
     """
 
     dtype: str
     seed: int = 0
     scale: float = 1.0
+    after: int = 0
 
 
 @dataclass(frozen=True)

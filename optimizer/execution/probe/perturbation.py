@@ -20,12 +20,14 @@ class Perturbation:
 
     It happens when a module with parameters is first called in training mode after the optimizer was built: what
     the script loads into the model between the two is perturbed too. At the latest it happens at the first step.
+    None of this before ``after`` rounds.
     """
 
-    def __init__(self, dtype: str, seed: int, scale: float = 1.0) -> None:
+    def __init__(self, dtype: str, seed: int, scale: float = 1.0, after: int = 0) -> None:
         eps = _TF32_EPS if dtype == "tfloat32" else torch.finfo(getattr(torch, dtype)).eps
         self._relative = scale * eps
         self._seed = seed
+        self.after = after
         self._waiting: list[Tensor] = []
         self._done: set[int] = set()
 
@@ -37,14 +39,16 @@ class Perturbation:
         """Perturb these at the next occasion."""
         self._waiting += tensors
 
-    def before_call(self, module: nn.Module) -> None:
-        """``module`` is about to be called."""
+    def before_call(self, module: nn.Module, rounds: int) -> None:
+        """``module`` is about to be called, when ``rounds`` have begun."""
         if self._waiting and module.training and next(module.parameters(), None) is not None:
-            self.apply()
+            self.apply(rounds)
 
     @torch.no_grad()
-    def apply(self) -> None:
-        """Perturb what waits."""
+    def apply(self, rounds: int) -> None:
+        """Perturb what waits, if it is time."""
+        if rounds < self.after:
+            return
         for parameter in self._waiting:
             if id(parameter) in self._done or not parameter.is_floating_point():
                 continue
@@ -53,7 +57,8 @@ class Perturbation:
             self._done.add(id(parameter))
             signs = torch.randint(0, 2, parameter.shape, generator=generator, device="cpu") * 2 - 1
             factor = 1 + self._relative * signs.to(torch.float64)
-            parameter.copy_(
+            # By its data: there may be a graph that has kept the parameter, and autograd is not to notice.
+            parameter.data.copy_(
                 (parameter.double().cpu() * factor).to(parameter.device, parameter.dtype)
             )
         self._waiting.clear()

@@ -101,7 +101,7 @@ class Session:
             self._round_ended()
         if self.observing:
             if self._perturbation:
-                self._perturbation.apply()
+                self._perturbation.apply(self._rounds.finished)
             self._try(self._steps.begin, optimizer, self._rounds.finished, closure)
             self._try(self._parameters.snapshot, 0)
 
@@ -164,10 +164,11 @@ class Session:
         named = self._parameters.by_hand(leaves)
         pairs = zip(named, gradients, strict=True)
         known = {name: gradient for name, gradient in pairs if gradient is not None}
-        if self._perturbation and self._rounds.fresh and not self._rounds.finished:
+        after = self._perturbation.after if self._perturbation else 0
+        if self._perturbation and self._rounds.fresh and self._rounds.finished == after:
             # There is no telling, before, what will be trained: the first gradients are those of the original.
             self._perturbation.add_tensors(leaves)
-            self._perturbation.apply()
+            self._perturbation.apply(after)
         self._parameters.snapshot(0)
         self._steps.by_hand(self._rounds.finished, named, known)
 
@@ -218,7 +219,7 @@ class Session:
             self._try(self._evaluations.begin, module, inputs)
         self._try(self._layers.begin, module)
         if self._perturbation:
-            self._perturbation.before_call(module)
+            self._perturbation.before_call(module, self._rounds.begun)
         if not self._rounds.begun and module.training:
             self._try(self._parameters.keep_first, module)
 

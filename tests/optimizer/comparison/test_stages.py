@@ -10,7 +10,8 @@ import pytest
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.stages import judge_in_stages
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
-from torchopt_cli.optimizer.execution.observations import EvalCall, Observations
+from torchopt_cli.optimizer.execution.observations import EvalCall, Loss, Observations
+from torchopt_cli.optimizer.execution.runner import Perturbation
 from torchopt_cli.optimizer.options import Tier
 
 Run = Callable[..., Observations]
@@ -103,3 +104,23 @@ def test_where_the_original_does_not_repeat_itself_its_spread_holds(
     ).verdict
     assert found.outcome is Outcome.INCONCLUSIVE
     assert found.reason.startswith("rounding alone takes the first step of optimizer 0 so far")
+
+
+def test_the_original_is_perturbed_no_earlier_than_the_rewrite_parts_from_it(
+    original: Observations,
+) -> None:
+    asked: list[int] = []
+
+    def observe(
+        description: str, *, perturb: Perturbation | None = None, **_: object
+    ) -> Observations:
+        asked.extend([perturb.after] if perturb else [])
+        return original
+
+    for step in (5, 0):
+        steps = list(original.steps)
+        loss = Loss(steps[step].losses[0].value * 1.5, "float32")
+        steps[step] = replace(steps[step], losses=(loss,))
+        other = replace(original, steps=tuple(steps))
+        judge_in_stages(original, other, observe, tier=None, precision=None, perturbed_runs=2)
+    assert asked == [4, 4, 0, 0]

@@ -58,3 +58,38 @@ def test_without_a_module_call_it_happens_at_the_first_step(recorded):
     plain = recorded(train(forward=False))
     assert run.losses[0] == plain.losses[0]
     assert run.losses[1] != plain.losses[1]
+
+
+def test_it_happens_after_as_many_rounds_as_it_is_told(recorded):
+    def script():
+        torch.manual_seed(0)
+        net = nn.Linear(50, 40)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(5):
+            net(torch.ones(2, 50)).square().mean().backward()
+            optimizer.step()
+
+    plain = recorded(script)
+    for after in (1, 3):
+        run = recorded(script, perturb={"dtype": "bfloat16", "seed": 1, "after": after})
+        same = [a == b for a, b in zip(run.losses, plain.losses, strict=True)]
+        assert same == [True] * after + [False] * (5 - after)
+    by_hand = recorded(train(forward=False), perturb={"dtype": "bfloat16", "seed": 1, "after": 1})
+    assert by_hand.losses == recorded(train(forward=False)).losses
+
+
+def test_a_graph_that_is_alive_by_then_is_left_usable(recorded):
+    def script():
+        torch.manual_seed(0)
+        one, other = (nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9)) for _ in range(2))
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (one, other)]
+        for _ in range(4):
+            made = one(torch.ones(2, 9))
+            other(made.detach()).square().mean().backward()
+            optimizers[1].step()
+            other(made).mean().backward()
+            optimizers[0].step()
+
+    run = recorded(script, perturb={"dtype": "bfloat16", "seed": 1, "after": 2})
+    assert len(run.steps) == 8
+    assert run.losses != recorded(script).losses
