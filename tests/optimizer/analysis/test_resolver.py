@@ -255,3 +255,10 @@ def test_reading_globals_overrides_nothing(ask: Ask) -> None:
 def test_elements_behind_zip_and_reversed(ask: Ask) -> None:
     assert ask("for a, (b, c) in zip([1], reversed([(2, 3)])):\n    ASK(c)") == {3}
     assert ask("for a, b in zip(first, [4]):\n    ASK(b)") == {4}
+
+
+def test_what_may_be_more_than_can_be_told_is_unknown(ask: Ask) -> None:
+    doubled = "".join(
+        f"m{n + 1} = m{n}.a if flag{n} else m{n}.b\n" for n in range(40)
+    )  # 2**40 in the end
+    assert ask(f"import lib\nm0 = lib.make()\n{doubled}ASK(m40)") == {"Unknown"}
