@@ -5,7 +5,7 @@ each batch into a pinned buffer of its own, while the script waits. With `pin_me
 into pinned memory in the background, and the copy to the GPU can run beside computation (see `non-blocking`).
 
 Where the script chooses at run time whether to use CUDA, its own flag or device is asked (`pin_memory=use_cuda`,
-`pin_memory=device.type == "cuda"`) if it is known where the loader is made; `True` is right otherwise: without a
+`pin_memory=device.type == "cuda"` or `device == "cuda"`) if it is known where the loader is made; `True` is right otherwise: without a
 GPU it only warns and changes nothing.
 
 Left alone: scripts for the CPU; loaders whose batches are not copied to a GPU, or are there already (pinning GPU memory

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from .devices import is_cuda_flag
 from .facts import DeviceKind, DeviceName
 from .iterations import top_level_starts
+from .network_device import cuda_test
 from .references import quoted
 from .scopes import Parameter
 from .script import TrainingScript
 from .syntax import Module
-from .values import External, Made, Value
+from .values import External, Literal, Made, Value
 
 
 def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
@@ -27,8 +28,9 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
         if flag.is_flag:
             return flag.name
     for device in visible:
-        if device.kind is DeviceKind.CHOSEN and _is_device_object(script, device.node, module):
-            return f"{device.name}.type == {quoted(module, 'cuda')}"
+        test = _device_test(script, device, module)
+        if test is not None:
+            return test
     for parameter in _device_parameters(script, module, at):
         return f"{parameter}.type == {quoted(module, 'cuda')}"
     return "True"
@@ -74,10 +76,16 @@ def _is_set_before(script: TrainingScript, name: DeviceName, module: Module, at:
     )
 
 
-def _is_device_object(script: TrainingScript, expression: ast.AST, module: Module) -> bool:
-    return isinstance(expression, ast.expr) and script.resolver.maker_names(
-        expression, module
-    ) == frozenset({"torch.device"})
+def _device_test(script: TrainingScript, device: DeviceName, module: Module) -> str | None:
+    """Whether ``device`` is CUDA, as code; None where it is not known to be a ``torch.device`` or a text such as ``"cuda:0"``."""
+    if device.kind is not DeviceKind.CHOSEN or not isinstance(device.node, ast.expr):
+        return None
+    values = script.resolver.values(device.node, module)
+    makers = script.resolver.maker_names(device.node, module)
+    is_text = all(isinstance(v, Literal) and isinstance(v.value, str) for v in values)
+    if is_text or makers == frozenset({"torch.device"}):
+        return cuda_test(device.name, values, module)
+    return None
 
 
 def _device_parameters(script: TrainingScript, module: Module, at: ast.AST) -> Iterator[str]:

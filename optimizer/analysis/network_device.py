@@ -125,7 +125,7 @@ def uses_cuda(
     elif where.module is not None and where.device is not None:
         device = code_at(resolver, where.device, where.module, at, module)
         if device is not None:
-            code = _is_cuda(device, resolver.values(where.device, where.module), module)
+            code = cuda_test(device, resolver.values(where.device, where.module), module)
     return code or reference(module, "torch.cuda.is_available").code + "()"
 
 
@@ -159,7 +159,7 @@ def _is_bool_value(resolver: Resolver, value: Value) -> bool:
             return False
 
 
-def _is_cuda(code: str, values: Values, module: Module) -> str:
+def cuda_test(code: str, values: Values, module: Module) -> str:
     """The test whether the device ``code`` is CUDA, in the simplest form its type allows."""
     cuda = quoted(module, "cuda")
     if values and all(_is_device_object(v) for v in values):

@@ -67,7 +67,7 @@ def test_false_and_keyword_dicts(check_transformed: Check, before: str, after: s
             "args = argparse.Namespace()\nargs.cuda = torch.cuda.is_available()\n" + DEVICE,
             "args.cuda",
         ),
-        ('device = "cuda" if torch.cuda.is_available() else "cpu"\n', "True"),
+        ('device = "cuda" if torch.cuda.is_available() else "cpu"\n', 'device == "cuda"'),
         ('device = torch.device("cuda")\n', "True"),
     ],
 )

@@ -29,7 +29,18 @@ DEVICE = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\
             "args = parse()\nargs.cuda = not args.no_cuda and torch.cuda.is_available()\nASK()\n",
             "args.cuda",
         ),
-        ('device = "cuda" if torch.cuda.is_available() else "cpu"\nASK()\n', "True"),
+        (
+            'device = "cuda" if torch.cuda.is_available() else "cpu"\nASK()\n',
+            'device == "cuda"',
+        ),
+        (
+            "device = 'cuda:1' if torch.cuda.is_available() else 'cpu'\nASK()\n",
+            "device.startswith('cuda')",
+        ),
+        (
+            "import os\ndevice = 'cuda' if torch.cuda.is_available() else os.environ['DEVICE']\nASK()\n",
+            "True",
+        ),
         ('device = torch.device("cuda")\nASK()\n', "True"),
         (FLAG + "use_cuda = False\nASK()\n", "True"),
         ("if x:\n    use_cuda = torch.cuda.is_available()\nASK()\n", "True"),
