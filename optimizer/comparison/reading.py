@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import combinations, count
 
@@ -17,7 +17,7 @@ runs on the batch before it, and the next one that its thread has taken from the
 
 def compare_reading(original: Observations, other: Observations) -> list[Finding]:
     """Samples missing or added, read in another order, or augmented by workers that all draw the same."""
-    return [*_passes(original, other), *_workers(original, other)]
+    return [*_passes(original, other), *_repeated(original, other), *_workers(original, other)]
 
 
 def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
@@ -132,6 +132,34 @@ def _order(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Finding
                 step=ours.rounds + 1,
             )
             return
+
+
+def _repeated(original: Observations, other: Observations) -> Iterator[Finding]:
+    """The first training pass that only one version would read in the order of an earlier one, were it run as it is."""
+    trained = [[one for one in run.loader_passes if one.steps] for run in (original, other)]
+    firsts = [_first_alike(passes) for passes in trained]
+    for number, (ours, theirs) in enumerate(zip(*firsts, strict=False)):
+        if ours is None or theirs is None or ours == theirs:
+            continue
+        if theirs < number:
+            message = f"is shuffled like pass {theirs + 1}, and not in the original: its generator is seeded again"
+        else:
+            message = f"is shuffled anew, and in the original like pass {ours + 1}: there its generator is seeded again"
+        yield Finding(
+            Kind.SAMPLE_ORDER,
+            f"training pass {number + 1} {message}",
+            step=trained[0][number].rounds + 1,
+        )
+        return
+
+
+def _first_alike(passes: Sequence[LoaderPass]) -> list[int | None]:
+    """For each pass the first one that its order is drawn for in the same way; None where that is not known."""
+    first: dict[str, int] = {}
+    return [
+        None if one.drawn_from is None else first.setdefault(one.drawn_from, number)
+        for number, one in enumerate(passes)
+    ]
 
 
 def _what_changed(ours: ReadMark, theirs: ReadMark) -> str:

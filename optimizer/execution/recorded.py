@@ -190,7 +190,8 @@ class LoaderPass:
     ``finished`` says that the loader ran out, so that ``samples`` is the whole epoch. ``rounds`` had begun before it.
     ``order`` has a mark per batch, and none for data sets without indices. ``steps`` optimizer steps were made of its
     batches. ``sampler_epoch`` is the epoch that a DistributedSampler was told to be in, None for other samplers, and
-    ``sampler_seed`` the seed of one that shuffles, which aligned randomness does without.
+    ``sampler_seed`` the seed of one that shuffles, which aligned randomness does without. ``drawn_from`` is equal for passes
+    that other shuffling samplers would give the same order without it, None without such a sampler.
     """
 
     loader: int
@@ -203,6 +204,7 @@ class LoaderPass:
     steps: int = 0
     sampler_epoch: int | None = None
     sampler_seed: int | None = None
+    drawn_from: str | None = None
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from .randomness import derive, seed_everything
 from .rounds import Rounds, StopRun
 from .sampling import ReadOrder
 from .schedulers import Schedulers
+from .shuffles import Shuffles
 from .steps import NO_OPTIMIZER, Steps
 from .tf32 import layers_in_tf32, products_in_tf32
 from .told import Told
@@ -70,6 +71,7 @@ class Session:
         self._perturbation = Perturbation(**perturb) if perturb else None
         self._stepping: list[int] = []
         self._stepped = 0
+        self.shuffles = Shuffles()
         self.told = Told(self.folder)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
         self.printed = PrintedLines(lambda: self._rounds.begun)
@@ -251,6 +253,7 @@ class Session:
         noted |= {"rounds": self._rounds.begun, "order": ReadOrder(), "steps": 0}
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or loader.sampler
         shares = isinstance(sampler, DistributedSampler)
+        noted["drawn_from"] = self.shuffles.drawn_from(loader) if self.observing else None
         noted["sampler_epoch"] = sampler.epoch if shares else None
         noted["sampler_seed"] = sampler.seed if shares and sampler.shuffle else None
         self._passes.append(noted)

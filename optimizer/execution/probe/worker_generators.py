@@ -112,7 +112,7 @@ def _held(
     if id(thing) in seen or depth > _DEPTH:
         return
     seen.add(id(thing))
-    state = _state_of(thing)
+    state = state_of(thing)
     if state is not None:
         yield path, state
         return
@@ -128,7 +128,7 @@ def _held(
         yield from _held(value, name, seen, depth + 1)
 
 
-def _state_of(thing: Any) -> Callable[[], str] | None:
+def state_of(thing: Any) -> Callable[[], str] | None:
     """What gives the digest of a generator's state; None for anything else."""
     if isinstance(thing, random.SystemRandom):
         return None

@@ -225,3 +225,41 @@ def test_training_samples_come_from_the_loader(validated: Observations) -> None:
     passes = (replace(val, loader=0), replace(test, loader=1))
     (finding,) = compare_reading(validated, replace(validated, loader_passes=passes))
     assert (finding.fails, finding.message) == (True, "loader 0, epoch 0: never read")
+
+
+def drawn(original: Observations, *drawn_from: str | None, steps: int = 4) -> Observations:
+    """A run whose training passes take their orders from these."""
+    read = tuple(
+        LoaderPass(0, n, 4, 128, True, rounds=4 * n, steps=steps, drawn_from=one)
+        for n, one in enumerate(drawn_from)
+    )
+    return replace(original, loader_passes=read)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [
+        ("abc", "aba", "pass 3 is shuffled like pass 1, and not in the original"),
+        ("aba", "abc", "pass 3 is shuffled anew, and in the original like pass 1"),
+        ("abc", "xyz", None),
+        ("aab", "ccd", None),
+        ("abc", "aa", "pass 2 is shuffled like pass 1"),
+        ("abc", [None, None, None], None),
+        (["a", None, "b"], "aab", None),
+    ],
+)
+def test_orders_that_repeat_themselves(
+    original: Observations,
+    ours: Iterable[str | None],
+    theirs: Iterable[str | None],
+    word: str | None,
+) -> None:
+    runs = drawn(original, *ours), drawn(original, *theirs)
+    found = [f for f in compare_reading(*runs) if f.kind is Kind.SAMPLE_ORDER]
+    assert [word in f.message for f in found if word] == [True] * (word is not None)
+    assert len(found) == (word is not None)
+
+
+def test_what_is_only_evaluated_may_repeat_itself(original: Observations) -> None:
+    runs = drawn(original, *"abc", steps=0), drawn(original, *"aaa", steps=0)
+    assert compare_reading(*runs) == []

@@ -1,0 +1,76 @@
+"""Which passes over loaders would be shuffled alike, if randomness were not aligned.
+
+Aligned randomness gives each pass a permutation of its own. A script that seeds its generator anew in every epoch reads
+the samples in the same order again and again, and an aligned run does not show it.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownParameterType=false, reportMissingParameterType=false
+# pyright: reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from .patches import Patches
+from .worker_generators import state_of
+
+_SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+class Shuffles:
+    """Says of each pass what its order would be drawn from. Generators of the script's own that it seeds again unseen
+    are taken to go on."""
+
+    def __init__(self) -> None:
+        self._since_seeding = 0
+        self._passes: WeakKeyDictionary[torch.Generator, int] = WeakKeyDictionary()
+
+    def install(self, patches: Patches) -> None:
+        """Hear of torch's default generator being seeded."""
+        for module in (torch, torch.random):
+            patches.wrap(module, "manual_seed", self._seeding)
+
+    def _seeding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(seed):
+            self._since_seeding = 0
+            return original(seed)
+
+        return wrapper
+
+    def drawn_from(self, loader: Any) -> str | None:
+        """What a pass over ``loader`` that begins now takes its order from: equal for equal orders. None without a shuffle.
+
+        It is the state of the generator, and how many passes have taken theirs from it since: aligned, they leave it as
+        it is.
+        """
+        before, self._since_seeding = self._since_seeding, self._since_seeding + 1
+        sampler = _shuffling_sampler(loader)
+        if sampler is None:
+            return None
+        own = sampler.generator
+        if own is None:
+            return f"{_digest(torch.default_generator)}, {before} passes"
+        before = self._passes.get(own, 0)
+        self._passes[own] = before + 1
+        return f"own {_digest(own)}, {before} passes"
+
+
+def _digest(generator: torch.Generator) -> str:
+    digest = state_of(generator)
+    assert digest is not None
+    return digest()
+
+
+def _shuffling_sampler(loader: Any) -> Any:
+    for outer in (loader.sampler, getattr(loader, "batch_sampler", None)):
+        for sampler in (outer, getattr(outer, "sampler", None)):
+            if isinstance(sampler, _SHUFFLING):
+                return sampler
+    return None
