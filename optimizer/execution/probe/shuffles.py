@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from .patches import Patches
-from .worker_generators import state_of
+from .worker_generators import digest_of
 
 _SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -54,18 +54,12 @@ class Shuffles:
         sampler = _shuffling_sampler(loader)
         if sampler is None:
             return None
-        own = sampler.generator
+        own = getattr(sampler, "generator", None)
         if own is None:
-            return f"{_digest(torch.default_generator)}, {before} passes"
+            return f"{digest_of(torch.default_generator)}, {before} passes"
         before = self._passes.get(own, 0)
         self._passes[own] = before + 1
-        return f"own {_digest(own)}, {before} passes"
-
-
-def _digest(generator: torch.Generator) -> str:
-    digest = state_of(generator)
-    assert digest is not None
-    return digest()
+        return f"own {digest_of(own)}, {before} passes"
 
 
 def _shuffling_sampler(loader: Any) -> Any:

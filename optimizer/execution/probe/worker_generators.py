@@ -98,7 +98,7 @@ def read_workers(folder: Path) -> list[dict[str, Any]]:
 
 def generators(dataset: Any) -> Iterator[tuple[str, Callable[[], str]]]:
     """The global generators and those in the attributes of ``dataset``: a name, and what gives its state's digest."""
-    yield "torch", lambda: _digest(torch.get_rng_state().numpy().tobytes())
+    yield "torch", lambda: digest_of(torch.default_generator)
     yield "random", lambda: _digest(random.getstate())
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
@@ -112,7 +112,7 @@ def _held(
     if id(thing) in seen or depth > _DEPTH:
         return
     seen.add(id(thing))
-    state = state_of(thing)
+    state = _state_of(thing)
     if state is not None:
         yield path, state
         return
@@ -128,14 +128,14 @@ def _held(
         yield from _held(value, name, seen, depth + 1)
 
 
-def state_of(thing: Any) -> Callable[[], str] | None:
+def _state_of(thing: Any) -> Callable[[], str] | None:
     """What gives the digest of a generator's state; None for anything else."""
     if isinstance(thing, random.SystemRandom):
         return None
     if isinstance(thing, random.Random):
         return lambda: _digest(thing.getstate())
     if isinstance(thing, torch.Generator):
-        return lambda: _digest(thing.get_state().cpu().numpy().tobytes())
+        return lambda: digest_of(thing)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
         if isinstance(thing, numpy.random.RandomState):
@@ -143,6 +143,11 @@ def state_of(thing: Any) -> Callable[[], str] | None:
         if isinstance(thing, numpy.random.Generator):
             return lambda: _digest(_numpy_state(thing.bit_generator.state))
     return None
+
+
+def digest_of(generator: torch.Generator) -> str:
+    """A digest of the generator's state."""
+    return _digest(generator.get_state().cpu().numpy().tobytes())
 
 
 def _numpy_state(state: Any) -> Any:
