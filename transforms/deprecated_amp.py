@@ -11,7 +11,8 @@ half-precision type, the old default is written out: ``torch.cuda.amp.autocast()
 ``torch.amp.autocast("cuda")`` takes over the type of the region around it.
 
 Not when a name is handed around as a value, subclassed, replaced by something else, or passed ``*arguments``: its calls
-cannot all be seen then, and nothing of that name changes anywhere. ``torch.amp.GradScaler`` needs PyTorch 2.3, ``torch.amp.custom_fwd`` 2.4.
+cannot all be seen then, and nothing of that name changes anywhere. Nor where the script chooses between both by
+itself, as those do that run with old versions, too. ``torch.amp.GradScaler`` needs PyTorch 2.3, ``torch.amp.custom_fwd`` 2.4.
 
 Source: https://docs.pytorch.org/docs/stable/amp.html and https://github.com/pytorch/pytorch/releases/tag/v2.4.0
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import ClassVar
 
 from ..optimizer.analysis.amp_names import (
@@ -80,7 +82,7 @@ class DeprecatedAmp(Transform):
         called = {u.name for u in references if u.use in {AmpUse.CALLED, AmpUse.DECORATES}}
         kept: set[str] = set()
         for used in references:
-            problem = _problem(used, options)
+            problem = _problem(script, used, options)
             if problem is None and used.name not in called:
                 problem = f"`{used.name}` kept: nothing here calls it, and only a call warns"
             if problem is not None:
@@ -99,7 +101,7 @@ class DeprecatedAmp(Transform):
             )
 
 
-def _problem(used: AmpReference, options: Options) -> str | None:
+def _problem(script: TrainingScript, used: AmpReference, options: Options) -> str | None:
     last = used.name.rpartition(".")[2]
     if options.torch_version < _SINCE[last]:
         major, minor = _SINCE[last]
@@ -115,7 +117,31 @@ def _problem(used: AmpReference, options: Options) -> str | None:
     call = used.module.parents[used.node]
     if isinstance(call, ast.Call) and any(isinstance(a, ast.Starred) for a in call.args):
         return f"`{used.name}` kept: its arguments are passed by `*`"
+    if _is_fallback(script, used):
+        return f"`{used.name}` kept: the script takes `torch.amp.{last}` itself where there is one"
     return None
+
+
+def _is_fallback(script: TrainingScript, used: AmpReference) -> bool:
+    """Whether the code around chooses between the deprecated name and the new one."""
+    module, new = used.module, f"torch.amp.{used.name.rpartition('.')[2]}"
+    function = module.function(used.node)
+    news = [
+        node
+        for kind in (ast.Attribute, ast.Name)
+        for node in module.nodes_of(kind)
+        if module.function(node) is function and new in script.resolver.names(node, module)
+    ]
+    return bool(news) and any(_is_conditional(module, node) for node in (used.node, *news))
+
+
+def _is_conditional(module: Module, node: ast.AST) -> bool:
+    function = module.function(node)
+    inside = takewhile(lambda ancestor: ancestor is not function, module.ancestors(node))
+    return any(
+        isinstance(ancestor, ast.If | ast.IfExp | ast.Try) and ancestor not in module.main_guards
+        for ancestor in inside
+    )
 
 
 def _groups(references: Sequence[AmpReference]) -> list[list[AmpReference]]:

@@ -703,3 +703,27 @@ def test_new_names_are_what_the_old_ones_were() -> None:
     assert old_scaler.state_dict() == new_scaler.state_dict()
     for name in ("device", "fast_dtype", "_enabled", "_cache_enabled"):
         assert getattr(old, name) == getattr(new, name)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'scaler = torch.amp.GradScaler("cuda") if new else torch.cuda.amp.GradScaler()',
+        'if new:\n    scaler = torch.amp.GradScaler("cuda")\nelse:\n    scaler = torch.cuda.amp.GradScaler()',
+        'try:\n    scaler = torch.amp.GradScaler("cuda")\nexcept AttributeError:\n    scaler = torch.cuda.amp.GradScaler()',
+        "def make():\n    if new:\n        return torch.amp.GradScaler('cuda')\n    return torch.cuda.amp.GradScaler()",
+    ],
+)
+def test_scripts_that_choose_by_themselves(check_noop: Check, code: str) -> None:
+    start = "import torch\n\nnew = hasattr(torch.amp, 'GradScaler')\n"
+    check_noop(start + code, reason="takes `torch.amp.GradScaler` itself where there is one")
+
+
+@pytest.mark.parametrize("guard", ["", 'if __name__ == "__main__":\n    '])
+def test_both_names_side_by_side(check_transformed: Check, guard: str) -> None:
+    before = (
+        f'{guard}a = torch.amp.GradScaler("cuda")\n'
+        f"{guard and '    '}b = torch.cuda.amp.GradScaler()\n"
+    )
+    after = before.replace("torch.cuda.amp.GradScaler()", 'torch.amp.GradScaler("cuda")')
+    check_transformed(f"import torch\n\n{before}", f"import torch\n\n{after}")
