@@ -206,7 +206,7 @@ def settings_by_pace(
 ) -> RunSettings:
     """How the versions of a script are timed, by the pace of a first run of ``version`` that counts nowhere.
 
-    Observed runs cannot tell it: what is recorded of each step may take ten times as long as a short one does. ``start``
+    Observed runs cannot tell it: what is recorded of each step may take eight times as long as a short one does. ``start``
     makes the run; raises :class:`RunFailed` when that fails.
     """
     how = replace(timed_run_settings(settings, 0.0, cache), steps=settings.steps)

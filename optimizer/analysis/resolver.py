@@ -54,7 +54,7 @@ from .values import (
 
 MOST_VALUES = 1_700
 """Three times the 563 that any expression may be in fourteen collections of scripts (Lightning-bolts; 229 in the others).
-What layers are made of by functions that are handed from class to class may be a million, and told one by one takes hours."""
+What layers are made of by functions that are handed from class to class may be a million things, which nobody can use."""
 Values = frozenset[Value]
 _NONE: Values = frozenset()
 _SAME_OBJECT_METHODS = frozenset(
