@@ -24,6 +24,7 @@ def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
     number = _numbers(original, other)
     passes = {(number[p.loader], p.epoch): p for p in other.loader_passes}
     read = {loader for loader, _ in passes}
+    pairs: list[tuple[LoaderPass, LoaderPass]] = []
     for ours in original.loader_passes:
         theirs = passes.pop((ours.loader, ours.epoch), None)
         where = f"loader {ours.loader}, epoch {ours.epoch}"
@@ -41,6 +42,8 @@ def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
         else:
             yield from _samples(where, ours, theirs)
             yield from _order(where, ours, theirs)
+            pairs.append((ours, theirs))
+    yield from _batches(pairs)
     for (loader, epoch), extra in passes.items():
         yield note(
             Kind.SAMPLES,
@@ -95,10 +98,20 @@ def _evaluated(run: Observations, rounds: int) -> Counter[str]:
     return samples
 
 
+def _batches(pairs: Sequence[tuple[LoaderPass, LoaderPass]]) -> Iterator[Finding]:
+    """The loaders that cut the same samples into other batches."""
+    cut = dict.fromkeys(
+        (ours.loader, theirs.batches, ours.batches)
+        for ours, theirs in pairs
+        if ours.samples == theirs.samples and ours.batches != theirs.batches
+    )
+    for loader, batches, before in cut:
+        message = f"loader {loader}: a pass's samples come in {batches} batches, not in {before}"
+        yield note(Kind.SAMPLES, message)
+
+
 def _samples(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Finding]:
     if theirs.samples == ours.samples:
-        if theirs.batches != ours.batches:
-            yield note(Kind.SAMPLES, f"{where}: {theirs.batches} batches, not {ours.batches}")
         return
     batch = ours.samples / ours.batches if ours.batches else 0
     ahead = theirs.samples - ours.samples

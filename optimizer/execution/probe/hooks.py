@@ -285,7 +285,7 @@ class Hooks:
                 raise
             finally:
                 self._session.waited(time.perf_counter() - start)
-            if noted is not None and self._observing:
+            if noted is not None:
                 self._session.got_batch(noted, batch)
             return batch
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from torch.utils.data._utils import fetch, worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
+from .loader_passes import LoaderPass, LoaderPasses
 from .patches import Patches
 from .randomness import Stream, derive, isolated, seed_host
 from .worker_generators import FOLDER, WorkerWatch
@@ -36,9 +38,8 @@ _STREAM = "_torchopt_stream"
 class Indexed:
     """What a sampler gave, with the pass it is for, on its way to the process that fetches it."""
 
-    def __init__(self, loader: int, epoch: int, index: Any) -> None:
-        self.loader = loader
-        self.epoch = epoch
+    def __init__(self, read: LoaderPass, index: Any) -> None:
+        self.read = read
         self.index = index
 
 
@@ -51,11 +52,13 @@ class AlignedLoading:
     def __init__(self, seed: int, folder: Path) -> None:
         self._seed = seed
         self._workers = folder / FOLDER
-        self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._met = itertools.count()
-        self._epochs: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
-        self._starting: tuple[int, int, Stream] | None = None
+        self._passes = LoaderPasses()
+        self._starting: tuple[LoaderPass, Stream] | None = None
+        self._sampling: LoaderPass | None = None
+        self._shuffles: Counter[LoaderPass] = Counter()
+        self._outside: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._epochs: dict[int, dict[int, int]] = {}
+        self._epochs_outside: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
 
     def install(self, patches: Patches) -> None:
         """Patch the loaders of this process and of the workers it starts."""
@@ -68,28 +71,20 @@ class AlignedLoading:
         )
         align_fetching(self._seed, self._workers, patches)
 
-    def _next_pass(self, thing: Any) -> int:
-        number = self._passes.get(thing, 0)
-        self._passes[thing] = number + 1
-        return number
-
     def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(loader):
-            epoch = self._next_pass(loader)
-            if loader not in self._loaders:
-                self._loaders[loader] = next(self._met)
-            number = self._loaders[loader]
+            read = self._passes.begin(loader)
             generators = _generators(loader)
-            stream = Stream(derive(self._seed, "index", epoch), generators)
-            outer, self._starting = self._starting, (number, epoch, stream)
+            stream = Stream(derive(self._seed, "index", read.epoch), generators)
+            outer, self._starting = self._starting, (read, stream)
             try:
                 with isolated(generators):
-                    seed_host(derive(self._seed, "workers", epoch))
+                    seed_host(derive(self._seed, "workers", read.epoch))
                     iterator = original(loader)
             finally:
                 self._starting = outer
-            setattr(iterator, _STREAM, (number, epoch, stream))
+            setattr(iterator, _STREAM, (read, stream))
             return iterator
 
         return wrapper
@@ -98,17 +93,20 @@ class AlignedLoading:
         @functools.wraps(original)
         def wrapper(iterator):
             # Workers are given their first indices while the iterator is still being made.
-            loader, epoch, stream = self._starting or getattr(iterator, _STREAM)
-            return Indexed(loader, epoch, stream.run(lambda: original(iterator)))
+            read, stream = self._starting or getattr(iterator, _STREAM)
+            outer, self._sampling = self._sampling, read
+            try:
+                return Indexed(read, stream.run(lambda: original(iterator)))
+            finally:
+                self._sampling = outer
 
         return wrapper
 
     def _random_sampler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(sampler):
-            epoch = self._next_pass(sampler)
             own, sampler.generator = sampler.generator, torch.Generator()
-            sampler.generator.manual_seed(self._permutation(epoch))
+            sampler.generator.manual_seed(self._permutation(self._shuffle(sampler)))
             indices = original(sampler)
             try:
                 first = list(itertools.islice(indices, 1))  # by then it has taken its generator
@@ -119,12 +117,23 @@ class AlignedLoading:
 
         return wrapper
 
+    def _shuffle(self, sampler: Any) -> int:
+        """Which shuffle ``sampler`` begins: a pass's is the pass's own, and any more in it are those of the next ones."""
+        if self._sampling is None:
+            self._outside[sampler] = self._outside.get(sampler, -1) + 1
+            return self._outside[sampler]
+        self._shuffles[self._sampling] += 1
+        return self._sampling.epoch + self._shuffles[self._sampling] - 1
+
     def _distributed_sampler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(sampler):
             # The sampler seeds itself by seed + epoch. All ranks together then take RandomSampler's permutation of
             # the same pass: epochs are counted as they are set, so that one that is never set is always the first.
-            epochs = self._epochs.setdefault(sampler, {})
+            if self._sampling is None:
+                epochs = self._epochs_outside.setdefault(sampler, {})
+            else:
+                epochs = self._epochs.setdefault(self._sampling.loader, {})
             epoch = epochs.setdefault(sampler.epoch, len(epochs))
             own, sampler.seed = sampler.seed, self._permutation(epoch) - sampler.epoch
             try:
@@ -182,8 +191,8 @@ def _map_fetch(seed: int, workers: WorkerWatch, original: Callable[..., Any]) ->
     def wrapper(fetcher, index):
         if not isinstance(index, Indexed):
             return original(fetcher, index)
-        watch = workers.of(index.loader, index.epoch, fetcher.dataset)
-        purpose, index = (seed, "sample", index.epoch), index.index
+        watch = workers.of(*index.read, fetcher.dataset)
+        purpose, index = (seed, "sample", index.read.epoch), index.index
         with isolated(), _one_thread():
             if not fetcher.auto_collation:
                 data = _sample(fetcher.dataset, purpose, index, watch)
@@ -205,11 +214,13 @@ def _iterable_fetch(
     def wrapper(fetcher, index):
         if not isinstance(index, Indexed):
             return original(fetcher, index)
-        watch = workers.of(index.loader, index.epoch, fetcher.dataset)
+        watch = workers.of(*index.read, fetcher.dataset)
         stream = fetcher.__dict__.get(_STREAM)
         if stream is None:
             info = get_worker_info()
-            stream = Stream(derive(seed, "iterable", index.epoch, 0 if info is None else info.id))
+            stream = Stream(
+                derive(seed, "iterable", index.read.epoch, 0 if info is None else info.id)
+            )
             setattr(fetcher, _STREAM, stream)
         with _one_thread():
             return stream.run(lambda: watch(lambda: original(fetcher, index.index)))

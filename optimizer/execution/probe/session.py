@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from .clock import Clock
 from .evaluations import Evaluations, count_samples
 from .fingerprints import write_safetensors
 from .layer_outputs import LayerOutputs
+from .loader_passes import LoaderPasses
 from .optimizer_state import OptimizerStates
 from .parameters import Parameters
 from .perturbation import Perturbation
@@ -75,7 +75,7 @@ class Session:
         self.told = Told(self.folder)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
         self.printed = PrintedLines(lambda: self._rounds.begun)
-        self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._loaders = LoaderPasses()
         self._passes: list[dict[str, Any]] = []
         self._read_from: dict[str, Any] | None = None
         self._step_samples: list[int] = []
@@ -236,24 +236,17 @@ class Session:
         if not self.stopped:
             self._try(self._evaluations.called, module, inputs, output, self._rounds.begun)
 
-    def pass_begins(self, loader: Any) -> dict[str, Any]:
-        """A loader is iterated; what to note about it."""
+    def pass_begins(self, loader: Any) -> dict[str, Any] | None:
+        """A loader is iterated; what to note about it, None in a run that is only timed."""
         self._clock.loader_started(workers=getattr(loader, "num_workers", 0) > 0)
-        if loader not in self._loaders:
-            self._loaders[loader] = 1 + max((one["loader"] for one in self._passes), default=-1)
-        number = self._loaders[loader]
-        epoch = sum(1 for one in self._passes if one["loader"] == number)
-        noted: dict[str, Any] = {
-            "loader": number,
-            "epoch": epoch,
-            "batches": 0,
-            "samples": 0,
-            "finished": False,
-        }
+        if not self.observing:
+            return None
+        read = self._loaders.begin(loader)
+        noted: dict[str, Any] = {**read._asdict(), "batches": 0, "samples": 0, "finished": False}
         noted |= {"rounds": self._rounds.begun, "order": ReadOrder(), "steps": 0}
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or loader.sampler
         shares = isinstance(sampler, DistributedSampler)
-        noted["drawn_from"] = self.shuffles.drawn_from(loader) if self.observing else None
+        noted["drawn_from"] = self.shuffles.drawn_from(loader)
         noted["sampler_epoch"] = sampler.epoch if shares else None
         noted["sampler_seed"] = sampler.seed if shares and sampler.shuffle else None
         self._passes.append(noted)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
@@ -24,12 +23,10 @@ _SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class Shuffles:
-    """Says of each pass what its order would be drawn from. Generators of the script's own that it seeds again unseen
-    are taken to go on."""
+    """Says of each pass what its order would be drawn from."""
 
     def __init__(self) -> None:
         self._since_seeding = 0
-        self._passes: WeakKeyDictionary[torch.Generator, int] = WeakKeyDictionary()
 
     def install(self, patches: Patches) -> None:
         """Hear of torch's default generator being seeded."""
@@ -47,8 +44,8 @@ class Shuffles:
     def drawn_from(self, loader: Any) -> str | None:
         """What a pass over ``loader`` that begins now takes its order from: equal for equal orders. None without a shuffle.
 
-        It is the state of the generator, and how many passes have taken theirs from it since: aligned, they leave it as
-        it is.
+        It is the state of the generator. Aligned, a pass leaves that as it is: of the default one, which every step seeds
+        anew, the passes since then are counted; one of the script's own goes on by a draw here.
         """
         before, self._since_seeding = self._since_seeding, self._since_seeding + 1
         sampler = _shuffling_sampler(loader)
@@ -57,9 +54,9 @@ class Shuffles:
         own = getattr(sampler, "generator", None)
         if own is None:
             return f"{digest_of(torch.default_generator)}, {before} passes"
-        before = self._passes.get(own, 0)
-        self._passes[own] = before + 1
-        return f"own {digest_of(own)}, {before} passes"
+        state = digest_of(own)
+        torch.empty((), dtype=torch.int64).random_(generator=own)
+        return f"own {state}"
 
 
 def _shuffling_sampler(loader: Any) -> Any:

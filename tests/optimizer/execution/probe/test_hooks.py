@@ -106,7 +106,7 @@ def test_passes_over_loaders_are_counted(recorded):
 
     run = recorded(script)
     told = [(p.loader, p.epoch, p.batches, p.samples, p.finished) for p in run.loader_passes]
-    assert told == [(0, 0, 3, 12, True), (1, 0, 1, 5, False), (2, 0, 3, 12, True)]
+    assert told == [(0, 0, 3, 12, True), (0, 1, 1, 5, False), (0, 2, 3, 12, True)]
 
 
 def test_wrappers_do_not_change_names(recorded):

@@ -78,6 +78,27 @@ def test_generators_of_the_script_s_own(recorded: Recorded) -> None:
     assert fresh == [0, 0, 0]
 
 
+def test_a_generator_of_the_script_s_own_seeded_again(recorded: Recorded) -> None:
+    own = torch.Generator().manual_seed(1)
+    kept = loader(generator=own)
+    state = own.get_state()
+
+    def seeded(_: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+        own.manual_seed(1)
+        return kept
+
+    def set_back(_: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+        own.set_state(state)
+        return kept
+
+    def seeded_otherwise(number: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+        own.manual_seed(number)
+        return kept
+
+    assert kinds(recorded, seeded) == kinds(recorded, set_back) == [0, 0, 0]
+    assert kinds(recorded, seeded_otherwise) == [0, 1, 2]
+
+
 def test_samplers_of_batches(recorded: Recorded) -> None:
     def epoch(_: int) -> DataLoader[tuple[torch.Tensor, ...]]:
         torch.manual_seed(5)
