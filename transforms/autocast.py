@@ -9,7 +9,8 @@ looked at, steps the optimizers, and is updated once they all have stepped. bflo
 (the default) writes the form that picks at run time: bfloat16 where the GPU has it, otherwise float16 with a scaler.
 ``--amp bf16`` and ``--amp fp16`` write one of the two. On a machine without a GPU the regions switch themselves off.
 Evaluation loops of the same networks run under autocast too, unless something in them needs float32, such as a ranking of
-many candidates, in which half precision makes ties. The state of the
+many candidates, in which half precision makes ties. What a network returns is float32 again (``.float()``) where it goes on to
+NumPy, a file, a float32 matrix, or a softmax, sigmoid, exponential or logarithm behind the region. The state of the
 scaler is not added to checkpoints: a resumed run finds its scale again within a few steps.
 
 Not when the script uses mixed precision already, or a framework that owns the step; with gradient penalties and other
@@ -18,7 +19,7 @@ sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where eve
 float64 tensors, matrix decompositions and in-place writes that want one type; with squared distances made of a matrix product (a nearest
 code or neighbour found so is another one in half precision); for networks that never move to a GPU.
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
-Gram matrices, closures, optimizers that step out of sight, updates written by hand.
+logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, closures, optimizers that step out of sight, updates written by hand.
 
 Source: https://docs.pytorch.org/docs/stable/amp.html and https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 """

@@ -75,8 +75,8 @@ class AutocastPlan:
             if isinstance(half.code, StepCode):
                 yield from self._step(half.code)
         for use in self.restored:
-            code = f"{use.module.code(use.value)}.float()"
             target = use.module.span(use.value)
+            code = f"{_receiver(use.module.code(use.value), use.value)}.float()"
             yield FileEdit(use.path, ReplaceExpression(target, code))
 
     # Regions
@@ -322,6 +322,15 @@ class AutocastPlan:
             if backward.computes
         ]
         return any(self._sees_companion(module, at) for module, at in [*regions, *computed])
+
+
+def _receiver(code: str, node: ast.expr) -> str:
+    """``code`` as what a method is called on."""
+    return (
+        code
+        if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+        else f"({code})"
+    )
 
 
 def _operand(condition: str) -> str:

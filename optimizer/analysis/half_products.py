@@ -55,11 +55,12 @@ def may_run_outside(
     if node not in covered:
         return True
     function = module.function(node)
-    return (
-        depth > 0
-        and isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        and any(
-            may_run_outside(resolver, site.call, site.module, covered, depth - 1)
-            for site in resolver.call_sites(function)
-        )
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    around = {node, *module.ancestors(node)}
+    if not any(statement in around and statement in covered for statement in function.body):
+        return False  # what covers it is in the function itself
+    return depth > 0 and any(
+        may_run_outside(resolver, site.call, site.module, covered, depth - 1)
+        for site in resolver.call_sites(function)
     )

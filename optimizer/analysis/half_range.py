@@ -16,6 +16,7 @@ from .dataflow import dotted
 from .forward_code import called_names, method_name
 from .obstacles import Obstacle
 from .reach import Reached
+from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Assigned
 from .signatures import call_argument
@@ -35,6 +36,8 @@ _STEEP_AT_ONE = frozenset(
     {"acos", "arccos", "asin", "arcsin", "atanh", "arctanh", "erfinv", "logit"}
 )
 _STEEP_AT_ZERO = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt"})
+_LOGARITHMS = frozenset({"log", "log2", "log10"})
+_BOUNDED = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_", "maximum"})
 _STEEP = _STEEP_AT_ONE | _STEEP_AT_ZERO
 _RUN_IN_FLOAT32 = frozenset(
     "softmax log_softmax exp expm1 cross_entropy nll_loss cosine_similarity norm sum cumsum cumprod prod float double "
@@ -54,6 +57,10 @@ def range_obstacles(
             message = _near_one(resolver, reached, rounded)
             if message is not None:
                 yield Obstacle(reached.module, reached.node, message)
+                continue
+            message = _vanished(resolver, reached, rounded)
+            if message is not None:
+                yield Obstacle(reached.module, reached.node, message, float16_only=True)
 
 
 def _out_of_range(resolver: Resolver, reached: Reached) -> str | None:
@@ -124,6 +131,35 @@ def _clamp(resolver: Resolver, reached: Reached) -> str | None:
 
 def _near_one(resolver: Resolver, reached: Reached, rounded: Rounded) -> str | None:
     """Functions that run to infinity, or whose slope does, at a one that half precision rounds to."""
+    found = _steep_function(resolver, reached)
+    if found is None:
+        return None
+    function, argument = found
+    if function in _STEEP_AT_ONE:
+        values = [argument]
+    else:
+        values = list(_subtracted_from_one(argument, function == "log1p"))
+    for value in values:
+        if rounded(value, reached.module) and not _is_float32(value, reached.module):
+            shown = f"{function}({ast.unparse(argument)})"
+            return f"`{shown}` is not finite where half precision rounds to 1"
+    return None
+
+
+def _vanished(resolver: Resolver, reached: Reached, rounded: Rounded) -> str | None:
+    """Logarithms of what float32 keeps above zero, a sigmoid say, and float16 does not."""
+    found = _steep_function(resolver, reached)
+    if found is None or found[0] not in _LOGARITHMS:
+        return None
+    function, argument = found
+    module = reached.module
+    if not rounded(argument, module) or _is_float32(argument, module) or _is_kept(argument, module):
+        return None
+    return f"`{function}({ast.unparse(argument)})` is not finite where float16 rounds to zero"
+
+
+def _steep_function(resolver: Resolver, reached: Reached) -> tuple[str, ast.expr] | None:
+    """The steep function that is called, and of what."""
     node = reached.node
     assert isinstance(node, ast.Call)
     names = {
@@ -134,20 +170,27 @@ def _near_one(resolver: Resolver, reached: Reached, rounded: Rounded) -> str | N
     if function is None:
         return None
     if names and node.args:
-        argument = node.args[0]
-    elif isinstance(node.func, ast.Attribute):
-        argument = node.func.value
-    else:
-        return None
-    if function in _STEEP_AT_ONE:
-        values = [argument]
-    else:
-        values = list(_subtracted_from_one(argument, function == "log1p"))
-    for value in values:
-        if rounded(value, reached.module) and not _is_float32(value, reached.module):
-            shown = f"{function}({ast.unparse(argument)})"
-            return f"`{shown}` is not finite where half precision rounds to 1"
+        return function, node.args[0]
+    if isinstance(node.func, ast.Attribute):
+        return function, node.func.value
     return None
+
+
+def _is_kept(node: ast.expr, module: Module) -> bool:
+    """Whether the last operation that made ``node`` keeps it away from zero, by a sum or a bound."""
+    match node:
+        case ast.Name():
+            bindings = bindings_of(module, node)
+            values = [b.source.value for b in bindings if isinstance(b.source, Assigned)]
+            return 0 < len(values) == len(bindings) and all(
+                not isinstance(value, ast.Name) and _is_kept(value, module) for value in values
+            )
+        case ast.BinOp(op=ast.Add()):
+            return True
+        case ast.Call(func=ast.Attribute(attr=last)) | ast.Call(func=ast.Name(id=last)):
+            return last in _BOUNDED
+        case _:
+            return False
 
 
 def _subtracted_from_one(argument: ast.expr, negated: bool) -> Iterator[ast.expr]:

@@ -1,6 +1,7 @@
-"""Where values that a network computed in half precision are handed to something outside PyTorch.
+"""Where values that a network computed in half precision go to what cannot take them, or loses by them.
 
-NumPy has no bfloat16: ``tensor.numpy()`` raises TypeError on one, and so do the libraries that call it.
+NumPy has no bfloat16: ``tensor.numpy()`` raises TypeError on one, and so do the libraries that call it. Steep functions
+are no longer run in float32 once autocast has ended.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .facts import Fact
+from .half_functions import gives_float32, steep_operand
 from .half_products import may_run_outside, operands_of_one_type
 from .loops import is_forward
 from .models import is_module_class
@@ -66,7 +68,7 @@ def half_uses(
 
     ``covered`` are the nodes that run under autocast, too.
     """
-    trace = HalfTrace(resolver, producers)
+    trace = HalfTrace(resolver, producers, covered)
     leaving = (
         HalfUse(module, call, value, trace.is_float(value, module), taker)
         for module in resolver.project.modules
@@ -81,7 +83,15 @@ def half_uses(
         for value, taker in _met_by_float32(resolver, node, module, trace)
         if may_run_outside(resolver, node, module, covered)
     )
-    return (*leaving, *meeting)
+    rounding = (
+        HalfUse(module, call, value, True, f"`{Fact(module, call).excerpt}` outside of autocast")
+        for module in resolver.project.modules
+        for call in module.calls
+        if (value := steep_operand(resolver, call, module)) is not None
+        and trace.may_be_half(value, module)
+        and may_run_outside(resolver, call, module, covered)
+    )
+    return (*leaving, *meeting, *rounding)
 
 
 def _met_by_float32(
@@ -155,11 +165,20 @@ _DEEPEST = 8
 
 
 class HalfTrace:
-    """Follows values back to the calls that produced them."""
+    """Follows values back to the calls that produced them.
 
-    def __init__(self, resolver: Resolver, producers: frozenset[ast.Call]) -> None:
+    Without ``covered``, the nodes under autocast, also through functions that make float32 of what was half before.
+    """
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        producers: frozenset[ast.Call],
+        covered: frozenset[ast.AST] | None = None,
+    ) -> None:
         self._resolver = resolver
         self._producers = producers
+        self._covered = covered
         self._seen: set[tuple[ast.AST, tuple[ast.Call, ...]]] = set()
         self._frames: tuple[_Frame, ...] = ()
 
@@ -235,6 +254,8 @@ class HalfTrace:
         function = call.func
         last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         if last in _EXACT_RESULTS:
+            return False
+        if self._covered is not None and gives_float32(self._resolver, call, module, self._covered):
             return False
         if last == "type_as" and call.args:
             return self._half(call.args[0], module)

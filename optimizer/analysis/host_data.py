@@ -142,6 +142,12 @@ class HostData:
         """Whether ``node`` is data, a number or an option: anything but a tensor."""
         if self.is_data(node, module) or self.is_int(node, module):
             return True
+        if isinstance(node, ast.UnaryOp):
+            return self.is_no_tensor(node.operand, module)
+        if isinstance(node, ast.BinOp):
+            return self.is_no_tensor(node.left, module) and self.is_no_tensor(node.right, module)
+        if isinstance(node, ast.Name) and self._all_assigned(node, module, self.is_no_tensor):
+            return True
         values = self._resolver.values(node, module)
         return bool(values) and all(
             isinstance(v, Literal | Option)

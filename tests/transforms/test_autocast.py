@@ -624,7 +624,7 @@ FLOAT16_STEPS = {
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
-            scores = torch.softmax(output, 1).detach().cpu().float().numpy()
+            scores = torch.softmax(output.float(), 1).detach().cpu().numpy()
             hits = (output.argmax(1).cpu().numpy() == y.numpy()).mean()
             print(loss.item(), output.max(1)[1].cpu().numpy())
         """,
@@ -1058,8 +1058,17 @@ def evaluating(use: str, returned: str = "results") -> str:
         ("results.append(float((output.argmax(1).cpu() == y).sum()))", None),
         (
             "results.append(output.softmax(1).cpu().numpy())",
-            "results.append(output.softmax(1).cpu().float().numpy())",
+            "results.append(output.float().softmax(1).cpu().numpy())",
         ),
+        (
+            "results.append(torch.log(torch.sigmoid(output - 1)))",
+            "results.append(torch.log(torch.sigmoid((output - 1).float())))",
+        ),
+        (
+            "results.append(output.cpu().sigmoid())",
+            "results.append(output.cpu().float().sigmoid())",
+        ),
+        ("results.append(output.float().softmax(1))", None),
         ("torch.save(output, 'output.pt')", "torch.save(output.float(), 'output.pt')"),
         ("results.append(find()(output))", "results.append(find()(output.float()))"),
         ("results.append(output @ bank)", "results.append(output.float() @ bank)"),
@@ -1104,6 +1113,16 @@ def test_evaluation_that_needs_float32_stays(
     assert result.files[0].text.count("with torch.autocast(") == 1
     messages = [skip.message for skip in result.files[0].skips]
     assert [m for m in messages if "stays in float32" in m and reason in m], messages
+
+
+@pytest.mark.parametrize(
+    "loss", ["criterion(output, y.cuda())", "nn.functional.cross_entropy(output, y.cuda())"]
+)
+def test_what_autocast_computes_in_float32_is_left(rewrite: Rewrite, name: str, loss: str) -> None:
+    use = f"loss = {loss}\n        results.append(torch.exp(loss).cpu().numpy())"
+    text = rewrite(evaluating(use), [name]).files[0].text
+    assert text.count("with torch.autocast(") == 2
+    assert "        results.append(torch.exp(loss).cpu().numpy())\n" in text
 
 
 @pytest.mark.parametrize(
@@ -1158,6 +1177,14 @@ ONLY_BFLOAT16 = {
     "clamp": (
         dict(forward="return self.fc(x).clamp(min=1e-10)"),
         "1e-10 is zero in float16",
+    ),
+    "logarithm of a sigmoid": (
+        dict(step=STEP.replace("criterion(output, y.cuda())", "-output.sigmoid().log().mean()")),
+        "rounds to zero",
+    ),
+    "logarithm by name": (
+        dict(forward="p = torch.sigmoid(self.fc(x))\nreturn torch.log(p)"),
+        "rounds to zero",
     ),
     "Gram matrix": (
         dict(forward="y = self.fc(x)\nreturn torch.mm(y, y.t())"),
@@ -1636,6 +1663,10 @@ def test_autograd_function_that_says_its_type(rewrite: Rewrite, name: str) -> No
         "p = torch.softmax(self.fc(x), 1)\nreturn torch.log(1 - p)",
         "return self.fc(x) * torch.sqrt(1 - self.alpha)",
         "return torch.log(1 - x) + self.fc(x)",
+        "return torch.log(torch.sigmoid(self.fc(x)) + 1e-4)",
+        "p = torch.sigmoid(self.fc(x))\np = p.clamp(1e-4, 1 - 1e-4)\nreturn p.log()",
+        "return torch.sigmoid(self.fc(x)).float().log()",
+        "return self.fc(x).exp().sum(1, keepdim=True).log() + self.fc(x)",
         "return self.fc(x) + torch.log1p(torch.exp(x))",
         "y = nn.functional.normalize(self.fc(x))\nreturn torch.mm(y, y.t())",
         "return self.fc(x).masked_fill(x > 0, float('-inf'))",
@@ -2179,7 +2210,7 @@ def test_logits_instead_of_probabilities_when_asked(check_transformed: Check) ->
                 loss = criterion(output, y.cuda())
             loss.backward()
             optimizer.step()
-            hits += (torch.sigmoid(output) > 0.5).eq(y.cuda()).sum()
+            hits += (torch.sigmoid(output.float()) > 0.5).eq(y.cuda()).sum()
         """,
         amp=AmpDtype.BF16,
     )

@@ -1,0 +1,67 @@
+"""Steep functions of what a network returns, after autocast has ended.
+
+A softmax, sigmoid or exponential takes the type it is given: of half precision it gives probabilities that are half as
+exact again, and that vanish in float16. The ones autocast runs in float32 itself are in
+https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-autocast-to-float32.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from .half_products import may_run_outside
+from .resolver import Resolver
+from .signatures import call_argument
+from .syntax import Module
+
+_IN_FLOAT32 = frozenset(
+    "softmax log_softmax softmin softplus exp expm1 log log2 log10 log1p logsumexp".split()
+)
+"""Those that autocast runs in float32."""
+_LOSSES = frozenset(
+    "binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy hinge_embedding_loss kl_div l1_loss "
+    "margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss nll_loss poisson_nll_loss smooth_l1_loss "
+    "soft_margin_loss triplet_margin_loss".split()
+)
+_LOSS_LAYERS = frozenset(
+    "BCEWithLogitsLoss CosineEmbeddingLoss CrossEntropyLoss HingeEmbeddingLoss KLDivLoss L1Loss MarginRankingLoss MSELoss "
+    "MultiMarginLoss MultiLabelMarginLoss NLLLoss PoissonNLLLoss SmoothL1Loss SoftMarginLoss TripletMarginLoss".split()
+)
+"""Losses that autocast runs in float32, as functions and as modules."""
+_STEEP = _IN_FLOAT32 | frozenset({"sigmoid", "logsigmoid", "softmax_", "sigmoid_"})
+
+
+def steep_operand(resolver: Resolver, call: ast.Call, module: Module) -> ast.expr | None:
+    """The tensor whose steep function ``call`` computes; None where it does nothing of the kind.
+
+    Whatever is given to such a function is a floating-point tensor, or is taken for one.
+    """
+    function = _function(resolver, call, module)
+    if function not in _STEEP:
+        return None
+    if resolver.names(call.func, module):
+        return call_argument(call, "input", 0)
+    return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def gives_float32(
+    resolver: Resolver, call: ast.Call, module: Module, covered: frozenset[ast.AST]
+) -> bool:
+    """Whether ``call`` computes in float32, by autocast or once its operand is made so outside of what is ``covered``."""
+    function = _function(resolver, call, module)
+    if function in _STEEP and may_run_outside(resolver, call, module, covered):
+        return True
+    layers = {name.rpartition(".")[2] for name in resolver.maker_names(call.func, module)}
+    in_float32 = function in _IN_FLOAT32 | _LOSSES or (bool(layers) and layers <= _LOSS_LAYERS)
+    return in_float32 and not may_run_outside(resolver, call, module, covered)
+
+
+def _function(resolver: Resolver, call: ast.Call, module: Module) -> str | None:
+    """The name of the function of torch, or of the method of what may be a tensor, that ``call`` calls."""
+    names = resolver.names(call.func, module)
+    if names:
+        found = {name.rpartition(".")[2] for name in names if name.startswith("torch.")}
+        return found.pop() if len(found) == len(names) == 1 else None
+    if isinstance(call.func, ast.Attribute) and not resolver.callees(call, module):
+        return call.func.attr
+    return None
