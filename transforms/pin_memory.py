@@ -29,6 +29,7 @@ from ..optimizer.analysis.loader_settings import (
     settings_by_place,
     takes_setting,
 )
+from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit
@@ -116,7 +117,10 @@ class PinMemory(Transform):
             first.span,
             f"makes batches in pinned memory (`pin_memory={value}`)",
             "they are ordinary host tensors that the loop copies to the GPU; their values stay the same",
-            (FileEdit(setting.module.path, setting.edit("pin_memory", value, _POSITION)),),
+            (
+                FileEdit(setting.module.path, setting.edit("pin_memory", value, _POSITION)),
+                *(reference(setting.module, "torch").edits if "torch." in value else ()),
+            ),
         )
 
 

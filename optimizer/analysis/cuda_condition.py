@@ -8,18 +8,20 @@ from collections.abc import Iterator
 from .devices import is_cuda_flag
 from .facts import DeviceKind, DeviceName
 from .iterations import top_level_starts
-from .network_device import cuda_test
+from .network_device import cuda_test, network_device, uses_cuda
 from .references import quoted
 from .scopes import Parameter
 from .script import TrainingScript
 from .syntax import Module
+from .trained import trained_networks
 from .values import External, Literal, Made, Value
 
 
 def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
     """An expression that is true where the script uses CUDA, valid where ``at`` stands.
 
-    ``True`` for scripts that always do, and where neither a flag nor a device of the script can be named.
+    ``True`` for scripts that always do. Where neither a flag nor a device of the script can be named, it asks what the
+    trained networks are moved to, or whether there is a GPU at all (``torch.cuda.is_available()``).
     """
     if is_conditional_on_cuda(script, module, at):
         return "True"
@@ -33,7 +35,10 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
             return test
     for parameter in _device_parameters(script, module, at):
         return f"{parameter}.type == {quoted(module, 'cuda')}"
-    return "True"
+    where = network_device(script.resolver, trained_networks(script.resolver, script.optimizers))
+    if where.kind is not DeviceKind.CHOSEN:
+        return "True"
+    return uses_cuda(script.resolver, where, module.statement(at), module, is_test=True) or "True"
 
 
 def is_conditional_on_cuda(script: TrainingScript, module: Module, at: ast.AST) -> bool:

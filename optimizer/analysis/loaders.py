@@ -6,8 +6,10 @@ import ast
 from collections.abc import Sequence
 
 from .facts import Argument, DataLoader
-from .resolver import Resolver
+from .resolver import CallSite, Resolver
+from .scopes import Parameter
 from .syntax import Module
+from .trees import walk
 from .values import Class, Display, External, Made, Value
 
 DATALOADER = "torch.utils.data.DataLoader"
@@ -101,6 +103,9 @@ def keyword_dict(
     if expression in within:
         return None, []
     within |= {expression}
+    passed = _passed_on(resolver, expression, module, within)
+    if passed is not None:
+        return passed, []
     entries: dict[str, Argument] = {}
     displays: list[tuple[ast.Dict | ast.Call, Module]] = []
     values = resolver.values(expression, module)
@@ -119,6 +124,59 @@ def keyword_dict(
         return None, []
     entries.update(later)
     return entries, displays
+
+
+def _passed_on(
+    resolver: Resolver, expression: ast.expr, module: Module, within: frozenset[ast.expr]
+) -> dict[str, Argument] | None:
+    """What callers give by keyword, where ``expression`` is the ``**kwargs`` of a function that only hands them on.
+
+    None where callers give different things.
+    """
+    found = (
+        module.scope(expression).lookup(expression.id) if isinstance(expression, ast.Name) else None
+    )
+    if found is None or len(found[1]) != 1:
+        return None
+    name, source = found[1][0].name, found[1][0].source
+    if not isinstance(source, Parameter) or source.kind != "**":
+        return None
+    function = source.function
+    uses = [use for use in module.names_of(name) if use in set(walk(function))]
+    if isinstance(function, ast.Lambda) or not all(_is_handed_on(use, module) for use in uses):
+        return None
+    sites = resolver.call_sites(function)
+    arguments = function.args
+    own = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+    each = [_extra_keywords(resolver, site, own, within) for site in sites]
+    if not each or any(entries is None or _told(entries) != _told(each[0]) for entries in each):
+        return None
+    return each[0]
+
+
+def _extra_keywords(
+    resolver: Resolver, site: CallSite, own: set[str], within: frozenset[ast.expr]
+) -> dict[str, Argument] | None:
+    """What the call ``site`` gives by keyword but for the function's ``own`` parameters."""
+    entries: dict[str, Argument] = {}
+    for keyword in site.call.keywords:
+        if keyword.arg is not None:
+            entries[keyword.arg] = Argument(keyword.value, site.module)
+            continue
+        inner, _ = keyword_dict(resolver, keyword.value, site.module, within)
+        if inner is None:
+            return None
+        entries.update(inner)
+    return {key: given for key, given in entries.items() if key not in own}
+
+
+def _told(entries: dict[str, Argument] | None) -> dict[str, str]:
+    return {key: ast.dump(given.value) for key, given in (entries or {}).items()}
+
+
+def _is_handed_on(use: ast.Name, module: Module) -> bool:
+    keyword = module.parents[use]
+    return isinstance(keyword, ast.keyword) and keyword.arg is None
 
 
 def _dict_node(value: Value) -> tuple[ast.Dict | ast.Call, Module] | None:

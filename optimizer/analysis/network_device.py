@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from .devices import DEVICE_MAKERS
 from .facts import DeviceKind, Model
+from .forward_code import layer_classes
 from .models import models_in
 from .placement import default_device_call, move_target
 from .references import quoted, reference
@@ -41,7 +42,7 @@ _SOMEHOW = NetworkDevice(DeviceKind.CHOSEN)
 
 def network_device(resolver: Resolver, networks: Iterable[Model]) -> NetworkDevice:
     """Where ``networks`` are moved to; ``CPU`` when nothing moves any of them."""
-    wanted = {network.node for network in networks}
+    wanted = tuple(networks)
     modules = resolver.project.modules
     moves = [
         move
@@ -66,14 +67,14 @@ def _code(expression: ast.expr | None) -> str | None:
 
 
 def _moves(
-    resolver: Resolver, call: ast.Call, module: Module, networks: set[ast.Call]
+    resolver: Resolver, call: ast.Call, module: Module, networks: tuple[Model, ...]
 ) -> Iterator[NetworkDevice]:
     assert isinstance(call.func, ast.Attribute)
     kind = move_target(resolver, call, module)
     if kind in (None, DeviceKind.CPU):
         return
     moved = models_in(resolver, resolver.values(call.func.value, module))
-    if not any(model.node in networks for model in moved):
+    if not _hold(resolver, moved, networks):
         return
     if kind is DeviceKind.CHOSEN:
         yield NetworkDevice(kind, module, call_argument(call, "device", 0))
@@ -87,6 +88,14 @@ def _moves(
         yield NetworkDevice(DeviceKind.CHOSEN, module, None, test)
     else:
         yield _SOMEHOW
+
+
+def _hold(resolver: Resolver, moved: tuple[Model, ...], networks: tuple[Model, ...]) -> bool:
+    """Whether one of ``networks`` is among ``moved``, or is made by the class of one of them as a part of it."""
+    if not {model.node for model in moved}.isdisjoint(network.node for network in networks):
+        return True
+    makers = {network.module.enclosing_class(network.node) for network in networks}
+    return makers != {None} and any(cls.node in makers for cls in layer_classes(resolver, moved))
 
 
 def _tests(module: Module, node: ast.AST) -> Iterator[ast.expr | None]:

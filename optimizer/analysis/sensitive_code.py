@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from .counts import is_count
 from .facts import Fact
 from .gradient_graphs import may_build_gradient_graph
 from .loop_definitions import arithmetic_root, handed_over
@@ -38,7 +39,9 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
                 why = "gradients are differentiated, which magnifies rounding"
             if why is None and isinstance(call.func, ast.Attribute) and not call.args:
                 is_double = call.func.attr == "double" and not resolver.names(call.func, module)
-                is_used = is_double and not _is_summed_up(resolver, call, module)
+                is_used = is_double and not (
+                    _is_summed_up(resolver, call, module) or is_count(call.func.value, module)
+                )
                 why = "float64 is used for precision" if is_used else None
             if why is not None:
                 return Obstacle(module, call, why)

@@ -7,6 +7,8 @@ from textwrap import dedent, indent
 
 import pytest
 
+from torchopt_cli.optimizer.options import Target
+
 Check = Callable[..., None]
 
 IMPORTS = """\
@@ -112,6 +114,60 @@ def test_device_of_the_file_seen_from_a_function(check_transformed: Check) -> No
         script(too_late.format(""), TO_DEVICE),
         script(too_late.format(", pin_memory=True"), TO_DEVICE),
     )
+
+
+WITHOUT_A_NAME = """
+    import argparse
+
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+    from torchvision import datasets, transforms
+
+
+    def make():
+        digits = datasets.MNIST("data", transform=transforms.ToTensor())
+        return DataLoader(digits{0})
+
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    model = nn.Linear(784, 10)
+    {1}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in make():
+        {2}
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x.flatten(1)), y).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("move", "copy", "condition"),
+    [
+        (
+            "if torch.cuda.is_available():\n    model.cuda()",
+            "if torch.cuda.is_available():\n        x, y = x.cuda(), y.cuda()",
+            "torch.cuda.is_available()",
+        ),
+        (
+            "model.to(args.device)",
+            "x, y = x.to(args.device), y.to(args.device)",
+            'torch.device(args.device).type == "cuda"',
+        ),
+        ("model.cuda()", "x, y = x.cuda(), y.cuda()", "True"),
+    ],
+)
+def test_a_device_without_a_name_of_its_own(
+    check_transformed: Check, move: str, copy: str, condition: str
+) -> None:
+    before, after = (
+        dedent(WITHOUT_A_NAME).format(argument, move, copy)
+        for argument in ("", f", pin_memory={condition}")
+    )
+    check_transformed(before, after, target=Target.CUDA)
 
 
 def test_quotes_are_those_of_the_file(check_transformed: Check) -> None:

@@ -189,8 +189,10 @@ def test_precision_matters(check_noop: Check, more: str, reason: str) -> None:
     check_noop(script(more=more), reason=reason)
 
 
-def test_sums_in_float64_are_book_keeping(check_transformed: Check) -> None:
-    more = "total += loss.detach().double() * 3"
+@pytest.mark.parametrize(
+    "more", ["total += loss.detach().double() * 3", "hits = (y == 1).sum().double() / 8"]
+)
+def test_sums_in_float64_are_book_keeping(check_transformed: Check, more: str) -> None:
     after = 'torch.manual_seed(0)\ntorch.set_float32_matmul_precision("high")'
     check_transformed(script(more=more), script(after, more=more))
 

@@ -28,6 +28,11 @@ def arguments(found: TrainingScript) -> dict[str, str]:
         "kw = dict(batch_size=8)\nkw.update(shuffle=True)\nkw['num_workers'] = 2\nDataLoader(ds, **kw)",
         "kw = dict(batch_size=8)\nkw.update({'shuffle': True, 'num_workers': 2})\nDataLoader(ds, **kw)",
         "base = dict(batch_size=8)\nkw = {**base, 'shuffle': True, 'num_workers': 2}\nDataLoader(ds, **kw)",
+        "def make(ds, **kw):\n    return DataLoader(ds, **kw)\nmake(1, batch_size=8, shuffle=True, num_workers=2)",
+        "def make(ds, size, **kw):\n    return DataLoader(ds, batch_size=8, **kw)\n"
+        "make(1, 2, shuffle=True, num_workers=2)\nmake(2, size=3, shuffle=True, num_workers=2)",
+        "class Data:\n    def __init__(self, ds, **kw):\n        self.loader = DataLoader(ds, **kw)\n"
+        "rest = dict(shuffle=True, num_workers=2)\nData(1, batch_size=8, **rest)",
         "kw = {'num_workers': 2} if cuda else {}\nDataLoader(ds, batch_size=8, shuffle=True, **kw)",
     ],
 )
@@ -59,7 +64,11 @@ def test_a_sampler_of_whole_batches(script: Script, size: str, told: dict[str, s
     "source",
     [
         "DataLoader(ds, **make_arguments())",
-        "def build(ds, **kw):\n    return DataLoader(ds, **kw)\nbuild(1, shuffle=True)",
+        "def build(ds, **kw):\n    return DataLoader(ds, **kw)",
+        "def build(ds, **kw):\n    return DataLoader(ds, **kw)\nbuild(1, shuffle=True)\nbuild(2)",
+        "def build(ds, **kw):\n    return DataLoader(ds, **kw)\nbuild(1, shuffle=True)\nbuild(2, shuffle=False)",
+        "def build(ds, **kw):\n    return DataLoader(ds, **kw)\nbuild(1, **read())",
+        "def build(ds, **kw):\n    kw['shuffle'] = True\n    return DataLoader(ds, **kw)\nbuild(1)",
         "kw = {name: 1 for name in names}\nDataLoader(ds, **kw)",
         "kw = dict(a=1)\nkw[name] = 2\nDataLoader(ds, **kw)",
         "DataLoader(*everything)",

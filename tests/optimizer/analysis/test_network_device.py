@@ -11,6 +11,7 @@ import pytest
 from torchopt_cli.optimizer.analysis.facts import DeviceKind
 from torchopt_cli.optimizer.analysis.network_device import network_device, uses_cuda
 from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.trained import trained_networks
 
 Script = Callable[..., TrainingScript]
 
@@ -90,3 +91,29 @@ def test_kind(script: Script, code: str, expected: DeviceKind) -> None:
 )
 def test_condition(script: Script, body: str, expected: str | None) -> None:
     assert condition(script(f"import torch\nfrom torch import nn\n{dedent(body)}\n")) == expected
+
+
+@pytest.mark.parametrize(
+    ("moved", "expected"), [("model", DeviceKind.CUDA), ("other", DeviceKind.CPU)]
+)
+def test_a_part_is_where_the_whole_is(script: Script, moved: str, expected: DeviceKind) -> None:
+    code = """
+    import torch
+    from torch import nn
+
+    class ActorCritic(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.actor = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+
+    class Other(nn.Module):
+        pass
+
+    model, other = ActorCritic(), Other()
+    {0}.cuda()
+    optimizer = torch.optim.Adam(model.actor.parameters())
+    """
+    understood = script(dedent(code).format(moved))
+    networks = trained_networks(understood.resolver, understood.optimizers)
+    assert [ast.unparse(network.node.func) for network in networks] == ["nn.Sequential"]
+    assert network_device(understood.resolver, networks).kind is expected

@@ -1,0 +1,64 @@
+"""Whole numbers of samples: what comparisons find true, and their sums."""
+
+from __future__ import annotations
+
+import ast
+
+from .scopes import Assigned, Binding, Imported, Untraceable
+from .syntax import Module
+from .tensor_functions import INTEGER_FUNCTIONS
+
+_MADE_WHOLE = frozenset({"long", "int", "bool"})
+_STILL_WHOLE = frozenset(
+    "sum prod cumsum max min item cpu cuda to detach clone squeeze unsqueeze view reshape flatten contiguous "
+    "view_as type_as float double".split()
+)
+
+
+def is_count(node: ast.expr, module: Module) -> bool:
+    """Whether ``node`` is made of comparisons (``predictions.eq(labels).sum()``), which are as exact in any type."""
+    return _is_count(node, module, frozenset())
+
+
+def _is_count(node: ast.expr, module: Module, seen: frozenset[ast.AST]) -> bool:
+    match node:
+        case ast.Compare():
+            return True
+        case ast.Constant(value=value):
+            return type(value) is int
+        case ast.Call(func=ast.Attribute(value=receiver, attr=last)):
+            if last in INTEGER_FUNCTIONS | _MADE_WHOLE:
+                return True
+            if last not in _STILL_WHOLE:
+                return False
+            is_function = _is_imported(receiver, module) and node.args
+            return _is_count(node.args[0] if is_function else receiver, module, seen)
+        case ast.Attribute(value=value, attr="data"):
+            return _is_count(value, module, seen)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Mult() | ast.BitAnd() | ast.BitOr()):
+            return _is_count(left, module, seen) and _is_count(node.right, module, seen)
+        case ast.Name() if node not in seen:
+            found = module.scope(node).lookup(node.id)
+            return found is not None and all(
+                _adds_counts(binding, module, seen | {node}) for binding in found[1]
+            )
+        case _:
+            return False
+
+
+def _is_imported(node: ast.expr, module: Module) -> bool:
+    """Whether ``node`` is a library by its form: ``torch`` in ``torch.sum(x)``."""
+    found = module.scope(node).lookup(node.id) if isinstance(node, ast.Name) else None
+    return found is not None and all(isinstance(b.source, Imported) for b in found[1])
+
+
+def _adds_counts(binding: Binding, module: Module, seen: frozenset[ast.AST]) -> bool:
+    """Whether all that ``binding`` gives its name are counts, or adds of them."""
+    statement = module.parents.get(binding.node)
+    match binding.source:
+        case Assigned(value, ()):
+            return _is_count(value, module, seen)
+        case Untraceable() if isinstance(statement, ast.AugAssign):
+            return isinstance(statement.op, ast.Add) and _is_count(statement.value, module, seen)
+        case _:
+            return False
