@@ -304,7 +304,8 @@ class _Rewrite:
             self._told(self.file(path), outcomes) for path in dict.fromkeys([*paths, *touched])
         ]
         unreadable = self.script.project.unreadable
-        return RewriteResult(self.script.entry.path, tuple(files), self.sources, unreadable)
+        trains = bool(self.script.step_code or self.script.frameworks)
+        return RewriteResult(self.script.entry.path, tuple(files), self.sources, unreadable, trains)
 
     def _told(self, file: RewrittenFile, outcomes: Sequence[_Outcome]) -> RewrittenFile:
         # Asked about its own result, a transform may say that there is nothing left to do.

@@ -134,10 +134,13 @@ def _diff_colour(line: str) -> str:
     return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
 
 
-def to_text(reports: Sequence[FileReport], written: bool, paint: Paint) -> str:
+def to_text(
+    reports: Sequence[FileReport], written: bool, paint: Paint, *, trains: bool = True
+) -> str:
     """The reports as lines for a reader: what was done, what was left and why, advice, a summary.
 
-    ``written`` tells whether the files were written or only would be.
+    ``written`` tells whether the files were written or only would be, ``trains`` whether a training step is seen in any
+    of the scripts.
     """
     lines: list[str] = []
     for report in reports:
@@ -154,7 +157,7 @@ def to_text(reports: Sequence[FileReport], written: bool, paint: Paint) -> str:
         if remarks:
             lines += ["", paint(title, "bold")][not lines :]
             lines += [_remark_line(remark, paint) for remark in remarks]
-    return "\n".join([*lines, *([""] if lines else []), _summary(reports, written), ""])
+    return "\n".join([*lines, *([""] if lines else []), _summary(reports, written, trains), ""])
 
 
 def _change_line(change: AppliedChange, paint: Paint) -> str:
@@ -168,12 +171,13 @@ def _remark_line(remark: SkippedChange | GivenAdvice, paint: Paint) -> str:
     return f"{place} {remark.transform}: {remark.message}"
 
 
-def _summary(reports: Sequence[FileReport], written: bool) -> str:
+def _summary(reports: Sequence[FileReport], written: bool, trains: bool) -> str:
     changed = [report for report in reports if report.changed]
     skipped = sum(len(report.skips) for report in reports)
     left = f"; {_count(skipped, 'place')} left alone" if skipped else ""
     if not changed:
-        return f"Nothing to rewrite{left}."
+        why = "" if trains else ": no training step is seen"
+        return f"Nothing to rewrite{why}{left}."
     changes = _count(sum(len(report.changes) for report in reports), "change")
     verb = "rewritten" if written else "would be rewritten"
     made = [report for report in changed if report.created]

@@ -93,13 +93,15 @@ class RewrittenFile:
 class RewriteResult:
     """What became of one script: its files, the entry first, and the sources after the rewrite.
 
-    ``unreadable`` are first-party modules that could not be read and so were not rewritten.
+    ``unreadable`` are first-party modules that could not be read and so were not rewritten. ``trains`` says that a
+    training step, or a framework that owns one, is seen in it.
     """
 
     entry: Path
     files: tuple[RewrittenFile, ...]
     sources: Sources
     unreadable: tuple[TorchoptError, ...] = ()
+    trains: bool = True
 
     @property
     def launch(self) -> str | None:

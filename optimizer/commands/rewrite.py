@@ -309,7 +309,8 @@ def _report(
         sys.stdout.flush()
     stream = sys.stderr if settings.dry_run else sys.stdout
     if reports or not errors:
-        stream.write(to_text(reports, written, painter(stream)))
+        trains = any(result.trains for result in rewritten.results)
+        stream.write(to_text(reports, written, painter(stream), trains=trains))
 
 
 def _told_to_a_program(

@@ -56,6 +56,9 @@ def test_text_without_changes() -> None:
     assert to_text([FileReport(PATH, skips=(SKIP, SKIP))], False, plain).splitlines()[-1] == (
         "Nothing to rewrite; 2 places left alone."
     )
+    assert to_text([FileReport(PATH, skips=(SKIP,))], False, plain, trains=False).endswith(
+        "\nNothing to rewrite: no training step is seen; 1 place left alone.\n"
+    )
 
 
 def test_text_tells_advice_under_its_own_title() -> None:

@@ -39,7 +39,7 @@ def test_nothing_to_do(project: Project, header: str, capsys: Capture) -> None:
     folder = project({"train.py": "fast()\n"})
     before = (folder / "train.py").stat().st_mtime_ns
     assert main(["rewrite", "train.py"]) == 0
-    assert capsys.readouterr().out == "Nothing to rewrite.\n"
+    assert capsys.readouterr().out == "Nothing to rewrite: no training step is seen.\n"
     assert (folder / "train.py").stat().st_mtime_ns == before
 
 
