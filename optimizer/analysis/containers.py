@@ -70,7 +70,40 @@ def _dict_part(
             return resolver.values(item, value.module)
     if part == "each" and node.values:
         return union(resolver.values(v, value.module) for v in node.values)
+    if not node.keys:
+        return union(resolver.values(v, value.module) for v in _put_in(value, part)) or None
     return None
+
+
+def _put_in(made: Display, part: _Part) -> list[ast.expr]:
+    """What the code that made the empty dict ``made`` puts into it under the key ``part``, or under keys it computes.
+
+    Nothing where it is filled in another way, too.
+    """
+    module = made.module
+    statement = module.parents[made.node]
+    match statement:
+        case (
+            ast.Assign(targets=[ast.Name() as holder]) | ast.AnnAssign(target=ast.Name() as holder)
+        ):
+            place = module.scope(holder).lookup(holder.id)
+        case _:
+            return []
+    found: list[ast.expr] = []
+    for name in module.names_of(holder.id):
+        if module.scope(name).lookup(name.id) != place:
+            continue
+        user = module.parents[name]
+        stored = module.parents[user]
+        if isinstance(user, ast.Attribute) and user.attr in {"update", "setdefault"}:
+            return []
+        if not isinstance(user, ast.Subscript) or not isinstance(user.ctx, ast.Store):
+            continue
+        if not isinstance(stored, ast.Assign):
+            return []
+        if part == "each" or not isinstance(user.slice, ast.Constant) or user.slice.value == part:
+            found.append(stored.value)
+    return found
 
 
 def _keyword_of_dict_call(resolver: Resolver, value: Made, part: _Part) -> frozenset[Value] | None:

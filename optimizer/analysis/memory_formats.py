@@ -21,6 +21,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Iterated, Parameter
 from .script import TrainingScript
 from .signatures import argument_for, call_argument
+from .statements import are_alternatives
 from .steps import StepCode
 from .syntax import FunctionNode, Module
 from .trees import walk
@@ -88,9 +89,9 @@ class _Search:
         networks = [network for network in self._networks() if self._has_layers(network)]
         if not any(self._convolves(network) for network in networks):
             return None
-        if len(networks) > 1:
+        network = self._only(networks)
+        if network is None:
             return "several networks run, or may run, in the step"
-        network = networks[0]
         proof = LayoutProof(self._resolver, network)
         obstacle = proof.obstacle() or self._obstacle(network)
         if obstacle is not None:
@@ -114,6 +115,17 @@ class _Search:
             nodes = reached_nodes(self._resolver, step.body, step.module)
             found |= {network.node: network for network in networks_run(self._resolver, nodes)}
         return tuple(found.values())
+
+    def _only(self, networks: list[Model]) -> Model | None:
+        """The one network; of two of one class, made in either branch of a test, the one that is moved to a device."""
+        if len(networks) == 1:
+            return networks[0]
+        moved = [network for network in networks if self._moves(network)]
+        if len(networks) > 2 or len(moved) != 1:
+            return None
+        one, other = networks
+        same = one.cls is not None and one.cls == other.cls and one.module is other.module
+        return moved[0] if same and are_alternatives(one.node, other.node, one.module) else None
 
     def _has_layers(self, network: Model) -> bool:
         """Whether a network is more than a loss of the script's own."""

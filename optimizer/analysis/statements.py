@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import cast
 
 from .syntax import Module
 
@@ -22,6 +23,32 @@ def common_block(
         if all(held):
             return block, [s for s in held if s is not None]
     return [], []
+
+
+def are_alternatives(one: ast.AST, other: ast.AST, module: Module) -> bool:
+    """Whether ``one`` and ``other`` are in the two branches of a test, so that only one of them runs."""
+    around = {ancestor: child for ancestor, child in _branches(module, one)}
+    for ancestor, child in _branches(module, other):
+        if ancestor in around:
+            is_test = isinstance(ancestor, ast.If | ast.IfExp)
+            return is_test and {around[ancestor], child} == {"body", "orelse"}
+    return False
+
+
+def _branches(module: Module, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """The nodes around ``node`` up to its function, innermost first, each with the field that ``node`` is in."""
+    for ancestor in module.ancestors(node):
+        if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return
+        yield (
+            ancestor,
+            next(name for name, value in ast.iter_fields(ancestor) if _holds(value, node)),
+        )
+        node = ancestor
+
+
+def _holds(value: object, node: ast.AST) -> bool:
+    return value is node or (isinstance(value, list) and node in cast("list[object]", value))
 
 
 def _with_enclosing(module: Module, statement: ast.stmt) -> list[ast.stmt]:

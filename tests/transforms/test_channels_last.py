@@ -426,6 +426,32 @@ def test_images_changed_in_one_branch(check_noop: Check) -> None:
     check_noop(script(more="if mixing: x = mix(x)"), reason="not just a batch")
 
 
+@pytest.mark.parametrize(
+    ("move", "after"),
+    [
+        ("Net().to(device) if gpu else Net()", f"Net().to(device, {FORMAT}) if gpu else Net()"),
+        (
+            "Net() if not gpu else Net().to(device)",
+            f"Net() if not gpu else Net().to(device, {FORMAT})",
+        ),
+    ],
+)
+def test_a_network_made_in_both_branches(check_transformed: Check, move: str, after: str) -> None:
+    before = script(make=move, move="")
+    check_transformed(before, script(make=after, move="", copy=f"x.to(device, {FORMAT})"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "Net().to(device) if gpu else Net().to(device)",
+        "Net().to(device) if gpu else torchvision.models.resnet18()",
+    ],
+)
+def test_different_networks_in_both_branches(check_noop: Check, make: str) -> None:
+    check_noop(script(make=make, move=""), reason="several networks")
+
+
 def test_two_networks(check_noop: Check) -> None:
     source = script(network=net() + "\nother = Net().to(device)", more="z = other(x)")
     check_noop(source, reason="several networks")

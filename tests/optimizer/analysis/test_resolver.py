@@ -160,6 +160,24 @@ def test_dict_of_loaders_by_key(ask: Ask) -> None:
     assert ask(source) == {f"{LOADER}()"}
 
 
+@pytest.mark.parametrize(
+    ("filled", "expected"),
+    [
+        ("for k in ['a', 'b']:\n    found[k] = 1", {1}),
+        ("found['a'] = 1\nfound['b'] = 2", {1}),
+        ("found['b'] = 2", {"Element"}),
+        ("found['a'] = 1\nif x:\n    found['a'] = 2", {1, 2}),
+        ("found['a'] = 1\nfound[k] = 2", {1, 2}),
+        ("found['a'] = 1\nfound.update(more)", {"Element"}),
+        ("found['a'] = 1\nfound['a'] += 1", {"Element"}),
+    ],
+)
+def test_what_is_put_into_an_empty_dict(ask: Ask, filled: str, expected: set[object]) -> None:
+    made = f"found = {{}}\n{filled}\nreturn found"
+    function = "def make():\n" + "".join(f"    {line}\n" for line in made.splitlines())
+    assert ask(f"{function}ASK(make()['a'])") == expected
+
+
 def test_options_carry_their_parser(script: Callable[..., object], ask: Ask) -> None:
     source = """
         import argparse
