@@ -5,6 +5,10 @@ A forward pass outside `torch.no_grad()` keeps every intermediate result for a b
 statements get `with torch.no_grad():`; code that trains or evaluates by a flag gets
 `with torch.set_grad_enabled(flag):`. The numbers do not change.
 
+In training steps so do networks that nothing trains: the teacher of a distillation, the target network of Q-learning,
+a frozen encoder. No optimizer has their parameters, nothing looks at their gradients, and what goes into them has none;
+recorded all the same, they cost a backward pass whose result nobody reads.
+
 Left alone: code that reaches `backward`, `autograd.grad` or anything that asks for gradients (gradient penalties,
 adversarial examples, attributions); code whose tensors reach a backward pass elsewhere, are saved or printed with their
 graph, or go where they cannot be followed; code already under `no_grad`, `inference_mode` or `set_grad_enabled`;
@@ -23,6 +27,7 @@ from dataclasses import replace
 
 from ..optimizer.analysis.evaluation import Inference
 from ..optimizer.analysis.facts import Fact
+from ..optimizer.analysis.frozen_networks import FrozenForward
 from ..optimizer.analysis.fused_inference import fused_layers, zeroed_padding
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
@@ -32,6 +37,7 @@ from ..optimizer.rewriting.edits import Decorate, Edit, FileEdit, Wrap
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _REASON = "no backward pass runs in it, and no tensor computed in it reaches one"
+_FROZEN = "no optimizer has its parameters, nothing looks at their gradients, and what goes into it has none"
 _FLAG_REASON = "its backward pass runs only if `{0}`, and no tensor computed otherwise reaches one"
 _VOLATILE = "; `volatile=True` has had no effect since PyTorch 0.4"
 _FUSED = "; without gradients `{0}` (line {1}) rounds differently"
@@ -98,7 +104,11 @@ class NoGrad(Transform):
         for unproven in script.unproven_evaluation:
             message = f"gradients stay on: the evaluation {unproven.escape}"
             yield self.skip(unproven.path, unproven.span, message)
-        fused = fused_layers(script.resolver) if script.inference else ()
+        for kept in script.kept_gradients:
+            said = f"gradients stay on: no optimizer has the network, but {kept.why}"
+            yield self.skip(kept.path, kept.span, said)
+        searched = script.inference or script.frozen_forwards
+        fused = fused_layers(script.resolver) if searched else ()
         padded = zeroed_padding(script.resolver) if fused else None
         for inference in script.inference:
             refusal = _refusal(fused, padded, options)
@@ -107,6 +117,31 @@ class NoGrad(Transform):
                 continue
             change = self._change(inference, fused)
             yield replace(change, tier=Tier.NUMERIC) if fused else change
+        done = {node for inference in script.inference for node in _nodes(inference)}
+        for frozen in script.frozen_forwards:
+            if frozen.node in done:
+                continue
+            refusal = _refusal(fused, padded, options)
+            if refusal is not None:
+                yield self.skip(frozen.path, frozen.span, refusal)
+                continue
+            change = self._without(frozen, fused)
+            yield replace(change, tier=Tier.NUMERIC) if fused else change
+
+    def _without(self, frozen: FrozenForward, fused: tuple[Fact, ...]) -> Change:
+        module = frozen.module
+        mode = reference(module, "torch.no_grad")
+        first, last = module.span(frozen.statements[0]), module.span(frozen.statements[-1])
+        reason = _FROZEN
+        if fused:
+            reason += _FUSED.format(ast.unparse(fused[0].node.func), fused[0].span.line)  # type: ignore[attr-defined]
+        return self.change(
+            frozen.path,
+            frozen.span,
+            f"`{frozen.network}` runs without gradients",
+            reason,
+            (*mode.edits, FileEdit(module.path, Wrap(first, last, f"with {mode.code}():"))),
+        )
 
     def _change(self, inference: Inference, fused: tuple[Fact, ...]) -> Change:
         module, guard = inference.module, inference.guard
@@ -132,6 +167,11 @@ class NoGrad(Transform):
         return self.change(inference.path, inference.span, f"{what} {without}", reason, edits)
 
 
+def _nodes(inference: Inference) -> Iterator[ast.AST]:
+    for root in inference.statements or (inference.node,):
+        yield from walk(root)
+
+
 def _refusal(fused: tuple[Fact, ...], padded: Fact | None, options: Options) -> str | None:
     if not fused:
         return None
@@ -155,8 +195,4 @@ def _is_loop(inference: Inference) -> bool:
 
 
 def _uses_volatile(inference: Inference) -> bool:
-    return any(
-        isinstance(node, ast.keyword) and node.arg == "volatile"
-        for root in (inference.statements or (inference.node,))
-        for node in walk(root)
-    )
+    return any(isinstance(n, ast.keyword) and n.arg == "volatile" for n in _nodes(inference))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..options import Options, Target
 from .backend_settings import BackendSetting, find_backend_settings
-from .batches import BatchCopy, find_batch_copies
+from .batches import BatchCopy, BatchTrace, find_batch_copies
 from .cache_release import CacheRelease, find_cache_releases
 from .construction import Construction, find_constructions
 from .datasets import Dataset, find_datasets
@@ -26,6 +26,7 @@ from .facts import (
     Optimizer,
 )
 from .file_reads import FileReader, find_file_readers
+from .frozen_networks import FrozenForward, KeptGradients, find_frozen
 from .functional_dropout import FunctionalDropout, find_functional_dropouts
 from .gradient_clearing import GradientClearing, find_gradient_clearings
 from .graph_leaks import GraphLeak, find_graph_leaks
@@ -204,6 +205,29 @@ class TrainingScript:
     def unproven_evaluation(self) -> tuple[Unproven, ...]:
         """Evaluation loops with gradients on, where that is not proven."""
         return self._inference[1]
+
+    @cached_property
+    def _frozen(self) -> tuple[tuple[FrozenForward, ...], tuple[KeptGradients, ...]]:
+        if self.frameworks:
+            return (), ()
+        return find_frozen(
+            self.resolver,
+            BatchTrace(self.resolver, self.loaders),
+            self.models,
+            self.optimizers,
+            self.loops,
+            self.step_code,
+        )
+
+    @property
+    def frozen_forwards(self) -> tuple[FrozenForward, ...]:
+        """Forward passes in training steps of networks that nothing trains, and that need no gradients."""
+        return self._frozen[0]
+
+    @property
+    def kept_gradients(self) -> tuple[KeptGradients, ...]:
+        """Forward passes in training steps of networks that no optimizer is given, where gradients stay on."""
+        return self._frozen[1]
 
     @cached_property
     def training_loops(self) -> tuple[Loop, ...]:

@@ -37,6 +37,20 @@ def trained_in_each(resolver: Resolver, optimizer: Optimizer) -> tuple[frozenset
     )
 
 
+def trained_receivers(resolver: Resolver, optimizer: Optimizer) -> tuple[Model, ...]:
+    """The networks that ``optimizer`` is given parameters of, and those that hold them: for ``net.fc``, ``net`` as well."""
+    found: dict[ast.Call, Model] = {}
+    given = [*optimizer.node.args, *(keyword.value for keyword in optimizer.node.keywords)]
+    for argument in given:
+        for receiver, module in _receivers(resolver, argument, optimizer.module, set()):
+            node: ast.expr | None = receiver
+            while node is not None:
+                for model in models_in(resolver, resolver.values(node, module)):
+                    found.setdefault(model.node, model)
+                node = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
+    return tuple(found.values())
+
+
 def _owners(resolver: Resolver, node: ast.expr, module: Module) -> tuple[Model, ...]:
     """The network ``node`` is, or the one it is a layer of: ``model.fc``, ``model[1]``."""
     while True:

@@ -1,0 +1,332 @@
+"""Networks that training steps run although nothing trains them: teachers, target networks, frozen encoders.
+
+Gradients recorded for one cost a backward pass through it whose result nobody reads. It can do without where no optimizer
+has its parameters, nothing looks at their gradients, and what goes into it carries none: then its results are
+constants of the step, and the gradients of all else are the same.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .batches import BatchTrace
+from .classes import class_attribute
+from .constant_values import ConstantValues
+from .facts import CallFact, Fact, Loop, LoopKind, Model, Optimizer
+from .forward_code import layer_classes
+from .grad_modes import GradModes
+from .models import is_module_class, is_module_value, models_in, unwrap
+from .network_layers import network_code
+from .resolver import Resolver
+from .steps import StepCode
+from .syntax import Module
+from .trained import trained_receivers
+from .trees import walk
+from .values import Class, External, Function
+
+_LAYERS = (
+    "Linear",
+    "Bilinear",
+    "Conv",
+    "BatchNorm",
+    "LayerNorm",
+    "GroupNorm",
+    "Embedding",
+    "LSTM",
+    "GRU",
+    "RNN",
+    "Transformer",
+    "MultiheadAttention",
+)
+_LIBRARIES = ("torchvision.", "timm.", "transformers.", "segmentation_models_pytorch.")
+_GRADIENTS = frozenset(
+    "grad retain_grad register_hook register_post_accumulate_grad_hook register_backward_hook "
+    "register_full_backward_hook register_full_backward_pre_hook".split()
+)
+"""Attributes by which code looks at gradients."""
+_LISTED = frozenset({"append", "extend", "add", "insert"})
+_TAKERS = frozenset(
+    {
+        "builtins.print",
+        "builtins.isinstance",
+        "builtins.hasattr",
+        "builtins.type",
+        "copy.deepcopy",
+        "torch.compile",
+        "torch.save",
+        "torch.nn.parallel.DataParallel",
+    }
+)
+"""What may be given a network and neither trains it nor makes it a part of another."""
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenForward(Fact):
+    """Sibling ``statements`` of a training step that only run networks which nothing trains; ``node`` is the first of them.
+
+    ``network`` is the code of the network that the first of them calls.
+    """
+
+    statements: tuple[ast.stmt, ...]
+    network: str
+
+
+@dataclass(frozen=True, eq=False)
+class KeptGradients(Fact):
+    """The call of a network that no optimizer is given, and ``why`` its gradients stay on all the same."""
+
+    why: str
+
+
+def find_frozen(
+    resolver: Resolver,
+    batches: BatchTrace,
+    models: tuple[Model, ...],
+    optimizers: tuple[Optimizer, ...],
+    loops: tuple[Loop, ...],
+    steps: tuple[StepCode, ...],
+) -> tuple[tuple[FrozenForward, ...], tuple[KeptGradients, ...]]:
+    """The forward passes of training steps that need no gradients, and those where that is not certain."""
+    trained: dict[ast.Call, Model] = {}
+    for optimizer in optimizers:
+        found = trained_receivers(resolver, optimizer)
+        if not found:
+            return (), ()
+        trained |= {model.node: model for model in found}
+    candidates = [model for model in models if model.node not in trained]
+    candidates = [model for model in candidates if _has_parameters(resolver, model)]
+    if not (trained and candidates):
+        return (), ()
+    search = _Search(resolver, batches, candidates, tuple(trained.values()), steps)
+    search.run(loops)
+    return tuple(search.found), tuple(search.kept)
+
+
+def _has_parameters(resolver: Resolver, model: Model) -> bool:
+    if model.library_name is not None and model.library_name.startswith(_LIBRARIES):
+        return True
+    return any(
+        name.startswith(_LIBRARIES)
+        or name == "torch.nn.Parameter"
+        or (name.startswith("torch.nn.") and name.rpartition(".")[2].startswith(_LAYERS))
+        for reached in network_code(resolver, (model,))
+        if isinstance(reached.node, ast.Call)
+        for name in resolver.names(reached.node.func, reached.module)
+    )
+
+
+class _Search:
+    def __init__(
+        self,
+        resolver: Resolver,
+        batches: BatchTrace,
+        candidates: list[Model],
+        trained: tuple[Model, ...],
+        steps: tuple[StepCode, ...],
+    ) -> None:
+        self._resolver = resolver
+        self._candidates = {model.node: model for model in candidates}
+        self._trained = trained
+        self._steps = steps
+        self._modes = GradModes(resolver)
+        self._constants = ConstantValues(resolver, batches, self._is_frozen_call)
+        self._refusals: dict[ast.Call, str | None] = {}
+        self.found: list[FrozenForward] = []
+        self.kept: list[KeptGradients] = []
+
+    def run(self, loops: tuple[Loop, ...]) -> None:
+        calls: dict[ast.Call, CallFact] = {}
+        for loop in loops:
+            if loop.kind is LoopKind.TRAINING and self._trains(loop):
+                calls |= {call.node: call for call in loop.forwards}
+        told: set[ast.Call] = set()
+        runs: dict[ast.stmt, FrozenForward] = {}
+        for fact in calls.values():
+            networks = self._networks(fact.node, fact.module)
+            if not networks or self._modes.decided(fact.node, fact.module):
+                continue
+            why = next((r for n in networks if (r := self._refusal(n)) is not None), None)
+            if why is None:
+                why = self._statement_refusal(fact)
+            if why == "":
+                continue
+            if why is None:
+                statement = fact.module.statement(fact.node)
+                network = ast.unparse(fact.node.func)
+                runs[statement] = FrozenForward(fact.module, statement, (statement,), network)
+            elif networks[0].node not in told:
+                told.add(networks[0].node)
+                self.kept.append(KeptGradients(fact.module, fact.node, why))
+        self.found = list(_joined(runs))
+
+    def _trains(self, loop: Loop) -> bool:
+        """Whether a trained network runs in ``loop``, so that losses have gradients without the others."""
+        nodes = {model.node for model in self._trained}
+        return any(
+            model.node in nodes
+            for call in loop.forwards
+            for model in models_in(
+                self._resolver, self._resolver.values(call.node.func, call.module)
+            )
+        )
+
+    def _networks(self, call: ast.Call, module: Module) -> list[Model]:
+        """The networks ``call`` runs if all of them are candidates."""
+        cls = module.enclosing_class(call)
+        if cls is not None and is_module_class(self._resolver, Class(cls, module)):
+            return []
+        models = models_in(self._resolver, self._resolver.values(call.func, module))
+        return list(models) if all(m.node in self._candidates for m in models) else []
+
+    def _is_frozen_call(self, call: ast.Call, module: Module) -> bool:
+        networks = self._networks(call, module)
+        return bool(networks) and all(self._refusal(n) in (None, "") for n in networks)
+
+    def _statement_refusal(self, fact: CallFact) -> str | None:
+        """Why this call has to keep its gradients; empty where that is no wonder."""
+        statement = fact.module.statement(fact.node)
+        given = [*fact.node.args, *(keyword.value for keyword in fact.node.keywords)]
+        if not all(self._constants.is_constant(value, fact.module) for value in given):
+            return ""  # gradients may flow through it, as those of a perceptual loss do
+        value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+        if value is None or not self._constants.is_constant(value, fact.module):
+            return "it runs in one statement with what is trained"
+        for step in self._steps:
+            for backward in step.backwards:
+                if self._constants.is_constant(backward.loss, backward.module):
+                    return "a backward pass begins at what it returns"
+        return None
+
+    # What the script does with a network
+
+    def _refusal(self, model: Model) -> str | None:
+        """Why ``model`` has to keep its gradients; empty where they are off already, and nothing is to be said."""
+        if model.node not in self._refusals:
+            self._refusals[model.node] = ""  # asked again while it is being answered
+            self._refusals[model.node] = self._find_refusal(model)
+        return self._refusals[model.node]
+
+    def _find_refusal(self, model: Model) -> str | None:
+        if self._shares_parts(model):
+            return "an optimizer may have a part of it"
+        for module in self._resolver.project.modules:
+            for node in module.nodes_of(ast.Attribute):
+                if node.attr in _GRADIENTS and not self._is_setting(node, module):
+                    line = module.span(node).line
+                    return f"`.{node.attr}` looks at gradients (line {line} of {module.path.name})"
+            for call in module.calls:
+                found = self._call(call, module, model)
+                if found is not None:
+                    return found
+            for node in module.nodes_of(ast.List, ast.Set, ast.Dict):
+                values = node.values if isinstance(node, ast.Dict) else node.elts
+                if any(value is not None and self._is(value, module, model) for value in values):
+                    return "it is put into a list, where an optimizer may find it"
+            for node in module.nodes_of(ast.Assign):
+                if self._is(node.value, module, model) and any(
+                    isinstance(target, ast.Attribute) and self._is_network(target.value, module)
+                    for target in node.targets
+                ):
+                    return "it is made a part of another network"
+        return None
+
+    def _is_network(self, node: ast.expr, module: Module) -> bool:
+        cls = module.enclosing_class(node)
+        if cls is not None and isinstance(node, ast.Name) and node.id == "self":
+            return is_module_class(self._resolver, Class(cls, module))
+        values = unwrap(self._resolver, self._resolver.values(node, module))
+        return any(is_module_value(self._resolver, value) for value in values)
+
+    def _shares_parts(self, model: Model) -> bool:
+        own = {cls.node for cls in layer_classes(self._resolver, (model,))}
+        made_in = {one.module.enclosing_class(one.node) for one in self._trained}
+        return not own.isdisjoint(made_in)
+
+    def _is_setting(self, node: ast.Attribute, module: Module) -> bool:
+        """Whether ``node`` only forgets a gradient: ``p.grad = None``."""
+        parent = module.parents[node]
+        return (
+            isinstance(parent, ast.Assign)
+            and node in parent.targets
+            and isinstance(parent.value, ast.Constant)
+        )
+
+    def _is(self, node: ast.expr, module: Module, model: Model) -> bool:
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Starred):
+            return False
+        found = models_in(self._resolver, self._resolver.values(node, module))
+        return any(one.node is model.node for one in found)
+
+    def _call(self, call: ast.Call, module: Module, model: Model) -> str | None:
+        function = call.func
+        if isinstance(function, ast.Attribute):
+            if function.attr in {"parameters", "named_parameters"}:
+                return self._parameters(call, function.value, module, model)
+            if function.attr == "requires_grad_" and self._is(function.value, module, model):
+                return ""
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if not any(self._is(value, module, model) for value in given):
+            return None
+        for callee in self._resolver.values(function, module):
+            match callee:
+                case External(name) if name in _TAKERS:
+                    continue
+                case Function():
+                    continue
+                case Class() if not is_module_class(self._resolver, callee) and any(
+                    isinstance(v, Function)
+                    for v in class_attribute(self._resolver, callee, "__init__")
+                ):
+                    continue
+                case _:
+                    return f"`{ast.unparse(function)}` is given it (line {module.span(call).line})"
+        return None
+
+    def _parameters(
+        self, call: ast.Call, receiver: ast.expr, module: Module, model: Model
+    ) -> str | None:
+        """What is done with parameters of ``model``: a loop may read, write or count them, nothing may collect them."""
+        holder: ast.expr = receiver
+        while not self._is(holder, module, model):
+            if not isinstance(holder, ast.Attribute | ast.Subscript | ast.Call):
+                return None
+            holder = holder.func if isinstance(holder, ast.Call) else holder.value
+        user = module.parents[call]
+        if isinstance(user, ast.Call) and ast.unparse(user.func) in {"zip", "enumerate"}:
+            user = module.parents[user]
+        line = module.span(call).line
+        if isinstance(user, ast.For):
+            inside = list(walk(user))
+            if any(isinstance(n, ast.Attribute) and n.attr in _LISTED for n in inside):
+                return f"its parameters are collected (line {line})"
+            if any(
+                isinstance(n, ast.Attribute) and n.attr in {"requires_grad", "requires_grad_"}
+                for n in inside
+            ):
+                return ""
+            return None
+        if isinstance(user, ast.comprehension):
+            around = module.parents[module.parents[user]]
+            if isinstance(around, ast.Call) and ast.unparse(around.func) in {"sum", "any", "all"}:
+                return None
+        return f"its parameters go elsewhere (line {line})"
+
+
+def _joined(runs: dict[ast.stmt, FrozenForward]) -> Iterator[FrozenForward]:
+    """Neighbouring statements as one."""
+    done: set[ast.stmt] = set()
+    for statement, first in runs.items():
+        if statement in done:
+            continue
+        block = first.module.block(statement)
+        start = block.index(statement)
+        while start > 0 and block[start - 1] in runs:
+            start -= 1
+        end = start
+        while end < len(block) and block[end] in runs:
+            end += 1
+        together = tuple(block[start:end])
+        done.update(together)
+        yield FrozenForward(first.module, together[0], together, runs[together[0]].network)

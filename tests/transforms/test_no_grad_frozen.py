@@ -1,0 +1,209 @@
+"""no-grad in training steps: networks that run there and that nothing trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent, indent
+
+import pytest
+
+Check = Callable[..., None]
+
+SCRIPT = """\
+import copy
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(48, 6), torch.randint(0, 3, (48,)))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.body = nn.Linear(6, width)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(x)))
+
+
+teacher, student = Net(8), Net()
+{setup}
+optimizer = {optimizer}
+for epoch in range(2):
+    for x, y in loader:
+{step}
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    {after}
+"""
+RUN = "t = teacher(x)"
+LOSS = "s = student(x)\nloss = F.cross_entropy(s, y) + F.mse_loss(s, t)"
+
+
+@pytest.fixture
+def name() -> str:
+    return "no-grad"
+
+
+def script(
+    run: str = RUN,
+    loss: str = LOSS,
+    setup: str = "teacher.eval()",
+    optimizer: str = "torch.optim.SGD(student.parameters(), lr=0.1)",
+    after: str = "print(epoch, loss.item())",
+) -> str:
+    step = indent(f"{dedent(run)}\n{loss}", " " * 8)
+    return SCRIPT.format(step=step, setup=dedent(setup), optimizer=optimizer, after=after)
+
+
+def under_no_grad(code: str) -> str:
+    return "with torch.no_grad():\n" + indent(dedent(code), "    ")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        RUN,
+        "t = F.softmax(teacher(x) / 2.0, dim=1)",
+        "t = teacher(x.clamp(-1, 1)).detach() + 1",
+        "h = teacher(x)\nt = teacher(x + 1) + h",
+        "t = teacher(torch.randn(len(y), 6))",
+        "t = teacher(torch.cat([x[:4], x[4:]]))",
+    ],
+)
+def test_a_teacher(check_transformed: Check, run: str) -> None:
+    check_transformed(script(run), script(under_no_grad(run)))
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "teacher.load_state_dict(torch.load('teacher.pt'))",
+        "print(sum(p.numel() for p in teacher.parameters()))",
+        "teacher = nn.DataParallel(teacher)",
+        "for p in student.parameters():\n    p.grad = None",
+        "temperature = 3.0",
+    ],
+)
+def test_what_does_not_matter(check_transformed: Check, setup: str) -> None:
+    check_transformed(script(setup=setup), script(under_no_grad(RUN), setup=setup))
+
+
+def test_a_moving_average(check_transformed: Check) -> None:
+    after = """for p, q in zip(teacher.parameters(), student.parameters()):
+        p.data.mul_(0.9).add_(q.data, alpha=0.1)"""
+    check_transformed(script(after=after), script(under_no_grad(RUN), after=after))
+
+
+def test_a_frozen_encoder(check_transformed: Check) -> None:
+    """The trained network takes what the frozen one gives."""
+    loss = "loss = F.cross_entropy(student(torch.cat([t, t], dim=1)), y)"
+    check_transformed(script(loss=loss), script(under_no_grad(RUN), loss=loss))
+
+
+def test_a_target_network_in_a_function(check_transformed: Check) -> None:
+    source = """\
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+
+    class Memory:
+        def __init__(self):
+            self.rows = [(torch.randn(4).tolist(), 1.0) for _ in range(64)]
+
+        def sample(self, n):
+            states, rewards = [], []
+            for state, reward in self.rows[:n]:
+                states.append(state)
+                rewards.append([reward])
+            return torch.tensor(states), torch.tensor(rewards)
+
+
+    def train(q, q_target, memory, optimizer):
+        for _ in range(10):
+            s, r = memory.sample(32)
+            {0}
+            loss = F.smooth_l1_loss(q(s).max(1)[0].unsqueeze(1), r + 0.9 * best)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+    q, q_target = nn.Linear(4, 2), nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(q.parameters())
+    train(q, q_target, Memory(), optimizer)
+    """
+    run = "best = q_target(s).max(1)[0].unsqueeze(1)"
+    after = f"with torch.no_grad():\n{' ' * 16}{run}"
+    check_transformed(dedent(source).format(run), dedent(source.format(after)))
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        (
+            dict(
+                optimizer="torch.optim.SGD([*student.parameters(), *teacher.parameters()], lr=0.1)"
+            ),
+            None,
+        ),
+        (
+            dict(
+                optimizer="torch.optim.SGD([*student.parameters(), *teacher.head.parameters()], lr=0.1)"
+            ),
+            None,
+        ),
+        (dict(optimizer="find(student, teacher)"), None),
+        (
+            dict(
+                setup="chosen = list(student.parameters())\nchosen += list(teacher.head.parameters())",
+                optimizer="torch.optim.SGD(chosen, lr=0.1)",
+            ),
+            "its parameters go elsewhere",
+        ),
+        (
+            dict(
+                setup="chosen = [p for p in student.parameters()]\n"
+                "for p in teacher.parameters():\n    chosen.append(p)",
+                optimizer="torch.optim.SGD(chosen, lr=0.1)",
+            ),
+            "its parameters are collected",
+        ),
+        (
+            dict(
+                setup="both = nn.ModuleList([student, teacher])",
+                optimizer="torch.optim.SGD(student.parameters(), lr=0.1)",
+            ),
+            "",
+        ),
+        (dict(setup="student.teacher = teacher"), "a part of another network"),
+        (dict(setup="find(teacher)"), "`find` is given it"),
+        (
+            dict(setup="teacher.body.weight.register_hook(print)"),
+            "`.register_hook` looks at gradients",
+        ),
+        (dict(after="print(teacher.body.weight.grad)"), "`.grad` looks at gradients"),
+        (dict(setup="teacher.requires_grad_(False)"), None),
+        (dict(setup="for p in teacher.parameters():\n    p.requires_grad = False"), None),
+        (dict(run="t = teacher(student(x)[:, :1].expand(-1, 6))"), None),
+        (dict(run="x.requires_grad_()\nt = teacher(x)"), None),
+        (dict(run="z = torch.zeros(8, 6)\nz[0] = student(x).mean()\nt = teacher(z)"), None),
+        (dict(run="z = []\nz.append(student(x))\nt = teacher(torch.cat([*z, *z], 1))"), None),
+        (dict(run="t = teacher(x) + student(x)"), "in one statement with what is trained"),
+        (dict(run="with torch.no_grad():\n    t = teacher(x)"), None),
+        (dict(run=f"{RUN}\nF.cross_entropy(t, y).backward()"), "a backward pass begins"),
+    ],
+)
+def test_gradients_stay_on(check_noop: Check, parts: dict[str, str], reason: str | None) -> None:
+    check_noop(script(**parts), *([reason] if reason else []))
+
+
+def test_is_verified(check_verified: Check) -> None:
+    check_verified(script())
