@@ -222,7 +222,7 @@ class _Search:
                     return found
             for node in module.nodes_of(ast.List, ast.Set, ast.Dict):
                 values = node.values if isinstance(node, ast.Dict) else node.elts
-                if any(value is not None and self._is(value, module, model) for value in values):
+                if any(self._is(value, module, model) for value in values):
                     return "it is put into a list, where an optimizer may find it"
             for node in module.nodes_of(ast.Assign):
                 if self._is(node.value, module, model) and any(

@@ -113,7 +113,7 @@ def unrepeatable(original: Sequence[Line], repeats: Iterable[Sequence[Line]]) ->
     """What differs between runs of the original."""
     found = Unrepeatable(defaultdict(set), set())
     for repeat in repeats:
-        for ours, theirs in _aligned(original, repeat):
+        for ours, theirs in aligned(original, repeat):
             if ours is None or theirs is None:
                 found.skeletons.update(line.skeleton for line in (ours, theirs) if line)
                 continue
@@ -123,19 +123,56 @@ def unrepeatable(original: Sequence[Line], repeats: Iterable[Sequence[Line]]) ->
     return found
 
 
-def _aligned(
+def aligned(
     ours: Sequence[Line], theirs: Sequence[Line]
 ) -> Iterable[tuple[Line | None, Line | None]]:
-    """Pairs of lines with the same skeleton, in order; None stands for a line that the other does not have."""
+    """Pairs of lines with the same skeleton, in order; None stands for a line that the other does not have.
+
+    Where lines of one skeleton follow each other, such as those of epochs, the ones without a partner are those that
+    leave the most others paired with their like.
+    """
     matcher = difflib.SequenceMatcher(
         a=[line.skeleton for line in ours], b=[line.skeleton for line in theirs], autojunk=False
     )
-    for tag, start, end, other_start, other_end in matcher.get_opcodes():
+    opcodes = matcher.get_opcodes()
+    moved = 0
+    for index, (tag, start, end, other_start, other_end) in enumerate(opcodes):
         if tag == "equal":
-            yield from zip(ours[start:end], theirs[other_start:other_end], strict=True)
-        else:
-            yield from ((line, None) for line in ours[start:end])
-            yield from ((None, line) for line in theirs[other_start:other_end])
+            yield from zip(
+                ours[start + moved : end], theirs[other_start + moved : other_end], strict=True
+            )
+            moved = 0
+            continue
+        follows = opcodes[index + 1] if index + 1 < len(opcodes) else None
+        same = ours[follows[1] : follows[2]] if follows else ours[:0]
+        if tag == "insert":
+            moved = _further(theirs[other_start:other_end], theirs[other_end:], same)
+            yield from zip(same[:moved], theirs[other_start : other_start + moved], strict=True)
+        elif tag == "delete":
+            partners = theirs[follows[3] : follows[4]] if follows else theirs[:0]
+            moved = _further(ours[start:end], ours[end:], partners)
+            yield from zip(ours[start : start + moved], partners[:moved], strict=True)
+        kept = 0 if tag == "insert" else moved
+        yield from ((line, None) for line in ours[start + kept : end + kept])
+        kept = 0 if tag == "delete" else moved
+        yield from ((None, line) for line in theirs[other_start + kept : other_end + kept])
+
+
+def _further(odd: Sequence[Line], after: Sequence[Line], partners: Sequence[Line]) -> int:
+    """By how many lines ``odd``, a run without partners, is better off further down.
+
+    The lines ``after`` it, which have ``partners``, then stand above it with the lines it begins with in their place.
+    """
+    lines = [*odd, *after]
+    best = score = found = 0
+    for index, partner in enumerate(partners):
+        first, now = lines[index], lines[index + len(odd)]
+        if first.skeleton != now.skeleton:
+            break
+        score += (first.numbers == partner.numbers) - (now.numbers == partner.numbers)
+        if score >= best:
+            best, found = score, index + 1
+    return found
 
 
 def _same_number(a: str, b: str) -> bool:
@@ -176,7 +213,7 @@ def compare_text(
     left_out = unrepeatable(ours, [read_lines(text) for text in repeats])
     spreads = _spreads(ours, [read_lines(text) for text in neighbours]) if precision else {}
     findings = _options(original, rewritten) + _profiler_tables(original, rewritten)
-    pairs = list(_aligned(ours, theirs))
+    pairs = list(aligned(ours, theirs))
     limits = _limits(pairs, spreads, precision) if precision else {}
     skipped = 0
     for a, b in pairs:
@@ -228,7 +265,7 @@ def _spreads(
     """How far each neighbour lies from the original's numbers, per column: the furthest first."""
     spreads: dict[_Column, list[list[float]]] = defaultdict(list)
     for neighbour in neighbours:
-        for column, distances in _distances(_aligned(original, neighbour)).items():
+        for column, distances in _distances(aligned(original, neighbour)).items():
             spreads[column].append(sorted(distances.values(), reverse=True))
     return spreads
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchopt_cli.optimizer.comparison.findings import Kind
-from torchopt_cli.optimizer.comparison.text import compare_text, read_lines
+from torchopt_cli.optimizer.comparison.text import aligned, compare_text, read_lines
 from torchopt_cli.optimizer.comparison.tolerance import Precision
 
 
@@ -228,3 +228,50 @@ def test_a_difference_tells_the_step_of_its_line() -> None:
     (number,) = compare_text("a\nb 1\n", "a\nb 2\n", step_of=(steps, None))
     (line,) = compare_text("a\n", "a\nb\n", step_of=(None, steps))
     assert (number.step, line.step) == (20, 20)
+
+
+def _log(values: list[float], first: str = "start", last: str = "test 9") -> str:
+    return "\n".join([first, *(f"epoch {i} loss {v}" for i, v in enumerate(values)), last])
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "told"),
+    [
+        (
+            _log([3.0, 2.0, 1.0]),
+            _log([3.0, 2.0, 1.0, 0.5]),
+            "line 5 of the output is not in the original's: epoch 3",
+        ),
+        (
+            _log([3.0, 2.0, 1.0]),
+            _log([3.0, 2.0]),
+            "line 4 of the original's output is missing or reads otherwise: epoch 2",
+        ),
+        (
+            "loss 3\nloss 2\nloss 1\nend",
+            "loss 2\nloss 1\nend",
+            "line 1 of the original's output is missing or reads otherwise: loss 3",
+        ),
+        (
+            "loss 3\nloss 2\nloss 1\nend",
+            "loss 3\nloss 2\nloss 9\nloss 1\nend",
+            "line 3 of the output is not in the original's: loss 9",
+        ),
+    ],
+)
+def test_the_odd_line_among_lines_alike(original: str, rewritten: str, told: str) -> None:
+    (finding,) = compare_text(original, rewritten)
+    assert finding.message.startswith(told)
+
+
+_WORDS = st.lists(st.sampled_from(["loss 1", "loss 2", "acc 1", "acc 2", "end"]), max_size=12)
+
+
+@given(_WORDS, _WORDS)
+def test_every_line_is_paired_or_odd(ours: list[str], theirs: list[str]) -> None:
+    before, after = read_lines("\n".join(ours)), read_lines("\n".join(theirs))
+    pairs = list(aligned(before, after))
+    assert [a for a, _ in pairs if a is not None] == before
+    assert [b for _, b in pairs if b is not None] == after
+    assert all(a.skeleton == b.skeleton for a, b in pairs if a is not None and b is not None)
+    assert all(a is not None or b is not None for a, b in pairs)
