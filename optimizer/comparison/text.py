@@ -27,7 +27,8 @@ _MASKS = (
     (re.compile(r", device='[^']*'"), ""),
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<address>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d\b"), "<date>"),
-    (re.compile(r"\b\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?\b"), "<time>"),
+    # not the 1:55.23 of R@1:55.23, nor the 10:62 of hit@10:62
+    (re.compile(r"(?<![@\w])\d{1,2}:[0-5]\d(?::[0-5]\d)?(?:[.,]\d+)?\b"), "<time>"),
     (re.compile(r"(?<![\w/.])(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}"), "<path>"),
 )
 """What names no number and differs between runs that do the same; all replaced before lines are compared."""

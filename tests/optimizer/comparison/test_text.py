@@ -21,6 +21,9 @@ def test_a_text_equals_itself(text: str) -> None:
         ("loss nan, -inf", ["nan", "-inf"]),
         ("delta -0.5 to +2", ["-0.5", "+2"]),
         ("nanoseconds and infinite", []),
+        ("R@1:55.23 hit@10:62.50", ["1", "55.23", "10", "62.50"]),
+        ("right:wrong 12:62", ["12", "62"]),
+        ("[00:12<01:30] at 12:59:07.123", []),
     ],
 )
 def test_numbers_are_found_and_digits_of_names_are_not(line: str, numbers: list[str]) -> None:
