@@ -1,7 +1,8 @@
 """Standard output, compared with numbers as numbers.
 
 A line is a skeleton (its words) and its numbers. Skeletons must agree line by line. Numbers that vary between two
-runs of the original, or that carry a unit of time or memory, are not repeatable and are left out, which is told.
+runs of the original, or that carry a unit of time or memory, are not repeatable and are left out, which is told. A time
+that those runs print alike to the last digit is no clock's: a network that predicts minutes is compared.
 """
 
 from __future__ import annotations
@@ -62,6 +63,11 @@ _QUANTITY_BEFORE = re.compile(
 )
 
 
+_MEMORY = re.compile(r"[KMGT]i?B|mem", re.IGNORECASE)
+_NO_CHANCE = 3
+"""So many digits are the same by chance once in a thousand times."""
+
+
 StepsOf: TypeAlias = "tuple[Callable[[int], int | None] | None, Callable[[int], int | None] | None]"
 """What tells the step of a line of the original's text and of the rewrite's, by its number from 1."""
 _Column: TypeAlias = tuple[str, int]
@@ -70,21 +76,35 @@ _Column: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True)
 class Line:
-    """One line: its 1-based number, its words with ``#`` for numbers, the numbers, and which are times or memory."""
+    """One line: its 1-based number, its words with ``#`` for numbers, the numbers, and which are times or memory.
+
+    ``timed`` are those of ``measured`` that read like times, or like rates.
+    """
 
     number: int
     text: str
     skeleton: str
     numbers: tuple[str, ...]
     measured: frozenset[int]
+    timed: frozenset[int]
 
 
 @dataclass(frozen=True)
 class Unrepeatable:
-    """What the original does not repeat: places of numbers per skeleton, and skeletons that come and go."""
+    """What the original does not repeat: places of numbers per skeleton, and skeletons that come and go.
+
+    ``repeated`` are places that read like times and are the same in all its runs.
+    """
 
     places: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     skeletons: set[str] = field(default_factory=set[str])
+    repeated: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+
+    def leaves_out(self, line: Line, place: int) -> bool:
+        """Whether the number at ``place`` of the original's ``line`` is another in every run."""
+        if place in self.places.get(line.skeleton, ()):
+            return True
+        return place in line.measured and place not in self.repeated.get(line.skeleton, ())
 
 
 def read_lines(text: str) -> list[Line]:
@@ -101,18 +121,27 @@ def read_lines(text: str) -> list[Line]:
 
 def _line(number: int, text: str) -> Line:
     matches = list(NUMBER.finditer(text))
-    measured = frozenset(
-        place
+    quantities = {
+        place: (
+            _UNIT_AFTER.match(text, match.end()),
+            _QUANTITY_BEFORE.search(text[: match.start()]),
+        )
         for place, match in enumerate(matches)
-        if _UNIT_AFTER.match(text, match.end()) or _QUANTITY_BEFORE.search(text[: match.start()])
-    )
+    }
+    measured = frozenset(place for place, found in quantities.items() if any(found))
+    memory = {
+        place
+        for place, found in quantities.items()
+        if any(quantity and _MEMORY.search(quantity[0]) for quantity in found)
+    }
     numbers = tuple(match.group(1) for match in matches)
-    return Line(number, text, NUMBER.sub("#", text), numbers, measured)
+    return Line(number, text, NUMBER.sub("#", text), numbers, measured, measured - memory)
 
 
 def unrepeatable(original: Sequence[Line], repeats: Iterable[Sequence[Line]]) -> Unrepeatable:
-    """What differs between runs of the original."""
-    found = Unrepeatable(defaultdict(set), set())
+    """What differs between runs of the original, and what would if it were measured by a clock."""
+    found = Unrepeatable(defaultdict(set), set(), defaultdict(set))
+    alike: dict[_Column, int] = defaultdict(int)
     for repeat in repeats:
         for ours, theirs in aligned(original, repeat):
             if ours is None or theirs is None:
@@ -121,7 +150,24 @@ def unrepeatable(original: Sequence[Line], repeats: Iterable[Sequence[Line]]) ->
             for place, (a, b) in enumerate(zip(ours.numbers, theirs.numbers, strict=True)):
                 if not _same_number(a, b):
                     found.places.setdefault(ours.skeleton, set()).add(place)
+                elif place in ours.timed:
+                    alike[ours.skeleton, place] += _chance_digits(a)
+    for (skeleton, place), digits in alike.items():
+        if digits >= _NO_CHANCE and place not in found.places.get(skeleton, ()):
+            found.repeated[skeleton].add(place)
     return found
+
+
+def _chance_digits(number: str) -> int:
+    """How many digits of a fraction two readings of a clock share by chance only: all behind the second.
+
+    Two runs of a script take the same time within some percent at best. Whole numbers may count seconds since 1970,
+    which runs that start together share.
+    """
+    mantissa = number.lower().partition("e")[0].lstrip("+-")
+    if "." not in mantissa:
+        return 0
+    return max(0, len(mantissa.replace(".", "").strip("0")) - 2)
 
 
 def aligned(
@@ -228,7 +274,7 @@ def compare_text(
         for place, (x, y) in enumerate(zip(a.numbers, b.numbers, strict=True)):
             if _same_number(x, y):
                 continue
-            if place in a.measured or place in left_out.places.get(a.skeleton, ()):
+            if left_out.leaves_out(a, place):
                 skipped += 1
             elif not _close(x, y, limits.get((a.number, place))):
                 findings.append(_at(_odd_number(a, x, y, precision), a, step_of[0]))

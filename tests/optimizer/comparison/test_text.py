@@ -278,3 +278,30 @@ def test_every_line_is_paired_or_odd(ours: list[str], theirs: list[str]) -> None
     assert [b for _, b in pairs if b is not None] == after
     assert all(a.skeleton == b.skeleton for a, b in pairs if a is not None and b is not None)
     assert all(a is not None or b is not None for a, b in pairs)
+
+
+def test_a_time_that_repeats_itself_is_no_clock_s() -> None:
+    """A network that predicts minutes: its error is the same in every run of the original."""
+    original = "error 3.42 min\nerror 2.91 min\nerror 2.77 min\n"
+    rewritten = original.replace("2.77", "2.79")
+    (told,) = compare_text(original, rewritten, [original])
+    assert told.fails
+    assert told.message.startswith("line 3 of the output has 2.79, not 2.77")
+    (told,) = compare_text(original, rewritten)
+    assert not told.fails, "nothing says that it is no clock"
+
+
+@pytest.mark.parametrize(
+    ("original", "repeat"),
+    [
+        ("took 3.42 s\ntook 2.91 s\ntook 2.77 s", "took 3.42 s\ntook 2.91 s\ntook 2.78 s"),
+        ("took 3.42 s", "took 3.42 s"),
+        ("took 1.000 s\ntook 1.000 s", "took 1.000 s\ntook 1.000 s"),
+        ("time 1732376123", "time 1732376123"),
+        ("memory 1234.56\nmemory 2345.67", "memory 1234.56\nmemory 2345.67"),
+        ("peak 1234.56 MiB\npeak 2345.67 MiB", "peak 1234.56 MiB\npeak 2345.67 MiB"),
+    ],
+)
+def test_clocks_and_memory(original: str, repeat: str) -> None:
+    rewritten = original.replace("1", "4").replace("3", "2")
+    assert not any(finding.fails for finding in compare_text(original, rewritten, [repeat]))
