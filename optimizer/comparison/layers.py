@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -36,23 +37,28 @@ def _told(
     neighbours: Sequence[Observations],
     precision: Precision | None,
 ) -> str:
-    theirs = _by_layer(other)
-    common = [ours for ours in original.layer_outputs if ours.layer in theirs]
+    theirs = _by_call(other)
+    common = [(call, ours) for call, ours in _by_call(original).items() if call in theirs]
     if not common or 2 * len(common) < len(original.layer_outputs):
         return ""
-    near = [_by_layer(run) for run in neighbours]
-    for ours in common:
-        spread = [one[ours.layer] for one in near if ours.layer in one]
-        if _differs(ours, theirs[ours.layer], spread, precision):
+    near = [_by_call(run) for run in neighbours]
+    for call, ours in common:
+        spread = [one[call] for one in near if call in one]
+        if _differs(ours, theirs[call], spread, precision):
             return f"; the first layer whose output differs is {ours.layer} ({ours.class_name})"
     if kind is not Kind.LOSS:
         return ""
     return "; every layer gives what it gave, so the difference is in what follows"
 
 
-def _by_layer(run: Observations) -> dict[str, LayerOutput]:
-    """The first output of each layer."""
-    return {one.layer: one for one in reversed(run.layer_outputs)}
+def _by_call(run: Observations) -> dict[tuple[str, int], LayerOutput]:
+    """The outputs by layer and by how many times it had run before, in their order."""
+    calls: Counter[str] = Counter()
+    found: dict[tuple[str, int], LayerOutput] = {}
+    for one in run.layer_outputs:
+        found[one.layer, calls[one.layer]] = one
+        calls[one.layer] += 1
+    return found
 
 
 def _differs(

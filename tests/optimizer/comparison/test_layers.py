@@ -61,6 +61,17 @@ def test_a_loss_made_otherwise_of_the_same_outputs(giving: Callable[..., Observa
     assert said(gradient, original, original) == "gradient"
 
 
+def test_a_layer_that_runs_twice(run: Run) -> None:
+    """An embedding of source and target."""
+
+    def giving(*norms: float) -> Observations:
+        return replace(run(steps=2), layer_outputs=tuple(output("Net.emb", n) for n in norms))
+
+    original = giving(1.0, 2.0)
+    assert said(LOSS, original, original).endswith("the difference is in what follows")
+    assert said(LOSS, original, giving(1.0, 2.5)).endswith("differs is Net.emb (Emb)")
+
+
 @pytest.mark.parametrize(
     "finding",
     [
