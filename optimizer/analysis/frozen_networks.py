@@ -211,25 +211,40 @@ class _Search:
     def _find_refusal(self, model: Model) -> str | None:
         if self._shares_parts(model):
             return "an optimizer may have a part of it"
+        given = [*model.node.args, *(keyword.value for keyword in model.node.keywords)]
+        if any(_is_reference(v) and self._is_network(v, model.module) for v in given):
+            return "it is made of another network"
         for module in self._resolver.project.modules:
-            for node in module.nodes_of(ast.Attribute):
-                if node.attr in _GRADIENTS and not self._is_setting(node, module):
-                    line = module.span(node).line
-                    return f"`.{node.attr}` looks at gradients (line {line} of {module.path.name})"
-            for call in module.calls:
-                found = self._call(call, module, model)
-                if found is not None:
-                    return found
-            for node in module.nodes_of(ast.List, ast.Set, ast.Dict):
-                values = node.values if isinstance(node, ast.Dict) else node.elts
-                if any(self._is(value, module, model) for value in values):
-                    return "it is put into a list, where an optimizer may find it"
-            for node in module.nodes_of(ast.Assign):
-                if self._is(node.value, module, model) and any(
-                    isinstance(target, ast.Attribute) and self._is_network(target.value, module)
-                    for target in node.targets
-                ):
+            found = self._looks_at_gradients(module)
+            calls = (self._call(call, module, model) for call in module.calls)
+            found = found or next((why for why in calls if why is not None), None)
+            found = found if found is not None else self._joined_to_others(module, model)
+            if found is not None:
+                return found
+        return None
+
+    def _looks_at_gradients(self, module: Module) -> str | None:
+        for node in module.nodes_of(ast.Attribute):
+            if node.attr in _GRADIENTS and not self._is_setting(node, module):
+                line = module.span(node).line
+                return f"`.{node.attr}` looks at gradients (line {line} of {module.path.name})"
+        return None
+
+    def _joined_to_others(self, module: Module, model: Model) -> str | None:
+        """How ``model`` comes to share parameters with what is trained, or may."""
+        for node in module.nodes_of(ast.List, ast.Set, ast.Dict):
+            values = node.values if isinstance(node, ast.Dict) else node.elts
+            if any(self._is(value, module, model) for value in values):
+                return "it is put into a list, where an optimizer may find it"
+        for node in module.nodes_of(ast.Assign):
+            owners = [t.value for t in node.targets if isinstance(t, ast.Attribute)]
+            if self._is(node.value, module, model):
+                if any(self._is_network(owner, module) for owner in owners):
                     return "it is made a part of another network"
+            elif not isinstance(node.value, ast.Call | ast.Constant) and any(
+                self._holder(owner, module, model) for owner in owners
+            ):
+                return f"a part of it is set (line {module.span(node).line})"
         return None
 
     def _is_network(self, node: ast.expr, module: Module) -> bool:
@@ -254,10 +269,19 @@ class _Search:
         )
 
     def _is(self, node: ast.expr, module: Module, model: Model) -> bool:
-        if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Starred):
+        if not _is_reference(node):
             return False
         found = models_in(self._resolver, self._resolver.values(node, module))
         return any(one.node is model.node for one in found)
+
+    def _holder(self, node: ast.expr, module: Module, model: Model) -> bool:
+        """Whether ``node`` is ``model`` or a part of it: ``model.layers[0]``."""
+        holder = node
+        while not self._is(holder, module, model):
+            if not isinstance(holder, ast.Attribute | ast.Subscript | ast.Call):
+                return False
+            holder = holder.func if isinstance(holder, ast.Call) else holder.value
+        return True
 
     def _call(self, call: ast.Call, module: Module, model: Model) -> str | None:
         function = call.func
@@ -288,11 +312,8 @@ class _Search:
         self, call: ast.Call, receiver: ast.expr, module: Module, model: Model
     ) -> str | None:
         """What is done with parameters of ``model``: a loop may read, write or count them, nothing may collect them."""
-        holder: ast.expr = receiver
-        while not self._is(holder, module, model):
-            if not isinstance(holder, ast.Attribute | ast.Subscript | ast.Call):
-                return None
-            holder = holder.func if isinstance(holder, ast.Call) else holder.value
+        if not self._holder(receiver, module, model):
+            return None
         user = module.parents[call]
         if isinstance(user, ast.Call) and ast.unparse(user.func) in {"zip", "enumerate"}:
             user = module.parents[user]
@@ -312,6 +333,10 @@ class _Search:
             if isinstance(around, ast.Call) and ast.unparse(around.func) in {"sum", "any", "all"}:
                 return None
         return f"its parameters go elsewhere (line {line})"
+
+
+def _is_reference(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Starred)
 
 
 def _joined(runs: dict[ast.stmt, FrozenForward]) -> Iterator[FrozenForward]:

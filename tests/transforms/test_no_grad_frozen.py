@@ -183,6 +183,12 @@ def test_a_target_network_in_a_function(check_transformed: Check) -> None:
             ),
             "",
         ),
+        (dict(setup="teacher.body = student.body"), "a part of it is set"),
+        (dict(setup="teacher.head.weight = student.head.weight"), "a part of it is set"),
+        (
+            dict(setup="teacher = nn.Sequential(student.body, nn.Tanh(), nn.Linear(4, 3))"),
+            "made of another",
+        ),
         (dict(setup="student.teacher = teacher"), "a part of another network"),
         (dict(setup="find(teacher)"), "`find` is given it"),
         (
