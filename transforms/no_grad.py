@@ -110,40 +110,29 @@ class NoGrad(Transform):
         searched = script.inference or script.frozen_forwards
         fused = fused_layers(script.resolver) if searched else ()
         padded = zeroed_padding(script.resolver) if fused else None
-        for inference in script.inference:
-            refusal = _refusal(fused, padded, options)
-            if refusal is not None:
-                yield self.skip(inference.path, inference.span, refusal)
-                continue
-            change = self._change(inference, fused)
-            yield replace(change, tier=Tier.NUMERIC) if fused else change
         done = {node for inference in script.inference for node in _nodes(inference)}
-        for frozen in script.frozen_forwards:
-            if frozen.node in done:
-                continue
+        frozen = [forward for forward in script.frozen_forwards if forward.node not in done]
+        for code in (*script.inference, *frozen):
             refusal = _refusal(fused, padded, options)
             if refusal is not None:
-                yield self.skip(frozen.path, frozen.span, refusal)
+                yield self.skip(code.path, code.span, refusal)
                 continue
-            change = self._without(frozen, fused)
-            yield replace(change, tier=Tier.NUMERIC) if fused else change
+            change = self._frozen(code) if isinstance(code, FrozenForward) else self._change(code)
+            yield _rounded(change, fused[0]) if fused else change
 
-    def _without(self, frozen: FrozenForward, fused: tuple[Fact, ...]) -> Change:
-        module = frozen.module
+    def _frozen(self, forward: FrozenForward) -> Change:
+        module = forward.module
         mode = reference(module, "torch.no_grad")
-        first, last = module.span(frozen.statements[0]), module.span(frozen.statements[-1])
-        reason = _FROZEN
-        if fused:
-            reason += _FUSED.format(ast.unparse(fused[0].node.func), fused[0].span.line)  # type: ignore[attr-defined]
+        first, last = module.span(forward.statements[0]), module.span(forward.statements[-1])
         return self.change(
-            frozen.path,
-            frozen.span,
-            f"`{frozen.network}` runs without gradients",
-            reason,
+            forward.path,
+            forward.span,
+            f"`{forward.network}` runs without gradients",
+            _FROZEN,
             (*mode.edits, FileEdit(module.path, Wrap(first, last, f"with {mode.code}():"))),
         )
 
-    def _change(self, inference: Inference, fused: tuple[Fact, ...]) -> Change:
+    def _change(self, inference: Inference) -> Change:
         module, guard = inference.module, inference.guard
         if guard is None:
             mode, reason = reference(module, "torch.no_grad"), _REASON
@@ -160,11 +149,16 @@ class NoGrad(Transform):
             what = "the evaluation loop runs" if _is_loop(inference) else "the forward pass runs"
         if _uses_volatile(inference):
             reason += _VOLATILE
-        if fused:
-            reason += _FUSED.format(ast.unparse(fused[0].node.func), fused[0].span.line)  # type: ignore[attr-defined]
         without = "without gradients" if guard is None else f"with gradients only if `{guard.code}`"
         edits = (*mode.edits, FileEdit(module.path, edit))
         return self.change(inference.path, inference.span, f"{what} {without}", reason, edits)
+
+
+def _rounded(change: Change, layer: Fact) -> Change:
+    """``change`` as one that is not exact, because the call ``layer`` rounds differently without gradients."""
+    function = ast.unparse(layer.node.func)  # type: ignore[attr-defined]
+    reason = change.reason + _FUSED.format(function, layer.span.line)
+    return replace(change, reason=reason, tier=Tier.NUMERIC)
 
 
 def _nodes(inference: Inference) -> Iterator[ast.AST]:

@@ -9,7 +9,7 @@ from .batches import BatchTrace, Place
 from .grad_modes import suspended_around
 from .reaching import bindings_of
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Iterated, Parameter, Path
+from .scopes import Assigned, Binding, Iterated, Parameter, Path, unpacked_element
 from .signatures import argument_for, call_argument
 from .syntax import FunctionNode, Module
 from .trees import walk
@@ -130,7 +130,7 @@ class ConstantValues:
         found = bool(returned) and all(
             isinstance(one, ast.Return)
             and one.value is not None
-            and self.is_constant(_part_of(one.value, path), function.module)
+            and self.is_constant(unpacked_element(one.value, path), function.module)
             for one in returned
         )
         self._active.pop()
@@ -176,7 +176,7 @@ class ConstantValues:
                     return all(self._returns_constant(f, path, value, module) for f in functions)
                 return self.is_constant(value, module)
             case Assigned(value, path):
-                return self.is_constant(_part_of(value, path), module)
+                return self.is_constant(unpacked_element(value, path), module)
             case Iterated(iterable):
                 return self.is_constant(iterable, module)
             case Parameter(ast.FunctionDef() | ast.AsyncFunctionDef() as function, "plain"):
@@ -203,13 +203,3 @@ def _keeps_constant(name: str) -> bool:
     if name.startswith("torch.nn.") and not name.startswith("torch.nn.functional."):
         return False
     return name.partition(".")[0] in _PACKAGES
-
-
-def _part_of(value: ast.expr, path: Path) -> ast.expr:
-    """The element of a written-out tuple that ``path`` leads to; ``value`` itself where there is none."""
-    index = path[0] if path else None
-    if not isinstance(value, ast.Tuple) or not isinstance(index, int) or index >= len(value.elts):
-        return value
-    if any(isinstance(element, ast.Starred) for element in value.elts):
-        return value
-    return _part_of(value.elts[index], path[1:])

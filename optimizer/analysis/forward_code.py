@@ -51,6 +51,12 @@ def layer_classes(resolver: Resolver, models: Iterable[Model]) -> tuple[Class, .
     return tuple(found.values())
 
 
+def make_one_of(resolver: Resolver, models: Iterable[Model], parts: Iterable[Model]) -> bool:
+    """Whether a class that ``models`` are made of makes one of ``parts`` in its own code."""
+    makers = {part.module.enclosing_class(part.node) for part in parts}
+    return any(cls.node in makers for cls in layer_classes(resolver, models))
+
+
 def _classes_made(
     resolver: Resolver,
     roots: Iterable[ast.AST],

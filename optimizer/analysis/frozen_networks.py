@@ -15,7 +15,7 @@ from .batches import BatchTrace
 from .classes import class_attribute
 from .constant_values import ConstantValues
 from .facts import CallFact, Fact, Loop, LoopKind, Model, Optimizer
-from .forward_code import layer_classes
+from .forward_code import make_one_of
 from .grad_modes import GradModes
 from .models import is_module_class, is_module_value, models_in, unwrap
 from .network_layers import network_code
@@ -209,7 +209,7 @@ class _Search:
         return self._refusals[model.node]
 
     def _find_refusal(self, model: Model) -> str | None:
-        if self._shares_parts(model):
+        if make_one_of(self._resolver, (model,), self._trained):
             return "an optimizer may have a part of it"
         given = [*model.node.args, *(keyword.value for keyword in model.node.keywords)]
         if any(_is_reference(v) and self._is_network(v, model.module) for v in given):
@@ -253,11 +253,6 @@ class _Search:
             return is_module_class(self._resolver, Class(cls, module))
         values = unwrap(self._resolver, self._resolver.values(node, module))
         return any(is_module_value(self._resolver, value) for value in values)
-
-    def _shares_parts(self, model: Model) -> bool:
-        own = {cls.node for cls in layer_classes(self._resolver, (model,))}
-        made_in = {one.module.enclosing_class(one.node) for one in self._trained}
-        return not own.isdisjoint(made_in)
 
     def _is_setting(self, node: ast.Attribute, module: Module) -> bool:
         """Whether ``node`` only forgets a gradient: ``p.grad = None``."""

@@ -19,7 +19,7 @@ from .loops import is_forward
 from .models import is_module_class
 from .reaching import bindings_of
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Iterated, Parameter
+from .scopes import Assigned, Binding, Iterated, Parameter, unpacked_element
 from .scopes import Path as Part
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
@@ -279,12 +279,13 @@ class HalfTrace:
             return False
         outer = self._frames
         self._frames = (*outer, _Frame(node, call, module, function.bound))
-        returned: list[ast.expr | None]
         if isinstance(node, ast.Lambda):
             returned = [node.body]
         else:
-            returned = [n.value for n in walk(node) if isinstance(n, (ast.Return, ast.Yield))]
-        found = any(self._half(_part_of(value, path), function.module) for value in returned)
+            exits = [n for n in walk(node) if isinstance(n, (ast.Return, ast.Yield))]
+            returned = [found.value for found in exits if found.value is not None]
+        half = (self._half(unpacked_element(v, path), function.module) for v in returned)
+        found = any(half)
         self._frames = outer
         return found
 
@@ -305,7 +306,7 @@ class HalfTrace:
                 return False
 
     def _assigned(self, value: ast.expr, path: Part, module: Module) -> bool:
-        value = _part_of(value, path) or value
+        value = unpacked_element(value, path)
         if isinstance(value, ast.Call) and path and value not in self._producers:
             functions = self._resolver.callees(value, module)
             if functions:
@@ -357,16 +358,6 @@ def _parts(node: ast.expr) -> list[ast.expr]:
             return [node.value]
         case _:
             return []
-
-
-def _part_of(value: ast.expr | None, path: Part) -> ast.expr | None:
-    """The element of a written-out tuple that ``path`` leads to; ``value`` itself where there is none."""
-    index = path[0] if path else None
-    if not isinstance(value, ast.Tuple) or not isinstance(index, int) or index >= len(value.elts):
-        return value
-    if any(isinstance(element, ast.Starred) for element in value.elts):
-        return value
-    return _part_of(value.elts[index], path[1:])
 
 
 def _is_pair(value: ast.expr, path: Part | tuple[object, ...]) -> bool:

@@ -18,7 +18,7 @@ from .placement import move_target
 from .reach import reached_nodes
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Iterated, Parameter
+from .scopes import Assigned, Iterated, Parameter, unpacked_element
 from .script import TrainingScript
 from .signatures import argument_for, call_argument
 from .statements import are_alternatives
@@ -282,7 +282,7 @@ class _Search:
         for binding in reaching_bindings(module, found[0], found[1], scope, node):
             match binding.source:
                 case Assigned(value, path):
-                    yield _part(value, path), module
+                    yield unpacked_element(value, path), module
                 case Iterated(iterable) if iterated:
                     yield iterable, module
                 case Parameter(function) if not isinstance(function, ast.Lambda):
@@ -376,15 +376,6 @@ class _Search:
                 return value, callees[0].module
             case _:
                 return None
-
-
-def _part(value: ast.expr, path: tuple[int | str, ...]) -> ast.expr:
-    """The element of a tuple written out that ``path`` leads to."""
-    for index in path:
-        if not (isinstance(value, ast.Tuple | ast.List) and isinstance(index, int)):
-            return value
-        value = value.elts[index]
-    return value
 
 
 def _is_network_call(resolver: Resolver, node: ast.expr, module: Module) -> bool:

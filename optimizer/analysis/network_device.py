@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .devices import DEVICE_MAKERS
 from .facts import DeviceKind, Model
-from .forward_code import layer_classes
+from .forward_code import make_one_of
 from .models import models_in
 from .placement import default_device_call, move_target
 from .references import quoted, reference
@@ -94,8 +94,7 @@ def _hold(resolver: Resolver, moved: tuple[Model, ...], networks: tuple[Model, .
     """Whether one of ``networks`` is among ``moved``, or is made by the class of one of them as a part of it."""
     if not {model.node for model in moved}.isdisjoint(network.node for network in networks):
         return True
-    makers = {network.module.enclosing_class(network.node) for network in networks}
-    return makers != {None} and any(cls.node in makers for cls in layer_classes(resolver, moved))
+    return make_one_of(resolver, moved, networks)
 
 
 def _tests(module: Module, node: ast.AST) -> Iterator[ast.expr | None]:

@@ -371,3 +371,14 @@ def unpacked_names(target: ast.expr, path: Path = ()) -> list[tuple[ast.Name, Pa
             )
         ]
     return []
+
+
+def unpacked_element(value: ast.expr, path: Path) -> ast.expr:
+    """The element of a written-out tuple or list that ``path`` leads to; as far as it is written out."""
+    for index in path:
+        if not (isinstance(value, ast.Tuple | ast.List) and isinstance(index, int)):
+            return value
+        if index >= len(value.elts) or any(isinstance(e, ast.Starred) for e in value.elts):
+            return value
+        value = value.elts[index]
+    return value

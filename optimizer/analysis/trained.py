@@ -19,36 +19,36 @@ def trained_networks(resolver: Resolver, optimizers: tuple[Optimizer, ...]) -> t
     """The networks whose ``parameters()`` an optimizer is made with, directly or through names and lists."""
     found: dict[ast.Call, Model] = {}
     for optimizer in optimizers:
-        given = [*optimizer.node.args, *(keyword.value for keyword in optimizer.node.keywords)]
-        for argument in given:
-            for receiver, module in _receivers(resolver, argument, optimizer.module, set()):
-                for model in _owners(resolver, receiver, module):
-                    found.setdefault(model.node, model)
+        for receiver, module in _receivers(resolver, optimizer):
+            for model in _owners(resolver, receiver, module):
+                found.setdefault(model.node, model)
     return tuple(found.values())
 
 
 def trained_in_each(resolver: Resolver, optimizer: Optimizer) -> tuple[frozenset[ast.Call], ...]:
     """For each ``network.parameters()`` that ``optimizer`` is given: the calls that may have made that network."""
-    given = [*optimizer.node.args, *(keyword.value for keyword in optimizer.node.keywords)]
     return tuple(
         frozenset(model.node for model in _owners(resolver, receiver, module))
-        for argument in given
-        for receiver, module in _receivers(resolver, argument, optimizer.module, set())
+        for receiver, module in _receivers(resolver, optimizer)
     )
 
 
 def trained_receivers(resolver: Resolver, optimizer: Optimizer) -> tuple[Model, ...]:
     """The networks that ``optimizer`` is given parameters of, and those that hold them: for ``net.fc``, ``net`` as well."""
     found: dict[ast.Call, Model] = {}
-    given = [*optimizer.node.args, *(keyword.value for keyword in optimizer.node.keywords)]
-    for argument in given:
-        for receiver, module in _receivers(resolver, argument, optimizer.module, set()):
-            node: ast.expr | None = receiver
-            while node is not None:
-                for model in models_in(resolver, resolver.values(node, module)):
-                    found.setdefault(model.node, model)
-                node = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
+    for receiver, module in _receivers(resolver, optimizer):
+        node: ast.expr | None = receiver
+        while node is not None:
+            for model in models_in(resolver, resolver.values(node, module)):
+                found.setdefault(model.node, model)
+            node = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
     return tuple(found.values())
+
+
+def _receivers(resolver: Resolver, optimizer: Optimizer) -> Iterator[tuple[ast.expr, Module]]:
+    """What ``.parameters()`` is called on in what ``optimizer`` is given."""
+    for given in (*optimizer.node.args, *(keyword.value for keyword in optimizer.node.keywords)):
+        yield from _receivers_in(resolver, given, optimizer.module, set())
 
 
 def _owners(resolver: Resolver, node: ast.expr, module: Module) -> tuple[Model, ...]:
@@ -60,7 +60,7 @@ def _owners(resolver: Resolver, node: ast.expr, module: Module) -> tuple[Model, 
         node = node.value
 
 
-def _receivers(
+def _receivers_in(
     resolver: Resolver, node: ast.expr, module: Module, seen: set[ast.AST]
 ) -> Iterator[tuple[ast.expr, Module]]:
     """What ``.parameters()`` is called on in ``node`` and in what its names stand for."""
@@ -74,10 +74,10 @@ def _receivers(
             found = module.scope(inner).lookup(inner.id)
             for binding in found[1] if found else ():
                 if isinstance(binding.source, Assigned):
-                    yield from _receivers(resolver, binding.source.value, module, seen)
+                    yield from _receivers_in(resolver, binding.source.value, module, seen)
         elif isinstance(inner, ast.Call):
             for callee in resolver.callees(inner, module):
                 if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "forward":
                     for returned in walk(callee.node):
                         if isinstance(returned, ast.Return) and returned.value is not None:
-                            yield from _receivers(resolver, returned.value, callee.module, seen)
+                            yield from _receivers_in(resolver, returned.value, callee.module, seen)
