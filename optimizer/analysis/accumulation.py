@@ -17,6 +17,7 @@ from .facts import DataLoader, Fact, Optimizer
 from .gradient_clearing import other_gradient_use
 from .loops import WRAPPING_ITERATORS, backward_calls
 from .mean_losses import compares_samples, keeps_state, not_a_mean, sets_reduction
+from .models import may_be_lbfgs
 from .obstacles import Obstacle
 from .precision import FrameworkUse
 from .reach import Reached, lexical_nodes, reached_nodes
@@ -167,7 +168,7 @@ class _Plan:
         place = self._backward.node
         if len(script.optimizers) != 1:
             self._refuse(place, "not exactly one optimizer is seen")
-        if self._optimizer.cls is not None or self._optimizer.library_name == "torch.optim.LBFGS":
+        if self._optimizer.cls is not None or may_be_lbfgs(resolver, self._optimizer):
             self._refuse(place, "the optimizer is not one that takes one step for one gradient")
         every = [Reached(n, module, True) for module in script.modules for n in module.nodes]
         others = [call for call in backward_calls(every) if call.node is not place]

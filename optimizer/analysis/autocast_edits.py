@@ -19,6 +19,7 @@ from ..rewriting.edits import (
     SetArgument,
     Wrap,
 )
+from .companions import sees_attribute
 from .half_steps import HalfCode
 from .half_values import HalfUse
 from .loss_scaling import LossScaling
@@ -184,11 +185,10 @@ class AutocastPlan:
         """Whether what is made beside the optimizer has been made, and is seen, where ``at`` runs."""
         assert self.scaling is not None
         companion = self.scaling.companion
+        if companion.prefix:
+            return sees_attribute(self.resolver, companion, at, module)
         if companion.module is not module:
             return False
-        if companion.prefix:
-            cls = module.enclosing_class(companion.statement)
-            return cls is not None and module.enclosing_class(at) is cls
         maker = module.function(companion.statement)
         user = module.function(at)
         if user is maker:

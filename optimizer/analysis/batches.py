@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from .classes import kept_as
 from .facts import DataLoader, DeviceKind, Fact
 from .loops import iterated_loaders
 from .placement import move_target
@@ -234,9 +235,8 @@ class BatchTrace:
         if cls is not None and isinstance(node.value, ast.Name):
             owners = self._resolver.values(node.value, module)
             if any(isinstance(owner, Instance) for owner in owners):
-                assigned = module.self_assignments.get((cls, node.attr), [])
-                found = _joined(self._unpacked(value, path, module) for value, path in assigned)
-                return found or _OTHER
+                kept = kept_as(self._resolver, cls, module, node.attr)
+                return _joined(self._unpacked(*assigned) for assigned in kept) or _OTHER
         return self.parts(node.value, module)
 
     def _call(self, node: ast.Call, module: Module) -> Parts:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .containers import select
-from .scopes import unpacked_names
+from .scopes import Path, unpacked_names
+from .syntax import Module, is_docstring, last_identifier
 from .trees import walk
 from .values import Class, Function, Value, union
 
@@ -37,9 +40,79 @@ def class_attribute(resolver: Resolver, cls: Class, name: str) -> frozenset[Valu
     return frozenset()
 
 
-def defines_methods_only(resolver: Resolver, cls: Class, name: str) -> bool:
-    """Whether the attribute ``name`` can be nothing but a method, and which one is certain within a trace, too."""
-    owners = (cls, *first_party_bases(resolver, cls))
+def self_attribute(resolver: Resolver, cls: Class, name: str) -> frozenset[Value]:
+    """What ``self.name`` may be in a method of ``cls``, which may be an instance of a class that derives from it.
+
+    A method that only says that subclasses have to have it is left out where they do.
+    """
+    found = union(class_attribute(resolver, one, name) for one in (cls, *resolver.subclasses(cls)))
+    return frozenset(v for v in found if not _is_abstract(v)) or found
+
+
+def super_attribute(resolver: Resolver, cls: Class, name: str) -> frozenset[Value]:
+    """What ``super().name`` may be in a method of ``cls``, as far as a first-party class has it."""
+    for base in first_party_bases(resolver, cls):
+        found = _own_attribute(resolver, base, name)
+        if found:
+            return found
+    return frozenset()
+
+
+def kept_as(
+    resolver: Resolver, node: ast.ClassDef | None, module: Module, name: str
+) -> list[tuple[ast.expr, Path, Module]]:
+    """What the methods assign to ``self.name`` of an object that runs code of the class ``node``: the value, the part of it, and its module.
+
+    Methods of its bases and of the classes that derive from it do so for the same object.
+    """
+    return [
+        (value, path, member.module)
+        for member in family(resolver, node, module)
+        for value, path in member.module.self_assignments.get((member.node, name), ())
+    ]
+
+
+def kept_names(resolver: Resolver, node: ast.ClassDef, module: Module) -> list[str]:
+    """The names of what the methods of the class ``node`` and of its bases assign to attributes of ``self``."""
+    cls = Class(node, module)
+    found = {
+        name: None
+        for member in (cls, *first_party_bases(resolver, cls))
+        for owner, name in member.module.self_assignments
+        if owner is member.node
+    }
+    return list(found)
+
+
+def family(resolver: Resolver, node: ast.ClassDef | None, module: Module) -> tuple[Class, ...]:
+    """The class ``node``, its bases and the classes that derive from it: nothing where it is None."""
+    if node is None:
+        return ()
+    cls = Class(node, module)
+    return (cls, *first_party_bases(resolver, cls), *resolver.subclasses(cls))
+
+
+def unbound(value: Value) -> Value:
+    """``value`` as an attribute of the class, not of an instance: a method whose first parameter is yet to be given."""
+    if isinstance(value, Function) and isinstance(value.node, ast.FunctionDef):
+        is_class_method = _is_decorated(value.node, "classmethod")
+        return replace(value, bound=is_class_method)
+    return value
+
+
+def find_subclasses(resolver: Resolver) -> dict[ast.ClassDef, list[Class]]:
+    """The first-party classes that derive from each of the project's, directly or not."""
+    found: dict[ast.ClassDef, list[Class]] = {}
+    for module in resolver.project.modules:
+        for node in module.nodes_of(ast.ClassDef):
+            for base in first_party_bases(resolver, Class(node, module)):
+                found.setdefault(base.node, []).append(Class(node, module))
+    return found
+
+
+def defines_methods_only(resolver: Resolver, classes: Iterable[Class], name: str) -> bool:
+    """Whether the attribute ``name`` of ``classes`` can be nothing but a method, and is certain within a trace, too."""
+    owners = [owner for cls in classes for owner in (cls, *first_party_bases(resolver, cls))]
     return all(
         all(resolver.is_known(base) for base in owner.node.bases)
         and (owner.node, name) not in owner.module.self_assignments
@@ -55,7 +128,15 @@ def _own_attribute(resolver: Resolver, cls: Class, name: str) -> frozenset[Value
             if statement.name == name:
                 if _is_property(statement):
                     return _property_values(resolver, statement, cls)
-                return frozenset([Function(statement, cls.module, bound=not _is_static(statement))])
+                return frozenset(
+                    [
+                        Function(
+                            statement,
+                            cls.module,
+                            bound=not _is_decorated(statement, "staticmethod"),
+                        )
+                    ]
+                )
         else:
             for value in _assigned_to_name(statement, name):
                 found |= resolver.values(value, cls.module)
@@ -84,8 +165,21 @@ def _is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
-def _is_static(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list)
+def _is_decorated(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+    return any(last_identifier(d) == name for d in function.decorator_list)
+
+
+def _is_abstract(value: Value) -> bool:
+    """Whether ``value`` is a method that does nothing but say that it is missing."""
+    if not isinstance(value, Function) or isinstance(value.node, ast.Lambda):
+        return False
+    if _is_decorated(value.node, "abstractmethod"):
+        return True
+    match [statement for statement in value.node.body if not is_docstring(statement)]:
+        case [ast.Raise(exc=ast.Name(id=name) | ast.Call(func=ast.Name(id=name)))]:
+            return name == "NotImplementedError"
+        case _:
+            return False
 
 
 def _property_values(

@@ -9,10 +9,11 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from .classes import family, kept_as
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Iterated, Managed, Parameter
 from .sharing import other_user
-from .signatures import argument_for
+from .signatures import argument_for, first_parameter
 from .statements import common_block
 from .syntax import FunctionNode, Module
 from .trees import walk
@@ -93,11 +94,23 @@ def find_companion(resolver: Resolver, uses: Iterable[tuple[ast.expr, Module]]) 
     )
 
 
+def sees_attribute(
+    resolver: Resolver, companion: Companion, at: ast.AST, at_module: Module
+) -> bool:
+    """Whether a method that ``at`` stands in sees a companion that is an attribute of ``self``."""
+    method = at_module.function(at)
+    if method is None or f"{first_parameter(method)}." != companion.prefix:
+        return False
+    maker = companion.module.enclosing_class(companion.statement)
+    relatives = family(resolver, at_module.enclosing_class(at), at_module)
+    return any(relative.node is maker for relative in relatives)
+
+
 def _follow(resolver: Resolver, expression: ast.expr, module: Module, trace: _Trace) -> bool:
     while isinstance(expression, ast.Subscript):
         expression = expression.value
     if isinstance(expression, ast.Attribute):
-        return _follow_attribute(expression, module, trace)
+        return _follow_attribute(resolver, expression, module, trace)
     if not isinstance(expression, ast.Name):
         return False
     found = module.scope(expression).lookup(expression.id)
@@ -121,22 +134,25 @@ def _follow(resolver: Resolver, expression: ast.expr, module: Module, trace: _Tr
     return True
 
 
-def _follow_attribute(expression: ast.Attribute, module: Module, trace: _Trace) -> bool:
-    """``self.optimizer``: the companion is made where the attribute is assigned."""
+def _follow_attribute(
+    resolver: Resolver, expression: ast.Attribute, module: Module, trace: _Trace
+) -> bool:
+    """``self.optimizer``: the companion is made where the attribute is assigned, in this class or a relative."""
     method, cls = module.function(expression), module.enclosing_class(expression)
-    if method is None or cls is None or not method.args.args:
+    owner = first_parameter(method) if method is not None else None
+    if owner is None or getattr(expression.value, "id", None) != owner:
         return False
-    owner = method.args.args[0].arg
-    if not (isinstance(expression.value, ast.Name) and expression.value.id == owner):
+    assigned = kept_as(resolver, cls, module, expression.attr)
+    makers = {(where.function(value), where) for value, _, where in assigned}
+    if len(makers) != 1:
         return False
-    assigned = module.self_assignments.get((cls, expression.attr), [])
-    statements = [module.statement(value) for value, _ in assigned]
-    functions = {module.function(statement) for statement in statements}
-    if len(functions) != 1:
+    maker, where = next(iter(makers))
+    statements = [where.statement(value) for value, _, _ in assigned]
+    if maker is None or first_parameter(maker) != owner:
         return False
-    if not common_block(module, statements)[1]:
+    if not common_block(where, statements)[1]:
         return False
-    trace.owners.append((module, statements, f"{owner}.", cls))
+    trace.owners.append((where, statements, f"{owner}.", where.enclosing_class(maker)))
     return True
 
 
@@ -149,7 +165,7 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
         return True
     trace.parameters[function] = NewParameter(module, function, binding.name)
     sites = resolver.call_sites(function)
-    if not sites or _handed_around(resolver, function, {site.call for site in sites}):
+    if not sites or _handed_around(resolver, function, module, {site.call for site in sites}):
         return False
     if other_user(resolver.project, function, module) is not None:
         return False
@@ -165,22 +181,37 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
     return True
 
 
-def _handed_around(resolver: Resolver, function: FunctionNode, calls: set[ast.Call]) -> bool:
+def _handed_around(
+    resolver: Resolver, function: FunctionNode, module: Module, calls: set[ast.Call]
+) -> bool:
     """Whether ``function`` is used other than by ``calls``: decorated, passed on, overridden by name."""
-    if function.decorator_list:
+    if function.decorator_list or _is_overridden(resolver, function, module):
         return True
     called = {call.func for call in calls}
-    for module in resolver.project.modules:
-        for node in module.nodes:
+    for other in resolver.project.modules:
+        for node in other.nodes:
             if not isinstance(node, (ast.Name, ast.Attribute)) or node in called:
                 continue
             name = node.id if isinstance(node, ast.Name) else node.attr
             if name != function.name or not isinstance(node.ctx, ast.Load):
                 continue
-            values = resolver.values(node, module)
+            values = resolver.values(node, other)
             if any(isinstance(v, Function) and v.node is function for v in values):
                 return True
     return False
+
+
+def _is_overridden(resolver: Resolver, function: FunctionNode, module: Module) -> bool:
+    """Whether another class has a method in the place of the method ``function``, which would be called the same way."""
+    cls = module.parents.get(function)
+    if not isinstance(cls, ast.ClassDef):
+        return False
+    return any(
+        getattr(statement, "name", None) == function.name
+        for relative in family(resolver, cls, module)
+        for statement in relative.node.body
+        if statement is not function
+    )
 
 
 def _comes_first(

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .bound_names import is_bound, may_not_run
+from .classes import family, kept_as
 from .loops import backward_calls
 from .reach import reached_nodes
 from .resolver import CallSite, Resolver
 from .scopes import Binding, Parameter, Scope
-from .signatures import argument_for
+from .signatures import argument_for, first_parameter
 from .syntax import FunctionNode, Module
 from .trees import walk
 
@@ -108,27 +109,31 @@ class _Search:
         self, network: ast.Attribute, module: Module, at: ast.AST
     ) -> list[CompilePoint] | None:
         """``self.model``: in the outermost of the methods that lead to the call."""
+        function = module.function(at)
+        is_self = function is not None and first_parameter(function) == getattr(
+            network.value, "id", ""
+        )
+        return self._of_self(network.attr, module, at) if is_self else None
+
+    def _of_self(self, attribute: str, module: Module, at: ast.AST) -> list[CompilePoint] | None:
         function, cls = module.function(at), module.enclosing_class(at)
-        if function is None or cls is None or not function.args.args:
-            return None
-        if getattr(network.value, "id", None) != function.args.args[0].arg:
+        if function is None or cls is None:
             return None
         sites = self._sites(function)
-        inside = [site for site in sites if site.module.enclosing_class(site.call) is cls]
+        relatives = {member.node for member in family(self._resolver, cls, module)}
+        inside = [s for s in sites if s.module.enclosing_class(s.call) in relatives]
         outside = [site for site in sites if site not in inside]
         if inside:
             return self._each_site(
-                function, lambda site: self._of_attribute(network, module, site.call), inside
+                function, lambda site: self._of_self(attribute, site.module, site.call), inside
             )
         if any(site.module.loops(site.call) for site in outside):
             # Called for every epoch or step: only its caller can do something once.
-            return self._each_site(
-                function, lambda site: self._of_object(network.attr, site), outside
-            )
-        assigned = [v for v, _ in module.self_assignments.get((cls, network.attr), [])]
-        here = [value for value in assigned if module.function(value) is function]
+            return self._each_site(function, lambda site: self._of_object(attribute, site), outside)
+        kept = kept_as(self._resolver, cls, module, attribute)
+        here = [value for value, _, where in kept if where.function(value) is function]
         statement = _above(module, at, here)
-        code = module.code(network)
+        code = f"{first_parameter(function)}.{attribute}"
         return [CompilePoint(module, statement, code)] if statement is not None else None
 
     def _of_object(self, attribute: str, site: CallSite) -> list[CompilePoint] | None:

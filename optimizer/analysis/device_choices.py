@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .classes import kept_as, kept_names
 from .iterations import top_level_starts
 from .reaching import reaching_bindings
 from .resolver import Resolver
@@ -113,11 +114,10 @@ def _assigned(
 ) -> Iterator[tuple[ast.expr, Module]]:
     """The expressions a name or attribute gets its value from; itself when that is not known."""
     if isinstance(expression, ast.Attribute):
-        cls = module.enclosing_class(expression)
-        stored = module.self_assignments.get((cls, expression.attr), []) if cls else []
-        is_self = isinstance(expression.value, ast.Name) and expression.value.id == "self"
-        if is_self:
-            yield from ((value, module) for value, path in stored if not path)
+        if isinstance(expression.value, ast.Name) and expression.value.id == "self":
+            cls = module.enclosing_class(expression)
+            stored = kept_as(resolver, cls, module, expression.attr)
+            yield from ((value, where) for value, path, where in stored if not path)
         return
     scope = module.scope(expression)
     found = scope.lookup(expression.id)
@@ -172,11 +172,12 @@ def _own_attributes(
     if function is None or not isinstance(cls, ast.ClassDef) or function.name == "__init__":
         return
     owner = function.args.args[0].arg if function.args.args else ""
-    for (assigned_cls, name), stored in module.self_assignments.items():
-        if assigned_cls is cls and len(stored) == 1 and not stored[0][1]:
-            where = module.function(stored[0][0])
-            choice = device_choice(resolver, stored[0][0], module)
-            if choice is not None and where is not None and where.name == "__init__":
+    for name in kept_names(resolver, cls, module):
+        (value, path, where), *others = kept_as(resolver, cls, module, name)
+        method = where.function(value)
+        if not others and not path and method is not None and method.name == "__init__":
+            choice = device_choice(resolver, value, where)
+            if choice is not None:
                 yield f"{owner}.{name}", choice
 
 

@@ -14,6 +14,7 @@ from .facts import Fact
 from .forward_losses import returns_mean
 from .loops import backward_calls
 from .mean_losses import compares_samples, not_a_mean, sets_reduction
+from .models import may_be_lbfgs
 from .obstacles import Obstacle
 from .precision import find_frameworks
 from .reach import Reached, reached_nodes
@@ -57,7 +58,7 @@ def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
         return Obstacle(script.optimizers[1].module, script.optimizers[1].node, why)
     if not script.optimizers:
         return Obstacle(step.module, step.backwards[0].node, "no optimizer is seen")
-    if script.optimizers[0].library_name == "torch.optim.LBFGS":
+    if may_be_lbfgs(resolver, script.optimizers[0]):
         why = "LBFGS calls the network as often as it likes"
         return Obstacle(script.optimizers[0].module, script.optimizers[0].node, why)
     every = [Reached(n, module, True) for module in script.modules for n in module.nodes]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from .facts import Optimizer
 from .loaders import keyword_dict
-from .models import find_optimizers, models_in
+from .models import ANY_OPTIMIZER, find_optimizers, models_in
 from .obstacles import Obstacle
 from .placement import move_target
 from .resolver import Resolver
@@ -84,7 +84,7 @@ def fused_momentum(resolver: Resolver) -> Obstacle | None:
 
 def _is_sgd(resolver: Resolver, optimizer: Optimizer) -> bool:
     names = resolver.names(optimizer.node.func, optimizer.module)
-    return any(name.endswith(".SGD") for name in names)
+    return any(name == ANY_OPTIMIZER or name.endswith(".SGD") for name in names)
 
 
 def _has_momentum(resolver: Resolver, optimizer: Optimizer) -> bool:
@@ -121,6 +121,8 @@ def _kind(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
     names = {v.name.rpartition(".")[2] for v in callees if isinstance(v, External)}
     if len(names) != len(callees):
         return _here(optimizer, f"what `{module.code(call.func)}` is cannot be resolved")
+    if optimizer.library_name == ANY_OPTIMIZER:
+        return _here(optimizer, "which optimizer it is, is chosen when the script runs")
     unfused = sorted(names - FUSED_SINCE.keys())
     if unfused:
         return _here(optimizer, f"`{unfused[0]}` has no fused kernel that is safe to rely on")

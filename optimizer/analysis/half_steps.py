@@ -15,6 +15,7 @@ from .half_range import range_obstacles
 from .half_rankings import ranking
 from .half_values import HalfTrace
 from .loops import forward_calls
+from .models import steps_lbfgs
 from .obstacles import Obstacle, ProbabilityLoss
 from .reach import Reached, reached_nodes
 from .resolver import Resolver
@@ -129,11 +130,9 @@ def _in_the_whole_step(resolver: Resolver, step: StepCode) -> Obstacle | None:
             why = "the step takes gradients by hand (`torch.autograd.grad`)"
             return Obstacle(reached.module, node, why)
     for call in step.loop.optimizer_steps:
-        if isinstance(call.node.func, ast.Attribute):
-            makers = resolver.maker_names(call.node.func.value, call.module)
-            if "torch.optim.LBFGS" in makers:
-                why = "LBFGS estimates curvature from differences of gradients, which half precision drowns"
-                return Obstacle(call.module, call.node, why)
+        if steps_lbfgs(resolver, call.node, call.module):
+            why = "LBFGS estimates curvature from differences of gradients, which half precision drowns"
+            return Obstacle(call.module, call.node, why)
     return None
 
 

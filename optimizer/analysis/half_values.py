@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .classes import kept_as
 from .facts import Fact
 from .half_functions import gives_float32, steep_operand
 from .half_products import may_run_outside, operands_of_one_type
@@ -333,8 +334,8 @@ class HalfTrace:
             return False
         cls = module.enclosing_class(node)
         if cls is not None and isinstance(node.value, ast.Name):
-            assigned = module.self_assignments.get((cls, node.attr), [])
-            if self._any([value for value, _ in assigned], module):
+            kept = kept_as(self._resolver, cls, module, node.attr)
+            if any(self._any([value], where) for value, _, where in kept):
                 return True
         return self._half(node.value, module)
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from .facts import Argument, Fact
 from .half_steps import code_obstacles, runs_network_without_gradients, script_obstacle
 from .loops import backward_calls, forward_calls, is_forward
+from .models import ANY_OPTIMIZER
 from .obstacles import Obstacle
 from .precision import find_precision_uses, imported_packages, runs_in_double
 from .reach import lexical_nodes, reached_nodes
@@ -232,7 +233,7 @@ class LightningUse:
             if isinstance(node, ast.Attribute) and node.attr == "automatic_optimization":
                 yield Obstacle(module, node, "the module runs its optimizers by hand")
             elif isinstance(node, ast.Call) and (
-                "torch.optim.LBFGS" in self._resolver.names(node.func, module)
+                self._resolver.names(node.func, module) & {"torch.optim.LBFGS", ANY_OPTIMIZER}
             ):
                 yield Obstacle(module, node, "LBFGS does not go with mixed precision")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from .companions import Companion, find_companion
+from .companions import Companion, find_companion, sees_attribute
 from .facts import Fact
 from .fused_updates import fused_momentum
 from .resolver import Resolver
@@ -241,18 +241,17 @@ def _companion(resolver: Resolver, steps: Sequence[StepCode]) -> Companion:
         why = "a GradScaler cannot be handed from where the optimizer is made to where it steps"
         raise _NotScalableError(steps[0].module, steps[0].node, why)
     for step in steps:
-        if not step.updates and not _sees(companion, step):
+        if not step.updates and not _sees(resolver, companion, step):
             why = "the loss is backpropagated in a function that does not know the optimizer"
             raise _NotScalableError(step.module, step.node, why)
     return companion
 
 
-def _sees(companion: Companion, step: StepCode) -> bool:
+def _sees(resolver: Resolver, companion: Companion, step: StepCode) -> bool:
     """Whether the code of ``step`` sees what is made in the scope of the companion."""
+    if companion.prefix:
+        return sees_attribute(resolver, companion, step.node, step.module)
     if companion.module is not step.module:
         return False
-    if companion.prefix:
-        cls = companion.module.enclosing_class(companion.statement)
-        return cls is not None and cls is step.module.enclosing_class(step.node)
     owner = companion.module.function(companion.statement)
     return owner is None or owner is step.function or owner in step.module.ancestors(step.node)

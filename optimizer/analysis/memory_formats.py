@@ -12,7 +12,7 @@ from .flat_tensors import FlatTrace, Shape
 from .forward_code import networks_run
 from .half_steps import data_parallel
 from .layout_neutral import LayoutObstacle, LayoutProof
-from .models import is_loss_name, is_module_class, models_in
+from .models import find_optimizers, is_loss_name, is_module_class, may_be_lbfgs, models_in
 from .network_layers import network_code
 from .placement import move_target
 from .reach import reached_nodes
@@ -43,7 +43,6 @@ _OTHER_USERS = (
     "torch.nn.utils.parameters_to_vector",
     "torch.nn.utils.vector_to_parameters",
     "torch.nn.utils.prune.",
-    "torch.optim.LBFGS",
     "torch.func.",
     "torchvision.models.feature_extraction.",
 )
@@ -159,6 +158,10 @@ class _Search:
         if parallel is not None:
             why = "DataParallel copies the weights to its replicas in the usual format"
             return LayoutObstacle(parallel.module, parallel.node, why)
+        for optimizer in find_optimizers(self._resolver):
+            if may_be_lbfgs(self._resolver, optimizer):
+                why = "LBFGS looks into the network"
+                return LayoutObstacle(optimizer.module, optimizer.node, why)
         for module in self._resolver.project.modules:
             for call in module.calls:
                 if isinstance(call.func, ast.Attribute) and call.func.attr in _HOOKS:

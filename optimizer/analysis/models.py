@@ -8,7 +8,7 @@ from .facts import Model, Optimizer
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
-from .values import Class, Display, Element, External, Instance, Made, Value
+from .values import Class, Display, Element, External, Instance, Made, Unknown, Value
 
 MODULE_CLASSES = frozenset({"torch.nn.Module", "torch.jit.ScriptModule"})
 _FRAMEWORK_BASES = (
@@ -41,6 +41,9 @@ WRAPPERS = frozenset(
 )
 """Callables that take a model first and return it, or something that stands for it."""
 _LOSS_SUFFIXES = ("Loss",)
+_LBFGS = "torch.optim.LBFGS"
+ANY_OPTIMIZER = "torch.optim.<any>"
+"""An optimizer of torch whose name the script gets when it runs: ``getattr(optim, args.optimizer)(..)``."""
 
 
 def is_module_class(resolver: Resolver, cls: Class) -> bool:
@@ -219,9 +222,38 @@ def _optimizer(
 
 
 def is_optimizer_name(name: str) -> bool:
-    """Whether a library name is a ``torch.optim`` optimizer class."""
-    return (
+    """Whether a library name is a ``torch.optim`` optimizer class, which one it may be."""
+    return name == ANY_OPTIMIZER or (
         name.startswith("torch.optim.")
         and name.count(".") == 2
         and name.rsplit(".", 1)[1][:1].isupper()
     )
+
+
+def steps_lbfgs(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether the optimizer step ``call`` may be one of LBFGS, which cannot do without a closure."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    makers = resolver.maker_names(call.func.value, module)
+    return _LBFGS in makers or (ANY_OPTIMIZER in makers and _is_given_something(call))
+
+
+def may_be_lbfgs(resolver: Resolver, optimizer: Optimizer) -> bool:
+    """Whether ``optimizer`` may be LBFGS; one that is chosen when the script runs may where a step takes a closure."""
+    if optimizer.library_name != ANY_OPTIMIZER:
+        return optimizer.library_name == _LBFGS
+    return any(
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr == "step"
+        and _is_given_something(call)
+        and any(
+            isinstance(value, Unknown) or (isinstance(value, Made) and value.call is optimizer.node)
+            for value in resolver.values(call.func.value, module)
+        )
+        for module in resolver.project.modules
+        for call in module.calls
+    )
+
+
+def _is_given_something(call: ast.Call) -> bool:
+    return bool(call.args or call.keywords)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from .classes import kept_as, kept_names
 from .devices import DEVICE_MAKERS
 from .facts import DeviceKind, Model
 from .forward_code import make_one_of
@@ -15,7 +16,7 @@ from .placement import default_device_call, move_target
 from .references import quoted, reference
 from .resolver import Resolver, Values
 from .scopes import Parameter
-from .signatures import call_argument
+from .signatures import call_argument, first_parameter
 from .syntax import FunctionNode, Module
 from .trees import walk
 from .values import Display, External, Literal, Made, Option, Unknown, Value
@@ -257,13 +258,15 @@ def _own_attribute(
     resolver: Resolver, wanted: Values, function: FunctionNode, module: Module
 ) -> str | None:
     """The attribute of ``self`` that holds ``wanted`` in the methods of a class."""
-    cls = module.parents.get(function)
-    receiver = _first_parameter(function)
-    for (owner, name), assigned in module.self_assignments.items():
-        if owner is cls and all(
-            not path and resolver.values(value, module) == wanted for value, path in assigned
+    cls, receiver = module.parents.get(function), first_parameter(function)
+    if not isinstance(cls, ast.ClassDef) or receiver is None:
+        return None
+    for name in kept_names(resolver, cls, module):
+        if all(
+            not path and resolver.values(value, where) == wanted
+            for value, path, where in kept_as(resolver, cls, module, name)
         ):
-            return f"{receiver}.{name}" if receiver is not None else None
+            return f"{receiver}.{name}"
     return None
 
 
@@ -283,14 +286,9 @@ def _receiver(module: Module, name: ast.Name) -> ast.ClassDef | None:
     found = module.scope(name).lookup(name.id)
     if function is None or found is None or not isinstance(found[1][0].source, Parameter):
         return None
-    return module.enclosing_class(name) if _first_parameter(function) == name.id else None
+    return module.enclosing_class(name) if first_parameter(function) == name.id else None
 
 
 def _receiver_of(module: Module, at: ast.stmt) -> str | None:
     function = module.function(at)
-    return _first_parameter(function) if function is not None else None
-
-
-def _first_parameter(function: FunctionNode) -> str | None:
-    arguments = [*function.args.posonlyargs, *function.args.args]
-    return arguments[0].arg if arguments else None
+    return first_parameter(function) if function is not None else None

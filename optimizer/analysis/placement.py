@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from contextlib import suppress
 
+from .classes import kept_as
 from .devices import device_kind
 from .facts import DeviceKind
 from .reaching import reaching_bindings
@@ -163,6 +164,7 @@ class _GpuTrace:
     def _attribute(self, node: ast.Attribute, module: Module) -> ast.expr | None:
         cls = module.enclosing_class(node)
         if cls is not None and isinstance(node.value, ast.Name):
-            assigned = module.self_assignments.get((cls, node.attr), [])
-            return self._any([value for value, _ in assigned], module)
+            kept = kept_as(self._resolver, cls, module, node.attr)
+            found = (self._any([value], where) for value, _, where in kept)
+            return next((call for call in found if call is not None), None)
         return self.find(node.value, module)

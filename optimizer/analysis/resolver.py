@@ -11,7 +11,15 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from .call_index import CallIndex
-from .classes import class_attribute, defines_methods_only, first_party_bases
+from .classes import (
+    class_attribute,
+    defines_methods_only,
+    find_subclasses,
+    first_party_bases,
+    self_attribute,
+    super_attribute,
+    unbound,
+)
 from .containers import select
 from .options import declared_options, option_value
 from .project import Project
@@ -62,6 +70,9 @@ _SAME_OBJECT_METHODS = frozenset(
     "clone long int bool xpu".split()
 )
 """Methods of modules and tensors whose result, for tracing, is the object they were called on."""
+_CHOSEN_FROM = frozenset({"torch.optim", "torchvision.models"})
+"""Libraries whose members are alike, so that any one of them, chosen by its name when the script runs, is known enough."""
+_ANY = "<any>"
 
 
 class Resolver:
@@ -77,10 +88,12 @@ class Resolver:
         self._names: dict[ast.expr, frozenset[str]] = {}
         self._base_names: dict[ast.ClassDef, frozenset[str]] = {}
         self._callees: dict[ast.Call, tuple[Function, ...]] = {}
-        self._known_methods: dict[tuple[ast.ClassDef, str], tuple[Function, ...]] = {}
+        self._known_methods: dict[tuple[Class | Instance, str], tuple[Function, ...]] = {}
         self._calls = CallIndex(project)
         self.called: dict[ast.Call, tuple[tuple[FunctionNode | ast.Lambda, Module], ...]] = {}
         """What :func:`.reach.called` found."""
+        self._subclasses: dict[ast.ClassDef, list[Class]] = {}
+        self._subclasses = find_subclasses(self)
 
     @property
     def is_tracing(self) -> bool:
@@ -193,9 +206,7 @@ class Resolver:
             elif isinstance(value, Class):
                 found.extend(self._methods(value, "__init__"))
             elif isinstance(value, Instance):
-                found.extend(
-                    self._methods(value.cls, "forward") or self._methods(value.cls, "__call__")
-                )
+                found.extend(self._methods(value, "forward") or self._methods(value, "__call__"))
             elif isinstance(value, Made) and isinstance(value.maker, Class):
                 maker = value.maker
                 found.extend(self._methods(maker, "forward") or self._methods(maker, "__call__"))
@@ -215,13 +226,22 @@ class Resolver:
                 self._base_names[cls.node] = known
         return known
 
-    def _methods(self, cls: Class, name: str) -> tuple[Function, ...]:
-        known = self._known_methods.get((cls.node, name))
+    def subclasses(self, cls: Class) -> tuple[Class, ...]:
+        """The first-party classes that derive from ``cls``, directly or not."""
+        return tuple(self._subclasses.get(cls.node, ()))
+
+    def _methods(self, of: Class | Instance, name: str) -> tuple[Function, ...]:
+        """The methods ``name`` of an object made by the class ``of``, or of the ``self`` that ``of`` is."""
+        known = self._known_methods.get((of, name))
         if known is not None:
             return known
-        found = tuple(v for v in class_attribute(self, cls, name) if isinstance(v, Function))
-        if not self.is_tracing or defines_methods_only(self, cls, name):
-            self._known_methods[cls.node, name] = found
+        if isinstance(of, Instance):
+            values, classes = self_attribute(self, of.cls, name), (of.cls, *self.subclasses(of.cls))
+        else:
+            values, classes = class_attribute(self, of, name), (of,)
+        found = tuple(value for value in values if isinstance(value, Function))
+        if not self.is_tracing or defines_methods_only(self, classes, name):
+            self._known_methods[of, name] = found
         return found
 
     def is_known(self, expression: ast.expr) -> bool:
@@ -236,12 +256,12 @@ class Resolver:
     def _runs_known_methods(self, value: Value) -> bool:
         known = self._known_methods
         if isinstance(value, Class):
-            return (value.node, "__init__") in known
-        cls = value.maker if isinstance(value, Made) else getattr(value, "cls", None)
-        if not isinstance(cls, Class):
+            return (value, "__init__") in known
+        of = value.maker if isinstance(value, Made) else value
+        if not isinstance(of, Class | Instance):
             return True
-        forward = known.get((cls.node, "forward"))
-        return bool(forward) or (forward is not None and (cls.node, "__call__") in known)
+        forward = known.get((of, "forward"))
+        return bool(forward) or (forward is not None and (of, "__call__") in known)
 
     def _find_call_sites(self, function: FunctionNode) -> Iterable[CallSite]:
         for call, module in self._calls.candidates(function):
@@ -438,9 +458,14 @@ class Resolver:
                     [FirstPartyModule(child) if child else Unknown(f"{module.name}.{name}")]
                 )
             case Class():
-                return class_attribute(self, base, name) or frozenset([Attribute(base, name)])
+                found = frozenset(unbound(v) for v in class_attribute(self, base, name))
+                return found or frozenset([Attribute(base, name)])
             case Instance(cls):
-                return class_attribute(self, cls, name) or frozenset([Attribute(base, name)])
+                return self_attribute(self, cls, name) or frozenset([Attribute(base, name)])
+            case Made(call, module, External("builtins.super")):
+                around = module.enclosing_class(call)
+                found = super_attribute(self, Class(around, module), name) if around else _NONE
+                return found or frozenset([Attribute(base, name)])
             case Made(_, _, Class() as cls):
                 return class_attribute(self, cls, name) or frozenset([Attribute(base, name)])
             case Made(_, _, External(maker)) if maker.startswith("argparse."):
@@ -459,8 +484,25 @@ class Resolver:
                 return objects
         found: set[Value] = set()
         for callee in self.values(node.func, module):
-            found |= self._result(callee, node, module)
+            if callee == External("builtins.getattr"):
+                found |= self._named_attribute(node, module)
+            else:
+                found |= self._result(callee, node, module)
         return frozenset(found)
+
+    def _named_attribute(self, node: ast.Call, module: Module) -> Values:
+        """What ``getattr(base, name)`` may give: a name that is only known in the run gives any member of a library."""
+        result = frozenset([Made(node, module, External("builtins.getattr"))])
+        if len(node.args) != 2 or node.keywords:
+            return result
+        bases = self.values(node.args[0], module)
+        if not all(isinstance(base, External) and base.name in _CHOSEN_FROM for base in bases):
+            return result
+        try:
+            name = self.literal(node.args[1], module)
+        except LookupError:
+            name = _ANY
+        return union(self._attribute_of(base, str(name)) for base in bases) or result
 
     def _result(self, callee: Value, node: ast.Call, module: Module) -> Values:
         match callee:
@@ -490,7 +532,7 @@ class Resolver:
         if any(isinstance(v, External) and v.name.endswith(".__dict__") for v in base):
             # `models.__dict__[args.arch]`: some member of the module.
             return frozenset(
-                External(f"{v.name.removesuffix('.__dict__')}.<any>")
+                External(f"{v.name.removesuffix('.__dict__')}.{_ANY}")
                 for v in base
                 if isinstance(v, External)
             )

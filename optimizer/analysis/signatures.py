@@ -55,6 +55,12 @@ def parameter_of(
     return None
 
 
+def first_parameter(function: FunctionNode) -> str | None:
+    """The name of the first positional parameter of ``function``: ``self``, in a method."""
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    return arguments[0].arg if arguments else None
+
+
 def default_of(function: FunctionNode, name: str) -> ast.expr | None:
     """The default of parameter ``name``, None when it has none."""
     arguments = function.args

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ..options import Options
+from .classes import kept_as, kept_names
 from .composition import composed_of
 from .datasets import Dataset
 from .facts import DataLoader, Fact
@@ -70,11 +71,10 @@ def _kept_by(resolver: Resolver, dataset: Dataset) -> set[Value]:
     """What an instance of the dataset's class keeps in its attributes."""
     kept: set[Value] = set()
     if dataset.cls is not None:
-        module = dataset.cls.module
-        for (owner, _), assigned in module.self_assignments.items():
-            if owner is dataset.cls.node:
-                for expression, _ in assigned:
-                    kept |= resolver.values(expression, module)
+        node, module = dataset.cls.node, dataset.cls.module
+        for name in kept_names(resolver, node, module):
+            for expression, _, where in kept_as(resolver, node, module, name):
+                kept |= resolver.values(expression, where)
     if isinstance(dataset.node, ast.expr):
         kept |= resolver.values(dataset.node, dataset.module)
     return kept

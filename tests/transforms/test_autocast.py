@@ -101,6 +101,91 @@ def test_float16_scales(check_transformed: Check) -> None:
     )
 
 
+def test_an_optimizer_chosen_by_name(check_transformed: Check) -> None:
+    """Without a closure it cannot be LBFGS."""
+    chosen = SETUP.replace("torch.optim.SGD", "getattr(torch.optim, name)")
+    check_transformed(
+        training(STEP, setup=chosen),
+        training(
+            """
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                loss.backward()
+                optimizer.step()
+            """,
+            setup=chosen,
+        ),
+        amp=BF16,
+    )
+
+
+TRAINER = """
+class BaseTrainer:
+    def __init__(self, model, optimizer, device):
+        self.model = model.to(device)
+        self.loss = nn.CrossEntropyLoss()
+        self.optimizer = optimizer
+{made}        self.device = device
+
+    def train(self):
+        for epoch in range(9):
+            self.train_epoch(epoch)
+
+    def train_epoch(self, epoch):
+        raise NotImplementedError
+
+
+class Trainer(BaseTrainer):
+    def __init__(self, loader, *, model, optimizer, device):
+        super().__init__(model, optimizer, device)
+        self.loader = loader
+
+    def train_epoch(self, epoch):
+        for x, y in self.loader:
+            self.optimizer.zero_grad()
+{step}
+
+
+model = Net()
+optimizer = torch.optim.Adam(model.parameters())
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+Trainer(loader, model=model, optimizer=optimizer, device=device).train()
+"""
+
+
+def test_a_step_in_a_class_whose_base_keeps_the_optimizer(check_transformed: Check) -> None:
+    """The scaler is made beside the optimizer, in the base, and the device is what the base calls it."""
+    step = """
+            loss = self.loss(self.model(x.to(self.device)), y.to(self.device))
+            loss.backward()
+            self.optimizer.step()
+    """
+    new_step = """
+            with torch.autocast("cuda", dtype=self.amp_dtype, enabled=self.device.type == "cuda"):
+                loss = self.loss(self.model(x.to(self.device)), y.to(self.device))
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+    """
+    made = """
+        self.amp_dtype = (
+            torch.bfloat16
+            if torch.cuda.is_bf16_supported(including_emulation=False)
+            else torch.float16
+        )
+        self.scaler = torch.amp.GradScaler(
+            "cuda", enabled=device.type == "cuda" and self.amp_dtype == torch.float16
+        )
+"""
+    check_transformed(
+        script(TRAINER.format(made="", step=step.strip("\n").rstrip())),
+        script(TRAINER.format(made=made.lstrip("\n"), step=new_step.strip("\n").rstrip())),
+    )
+
+
 def test_auto_picks_at_run_time(check_transformed: Check) -> None:
     check_transformed(
         training(STEP),
@@ -1428,6 +1513,22 @@ REFUSED = {
     "LBFGS": (
         dict(
             setup=SETUP.replace("SGD", "LBFGS"),
+            step="""
+            for x, y in loader:
+                def closure():
+                    optimizer.zero_grad()
+                    loss = criterion(model(x.cuda()), y.cuda())
+                    loss.backward()
+                    return loss
+
+                optimizer.step(closure)
+            """,
+        ),
+        "LBFGS",
+    ),
+    "an optimizer chosen by name that steps with a closure": (
+        dict(
+            setup=SETUP.replace("torch.optim.SGD", "getattr(torch.optim, name)"),
             step="""
             for x, y in loader:
                 def closure():

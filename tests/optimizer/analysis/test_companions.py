@@ -87,6 +87,26 @@ def test_attribute_of_self(script: Script) -> None:
     assert found.prefix == "self."
 
 
+BASE = "class Base:\n    def __init__(self, a):\n        self.a = a\n"
+
+
+def test_attribute_that_the_base_keeps(script: Script) -> None:
+    found = companion(script(BASE + "class T(Base):\n    def f(self):\n        self.a.step()\n"))
+    assert place(found) == "self.a = a"
+    assert found is not None
+    assert found.prefix == "self."
+
+
+def test_an_attribute_that_a_subclass_keeps_for_its_base(script: Script) -> None:
+    found = companion(
+        script(
+            "class Base:\n    def f(self):\n        self.a.step()\n"
+            "class T(Base):\n    def __init__(self):\n        self.a = make()\n"
+        )
+    )
+    assert place(found) == "self.a = make()"
+
+
 def test_elements_of_a_list(script: Script) -> None:
     code = "opts = [make()]\nfor a in opts:\n    a.step()\nopts[0].step()\n"
     assert place(companion(script(code))) == "opts = [make()]"
@@ -103,6 +123,11 @@ def test_where_it_cannot_follow(script: Script) -> None:
         "a = make()\na.step()\nclass T:\n    def f(self):\n        self.b = make()\n        self.b.step()",
         "class T:\n    def f(self):\n        self.a = make()\n    def g(self):\n        self.a = make()\n"
         "    def h(self):\n        self.a.step()",
+        BASE + "class T(Base):\n    def __init__(self):\n        self.a = make()\n"
+        "    def f(self):\n        self.a.step()",
+        BASE + "class T(Base):\n    def f(this):\n        this.a.step()",
+        "class Base:\n    def g(self, a):\n        pass\nclass T(Base):\n    def g(self, a):\n        a.step()\n"
+        "a = make()\nT().g(a)",
     ):
         assert companion(script(code + "\n")) is None, code
 

@@ -73,6 +73,21 @@ def point(understood: TrainingScript) -> tuple[str, str] | None:
             "nets = [make()]\nfor net in nets:\n    for x in data:\n        net(x).backward()",
             ("for x in data:", "net"),
         ),
+        (
+            "class Base:\n    def __init__(self, net):\n        self.net = net\n"
+            "    def train(self):\n        for e in epochs:\n            self.one(e)\n"
+            "class T(Base):\n    def one(self, e):\n        for x in data:\n            self.net(x).backward()\n"
+            "T(make()).train()",
+            ("for e in epochs:", "self.net"),
+        ),
+        (
+            "class Base:\n    def __init__(self, net):\n        self.net = net\n"
+            "    def train(self):\n        self.one()\n"
+            "class T(Base):\n    def one(self):\n        for x in data:\n            self.net(x).backward()\n"
+            "    def more(self):\n        for e in epochs:\n            self.train()\n"
+            "T(make()).more()",
+            ("for e in epochs:", "self.net"),
+        ),
     ],
 )
 def test_point(script: Script, code: str, expected: tuple[str, str] | None) -> None:
