@@ -10,6 +10,7 @@ import ast
 import builtins
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .classes import kept_as
@@ -19,7 +20,7 @@ from .half_products import may_run_outside, operands_of_one_type
 from .loops import is_forward
 from .models import is_module_class
 from .reaching import bindings_of
-from .resolver import Resolver
+from .resolver import CallSite, Resolver
 from .scopes import Assigned, Binding, Iterated, Parameter, unpacked_element
 from .scopes import Path as Part
 from .signatures import argument_for
@@ -89,8 +90,8 @@ def half_uses(
         for module in resolver.project.modules
         for call in module.calls
         if (value := steep_operand(resolver, call, module)) is not None
-        and trace.may_be_half(value, module)
         and may_run_outside(resolver, call, module, covered)
+        and trace.may_be_half_outside(value, module)
     )
     return (*leaving, *meeting, *rounding)
 
@@ -100,7 +101,7 @@ def _met_by_float32(
 ) -> Iterator[tuple[ast.expr, str]]:
     """The operands of ``node`` that may be half although another is not, where they have to be of one type."""
     operands = operands_of_one_type(resolver, node, module)
-    half = [operand for operand in operands if trace.may_be_half(operand, module)]
+    half = [operand for operand in operands if trace.may_be_half_outside(operand, module)]
     if len(half) < len(operands):
         code = Fact(module, node).excerpt
         yield from ((operand, f"`{code}` together with float32") for operand in half)
@@ -180,12 +181,18 @@ class HalfTrace:
         self._resolver = resolver
         self._producers = producers
         self._covered = covered
-        self._seen: set[tuple[ast.AST, tuple[ast.Call, ...]]] = set()
+        self._seen: set[tuple[ast.AST, tuple[ast.Call, ...], FunctionNode | None]] = set()
         self._frames: tuple[_Frame, ...] = ()
+        self._outside: FunctionNode | None = None
 
     def may_be_half(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` may hold, or be computed from, what a producer returned."""
-        self._seen, self._frames = set(), ()
+        self._seen, self._frames, self._outside = set(), (), None
+        return self._half(node, module)
+
+    def may_be_half_outside(self, node: ast.expr, module: Module) -> bool:
+        """The same where ``node`` does not run under autocast, so not in calls that do."""
+        self._seen, self._frames, self._outside = set(), (), module.function(node)
         return self._half(node, module)
 
     def is_float(self, node: ast.expr, module: Module) -> bool:
@@ -230,7 +237,7 @@ class HalfTrace:
     def _half(self, node: ast.expr | None, module: Module) -> bool:
         if node is None:
             return False
-        key = (node, tuple(frame.call for frame in self._frames))
+        key = (node, tuple(frame.call for frame in self._frames), self._outside)
         if key in self._seen:
             return False
         self._seen.add(key)
@@ -291,9 +298,12 @@ class HalfTrace:
         return found
 
     def _name(self, name: ast.Name, module: Module) -> bool:
-        if any(self._binding(binding, module) for binding in bindings_of(module, name)):
-            return True
-        return any(self._half(added, module) for added in _added_to(name, module))
+        bindings = bindings_of(module, name)
+        is_local = all(module.function(b.node) is module.function(name) for b in bindings)
+        with self._outside_in(self._outside if is_local else None):
+            return any(self._binding(binding, module) for binding in bindings) or any(
+                self._half(added, module) for added in _added_to(name, module)
+            )
 
     def _binding(self, binding: Binding, module: Module) -> bool:
         match binding.source:
@@ -323,11 +333,26 @@ class HalfTrace:
                 found = passed is not None and self._half(passed.given, frame.module)
                 self._frames = inner
                 return found
-        for site in self._resolver.call_sites(function):
-            passed = argument_for(function, name, site.call, site.bound)
-            if passed is not None and self._half(passed.given, site.module):
-                return True
-        return False
+        return any(
+            self._passes_half(function, name, site) for site in self._resolver.call_sites(function)
+        )
+
+    def _passes_half(self, function: FunctionNode, name: str, site: CallSite) -> bool:
+        is_outside = self._outside is function
+        if is_outside and not may_run_outside(
+            self._resolver, site.call, site.module, self._covered or frozenset()
+        ):
+            return False
+        passed = argument_for(function, name, site.call, site.bound)
+        with self._outside_in(site.module.function(site.call) if is_outside else None):
+            return passed is not None and self._half(passed.given, site.module)
+
+    @contextmanager
+    def _outside_in(self, function: FunctionNode | None) -> Iterator[None]:
+        """Values that are followed on are those of a run of ``function`` outside of autocast, or of any code."""
+        inner, self._outside = self._outside, function
+        yield
+        self._outside = inner
 
     def _attribute(self, node: ast.Attribute, module: Module) -> bool:
         if node.attr in _PLAIN_ATTRIBUTES:
@@ -335,8 +360,9 @@ class HalfTrace:
         cls = module.enclosing_class(node)
         if cls is not None and isinstance(node.value, ast.Name):
             kept = kept_as(self._resolver, cls, module, node.attr)
-            if any(self._any([value], where) for value, _, where in kept):
-                return True
+            with self._outside_in(None):  # It may have been kept by any call.
+                if any(self._half(value, where) for value, _, where in kept):
+                    return True
         return self._half(node.value, module)
 
 

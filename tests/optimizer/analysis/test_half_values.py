@@ -9,6 +9,7 @@ from textwrap import dedent
 import pytest
 
 from torchopt_cli.optimizer.analysis.half_values import HalfUse, half_uses
+from torchopt_cli.optimizer.analysis.reach import reached_nodes
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]
@@ -97,6 +98,41 @@ def test_leaves(uses: Callable[[str], list[HalfUse]], body: str, is_float: bool)
 )
 def test_stays(uses: Callable[[str], list[HalfUse]], body: str) -> None:
     assert uses(body) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "is_meant"),
+    [
+        ("F.log_softmax(z, 1)", False),
+        ("t = z * 2\n    F.log_softmax(t, 1)", False),
+        ("inner(z)", False),
+        ("z @ y", False),
+        ("keep.append(z)\n    F.log_softmax(keep[0], 1)", True),
+        ("global last\n    F.log_softmax(last, 1)\n    last = z", True),
+        ("z.numpy()", True),
+    ],
+)
+def test_a_function_called_under_autocast_and_elsewhere_on_float32(
+    script: Script, function: str, is_meant: bool
+) -> None:
+    """In the calls under autocast it needs nothing, unless it leaves PyTorch or what they left behind comes back."""
+    understood = script(f"""{HEAD}
+keep, last, y = [], None, torch.ones(2, 2)
+def inner(z):
+    return F.softmax(z, 1)
+def f(z):
+    {function}
+with torch.autocast("cuda"):
+    f(model(x))
+f(y)
+""")
+    resolver, module = understood.resolver, understood.entry
+    region = next(s for s in module.tree.body if isinstance(s, ast.With))
+    covered = {reached.node for reached in reached_nodes(resolver, region.body, module)}
+    producers = frozenset(
+        call for call in module.calls if getattr(call.func, "id", None) == "model"
+    )
+    assert bool(half_uses(resolver, producers, frozenset(covered))) is is_meant
 
 
 def test_taker_is_named(uses: Callable[[str], list[HalfUse]]) -> None:
