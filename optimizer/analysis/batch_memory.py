@@ -116,7 +116,7 @@ def host_write_after(script: TrainingScript, copy: BatchCopy) -> Fact | None:
 
     Reading it is no problem: the copy only reads, too.
     """
-    trace = BatchTrace(script.resolver, script.loaders)
+    trace = BatchTrace(script.resolver, script.loaders, after=copy)
     for module in script.modules:
         for node in module.nodes:
             for target in _written(script.resolver, node, module):

@@ -108,11 +108,20 @@ def find_batch_copies(resolver: Resolver, loaders: tuple[DataLoader, ...]) -> tu
 
 
 class BatchTrace:
-    """Follows expressions back to the loaders whose batches they are."""
+    """Follows expressions back to the loaders whose batches they are.
 
-    def __init__(self, resolver: Resolver, loaders: tuple[DataLoader, ...]) -> None:
+    ``after`` is a call that has run: what variables held where it has not is left out.
+    """
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        loaders: tuple[DataLoader, ...],
+        after: Fact | None = None,
+    ) -> None:
         self._resolver = resolver
         self._loaders = loaders
+        self._after = after
         self._questions = Questions()
         self._known = Answers[ast.expr, Parts](frozenset(), lambda parts: parts | _OTHER)
 
@@ -141,7 +150,8 @@ class BatchTrace:
             case ast.DictComp() | ast.NamedExpr() | ast.Starred():
                 return self.parts(node.value, module)
             case ast.IfExp():
-                return self._union([node.body, node.orelse], module)
+                taken = [n for n in (node.body, node.orelse) if self._contains_after(n)]
+                return self._union(taken or [node.body, node.orelse], module)
             case ast.BinOp():
                 return _computed(self._union([node.left, node.right], module))
             case ast.UnaryOp():
@@ -158,8 +168,14 @@ class BatchTrace:
         if found is None:
             return _OTHER
         owner, bindings = found
-        reaching = reaching_bindings(module, owner, bindings, scope, node)
+        after, ran = self._after, None
+        if after is not None and (module, module.function(node)) == (after.module, after.function):
+            ran = after.node
+        reaching = reaching_bindings(module, owner, bindings, scope, node, ran)
         return _joined(self._binding(binding, module) for binding in reaching)
+
+    def _contains_after(self, node: ast.expr) -> bool:
+        return self._after is not None and self._after.node in walk(node)
 
     def _binding(self, binding: Binding, module: Module) -> Parts:
         match binding.source:

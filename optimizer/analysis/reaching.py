@@ -21,17 +21,25 @@ _NEVER: _Position = (sys.maxsize, 0)
 
 
 def reaching_bindings(
-    module: Module, owner: Scope, bindings: list[Binding], scope: Scope | None, use: ast.AST
+    module: Module,
+    owner: Scope,
+    bindings: list[Binding],
+    scope: Scope | None,
+    use: ast.AST,
+    ran: ast.AST | None = None,
 ) -> list[Binding]:
     """The bindings of ``owner`` that may give a name its value where ``use`` stands in ``scope``.
 
     Inside the scope that binds the name, a binding in a block around the use hides the earlier ones, and a later one
     counts only when a loop leads back to the use. For None (after the scope ran) the last unconditional binding hides the
     earlier ones; from a function inside, the last one before that function is mentioned for the first time.
+
+    ``ran`` is code of the same function that is known to have run before ``use``, in the same pass of the loops around
+    both: the branches it is in were taken.
     """
     if len(bindings) == 1 or owner.is_class:
         return bindings
-    reaching = _reaching(module, owner, bindings, scope, use)
+    reaching = _reaching(module, owner, bindings, scope, use, ran)
     return [b for b in reaching if not isinstance(b.source, Deleted)] or reaching
 
 
@@ -43,7 +51,12 @@ def bindings_of(module: Module, name: ast.Name) -> list[Binding]:
 
 
 def _reaching(
-    module: Module, owner: Scope, bindings: list[Binding], scope: Scope | None, use: ast.AST
+    module: Module,
+    owner: Scope,
+    bindings: list[Binding],
+    scope: Scope | None,
+    use: ast.AST,
+    ran: ast.AST | None,
 ) -> list[Binding]:
     if scope is None:
         return _after_last_unconditional(module, owner, bindings)
@@ -53,6 +66,10 @@ def _reaching(
         b for b in bindings if _effect(module, b) <= _position(use) and not _inside(module, use, b)
     ]
     around = _enclosing_blocks(module, use)
+    if ran is not None and _position(ran) < _position(use):
+        taken, left_out = _branches(module, ran)
+        around |= taken
+        before = [b for b in before if not left_out & _enclosing_blocks(module, b.node)]
     reaching: list[Binding] = []
     for binding in before:
         if _block(module, binding) in around:
@@ -200,6 +217,23 @@ def _lets_through(manager: ast.expr) -> bool:
     function = manager.func if isinstance(manager, ast.Call) else None
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     return name in _ALWAYS_COMPLETE
+
+
+def _branches(module: Module, ran: ast.AST) -> tuple[set[int], set[int]]:
+    """The statement lists that have run to their end if ``ran`` has, and those that have not run at all."""
+    around = _enclosing_blocks(module, ran)
+    taken, left_out = around, set[int]()
+    for ancestor in module.ancestors(ran):
+        match ancestor:
+            case ast.If(body=body, orelse=orelse) if around & {id(body), id(orelse)}:
+                left_out |= {id(body), id(orelse)} - around
+            case ast.Try(body=body):
+                taken = taken - {id(body)}
+            case _ if isinstance(ancestor, _DEFINITIONS):
+                break
+            case _:
+                pass
+    return taken, left_out
 
 
 def _enclosing_blocks(module: Module, use: ast.AST) -> set[int]:

@@ -38,6 +38,19 @@ LOOPS = {
     "rank of the environment": (
         'local_rank = int(os.environ["LOCAL_RANK"])\nfor x, y in loader:\n    x = x.to(local_rank{0})\n'
     ),
+    "in a branch, then a network that works in place": (
+        "net = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten())\n"
+        "for x, y in loader:\n    if use_cuda:\n        x, y = x.cuda({1}), y.cuda({1})\n    net(x)\n"
+    ),
+    "in one of two branches, then a network that works in place": (
+        "net = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten())\n"
+        "for x, y in loader:\n    if use_cuda:\n        x = Variable(x.cuda({1}))\n"
+        "    else:\n        x = Variable(x)\n    net(x)\n"
+    ),
+    "in an expression, then a network that works in place": (
+        "net = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten())\n"
+        "for x, y in loader:\n    x = x.cuda({1}) if use_cuda else x\n    net(x)\n"
+    ),
     "with a dtype": "for x, y in loader:\n    x = x.to(device, torch.float32{0})\n",
     "keyword": "for x, y in loader:\n    x = x.to(device=device{0})\n",
     "inside the call": "for x, y in loader:\n    model(x.to(device{0}))\n",
@@ -190,6 +203,48 @@ LEFT_ALONE = {
         for x, y in loader:
             z = x.to(device)
             clear(x)
+        """,
+        "the batch is written to",
+    ),
+    "written by its other name behind a branch": (
+        """\
+        for x, y in loader:
+            raw = x
+            if use_cuda:
+                x = x.cuda()
+            raw += 1
+        """,
+        "the batch is written to",
+    ),
+    "written in the branch": (
+        """\
+        for x, y in loader:
+            if use_cuda:
+                z = x.cuda()
+                x += 1
+        """,
+        "the batch is written to",
+    ),
+    "written where the copy may have failed": (
+        """\
+        for x, y in loader:
+            try:
+                z = x.to(device)
+                x = z
+            except RuntimeError:
+                pass
+            x += 1
+        """,
+        "the batch is written to",
+    ),
+    "written in a later branch": (
+        """\
+        for x, y in loader:
+            if use_cuda:
+                z = x.to(device)
+            if len(x) > 9:
+                x = z
+            x += 1
         """,
         "the batch is written to",
     ),
