@@ -20,8 +20,9 @@ from .values import External, Literal, Made, Value
 def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
     """An expression that is true where the script uses CUDA, valid where ``at`` stands.
 
-    ``True`` for scripts that always do. Where neither a flag nor a device of the script can be named, it asks what the
-    trained networks are moved to, or whether there is a GPU at all (``torch.cuda.is_available()``).
+    ``True`` for scripts that always do: their networks or all of their batches are moved there. Where neither a flag nor
+    a device of the script can be named, it asks what the trained networks are moved to, or whether there is a GPU at all
+    (``torch.cuda.is_available()``).
     """
     if is_conditional_on_cuda(script, module, at):
         return "True"
@@ -36,9 +37,20 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
     for parameter in _device_parameters(script, module, at):
         return f"{parameter}.type == {quoted(module, 'cuda')}"
     where = network_device(script.resolver, trained_networks(script.resolver, script.optimizers))
-    if where.kind is not DeviceKind.CHOSEN:
+    if where.kind is DeviceKind.CUDA:
+        return "True"
+    if where.kind is not DeviceKind.CHOSEN and _always_copies(script):
         return "True"
     return uses_cuda(script.resolver, where, module.statement(at), module, is_test=True) or "True"
+
+
+def _always_copies(script: TrainingScript) -> bool:
+    """Whether every copy of a batch goes to a GPU, whatever the machine has."""
+    return all(
+        copy.device is DeviceKind.CUDA
+        and not is_conditional_on_cuda(script, copy.module, copy.node)
+        for copy in script.batch_copies
+    )
 
 
 def is_conditional_on_cuda(script: TrainingScript, module: Module, at: ast.AST) -> bool:

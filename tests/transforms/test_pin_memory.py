@@ -80,19 +80,27 @@ def test_the_script_s_own_condition(check_transformed: Check, setting: str, cond
     )
 
 
+IS_THERE_ONE = "torch.cuda.is_available()"
+
+
 @pytest.mark.parametrize(
-    "setting",
+    ("setting", "condition"),
     [
-        "loader = DataLoader(dataset{})\n" + DEVICE,
-        f"if dataset:\n{indent(DEVICE, '    ')}" + "loader = DataLoader(dataset{})\n",
-        DEVICE + "loader = DataLoader(dataset{})\n" + 'device = torch.device("cuda:1")\n',
+        ("loader = DataLoader(dataset{})\n" + DEVICE, IS_THERE_ONE),
+        (
+            f"if dataset:\n{indent(DEVICE, '    ')}" + "loader = DataLoader(dataset{})\n",
+            IS_THERE_ONE,
+        ),
+        (DEVICE + "loader = DataLoader(dataset{})\n" + 'device = torch.device("cuda:1")\n', "True"),
     ],
     ids=["set below", "set in a branch", "set again"],
 )
-def test_a_name_that_may_not_hold_is_not_used(check_transformed: Check, setting: str) -> None:
+def test_a_name_that_may_not_hold_is_not_used(
+    check_transformed: Check, setting: str, condition: str
+) -> None:
     check_transformed(
         script(setting.format(""), TO_DEVICE),
-        script(setting.format(", pin_memory=True"), TO_DEVICE),
+        script(setting.format(f", pin_memory={condition}"), TO_DEVICE),
     )
 
 
@@ -112,7 +120,7 @@ def test_device_of_the_file_seen_from_a_function(check_transformed: Check) -> No
     too_late = "def make():\n    return DataLoader(dataset{})\n\n\nloader = make()\n" + DEVICE
     check_transformed(
         script(too_late.format(""), TO_DEVICE),
-        script(too_late.format(", pin_memory=True"), TO_DEVICE),
+        script(too_late.format(f", pin_memory={IS_THERE_ONE}"), TO_DEVICE),
     )
 
 
