@@ -19,7 +19,7 @@ from .signatures import call_argument
 from .syntax import Module
 from .trained import trained_networks
 from .trees import is_none
-from .values import Class, External, Function, Literal, Made
+from .values import Class, External, Function, Instance, Literal, Made
 
 FUSED_SINCE = {"Adam": (2, 2), "AdamW": (2, 2), "SGD": (2, 3)}
 """The optimizers with a fused kernel for CUDA, by the first PyTorch that has it and is written for."""
@@ -189,6 +189,8 @@ def _call(resolver: Resolver, optimizer: Optimizer, call: ast.Call, module: Modu
         match callee:
             case Function() | Class():
                 continue
+            case Made(maker=Class()) | Instance() if resolver.callees(call, module):
+                continue  # an object of the project that is called
             case External(name) if name.startswith(_TAKE_ANY_OPTIMIZER) or _SCHEDULER.search(name):
                 continue
             case External(name) if name.removeprefix("builtins.") in _LOOK_ONLY:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from .classes import kept_as, kept_names
@@ -19,7 +19,7 @@ from .scopes import Parameter
 from .signatures import call_argument, first_parameter
 from .syntax import FunctionNode, Module
 from .trees import walk
-from .values import Display, External, Literal, Made, Option, Unknown, Value
+from .values import Attribute, Display, External, Literal, Made, Option, Unknown, Value
 
 _ABOUT_CUDA = re.compile(r"cuda|gpu|device", re.IGNORECASE)
 
@@ -138,22 +138,51 @@ def uses_cuda(
     return code or reference(module, "torch.cuda.is_available").code + "()"
 
 
-def _is_bool(resolver: Resolver, test: ast.expr, module: Module) -> bool:
-    """Whether ``test`` is certainly True or False: autocast takes nothing else for a switch."""
-    if isinstance(test, ast.Compare):
-        return True
-    if isinstance(test, ast.UnaryOp):
-        return isinstance(test.op, ast.Not)
-    if isinstance(test, ast.BoolOp):
-        return all(_is_bool(resolver, operand, module) for operand in test.values)
+def _is_bool(
+    resolver: Resolver, test: ast.expr, module: Module, asked: frozenset[str] = frozenset()
+) -> bool:
+    """Whether ``test`` is certainly True or False: autocast takes nothing else for a switch.
+
+    ``asked`` are attributes that are if ``test`` is.
+    """
+    match test:
+        case ast.Compare():
+            return True
+        case ast.UnaryOp(op=op):
+            return isinstance(op, ast.Not)
+        case ast.BoolOp(values=operands):
+            return all(_is_bool(resolver, operand, module, asked) for operand in operands)
+        case ast.Attribute(attr=name) if name not in asked:
+            assigned = list(_assigned_to_attribute(resolver, name))
+            if not all(
+                value is not None and _is_bool(resolver, value, where, asked | {name})
+                for value, where in assigned
+            ):
+                return False
+            known = frozenset([name] if assigned else ())
+        case _:
+            known = asked
     values = resolver.values(test, module)
-    return bool(values) and all(_is_bool_value(resolver, value) for value in values)
+    return bool(values) and all(_is_bool_value(resolver, value, known) for value in values)
 
 
-def _is_bool_value(resolver: Resolver, value: Value) -> bool:
+def _assigned_to_attribute(
+    resolver: Resolver, name: str
+) -> Iterator[tuple[ast.expr | None, Module]]:
+    """What the project assigns to an attribute ``name`` of anything, None for a part of what is unpacked."""
+    for module in resolver.project.modules:
+        for node in module.nodes_of(ast.Attribute):
+            if node.attr == name and isinstance(node.ctx, ast.Store):
+                parent = module.parents[node]
+                yield parent.value if isinstance(parent, ast.Assign) else None, module
+
+
+def _is_bool_value(resolver: Resolver, value: Value, known: Set[str]) -> bool:
     match value:
         case Literal(bool()):
             return True
+        case Attribute(_, name):
+            return name in known
         case Made(_, _, External(name)):
             return name.endswith(".is_available") or name == "builtins.bool"
         case Option(call=call):

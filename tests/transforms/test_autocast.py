@@ -312,6 +312,52 @@ print("cuda")
     )
 
 
+@pytest.mark.parametrize(
+    ("assigned", "condition"),
+    [
+        ("args.cuda = not args.no_cuda and torch.cuda.is_available()", "args.cuda"),
+        ("args.cuda = torch.cuda.device_count() > 0", "args.cuda"),
+        ("args.cuda = False\n    args.cuda = args.cuda or torch.cuda.is_available()", "args.cuda"),
+        ("args.cuda = torch.cuda.device_count()", "bool(args.cuda)"),
+        ("args.cuda = torch.cuda.is_available() and args.gpu", "bool(args.cuda)"),
+        ("args.cuda, args.many = find()", "bool(args.cuda)"),
+    ],
+)
+def test_a_flag_kept_beside_the_options(
+    check_transformed: Check, assigned: str, condition: str
+) -> None:
+    setup = f"""
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--no-cuda", action="store_true")
+    parser.add_argument("--gpu")
+    args = parser.parse_args()
+    {assigned}
+    model = Net()
+    if args.cuda:
+        model.cuda()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    """
+    check_transformed(
+        training(STEP, setup=setup),
+        training(
+            f"""
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16, enabled={condition}):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                loss.backward()
+                optimizer.step()
+            """,
+            setup=setup,
+        ),
+        amp=BF16,
+    )
+
+
 def test_condition_that_is_no_bool(check_transformed: Check) -> None:
     setup = """
     import argparse

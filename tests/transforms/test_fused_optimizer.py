@@ -119,6 +119,13 @@ class Warmup(torch.optim.lr_scheduler.LRScheduler):
         super().__init__(optimizer, steps)
 
 
+class Poly:
+    def __call__(self, optimizer, step):
+        optimizer.param_groups[0]["lr"] = 1 / (step + 1)
+
+
+poly = Poly()
+poly(optimizer, 0)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
 warmup = Warmup(optimizer, 3)
 scheduled = Scheduled(optimizer)
