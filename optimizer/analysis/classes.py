@@ -16,6 +16,8 @@ from .values import Class, Function, Value, union
 if TYPE_CHECKING:
     from .resolver import Resolver
 
+_ABSTRACT = ("abstractmethod", "abstractclassmethod", "abstractstaticmethod")
+
 
 def first_party_bases(resolver: Resolver, cls: Class) -> list[Class]:
     """The first-party classes ``cls`` derives from, nearest first."""
@@ -173,7 +175,7 @@ def _is_abstract(value: Value) -> bool:
     """Whether ``value`` is a method that does nothing but say that it is missing."""
     if not isinstance(value, Function) or isinstance(value.node, ast.Lambda):
         return False
-    if _is_decorated(value.node, "abstractmethod"):
+    if any(_is_decorated(value.node, name) for name in _ABSTRACT):
         return True
     match [statement for statement in value.node.body if not is_docstring(statement)]:
         case [ast.Raise(exc=ast.Name(id=name) | ast.Call(func=ast.Name(id=name)))]:

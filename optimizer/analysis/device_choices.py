@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .classes import kept_as, kept_names
 from .iterations import top_level_starts
+from .own_attributes import is_kept_before
 from .reaching import reaching_bindings
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Parameter, Scope
@@ -166,16 +167,17 @@ def visible_devices(
 def _own_attributes(
     resolver: Resolver, at: ast.AST, module: Module
 ) -> Iterator[tuple[str, DeviceChoice]]:
-    """``self.device`` where ``at`` stands in a method, and ``__init__`` assigns it once."""
+    """``self.device`` where ``at`` stands in a method, and ``__init__`` has assigned it once."""
     function = module.function(at)
     cls = module.parents.get(function) if function is not None else None
-    if function is None or not isinstance(cls, ast.ClassDef) or function.name == "__init__":
+    if function is None or not isinstance(cls, ast.ClassDef):
         return
     owner = function.args.args[0].arg if function.args.args else ""
     for name in kept_names(resolver, cls, module):
         (value, path, where), *others = kept_as(resolver, cls, module, name)
         method = where.function(value)
-        if not others and not path and method is not None and method.name == "__init__":
+        is_once = not others and not path and method is not None and method.name == "__init__"
+        if is_once and is_kept_before(resolver, name, at, module):
             choice = device_choice(resolver, value, where)
             if choice is not None:
                 yield f"{owner}.{name}", choice

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -348,7 +348,7 @@ class HalfTrace:
             return passed is not None and self._half(passed.given, site.module)
 
     @contextmanager
-    def _outside_in(self, function: FunctionNode | None) -> Iterator[None]:
+    def _outside_in(self, function: FunctionNode | None) -> Generator[None]:
         """Values that are followed on are those of a run of ``function`` outside of autocast, or of any code."""
         inner, self._outside = self._outside, function
         yield

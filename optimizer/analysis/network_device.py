@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
-from .classes import kept_as, kept_names
+from .classes import family, kept_as, kept_names
 from .devices import DEVICE_MAKERS
 from .facts import DeviceKind, Model
 from .forward_code import make_one_of
 from .models import models_in
+from .own_attributes import is_kept_before
 from .placement import default_device_call, move_target
 from .references import quoted, reference
 from .resolver import Resolver, Values
@@ -260,8 +261,7 @@ def _same_object(
         return name.id
     receiver = _receiver(module, name)
     if receiver is not None:
-        own = _receiver_of(at_module, at)
-        return own if own and at_module.enclosing_class(at) is receiver else None
+        return _own_receiver(resolver, receiver, module.parents[name], at, at_module)
     wanted = resolver.values(name, module)
     if not wanted or any(isinstance(v, Unknown) for v in wanted):
         return None
@@ -274,7 +274,7 @@ def _same_object(
         ]:
             if resolver.name_values(argument.arg, at, at_module) == wanted:
                 return argument.arg
-        attribute = _own_attribute(resolver, wanted, function, at_module)
+        attribute = _own_attribute(resolver, wanted, function, at, at_module)
         if attribute is not None:
             return attribute
     found = scope.lookup(name.id)
@@ -284,9 +284,9 @@ def _same_object(
 
 
 def _own_attribute(
-    resolver: Resolver, wanted: Values, function: FunctionNode, module: Module
+    resolver: Resolver, wanted: Values, function: FunctionNode, at: ast.stmt, module: Module
 ) -> str | None:
-    """The attribute of ``self`` that holds ``wanted`` in the methods of a class."""
+    """The attribute of ``self`` that holds ``wanted`` at ``at`` in a method of a class."""
     cls, receiver = module.parents.get(function), first_parameter(function)
     if not isinstance(cls, ast.ClassDef) or receiver is None:
         return None
@@ -294,7 +294,7 @@ def _own_attribute(
         if all(
             not path and resolver.values(value, where) == wanted
             for value, path, where in kept_as(resolver, cls, module, name)
-        ):
+        ) and is_kept_before(resolver, name, at, module):
             return f"{receiver}.{name}"
     return None
 
@@ -318,6 +318,12 @@ def _receiver(module: Module, name: ast.Name) -> ast.ClassDef | None:
     return module.enclosing_class(name) if first_parameter(function) == name.id else None
 
 
-def _receiver_of(module: Module, at: ast.stmt) -> str | None:
-    function = module.function(at)
-    return first_parameter(function) if function is not None else None
+def _own_receiver(
+    resolver: Resolver, receiver: ast.ClassDef, use: ast.AST, at: ast.stmt, module: Module
+) -> str | None:
+    """The ``self`` of the method around ``at`` where it is, or may be, the one of ``receiver`` and has what ``use`` reads of it."""
+    function, cls = module.function(at), module.enclosing_class(at)
+    relatives = {relative.node for relative in family(resolver, cls, module)}
+    if function is None or receiver not in relatives or not isinstance(use, ast.Attribute):
+        return None
+    return first_parameter(function) if is_kept_before(resolver, use.attr, at, module) else None

@@ -122,6 +122,51 @@ def test_an_optimizer_chosen_by_name(check_transformed: Check) -> None:
     )
 
 
+def test_a_flag_that_the_constructor_sets_below_the_optimizer(check_transformed: Check) -> None:
+    """The scaler is made beside the optimizer, where there is no flag yet."""
+    solver = """
+    class Solver:
+        def __init__(self, optimizer, **opts):
+            self.optimizer = optimizer
+{made}            self.cuda = opts.get("cuda", True)
+
+        def train(self, model):
+            if self.cuda:
+                model.cuda()
+            for x, y in loader:
+{step}
+                self.optimizer.zero_grad()
+
+    model = Net()
+    Solver(torch.optim.Adam(model.parameters())).train(model)
+    """
+    made = """
+            self.amp_dtype = (
+                torch.bfloat16
+                if torch.cuda.is_bf16_supported(including_emulation=False)
+                else torch.float16
+            )
+            self.scaler = torch.amp.GradScaler(
+                "cuda",
+                enabled=torch.cuda.is_available() and self.amp_dtype == torch.float16,
+            )
+"""
+    step = """
+                loss = model(x).mean()
+                loss.backward()
+                self.optimizer.step()"""
+    new_step = """
+                with torch.autocast("cuda", dtype=self.amp_dtype, enabled=bool(self.cuda)):
+                    loss = model(x).mean()
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()"""
+    check_transformed(
+        script(solver.format(made="", step=step.lstrip("\n"))),
+        script(solver.format(made=made.lstrip("\n"), step=new_step.lstrip("\n"))),
+    )
+
+
 TRAINER = """
 class BaseTrainer:
     def __init__(self, model, optimizer, device):

@@ -62,6 +62,7 @@ def test_a_method_of_the_base_runs_the_one_of_a_subclass(script: Script) -> None
         ("'''A docstring.'''\n                raise NotImplementedError", "", True),
         ("pass", "@abstractmethod", True),
         ("pass", "@abc.abstractmethod", True),
+        ("pass", "@abc.abstractclassmethod", True),
         ("pass", "", False),
         ("raise ValueError", "", False),
         ("if n: raise NotImplementedError", "", False),
