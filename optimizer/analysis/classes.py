@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from .containers import select
 from .scopes import Path, unpacked_names
-from .syntax import Module, is_docstring, last_identifier
+from .signatures import first_parameter
+from .syntax import FunctionNode, Module, is_docstring, last_identifier
 from .trees import walk
 from .values import Class, Function, Value, union
 
@@ -110,6 +111,29 @@ def find_subclasses(resolver: Resolver) -> dict[ast.ClassDef, list[Class]]:
             for base in first_party_bases(resolver, Class(node, module)):
                 found.setdefault(base.node, []).append(Class(node, module))
     return found
+
+
+def find_decorated(resolver: Resolver) -> dict[ast.AST, list[Value]]:
+    """The classes and functions that each function has for its decorator, and gives back as they are: ``@register("small")``."""
+    found: dict[ast.AST, list[Value]] = {}
+    for module in resolver.project.modules:
+        for node in module.nodes_of(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef):
+            is_class = isinstance(node, ast.ClassDef)
+            decorated = Class(node, module) if is_class else Function(node, module)
+            for decorator in node.decorator_list:
+                for value in resolver.values(decorator, module):
+                    if isinstance(value, Function) and _gives_back(value.node):
+                        found.setdefault(value.node, []).append(decorated)
+    return found
+
+
+def _gives_back(function: FunctionNode | ast.Lambda) -> bool:
+    """Whether ``function`` returns its first argument, and nothing else."""
+    if isinstance(function, ast.Lambda):
+        return False
+    name = first_parameter(function)
+    returned = [node.value for node in walk(function) if isinstance(node, ast.Return)]
+    return bool(returned) and all(isinstance(v, ast.Name) and v.id == name for v in returned)
 
 
 def defines_methods_only(resolver: Resolver, classes: Iterable[Class], name: str) -> bool:

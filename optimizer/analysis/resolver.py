@@ -14,6 +14,7 @@ from .call_index import CallIndex
 from .classes import (
     class_attribute,
     defines_methods_only,
+    find_decorated,
     find_subclasses,
     first_party_bases,
     self_attribute,
@@ -94,6 +95,8 @@ class Resolver:
         """What :func:`.reach.called` found."""
         self._subclasses: dict[ast.ClassDef, list[Class]] = {}
         self._subclasses = find_subclasses(self)
+        self._decorated: dict[ast.AST, list[Value]] = {}
+        self._decorated = find_decorated(self)
 
     @property
     def is_tracing(self) -> bool:
@@ -394,7 +397,8 @@ class Resolver:
         if kind != "plain":
             return frozenset([Unknown(f"{kind}{name}")])
         sites = self.call_sites(function)
-        values: set[Value] = set()
+        is_first = not is_method and bool(arguments) and arguments[0].arg == name
+        values = set[Value](self._decorated.get(function, ()) if is_first else ())
         for site in sites:
             argument = argument_for(function, name, site.call, site.bound)
             if argument is None:

@@ -159,6 +159,41 @@ def test_attributes_that_a_subclass_keeps(ask: Ask) -> None:
     assert ask(code) == {1, 9}
 
 
+REGISTRY = """
+    KINDS = {{}}
+    def register(name):
+        def keep(cls):
+            KINDS[name] = cls
+            return {given}
+        return keep
+    @register("small")
+    class Small:
+        pass
+    @register("large")
+    def make_large():
+        pass
+    ASK(KINDS[input()])
+"""
+
+
+def test_what_decorators_register(ask: Ask) -> None:
+    assert ask(REGISTRY.format(given="cls")) == {"<Small>", "<make_large>"}
+
+
+def test_decorators_that_wrap_are_no_callers(ask: Ask) -> None:
+    code = """
+        def timed(function):
+            def inner(*args, **kwargs):
+                return function(*args, **kwargs)
+            return inner
+        @timed
+        def train(loader):
+            ASK(loader)
+        train(5)
+    """
+    assert ask(code) == {5}
+
+
 @pytest.mark.parametrize("decorator", ["", "@classmethod", "@staticmethod"])
 def test_the_first_argument_of_a_method_called_on_the_class(ask: Ask, decorator: str) -> None:
     code = f"""
