@@ -19,6 +19,7 @@ HEAD = "import torch\nfrom torch import nn\nnet = nn.Linear(2, 2)\n"
         ("torch.optim.SGD(net.parameters(), lr=1, momentum=0.9, fused=True)", True),
         ("torch.optim.SGD(net.parameters(), 1, momentum, fused=flag)", True),
         ("torch.optim.SGD(net.parameters(), 1, fused=True, **more)", True),
+        ("getattr(torch.optim, name)(net.parameters(), 1, momentum=0.9, fused=True)", True),
         ("torch.optim.SGD(net.parameters(), 1, 0.9, fused=False)", False),
         ("torch.optim.SGD(net.parameters(), 1, 0.0, fused=True)", False),
         ("torch.optim.SGD(net.parameters(), 1, fused=True)", False),
