@@ -231,6 +231,76 @@ def test_a_step_in_a_class_whose_base_keeps_the_optimizer(check_transformed: Che
     )
 
 
+HOOKED = """
+class Base:
+    def __init__(self, model):
+        self.model = model.cuda()
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+{made}
+    def loss(self, output, y):
+        return nn.functional.cross_entropy(output, y)
+
+    def after_backward(self):
+        pass
+
+    def fit(self, loader):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+{step}
+
+
+class Clipped(Base):
+{methods}
+
+
+Clipped(Net()).fit(loader)
+"""
+CLIPS = """
+    def after_backward(self):
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+"""
+
+
+def test_a_hook_of_a_subclass_sees_unscaled_gradients(check_transformed: Check) -> None:
+    step = """
+            loss = self.loss(self.model(x.cuda()), y.cuda())
+            loss.backward()
+            self.after_backward()
+            self.optimizer.step()
+    """
+    new_step = """
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = self.loss(self.model(x.cuda()), y.cuda())
+            self.scaler.scale(loss).backward()
+            self.scaler.unscale_(self.optimizer)
+            self.after_backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+    """
+    made = '        self.scaler = torch.amp.GradScaler("cuda")\n'
+    filled = {"methods": CLIPS.strip("\n")}
+    check_transformed(
+        script(HOOKED.format(made="", step=step.strip("\n").rstrip(), **filled)),
+        script(HOOKED.format(made=made, step=new_step.strip("\n").rstrip(), **filled)),
+        amp=FP16,
+    )
+
+
+def test_the_loss_of_a_subclass_counts(check_noop: Check) -> None:
+    loss = """
+    def loss(self, output, y):
+        return nn.functional.binary_cross_entropy(output.sigmoid(), y)
+    """
+    step = """
+            self.loss(self.model(x.cuda()), y.cuda()).backward()
+            self.optimizer.step()
+    """
+    source = HOOKED.format(
+        made="", step=step.strip("\n").rstrip(), methods=loss.strip("\n").rstrip()
+    )
+    check_noop(script(source), reason="only with --tier semantic", tier=Tier.NUMERIC)
+
+
 def test_auto_picks_at_run_time(check_transformed: Check) -> None:
     check_transformed(
         training(STEP),
