@@ -1,8 +1,10 @@
 """Questions that lead to each other: cycles are cut, and no tangle of them takes forever."""
 
+import sys
+
 import pytest
 
-from torchopt_cli.optimizer.analysis.questions import MOST_STEPS, Answers, Questions
+from torchopt_cli.optimizer.analysis.questions import MOST_NESTED, MOST_STEPS, Answers, Questions
 
 
 class Reachable:
@@ -64,3 +66,17 @@ def test_a_question_that_fails_leaves_nothing_behind():
         Reachable.of(graph, 2)
     assert not graph.questions.open
     assert graph.of(0) == {0, 1}
+
+
+def test_questions_too_deep_within_each_other_are_given_up():
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, 10_000))
+    try:
+        deep = 3 * MOST_NESTED
+        graph = Reachable({node: [node + 1] for node in range(deep)} | {deep: []})
+        found = graph.of(0)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert "incomplete" in found
+    assert deep not in found
+    assert graph.steps == MOST_NESTED
