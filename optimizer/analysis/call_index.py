@@ -3,39 +3,92 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from .project import Project
 from .scopes import Imported
 from .syntax import FunctionNode, Module, last_identifier
+from .values import Function
 
 Call = tuple[ast.Call, Module]
+_ALL, _OBJECTS = "<all>", "<objects>"
 
 
 class CallIndex:
-    """The calls of ``project`` by the last identifier of what they call."""
+    """The calls of ``project`` by the last identifier of what they call.
+
+    In large projects a function has thousands of candidates, asked for over and over: a call is one no longer once it
+    is :meth:`settled <settle>` what it reaches.
+    """
 
     def __init__(self, project: Project) -> None:
         self._project = project
+        self._kinds: dict[FunctionNode, tuple[str, ...]] = {}
+        self._settled: defaultdict[ast.AST, list[tuple[ast.Call, Module, bool]]] = defaultdict(list)
 
     def candidates(self, function: FunctionNode) -> list[Call]:
-        """Every call that may reach ``function``."""
+        """Every call that may reach ``function`` and is not settled."""
+        return [item for kind in self._kinds_for(function) for item in self._open[kind].items()]
+
+    def settle(self, call: ast.Call, module: Module, callees: Iterable[Function]) -> None:
+        """Remember that ``call`` reaches ``callees`` and nothing else."""
+        for callee in callees:
+            self._settled[callee.node].append((call, module, callee.bound))
+        for kind in self._kinds_of(call):
+            self._open[kind].pop(call, None)
+
+    def settled(self, function: FunctionNode) -> list[tuple[ast.Call, Module, bool]]:
+        """The settled calls that reach ``function``, and whether an instance fills its first parameter."""
+        kinds = self._kinds_for(function)
+        return [
+            site
+            for site in self._settled.get(function, ())
+            if any(kind in kinds for kind in self._kinds_of(site[0]))
+        ]
+
+    @cached_property
+    def order(self) -> dict[ast.Call, int]:
+        """The place of each call among all of the project, file by file."""
+        calls = (call for module in self._project.modules for call in module.calls)
+        return {call: place for place, call in enumerate(calls)}
+
+    @cached_property
+    def _open(self) -> defaultdict[str, dict[ast.Call, Module]]:
+        """The calls that are not settled, by kind: all, those of objects, and those of each name."""
+        found = defaultdict[str, dict[ast.Call, Module]](dict)
+        for module in self._project.modules:
+            for call in module.calls:
+                for kind in self._kinds_of(call):
+                    found[kind][call] = module
+        return found
+
+    def _kinds_of(self, call: ast.Call) -> Iterator[str]:
+        yield _ALL
+        if not isinstance(call.func, ast.Attribute) or call.func.attr in self._kept_attributes:
+            yield _OBJECTS
+        yield last_identifier(call.func)
+
+    def _kinds_for(self, function: FunctionNode) -> tuple[str, ...]:
+        """The kinds of calls that may reach ``function``."""
+        known = self._kinds.get(function)
+        if known is None:
+            known = self._kinds[function] = self._find_kinds(function)
+        return known
+
+    def _find_kinds(self, function: FunctionNode) -> tuple[str, ...]:
         if function.name in {"forward", "__call__"}:
-            return self._calls_of_objects
+            return (_OBJECTS,)
         names = {function.name}
         owner = self._parents.get(function)
         if function.name == "__init__" and isinstance(owner, ast.ClassDef):
             names |= self._with_subclasses(owner.name)
         names |= {local for name in list(names) for local in self._aliases.get(name, ())}
         if names & self._handed_around:
-            return self._all
+            return (_ALL,)
         # Calls of an expression without a name (`nets[kind](x)`) may reach anything.
-        return [call for name in (*names, "") for call in self._named(name)]
-
-    def _named(self, name: str) -> list[Call]:
-        return [
-            (call, module) for module in self._project.modules for call in module.calls_named(name)
-        ]
+        return (*sorted(names), "")
 
     @cached_property
     def _parents(self) -> dict[FunctionNode, ast.AST]:
@@ -46,21 +99,10 @@ class CallIndex:
         }
 
     @cached_property
-    def _all(self) -> list[Call]:
-        return [(call, module) for module in self._project.modules for call in module.calls]
-
-    @cached_property
-    def _calls_of_objects(self) -> list[Call]:
-        """Calls of something that may be an object: an attribute somebody assigns, or a local or global name."""
-        attributes = {
-            name for module in self._project.modules for _, name in module.self_assignments
-        }
-        attributes |= {"forward", "__call__"}
-        return [
-            (call, module)
-            for call, module in self._all
-            if not isinstance(call.func, ast.Attribute) or call.func.attr in attributes
-        ]
+    def _kept_attributes(self) -> frozenset[str]:
+        """The attributes that may be an object: somebody assigns them."""
+        assigned = {name for module in self._project.modules for _, name in module.self_assignments}
+        return frozenset(assigned | {"forward", "__call__"})
 
     @cached_property
     def _defined(self) -> frozenset[str]:

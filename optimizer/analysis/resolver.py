@@ -7,7 +7,6 @@ may be whatever any call of the project passes. A set with an :class:`Unknown` i
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
 from functools import cached_property
 
 from .call_index import CallIndex
@@ -197,8 +196,11 @@ class Resolver:
             return self._callees[call]
         found = tuple(self._find_callees(call, module))
         # Within a trace, cycles may have been cut.
-        if not self.is_tracing or self._has_known_callees(call.func):
+        if call not in self._callees and (
+            not self.is_tracing or self._has_known_callees(call.func)
+        ):
             self._callees[call] = found
+            self._calls.settle(call, module, found)
         return found
 
     def _find_callees(self, call: ast.Call, module: Module) -> list[Function]:
@@ -266,11 +268,13 @@ class Resolver:
         forward = known.get((of, "forward"))
         return bool(forward) or (forward is not None and (of, "__call__") in known)
 
-    def _find_call_sites(self, function: FunctionNode) -> Iterable[CallSite]:
+    def _find_call_sites(self, function: FunctionNode) -> list[CallSite]:
+        sites = [CallSite(*site) for site in self._calls.settled(function)]
         for call, module in self._calls.candidates(function):
             for callee in self.callees(call, module):
                 if callee.node is function:
-                    yield CallSite(call, module, callee.bound)
+                    sites.append(CallSite(call, module, callee.bound))
+        return sorted(sites, key=lambda site: self._calls.order[site.call])
 
     def _evaluate(self, node: ast.expr, module: Module) -> Values:
         match node:
