@@ -44,6 +44,8 @@ class Questions:
 
     def __init__(self) -> None:
         self._asked: dict[object, int] = {}
+        self.answered = 0
+        """How many questions that were not asked for the sake of another are answered."""
         self._steps = 0
         self._cuts = 0
         """The depths, as bits, of the open questions that the answer being found was led back to."""
@@ -55,6 +57,19 @@ class Questions:
         """Whether a question is being answered."""
         return bool(self._asked)
 
+    @property
+    def endless(self) -> bool:
+        """Whether the outermost question takes too long."""
+        return self._steps > MOST_STEPS
+
+    def stays(self, key: _Key, answers: Answers[_Key, Any]) -> bool:
+        """Whether the answer to ``key`` is the same from now on, or until the endless question is answered."""
+        return key in answers.final or (self.endless and key in self._kept)
+
+    def lean_on_outermost(self) -> None:
+        """Tell that the answer being found is made of answers that may not be all."""
+        self._cuts |= 1
+
     def ask(self, key: _Key, answers: Answers[_Key, _T], answer: Callable[[], _T]) -> _T:
         """The answer to the question ``key``, found by ``answer`` unless it is known."""
         if key in answers.final:
@@ -65,12 +80,12 @@ class Questions:
             return answers.when_asked_again
         if key in self._kept:
             found, cuts, _ = self._kept[key]
-            self._cuts |= cuts | self._endless
+            self._cuts |= cuts | self.endless
             return found
         depth = len(self._asked)
         if depth >= MOST_NESTED:
             self._steps = max(self._steps, MOST_STEPS + 1)
-            self._cuts |= self._endless
+            self.lean_on_outermost()
             return answers.when_asked_again
         self._asked[key] = depth
         outside, self._cuts = self._cuts, 0
@@ -82,11 +97,11 @@ class Questions:
                 self._forget()
             raise
         del self._asked[key]
-        if not self._endless:
+        if not self.endless:
             for leaning in self._leaning_on.pop(depth, ()):
                 del self._kept[leaning]
         cuts = self._cuts & ~(1 << depth)
-        if not cuts and not (self._endless and not depth):
+        if not cuts and not (self.endless and not depth):
             answers.final[key] = found
         else:
             self._kept[key] = found, cuts, answers
@@ -96,11 +111,6 @@ class Questions:
             self._close()
         return answers.final.get(key, found)
 
-    @property
-    def _endless(self) -> bool:
-        """Whether the outermost question takes too long: as a bit, its own."""
-        return self._steps > MOST_STEPS
-
     def _close(self) -> None:
         """Remember what an endless question has led to."""
         for key, (found, _, answers) in self._kept.items():
@@ -109,6 +119,7 @@ class Questions:
         self._forget()
 
     def _forget(self) -> None:
+        self.answered += 1
         self._kept.clear()
         self._leaning_on.clear()
         self._steps = self._cuts = 0

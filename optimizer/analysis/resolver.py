@@ -87,14 +87,15 @@ class Resolver:
         self._imported_names: dict[Module, dict[str, Values]] = {}
         self._names: dict[ast.expr, frozenset[str]] = {}
         self._base_names: dict[ast.ClassDef, frozenset[str]] = {}
-        self._callees: dict[ast.Call, tuple[Function, ...]] = {}
+        self._callees = Answers[tuple[ast.Call, str], tuple[Function, ...]]((), None)
         self._known_methods: dict[tuple[Class | Instance, str], tuple[Function, ...]] = {}
         self._calls = CallIndex(project)
+        self._rough_calls: tuple[int, CallIndex] | None = None
         self.called: dict[ast.Call, tuple[tuple[FunctionNode | ast.Lambda, Module], ...]] = {}
         """What :func:`.reach.called` found."""
         self._subclasses: dict[ast.ClassDef, list[Class]] = {}
-        self._subclasses = find_subclasses(self)
         self._decorated: dict[ast.AST, list[Value]] = {}
+        self._subclasses = find_subclasses(self)
         self._decorated = find_decorated(self)
 
     @property
@@ -192,16 +193,27 @@ class Resolver:
 
     def callees(self, call: ast.Call, module: Module) -> tuple[Function, ...]:
         """The first-party functions ``call`` may run: functions, methods, ``__init__`` and ``forward``."""
-        if call in self._callees:
-            return self._callees[call]
-        found = tuple(self._find_callees(call, module))
-        # Within a trace, cycles may have been cut.
-        if call not in self._callees and (
-            not self.is_tracing or self._has_known_callees(call.func)
-        ):
-            self._callees[call] = found
+        key = (call, "callees")
+        known = self._callees.final.get(key)
+        if known is not None:
+            return known
+        found = self._questions.ask(
+            key, self._callees, lambda: tuple(self._find_callees(call, module))
+        )
+        if key in self._callees.final:
             self._calls.settle(call, module, found)
+        if self._questions.stays(key, self._callees):
+            self._calls_now.settle(call, module, found)
         return found
+
+    @property
+    def _calls_now(self) -> CallIndex:
+        """The calls, of which others are settled for as long as an endless question is being answered."""
+        if not self._questions.endless:
+            return self._calls
+        if self._rough_calls is None or self._rough_calls[0] != self._questions.answered:
+            self._rough_calls = self._questions.answered, self._calls.copy()
+        return self._rough_calls[1]
 
     def _find_callees(self, call: ast.Call, module: Module) -> list[Function]:
         found: list[Function] = []
@@ -253,27 +265,22 @@ class Resolver:
         """Whether what ``expression`` may be is found already, whatever is still being traced."""
         return expression in self._values.final
 
-    def _has_known_callees(self, function: ast.expr) -> bool:
-        """Whether all that a call of ``function`` may run is found already."""
-        values = self._values.final.get(function)
-        return values is not None and all(self._runs_known_methods(value) for value in values)
-
-    def _runs_known_methods(self, value: Value) -> bool:
-        known = self._known_methods
-        if isinstance(value, Class):
-            return (value, "__init__") in known
-        of = value.maker if isinstance(value, Made) else value
-        if not isinstance(of, Class | Instance):
-            return True
-        forward = known.get((of, "forward"))
-        return bool(forward) or (forward is not None and (of, "__call__") in known)
-
     def _find_call_sites(self, function: FunctionNode) -> list[CallSite]:
-        sites = [CallSite(*site) for site in self._calls.settled(function)]
-        for call, module in self._calls.candidates(function):
-            for callee in self.callees(call, module):
-                if callee.node is function:
-                    sites.append(CallSite(call, module, callee.bound))
+        calls = self._calls_now
+        found: dict[ast.Call, list[CallSite]] = {}
+        for call, module in calls.candidates(function):
+            if calls.is_settled(call):
+                continue
+            found[call] = [
+                CallSite(call, module, callee.bound)
+                for callee in self.callees(call, module)
+                if callee.node is function
+            ]
+            calls = self._calls_now
+        if calls.count_open(function) < self._calls.count_open(function):
+            self._questions.lean_on_outermost()
+        sites = [CallSite(*site) for site in calls.settled(function)]
+        sites += (s for call, own in found.items() if not calls.is_settled(call) for s in own)
         return sorted(sites, key=lambda site: self._calls.order[site.call])
 
     def _evaluate(self, node: ast.expr, module: Module) -> Values:

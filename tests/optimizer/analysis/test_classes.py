@@ -243,3 +243,16 @@ def _called(resolver: Resolver, module: Module, code: str) -> set[int]:
     calls = [call for call in module.calls if module.code(call) == code]
     assert len(calls) == 1
     return {function.node.lineno for function in resolver.callees(calls[0], module)}
+
+
+def test_a_base_class_that_a_function_is_given(ask: Ask) -> None:
+    assert ask(
+        """
+        import torch
+        def make(base):
+            class Net(base):
+                def forward(self, x): return x
+            return Net
+        ASK(make(torch.nn.Module))
+        """
+    ) == {"<Net>"}

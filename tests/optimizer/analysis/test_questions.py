@@ -80,3 +80,37 @@ def test_questions_too_deep_within_each_other_are_given_up():
     assert "incomplete" in found
     assert deep not in found
     assert graph.steps == MOST_NESTED
+
+
+def test_answers_stay_the_same_in_a_tangle_and_no_longer():
+    everything = range(40)
+    graph = Reachable({node: everything for node in everything})
+    seen = []
+    find = graph.find
+
+    def watched(node):
+        found = find(node)
+        seen.append((graph.questions.endless, graph.questions.stays(node, graph.answers)))
+        return found
+
+    graph.find = watched
+    graph.of(0)
+    assert (True, True) not in seen, "an answer that is still being found"
+    assert any(endless for endless, _ in seen)
+    assert not graph.questions.endless
+    assert all(graph.questions.stays(node, graph.answers) for node in everything)
+    assert graph.questions.answered == 1
+
+
+def test_what_is_made_of_rough_answers_is_not_final():
+    graph = Reachable({0: [1], 1: [2], 2: []})
+    find = graph.find
+
+    def leaning(node):
+        if node == 1:
+            graph.questions.lean_on_outermost()
+        return find(node)
+
+    graph.find = leaning
+    graph.of(0)
+    assert set(graph.answers.final) == {0, 2}
