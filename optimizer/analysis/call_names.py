@@ -8,7 +8,6 @@ from functools import cached_property
 
 from .plain_functions import PlainFunctions
 from .project import Project
-from .scopes import Imported
 from .syntax import FunctionNode, Module, last_identifier
 
 ALL, _OBJECTS = "<all>", "<objects>"
@@ -48,8 +47,7 @@ class CallNames:
             return frozenset([_OBJECTS])
         names = {function.name}
         if function in self._plain:
-            names |= self._imported_as.get(function.name, set())
-            return frozenset(f"{name}()" for name in names)
+            return frozenset(f"{name}()" for name in self._plain.names(function))
         owner = self._parents.get(function)
         if function.name == "__init__" and isinstance(owner, ast.ClassDef):
             names |= self._with_subclasses(owner.name)
@@ -84,7 +82,7 @@ class CallNames:
     @cached_property
     def _aliases(self) -> dict[str, set[str]]:
         """The other names a function or class goes by: ``import ... as``, and assignments that mention it."""
-        aliases = {name: set(local) for name, local in self._imported_as.items()}
+        aliases = {name: set(local) for name, local in self._plain.imported_as.items()}
         for name, node, module in self._mentions:
             statement = module.statement(node)
             if isinstance(statement, ast.Assign) and not _is_given(node, module):
@@ -92,18 +90,6 @@ class CallNames:
                     last_identifier(target) for target in statement.targets
                 )
         return aliases
-
-    @cached_property
-    def _imported_as(self) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
-        for module in self._project.modules:
-            for scope in module.scopes.by_node.values():
-                for local, bindings in scope.bindings.items():
-                    for binding in bindings:
-                        source = binding.source
-                        if isinstance(source, Imported) and source.attribute in self._defined:
-                            found.setdefault(source.attribute, set()).add(local)
-        return found
 
     @cached_property
     def _handed_around(self) -> frozenset[str]:

@@ -7,7 +7,6 @@ spares the question what it may be: in large projects it leads to everything.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import cached_property
 
 from .project import Project
@@ -25,12 +24,16 @@ class PlainFunctions:
         module = self._modules.get(function)
         return (
             module is not None
-            and function.name not in self._mentioned
+            and self._mentioned.isdisjoint(self.names(function))
             and not any(
                 module.name == given or module.name.startswith(f"{given}.")
                 for given in self._given_modules
             )
         )
+
+    def names(self, function: FunctionNode) -> frozenset[str]:
+        """The names that imports give to ``function``, its own among them."""
+        return self.imported_as.get(function.name, frozenset()) | {function.name}
 
     def may_call(self, function: ast.expr, module: Module) -> bool:
         """Whether a call of ``function`` in ``module`` may be one of a plain function: ``f(..)``, ``imported.f(..)``."""
@@ -59,20 +62,42 @@ class PlainFunctions:
         return source is not None and self._project.find(module, source) is None
 
     @cached_property
-    def _imported_names(self) -> dict[Module, frozenset[str] | None]:
-        """The names that imports bind, in any scope; None for a file where they cannot be told."""
+    def imported_as(self) -> dict[str, frozenset[str]]:
+        """The names under which ``from module import name`` binds each name."""
+        found: dict[str, set[str]] = {}
+        for module in self._project.modules:
+            for name, source in self._imports[module]:
+                if source.attribute is not None:
+                    found.setdefault(source.attribute, set()).add(name)
+        return {attribute: frozenset(names) for attribute, names in found.items()}
+
+    @cached_property
+    def _imports(self) -> dict[Module, tuple[tuple[str, Imported], ...]]:
+        """The names that the imports of a file bind, in any scope."""
         return {
-            module: None
-            if any(scope.star_imports for scope in module.scopes.by_node.values())
-            else frozenset(
-                name for scope in module.scopes.by_node for name, _ in _imports(module, scope)
+            module: tuple(
+                (name, binding.source)
+                for scope in module.scopes.by_node.values()
+                for name, bindings in scope.bindings.items()
+                for binding in bindings
+                if isinstance(binding.source, Imported)
             )
             for module in self._project.modules
         }
 
     @cached_property
+    def _imported_names(self) -> dict[Module, frozenset[str] | None]:
+        """The names that the imports of a file bind; None where they cannot be told."""
+        return {
+            module: None
+            if any(scope.star_imports for scope in module.scopes.by_node.values())
+            else frozenset(name for name, _ in self._imports[module])
+            for module in self._project.modules
+        }
+
+    @cached_property
     def _mentioned(self) -> frozenset[str]:
-        """What may be kept under another name: it is read without being called."""
+        """What may be kept under another name: it is read, not to be called nor to look something up in it."""
         found: set[str] = set()
         for module in self._project.modules:
             called = {call.func for call in module.calls}
@@ -80,6 +105,7 @@ class PlainFunctions:
                 if (
                     node not in called
                     and isinstance(node.ctx, ast.Load)
+                    and not isinstance(module.parents[node], ast.Attribute)
                     and self.may_call(node, module)
                 ):
                     found.add(last_identifier(node))
@@ -87,31 +113,19 @@ class PlainFunctions:
 
     @cached_property
     def _given_modules(self) -> frozenset[str]:
-        """The modules that are read as objects, not to look something up in them."""
-        found: set[str] = set()
+        """The modules that may be kept under another name: ``run(engine)``, ``how = package.engine``."""
+        found = {
+            module.name
+            for module in self._project.modules
+            if module.name.rpartition(".")[2] in self._mentioned
+        }
         for module in self._project.modules:
-            sources = [
-                (name, source)
-                for scope in module.scopes.by_node
-                for name, source in _imports(module, scope)
-            ]
-            for name, source in sources:
+            for name, source in self._imports[module]:
                 first_party = (
                     self._project.find(module, source)
                     if source.attribute is None
                     else self._project.find_submodule(module, source)
                 )
-                if first_party is not None and any(
-                    isinstance(use.ctx, ast.Load)
-                    and not isinstance(module.parents[use], ast.Attribute)
-                    for use in module.names_of(name)
-                ):
+                if first_party is not None and name in self._mentioned:
                     found.add(first_party.name)
         return frozenset(found)
-
-
-def _imports(module: Module, scope: ast.AST) -> Iterator[tuple[str, Imported]]:
-    for name, bindings in module.scopes.by_node[scope].bindings.items():
-        for binding in bindings:
-            if isinstance(binding.source, Imported):
-                yield name, binding.source

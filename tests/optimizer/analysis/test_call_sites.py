@@ -29,6 +29,7 @@ def callers(script: TrainingScript, name: str) -> set[str]:
     }
 
 
+TRAIN = "def train(model): pass"
 NET = """
     class Net:
         def train(self): return self
@@ -63,13 +64,23 @@ def test_methods_of_the_name_are_not_asked_about(script: Script) -> None:
         ("import engine\nrun = engine.train\nrun(1)", "run(1)"),
         ("import engine\ndef main(how):\n    how.train(1)\nmain(engine)", "how.train(1)"),
         ("import engine\nclass Of:\n    by = engine\nOf.by.train(1)", "Of.by.train(1)"),
+        ("import package.engine\nhow = package.engine\nhow.train(1)", "how.train(1)"),
+        ("from engine import train as fit\nhow = {'a': fit}\nhow['a'](1)", "how['a'](1)"),
         ("import engine\nclass Of:\n    how = engine.train\nOf.how(1)", "Of.how(1)"),
         ("import engine\nhow = {'a': engine.train}\nhow['a'](1)", "how['a'](1)"),
         ("import engine\n(engine.train if 1 else print)(1)", "(engine.train if 1 else print)(1)"),
     ],
 )
 def test_every_way_to_a_function_of_a_module(script: Script, entry: str, called: str) -> None:
-    found = script({"main.py": entry, "engine.py": "def train(model): pass", "net.py": NET})
+    found = script(
+        {
+            "main.py": entry,
+            "engine.py": TRAIN,
+            "package/__init__.py": "",
+            "package/engine.py": TRAIN,
+            "net.py": NET,
+        }
+    )
     assert callers(found, "train") == {called}
 
 
