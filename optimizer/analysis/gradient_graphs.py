@@ -7,6 +7,7 @@ import ast
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
+from .values import Literal
 
 _POSITIONS = {
     "create_graph": {"torch.autograd.grad": 4, "torch.autograd.backward": 3, "backward": 2},
@@ -35,4 +36,6 @@ def _may_be_given(resolver: Resolver, call: ast.Call, module: Module, argument: 
     given = call_argument(call, argument, position)
     if given is None:
         return position is not None and any(keyword.arg is None for keyword in call.keywords)
-    return not (isinstance(given, ast.Constant) and not given.value)
+    return not all(
+        isinstance(value, Literal) and not value.value for value in resolver.values(given, module)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from .counts import is_count
+from .exchanged_numbers import is_of_exchanged_numbers
 from .facts import Fact
 from .gradient_graphs import may_build_gradient_graph
 from .loop_definitions import arithmetic_root, handed_over
@@ -12,6 +13,7 @@ from .meters import gives_to_meter
 from .obstacles import Obstacle
 from .product_distances import is_product_distance
 from .resolver import Resolver
+from .signatures import call_argument
 from .syntax import Module
 
 _NORMS = frozenset("norm vector_norm matrix_norm cross vecdot diagonal multi_dot".split())
@@ -34,7 +36,7 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
     """The first place of the project that wants matrix products in full float32; None when nothing is seen to."""
     for module in resolver.project.modules:
         for call in module.calls:
-            why = _why(resolver.names(call.func, module))
+            why = _why(resolver.names(call.func, module), call)
             if why is None and may_build_gradient_graph(resolver, call, module):
                 why = "gradients are differentiated, which magnifies rounding"
             if why is None and isinstance(call.func, ast.Attribute) and not call.args:
@@ -52,8 +54,10 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
         for node in module.nodes_of(ast.Attribute, ast.Name):
             if isinstance(node.ctx, ast.Load):
                 last = node.attr if isinstance(node, ast.Attribute) else node.id
-                if last in {"float64", "double", "complex64", "complex128"} and any(
-                    name.startswith("torch.") for name in resolver.names(node, module)
+                if (
+                    last in {"float64", "double", "complex64", "complex128"}
+                    and any(name.startswith("torch.") for name in resolver.names(node, module))
+                    and not is_of_exchanged_numbers(resolver, node, module)
                 ):
                     return Obstacle(module, node, f"`torch.{last}` is used for precision")
     return None
@@ -74,14 +78,14 @@ def _is_summed_up(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     return handed is not None and gives_to_meter(resolver, module.statement(call), module)
 
 
-def _why(names: frozenset[str]) -> str | None:
+def _why(names: frozenset[str], call: ast.Call) -> str | None:
     for name in sorted(names):
         package, _, last = name.rpartition(".")
         if package == "torch.linalg" and last not in _NORMS:
             return f"`{name}` depends on the last bits of its input"
         if package == "torch" and last in _DECOMPOSITIONS:
             return f"`{name}` depends on the last bits of its input"
-        if name == "torch.cdist":
+        if name == "torch.cdist" and _is_euclidean(call):
             return (
                 "`torch.cdist` takes distances from matrix products, where rounding cancels badly"
             )
@@ -92,3 +96,9 @@ def _why(names: frozenset[str]) -> str | None:
         if name.startswith(("torch.fft.", "torch.optim.LBFGS")):
             return f"`{name}` works with small differences"
     return None
+
+
+def _is_euclidean(call: ast.Call) -> bool:
+    """Whether ``torch.cdist`` may take Euclidean distances; others are not made of products."""
+    p = call_argument(call, "p", 2)
+    return not (isinstance(p, ast.Constant) and p.value != 2)

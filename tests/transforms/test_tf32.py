@@ -176,6 +176,8 @@ def test_determinism_is_asked_for(check_noop: Check, setup: str) -> None:
     [
         ("loss = loss + torch.linalg.inv(model(x)).sum()", "torch.linalg.inv"),
         ("print(torch.cdist(x, y))", "rounding cancels"),
+        ("print(torch.cdist(x, y, 2.0))", "rounding cancels"),
+        ("print(torch.cdist(x, y, p=order))", "rounding cancels"),
         ("d = x.pow(2).sum(1) - 2 * x @ y + y.pow(2).sum(0)", "rounding cancels"),
         ("loss = loss.double()", "float64"),
         ("loss = loss.to(torch.float64)", "torch.float64"),
@@ -187,6 +189,71 @@ def test_determinism_is_asked_for(check_noop: Check, setup: str) -> None:
 )
 def test_precision_matters(check_noop: Check, more: str, reason: str) -> None:
     check_noop(script(more=more), reason=reason)
+
+
+@pytest.mark.parametrize("more", ["print(torch.cdist(x, y, p=1))", "print(torch.cdist(x, y, 1.0))"])
+def test_other_distances_are_not_made_of_products(check_transformed: Check, more: str) -> None:
+    after = 'torch.manual_seed(0)\ntorch.set_float32_matmul_precision("high")'
+    check_transformed(script(more=more), script(after, more=more))
+
+
+AGAIN = """
+def back(loss, create_graph={}):
+    loss.backward(create_graph=create_graph)
+
+torch.manual_seed(0)
+"""
+
+
+def test_gradients_that_could_be_differentiated_but_are_not(check_transformed: Check) -> None:
+    setup = AGAIN.format(False)
+    after = setup.rstrip() + '\ntorch.set_float32_matmul_precision("high")\n'
+    check_transformed(script(setup, more="back(loss)"), script(after, more="back(loss)"))
+
+
+@pytest.mark.parametrize(
+    ("default", "call"), [(True, "back(loss)"), (False, "back(loss, True)"), (False, "back(*them)")]
+)
+def test_gradients_that_are_differentiated(check_noop: Check, default: bool, call: str) -> None:
+    check_noop(script(AGAIN.format(default), more=call), reason="differentiated")
+
+
+METER = """
+import torch.distributed as dist
+
+def exchanged(count, total):
+    t = torch.tensor([count, total], dtype=torch.float64, device="cuda")
+    {}
+    return t
+
+torch.manual_seed(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        "dist.barrier()\n    dist.all_reduce(t)\n    t = t.tolist()",
+        "dist.all_reduce(t, op=dist.ReduceOp.SUM)\n    count = int(t[0].item())\n    t = t[1].item()",
+    ],
+)
+def test_numbers_that_processes_exchange(check_transformed: Check, exchange: str) -> None:
+    setup = METER.format(exchange)
+    after = setup.rstrip() + '\ntorch.set_float32_matmul_precision("high")\n'
+    check_transformed(script(setup), script(after))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "dist.all_reduce(t)",
+        "t = t.tolist()",
+        "dist.all_reduce(t)\n    model(t * 2)\n    t = t.tolist()",
+        "dist.all_reduce(t)\n    t = t.sum()",
+    ],
+)
+def test_numbers_that_are_used_otherwise(check_noop: Check, use: str) -> None:
+    check_noop(script(METER.format(use)), reason="torch.float64")
 
 
 @pytest.mark.parametrize(
