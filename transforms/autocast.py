@@ -135,7 +135,7 @@ class Autocast(Transform):
             if isinstance(rewritten, tuple):
                 yield self._logits(stopped[0][0], rewritten)
                 return
-        yield from (self._skip(step, obstacle) for step, obstacle in stopped)
+        yield from (self._skip(step, refusal or obstacle) for step, obstacle in stopped)
         if refusal is not None:
             yield from (self._skip(half.code, refusal) for half in codes)
             evaluated = self._evaluations(script, done, float16=True)

@@ -1821,6 +1821,20 @@ REFUSED = {
         ),
         "`autocast` is in use already",
     ),
+    "backward in a scaler of the script's own": (
+        dict(
+            setup="class Scaler:\n"
+            "    def __init__(self):\n        self.kept = torch.amp.GradScaler('cuda')\n"
+            "    def __call__(self, loss, optimizer):\n        self.kept.scale(loss).backward()\n"
+            "        self.kept.step(optimizer)\n        self.kept.update()\n\n"
+            + SETUP
+            + "back = Scaler()\n",
+            step=STEP.replace("loss.backward()", "back(loss, optimizer)").replace(
+                "optimizer.step()", "pass"
+            ),
+        ),
+        "`GradScaler` is in use already",
+    ),
     "apex": (
         dict(
             setup="from apex import amp\n"
