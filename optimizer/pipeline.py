@@ -6,7 +6,6 @@ the next one looks; each is asked again as long as the script is not the one it 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,24 +16,20 @@ from .analysis.script import TrainingScript
 from .config import suggestion
 from .errors import TorchoptError
 from .interactive import Questions
-from .options import Options, Tier
+from .options import Options
+from .permission import permitted_changes, wanted_advice
 from .rewrite_result import (
-    AppliedChange,
-    GivenAdvice,
     RewriteResult,
     RewrittenFile,
     SkippedChange,
     TransformError,
 )
-from .rewriting.attribution import Provenance
-from .rewriting.edits import NewFile, Span
-from .shared_code import other_script
-from .source import SourceFile, Sources
-from .suppression import Suppression, edited_span, suppressions
-from .transaction import apply_changes, internal_error, new_files, new_texts
+from .rewrite_state import Outcome, RewriteState
+from .source import Sources
+from .suppression import suppressions
+from .transaction import apply_changes, internal_error
 
 _MOST_ROUNDS = 8
-_LINE_IN_MESSAGE = re.compile(r"\bline (?P<line>\d+)(?: of (?P<name>[\w.-]+\.py))?")
 
 
 def selected_transforms(transforms: Sequence[Transform], options: Options) -> tuple[Transform, ...]:
@@ -81,7 +76,7 @@ def rewrite_script(
         raise
     except Exception as error:
         raise TorchoptError(internal_error(error), entry) from error
-    start = _Rewrite(sources, script, dict(earlier or {}), earlier or {}, questions)
+    start = RewriteState(sources, script, dict(earlier or {}), earlier or {}, questions)
     errors: tuple[TransformError, ...] = ()
     while True:
         result, restless = _until_nothing_changes(start, active, options, errors)
@@ -195,160 +190,15 @@ def _unused(
     )
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What asking one transform once led to, beside changes.
-
-    ``suppressed``: (file, original line of the comment, transform).
-    """
-
-    skips: tuple[SkippedChange, ...] = ()
-    advice: tuple[GivenAdvice, ...] = ()
-    errors: tuple[TransformError, ...] = ()
-    suppressed: frozenset[tuple[Path, int, str]] = frozenset()
-
-
-@dataclass(frozen=True)
-class _Rewrite:
-    """A rewrite on its way: the script as it is understood now, and the files touched so far.
-
-    ``earlier`` are those of ``files`` that come from other scripts, as they were then. ``questions`` are put to the
-    user before each change.
-    """
-
-    sources: Sources
-    script: TrainingScript
-    files: Mapping[Path, RewrittenFile]
-    earlier: Mapping[Path, RewrittenFile]
-    questions: Questions | None = None
-
-    def file(self, path: Path) -> RewrittenFile:
-        source = self.sources.read(path)
-        known = self.files.get(source.path)
-        return known or RewrittenFile(source, source.text, Provenance.of(source.text))
-
-    def skipped(self, skip: Skip) -> SkippedChange:
-        file = self.file(skip.path)
-        line = file.provenance.original_line(skip.span.line)
-        message = self.in_original_lines(skip.message, file)
-        return SkippedChange(skip.transform, file.path, line, message)
-
-    def given(self, advice: Advice) -> GivenAdvice:
-        file = self.file(advice.path)
-        line = file.provenance.original_line(advice.span.line)
-        message = self.in_original_lines(advice.message, file)
-        return GivenAdvice(advice.transform, file.path, line, message)
-
-    def in_original_lines(self, message: str, file: RewrittenFile) -> str:
-        """``message`` with the lines it names (``line 7``, ``line 7 of data.py``) as they are numbered in the original."""
-        by_name = {path.name: known for path, known in self.files.items()}
-
-        def original(match: re.Match[str]) -> str:
-            place = by_name.get(match["name"]) if match["name"] else file
-            line = int(match["line"])
-            number = place.provenance.original_line(line) if place else line
-            return match[0].replace(match["line"], str(number), 1)
-
-        return _LINE_IN_MESSAGE.sub(original, message)
-
-    def applied(self, change: Change) -> AppliedChange:
-        file = self.file(change.path)
-        return AppliedChange(
-            change.transform,
-            change.tier,
-            file.path,
-            file.provenance.original_line(change.span.line),
-            file.provenance.original_line(change.span.end_line),
-            self.in_original_lines(change.message, file),
-            self.in_original_lines(change.reason, file),
-            change.launch,
-            change.on_cpu,
-        )
-
-    def after(
-        self, transform: Transform, changes: Sequence[Change], texts: Mapping[Path, str]
-    ) -> _Rewrite:
-        """The rewrite once ``changes`` have given the files in ``texts`` new text.
-
-        Raises whatever the analysis raises when it does not understand the result.
-        """
-        sources = self.sources.with_texts(texts)
-        script = understand(self.script.entry.path, sources, self.script)
-        files = dict(self.files)
-        for change in changes:
-            applied = self.applied(change)
-            file = files.get(applied.path) or self.file(applied.path)
-            files[file.path] = replace(file, changes=(*file.changes, applied))
-        files |= {new.path: _created(new) for new in new_files(changes)}
-        for path, text in texts.items():
-            file = files.get(path) or self.file(path)
-            provenance = file.provenance.after(text, transform.name)
-            files[path] = replace(file, text=text, provenance=provenance)
-        return _Rewrite(sources, script, files, self.earlier, self.questions)
-
-    def wanted(self, change: Change) -> bool:
-        """Whether the user wants ``change``; one that cannot be made is not asked about."""
-        if self.questions is None:
-            return True
-        try:
-            texts = new_texts(self.sources, [change])
-        except Exception:
-            return True  # told as what it is when it is applied
-        return self.questions.wanted(self.applied(change), self.sources, texts)
-
-    def result(self, outcomes: Sequence[_Outcome]) -> RewriteResult:
-        """The files as they are now, each with what the last ``outcomes`` say about it."""
-        paths = [self.file(module.path).path for module in self.script.modules]
-        touched = [path for path, file in self.files.items() if self.earlier.get(path) is not file]
-        files = [
-            self._told(self.file(path), outcomes) for path in dict.fromkeys([*paths, *touched])
-        ]
-        unreadable = self.script.project.unreadable
-        trains = bool(self.script.step_code or self.script.frameworks)
-        return RewriteResult(self.script.entry.path, tuple(files), self.sources, unreadable, trains)
-
-    def _told(self, file: RewrittenFile, outcomes: Sequence[_Outcome]) -> RewrittenFile:
-        # Asked about its own result, a transform may say that there is nothing left to do.
-        changed = {(change.transform, change.line) for change in file.changes}
-        skips = [skip for skip in file.skips if (skip.transform, skip.line) not in changed]
-        advice = list(file.advice)
-        errors = list(file.errors)
-        suppressed = set(file.suppressed)
-        for outcome in outcomes:
-            skips += [
-                skip
-                for skip in outcome.skips
-                if skip.path == file.path and (skip.transform, skip.line) not in changed
-            ]
-            advice += [given for given in outcome.advice if given.path == file.path]
-            errors += [error for error in outcome.errors if error.path == file.path]
-            suppressed |= {
-                (line, name) for path, line, name in outcome.suppressed if path == file.path
-            }
-        return replace(
-            file,
-            skips=tuple(dict.fromkeys(skips)),
-            advice=tuple(dict.fromkeys(advice)),
-            errors=tuple(dict.fromkeys(errors)),
-            suppressed=frozenset(suppressed),
-        )
-
-
-def _created(new: NewFile) -> RewrittenFile:
-    """``new`` as a file that has no text yet."""
-    source = SourceFile(new.path, "", is_new=True, executable=new.executable)
-    return RewrittenFile(source, "", Provenance.of(""))
-
-
 def _until_nothing_changes(
-    rewrite: _Rewrite,
+    rewrite: RewriteState,
     active: Sequence[Transform],
     options: Options,
     errors: tuple[TransformError, ...],
 ) -> tuple[RewriteResult, frozenset[str]]:
     """The result, and the names of the transforms that still changed things in the last round."""
     asked: dict[str, TrainingScript] = {}
-    outcomes: dict[str, _Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     restless: set[str] = set()
     for transform in active:
         if transform.looks_at_original:
@@ -369,11 +219,13 @@ def _until_nothing_changes(
                 restless.add(transform.name)
         if not restless:
             break
-    last = [*outcomes.values(), _Outcome(errors=errors)]
+    last = [*outcomes.values(), Outcome(errors=errors)]
     return rewrite.result(last), frozenset(restless)
 
 
-def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Rewrite, _Outcome]:
+def _ask(
+    transform: Transform, rewrite: RewriteState, options: Options
+) -> tuple[RewriteState, Outcome]:
     """Let one transform plan once, and carry out what is permitted of it."""
     entry = rewrite.file(rewrite.script.entry.path).path
     try:
@@ -385,11 +237,11 @@ def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Re
         skips = [rewrite.skipped(item) for item in planned if isinstance(item, Skip)]
         changes = [item for item in planned if isinstance(item, Change)]
         tier = transform.tier if transform.is_asked_for(options) else options.tier
-        permitted, refused, suppressed = _permitted(rewrite, changes, tier)
-        advice, unwanted = _wanted(rewrite, (a for a in planned if isinstance(a, Advice)))
+        permitted, refused, suppressed = permitted_changes(rewrite, changes, tier)
+        advice, unwanted = wanted_advice(rewrite, (a for a in planned if isinstance(a, Advice)))
     except Exception as error:
         fault = TransformError(transform.name, entry, internal_error(error))
-        return rewrite, _Outcome(errors=(fault,))
+        return rewrite, Outcome(errors=(fault,))
     transaction = apply_changes(rewrite.sources, permitted)
     skips += [rewrite.skipped(skip) for skip in (*refused, *transaction.conflicts)]
     errors = transaction.errors
@@ -398,70 +250,4 @@ def _ask(transform: Transform, rewrite: _Rewrite, options: Options) -> tuple[_Re
             rewrite = rewrite.after(transform, transaction.changes, transaction.texts)
         except Exception as error:
             errors += (TransformError(transform.name, entry, internal_error(error)),)
-    return rewrite, _Outcome(tuple(skips), advice, errors, suppressed | unwanted)
-
-
-def _permitted(
-    rewrite: _Rewrite, changes: Iterable[Change], tier: Tier
-) -> tuple[list[Change], list[Skip], frozenset[tuple[Path, int, str]]]:
-    """The changes that tier, comments, other scripts and the user allow, and skips for the others."""
-    permitted: list[Change] = []
-    refused: list[Skip] = []
-    used: set[tuple[Path, int, str]] = set()
-    for change in changes:
-        comments = list(_comments_against(rewrite, change, _touched(change)))
-        if change.tier > tier:
-            label = change.tier.label
-            message = f"{change.message}: only with --tier {label}"
-        elif comments:
-            reason = comments[0][1].reason
-            message = f"suppressed: {reason}" if reason else "suppressed"
-        elif (user := other_script(rewrite.script, change)) is not None:
-            message = f"{change.message}: not done, {user}"
-        elif not rewrite.wanted(change):
-            message = f"{change.message}: declined"
-        else:
-            permitted.append(change)
-            continue
-        refused.append(Skip(change.transform, change.path, change.span, message))
-        used.update(_used(rewrite, change, comments))
-    return permitted, refused, frozenset(used)
-
-
-def _wanted(
-    rewrite: _Rewrite, advice: Iterable[Advice]
-) -> tuple[tuple[GivenAdvice, ...], frozenset[tuple[Path, int, str]]]:
-    """The advice that none of the user's comments forbids, and the comments that forbid some."""
-    wanted: list[GivenAdvice] = []
-    used: set[tuple[Path, int, str]] = set()
-    for item in advice:
-        comments = list(_comments_against(rewrite, item, {item.path: [item.span]}))
-        used.update(_used(rewrite, item, comments))
-        wanted += [] if comments else [rewrite.given(item)]
-    return tuple(wanted), frozenset(used)
-
-
-def _used(
-    rewrite: _Rewrite, item: Change | Advice, comments: Iterable[tuple[Path, Suppression]]
-) -> Iterator[tuple[Path, int, str]]:
-    """How ``_Outcome.suppressed`` names the ``comments`` that keep ``item`` off."""
-    for path, comment in comments:
-        file = rewrite.file(path)
-        yield file.path, file.provenance.original_line(comment.line), item.transform
-
-
-def _touched(change: Change) -> dict[Path, list[Span]]:
-    spans: dict[Path, list[Span]] = {change.path: [change.span]}
-    for file_edit in change.edits:
-        span = edited_span(file_edit.edit)
-        spans.setdefault(file_edit.path, []).extend([span] if span else [])
-    return spans
-
-
-def _comments_against(
-    rewrite: _Rewrite, item: Change | Advice, spans: Mapping[Path, list[Span]]
-) -> Iterator[tuple[Path, Suppression]]:
-    for path, touched in spans.items():
-        for comment in suppressions(rewrite.sources.read(path).text):
-            if comment.keeps_off(item.transform, touched):
-                yield path, comment
+    return rewrite, Outcome(tuple(skips), advice, errors, suppressed | unwanted)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchopt_cli.optimizer import pipeline
+from torchopt_cli.optimizer import pipeline, rewrite_state
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.errors import ExitCode, TorchoptError
 from torchopt_cli.optimizer.options import Options, Tier
@@ -100,7 +100,8 @@ def understood(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         seen.append(entry)
         return real(entry, sources, earlier)
 
-    monkeypatch.setattr(pipeline, "understand", counting)
+    for module in (pipeline, rewrite_state):
+        monkeypatch.setattr(module, "understand", counting)
     return seen
 
 
@@ -223,7 +224,7 @@ def test_a_faulty_transform_costs_only_itself(tmp_path: Path, fault: Fake, messa
 def test_a_result_that_is_not_understood_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = pipeline.understand
+    real = rewrite_state.understand
 
     def picky(
         entry: Path, sources: Sources, earlier: TrainingScript | None = None
@@ -232,7 +233,7 @@ def test_a_result_that_is_not_understood_is_dropped(
             raise RecursionError("b")
         return real(entry, sources, earlier)
 
-    monkeypatch.setattr(pipeline, "understand", picky)
+    monkeypatch.setattr(rewrite_state, "understand", picky)
     chain = (replacing("a", "b()"), replacing("d", "c()"))
     result = rewrite(tmp_path, DEFINITIONS + "a()\nd()\n", *chain)
     assert texts(result)["train.py"] == DEFINITIONS + "a()\nc()\n"
