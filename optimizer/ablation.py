@@ -18,8 +18,10 @@ from .execution.runner import RunSettings, ScriptVersion, run
 from .measurement import Speedup, TimedRun, TooShort, log_speedup, speedup
 from .pipeline import Rewritten
 from .timed_runs import RunFailed, time_side_by_side
-from .verification import Progress, VerifySettings, timed_run_settings
+from .timing_settings import timed_run_settings
+from .verification import Progress
 from .verified_rewrite import Rewrite, Tell, applied, changed_version
+from .verify_settings import VerifySettings
 
 
 @dataclass(frozen=True)

@@ -8,73 +8,26 @@ training is changed, or when asked for); timing runs of both.
 
 from __future__ import annotations
 
-import math
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .changed_defaults import changed_defaults, changed_defaults_note, without_defaults
 from .comparison.findings import Finding, Kind, by_importance, note
 from .comparison.seeds import SeedComparison
 from .comparison.stages import judge_in_stages
-from .comparison.tolerance import Precision
 from .comparison.verdict import Outcome, Verdict
 from .errors import ExitCode, TorchoptError
 from .execution.observations import ENDED_WELL, Observations, Status, Versions
 from .execution.ranks import batches_in_turn
 from .execution.runner import BatchLayers, Mode, Perturbation, RunSettings, ScriptVersion, run
-from .measurement import Measurement, TimedRun, TooShort, measure, pace
-from .options import Tier
+from .measurement import Measurement, TimedRun, TooShort, measure
 from .original_runs import OriginalRuns, original_runs
 from .seed_runs import SeedRuns, run_seeds, seeds_needed, with_seeds
 from .timed_runs import RunFailed, time_side_by_side
-
-MOST_TIMED_ROUNDS, LEAST_SECONDS = 200, 5.0
-TURN_SECONDS, FEWEST_TURNS = 0.01, 20
-"""Turns are so long that handing over, a third of a millisecond, is little beside them, and so short that the machine changes
-little from one to the next: of steps of half a millisecond beside five other programs on two cores, turns of 120 ms
-needed four times as many as turns of 10 ms to tell as much."""
-DEVICE_TURN_SECONDS, FEWEST_DEVICE_TURNS = 0.5, 10
-"""Where a device computes they are longer: to wait for it leaves it without work for a moment."""
-
-
-@dataclass(frozen=True)
-class VerifySettings:
-    """How to verify.
-
-    ``tier`` is the one the rewrite claims; None finds the strictest that holds. ``precision`` is the type whose
-    rounding a numeric rewrite may show; None takes it from the run (autocast, TF32, the parameters' types).
-    ``steps`` are rounds under observation; ``timeout_s`` seconds, ``memory_limit`` and ``disk_limit`` bytes per run
-    (None: see :mod:`.execution.limits`). ``pairs`` timing runs of each version, each
-    of about ``timing_seconds``; ``measure_speed`` turns them off. ``perturbed_runs`` make the numeric envelope.
-    ``seeds``: with how many the end losses are compared, where the runs are not bit for bit the same; None compares
-    those of changes of training with :data:`.seed_runs.DEFAULT_SEEDS`, and no others.
-    With ``emulated_gpus`` both versions see that many CUDA devices, emulated on the CPU, one for each process of the
-    rewrite at least, and no speed is measured.
-    """
-
-    python: Path
-    cwd: Path
-    tier: Tier | None = None
-    precision: Precision | None = None
-    steps: int = 20
-    seed: int = 0
-    timeout_s: float = 600.0
-    memory_limit: int | None = None
-    disk_limit: int | None = None
-    pairs: int = 3
-    timing_seconds: float = 30.0
-    measure_speed: bool = True
-    perturbed_runs: int = 3
-    seeds: int | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    emulated_gpus: int = 0
-
-    @property
-    def timed(self) -> bool:
-        """Whether there are timed runs."""
-        return self.measure_speed and not self.emulated_gpus
+from .timing_settings import settings_by_pace
+from .verify_settings import VerifySettings
 
 
 @dataclass(frozen=True)
@@ -184,70 +137,6 @@ def verify_against(
         settings = replace(settings, emulated_gpus=gpus)
     with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as folder:
         return _Verification(original, rewritten, settings, Path(folder), progress).report()
-
-
-def rounds_to_time(settings: VerifySettings, step_seconds: float) -> int:
-    """As many rounds as take the wanted time at that pace (0: unknown), at least as many as are observed.
-
-    At most :data:`MOST_TIMED_ROUNDS`, where they take :data:`LEAST_SECONDS`.
-    """
-    if not step_seconds:
-        return max(settings.steps, MOST_TIMED_ROUNDS)
-    wanted = math.ceil(settings.timing_seconds / step_seconds)
-    most = max(MOST_TIMED_ROUNDS, math.ceil(LEAST_SECONDS / step_seconds))
-    return max(settings.steps, min(wanted, most))
-
-
-def settings_by_pace(
-    settings: VerifySettings,
-    version: ScriptVersion,
-    cache: Path,
-    start: Callable[[ScriptVersion, RunSettings], Observations],
-) -> RunSettings:
-    """How the versions of a script are timed, by the pace of a first run of ``version`` that counts nowhere.
-
-    Observed runs cannot tell it: what is recorded of each step may take eight times as long as a short one does. ``start``
-    makes the run; raises :class:`RunFailed` when that fails.
-    """
-    how = replace(timed_run_settings(settings, 0.0, cache), steps=settings.steps)
-    seen = start(version, how)
-    if seen.status not in ENDED_WELL:
-        raise RunFailed(version, seen)
-    return timed_run_settings(settings, pace(seen.timing), cache)
-
-
-def timed_run_settings(
-    settings: VerifySettings, step_seconds: float, cache: Path | None
-) -> RunSettings:
-    """How a run is timed at that pace (0: unknown), with the kernels compiled in ``cache`` (None: compiled anew)."""
-    rounds = rounds_to_time(settings, step_seconds)
-    timed = RunSettings(
-        python=settings.python,
-        cwd=settings.cwd,
-        steps=rounds,
-        seed=settings.seed,
-        mode=Mode.TIME,
-        timeout_s=settings.timeout_s,
-        memory_limit=settings.memory_limit,
-        disk_limit=settings.disk_limit,
-        env=settings.env,
-        cache=cache,
-    )
-    return in_turns_of_their_length(timed, step_seconds)
-
-
-def in_turns_of_their_length(settings: RunSettings, step_seconds: float) -> RunSettings:
-    """``settings`` with blocks that are as long as turns should be at that pace (0: unknown)."""
-
-    def rounds(seconds: float, fewest: int) -> int:
-        turn = round(seconds / step_seconds) if step_seconds else 1
-        return max(1, min(turn, settings.steps // fewest))
-
-    return replace(
-        settings,
-        block_steps=rounds(TURN_SECONDS, FEWEST_TURNS),
-        device_block_steps=rounds(DEVICE_TURN_SECONDS, FEWEST_DEVICE_TURNS),
-    )
 
 
 class _OriginalFailed(Exception):

@@ -28,7 +28,8 @@ from .options import Tier
 from .original_runs import OriginalRuns, original_runs
 from .pipeline import Rewritten
 from .rewrite_result import AppliedChange, RewrittenFile
-from .verification import Progress, VerificationReport, VerifySettings, verify_against
+from .verification import Progress, VerificationReport, verify_against
+from .verify_settings import VerifySettings
 
 if TYPE_CHECKING:
     from .ablation import Ablation

@@ -12,9 +12,10 @@ from ..config import Settings
 from ..pipeline import Rewritten
 from ..rewrite_result import RewriteResult
 from ..terminal import progress_bar
-from ..verification import Progress, VerifySettings
+from ..verification import Progress
 from ..verified_rewrite import Ending, Rewrite, Tell, VerifiedRewrite, applied, verified_rewrite
 from ..verified_rewrite_report import render_text
+from ..verify_settings import VerifySettings
 from .verify import WIDTH_OF_A_FILE, verify_settings
 
 RewriteWithout: TypeAlias = Callable[[Iterable[Path], frozenset[str]], Rewritten]

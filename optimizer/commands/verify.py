@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from ..execution.runner import ScriptVersion
     from ..pipeline import Rewritten
     from ..rewrite_result import RewrittenFile
-    from ..verification import VerificationReport, VerifySettings
+    from ..verification import VerificationReport
+    from ..verify_settings import VerifySettings
 
 WIDTH_OF_A_FILE = 120
 
@@ -261,7 +262,7 @@ def _compared(
 
 def verify_settings(settings: Settings, tier: Tier | None = None) -> VerifySettings:
     """How to verify what claims ``tier``, by the user's ``settings``."""
-    from ..verification import VerifySettings
+    from ..verify_settings import VerifySettings
 
     defaults = VerifySettings(find_python(settings.python), Path.cwd())
     return VerifySettings(

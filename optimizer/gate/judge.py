@@ -25,7 +25,9 @@ from ..measurement import (
 from ..options import Tier
 from ..profiling.profile import ProfileSettings, ScriptFailed, StepProfile, profile
 from ..timed_runs import RunFailed, time_side_by_side
-from ..verification import VerificationReport, VerifySettings, settings_by_pace, verify
+from ..timing_settings import settings_by_pace
+from ..verification import VerificationReport, verify
+from ..verify_settings import VerifySettings
 from .precision import FIRST_PAIRS, pairs_needed
 
 TIMED_SECONDS = 10.0

@@ -20,8 +20,10 @@ from ..pipeline import Rewritten
 from ..profiling.opportunities import opportunities, usable_cores
 from ..profiling.profile import ProfileSettings, ScriptFailed, profile
 from ..timed_runs import RunFailed, time_side_by_side
-from ..verification import VerifySettings, samples_per_round, timed_run_settings
+from ..timing_settings import timed_run_settings
+from ..verification import samples_per_round
 from ..verified_rewrite import Ending, VerifiedRewrite, changed_version, verified_rewrite
+from ..verify_settings import VerifySettings
 from .batch_sizes import for_as_many_samples, log_throughput_ratio
 from .configurations import WRITTEN_BY, Configuration, Rewriter, applied, worth_trying
 from .journal import Journal

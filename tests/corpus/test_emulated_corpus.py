@@ -15,7 +15,8 @@ from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, 
 from torchopt_cli.optimizer.options import Options, Target, Tier
 from torchopt_cli.optimizer.pipeline import rewrite_script
 from torchopt_cli.optimizer.source import Sources
-from torchopt_cli.optimizer.verification import VerifySettings, verify
+from torchopt_cli.optimizer.verification import verify
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

@@ -20,7 +20,8 @@ from torchopt_cli.optimizer.pipeline import Rewritten
 from torchopt_cli.optimizer.rewrite_result import AppliedChange, RewriteResult, RewrittenFile
 from torchopt_cli.optimizer.rewriting.attribution import Provenance
 from torchopt_cli.optimizer.source import SourceFile, Sources
-from torchopt_cli.optimizer.verification import Progress, VerifySettings
+from torchopt_cli.optimizer.verification import Progress
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 Seconds = Callable[[str, int], float]
 """The step time of a version (the letters of its transforms) in its n-th run."""

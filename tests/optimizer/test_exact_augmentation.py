@@ -10,7 +10,8 @@ import pytest
 from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.verification import VerifySettings, verify
+from torchopt_cli.optimizer.verification import verify
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

@@ -9,7 +9,8 @@ import pytest
 
 from torchopt_cli.optimizer.execution.observations import Timing
 from torchopt_cli.optimizer.measurement import read_run
-from torchopt_cli.optimizer.verification import VerifySettings, timed_run_settings
+from torchopt_cli.optimizer.timing_settings import timed_run_settings
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 
 @pytest.mark.parametrize(

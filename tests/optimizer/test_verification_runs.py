@@ -19,11 +19,11 @@ from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
 from torchopt_cli.optimizer.verification import (
     VerificationReport,
-    VerifySettings,
     exit_code,
     verify,
     verify_against,
 )
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 pytestmark = pytest.mark.torch
 

@@ -29,7 +29,7 @@ from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVer
 from torchopt_cli.optimizer.options import Options, Tier
 from torchopt_cli.optimizer.pipeline import Rewritten, rewrite_all
 from torchopt_cli.optimizer.rewriting.edits import FileEdit, ReplaceExpression
-from torchopt_cli.optimizer.verification import Progress, VerifySettings
+from torchopt_cli.optimizer.verification import Progress
 from torchopt_cli.optimizer.verified_rewrite import (
     CULPRITS,
     Ending,
@@ -37,6 +37,7 @@ from torchopt_cli.optimizer.verified_rewrite import (
     exit_code,
     verified_rewrite,
 )
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 from torchopt_cli.transforms.base import Change, Example, Stage, Transform
 
 NAMES = tuple("abcdefgh")

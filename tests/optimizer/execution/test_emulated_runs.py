@@ -13,9 +13,10 @@ from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.verdict import Outcome, judge_exact
 from torchopt_cli.optimizer.execution.observations import Observations, Status
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
-from torchopt_cli.optimizer.verification import VerifySettings, verify
+from torchopt_cli.optimizer.verification import verify
 from torchopt_cli.optimizer.verification_json import to_json
 from torchopt_cli.optimizer.verification_report import exit_code
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 pytestmark = pytest.mark.torch
 

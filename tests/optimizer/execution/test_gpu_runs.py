@@ -13,7 +13,8 @@ from torchopt_cli.optimizer.execution.observations import Observations, Status
 from torchopt_cli.optimizer.execution.profile_record import Phase
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.execution.turn_taking import Start, run_in_turns
-from torchopt_cli.optimizer.verification import VerifySettings, verify
+from torchopt_cli.optimizer.verification import verify
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 torch = pytest.importorskip("torch")
 
