@@ -5,10 +5,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-gpu test-nightly transform-table mutants lint types build docs benchmark chart estimates probe-overhead check clean
+.PHONY: help demo test test-all test-gpu test-nightly transform-table mutants lint types build docs benchmark benchmark-gpu chart estimates probe-overhead check clean
 
 help: ## the commands of this file
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -55,6 +55,9 @@ docs: $(READY) ## write docs/transforms and the JSON schema again from the code
 benchmark: $(READY) ## every corpus script: original, rewritten, expert; prints the table, writes JSON, chart and README
 	$(BIN)/python -m benchmarks.corpus
 	$(BIN)/python -m benchmarks.chart
+
+benchmark-gpu: $(READY) ## on a GPU: its tests, the corpus, the estimates; MINUTES=9 ends in time and goes on the next time
+	$(BIN)/python -m benchmarks.gpu $(if $(MINUTES),--minutes $(MINUTES))
 
 chart: $(READY) ## draw the chart and the README's table again from the committed results
 	$(BIN)/python -m benchmarks.corpus --table

@@ -1,39 +1,37 @@
 """Every corpus script: the original, torchopt's version, the tuned one, the expert's and what a peer tool makes of it, side by side.
 
-    python -m benchmarks.corpus [--device cpu|cuda] [--torchfix PROGRAM] [--tune MINUTES] [SCRIPT...]
+    python -m benchmarks.corpus [--device cpu|cuda] [--torchfix PROGRAM] [--tune MINUTES] [--minutes M --data FOLDER] [SCRIPT...]
 
 What the tools made is verified against the original, then all versions take turns at being timed; ``light`` is torchopt's version on a batch
 that is there already, the speed of light of whatever could be done about the data. After each script the results are
 written to ``benchmarks/results/<device>.json``, so that an interrupted command goes on where it was: without names, scripts
-are left out whose texts and arguments are those of the results, and that were tuned where ``--tune`` asks for it. The table is printed and put into the README.
+are left out whose texts and arguments are those of the results, and that were tuned where ``--tune`` asks for it. With ``--minutes`` no script is begun
+for which the time is too short, as far as those before tell; with ``--data`` verdicts are kept, too. The table is printed and put into the README.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import math
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.original_runs import original_runs
+from torchopt_cli.optimizer.timing_settings import in_turns_of_their_length
 from torchopt_cli.optimizer.tuning.tune import TuneSettings, tune
-from torchopt_cli.optimizer.verification import (
-    VerifySettings,
-    in_turns_of_their_length,
-    verify_against,
-)
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
+from .equivalence import Verdict, equivalence, original_texts, texts_digest
 from .machine import load, machine
 from .results import read_results, write_results
 from .scripts import (
@@ -58,6 +56,7 @@ EXPERT = "expert"
 """Is what it is, and not verified again here: ``tests/corpus`` does that."""
 TORCHFIX_TIER = None
 """The strictest that holds: it claims none."""
+_T = TypeVar("_T")
 
 
 class Bench:
@@ -66,9 +65,8 @@ class Bench:
     def __init__(
         self, script: CorpusScript, options: argparse.Namespace, folder: Path, python: Path
     ) -> None:
-        self._script, self._options, self._python = script, options, python
-        self._short = prepare(script, folder, python, timed=False)
-        self._timed = prepare(script, folder, python, timed=True)
+        self.script, self._options, self._python = script, options, python
+        self._folder = folder
         done = rewritten(script)
         self._versions: dict[str, tuple[ScriptVersion, Tier | None]] = {
             "torchopt": rewritten_version(done, script),
@@ -85,12 +83,21 @@ class Bench:
             else:
                 self._notes["torchfix"] = "nothing to fix"
 
+    @cached_property
+    def _timed(self) -> Prepared:
+        return prepare(self.script, self._folder, self._python, timed=True)
+
+    def verified(self) -> dict[str, Verdict]:
+        """The verdicts on what the tools made. Raises TorchoptError when there is nothing to compare."""
+        claims = {name: one for name, one in self._versions.items() if name != EXPERT}
+        return equivalence(self.script, claims, self._folder, self._python, self._tell)
+
     def result(self) -> dict[str, Any]:
         """The script's part of the results. Raises TorchoptError when there is nothing to compare."""
         before = load()
         if self._options.tune:
             self._tune()
-        equivalence = self._verified()
+        verdicts = self.verified()
         rounds = math.ceil(self._options.seconds / self._timed.pace)
         rounds = max(FEWEST_ROUNDS, min(rounds, MOST_ROUNDS))
         turns = self._take_turns(rounds)
@@ -100,14 +107,14 @@ class Bench:
         versions: dict[str, Any] = {"original": summary(originals, originals)}
         for name, runs in turns.items():
             told = {"failed": runs} if isinstance(runs, str) else summary(runs, originals)
-            versions[name] = told | equivalence.get(name, {}) | self._told.get(name, {})
+            versions[name] = told | verdicts.get(name, {}) | self._told.get(name, {})
         versions |= {name: {"note": note} for name, note in self._notes.items()}
         return {
-            "machine": machine(self._script.device),
+            "machine": machine(self.script.device),
             "threads": self._options.threads,
             "load": [before, load()],
-            "digest": digest(self._script),
-            "arguments": list(self._script.arguments(timed=True)),
+            "digest": digest(self.script),
+            "arguments": list(self.script.arguments(timed=True)),
             "rounds": rounds,
             "sweeps": self._options.sweeps,
             "versions": versions,
@@ -115,7 +122,7 @@ class Bench:
 
     def _tell(self, what: str) -> None:
         print(
-            f"  {time.strftime('%H:%M:%S')} {self._script.name}: {what}",
+            f"  {time.strftime('%H:%M:%S')} {self.script.name}: {what}",
             file=sys.stderr,
             flush=True,
         )
@@ -124,15 +131,15 @@ class Bench:
         """What ``torchopt tune`` makes of the original within its budget."""
         with tempfile.TemporaryDirectory() as cwd:
             limits = VerifySettings(
-                self._python, Path(cwd), timeout_s=TIMEOUT_S, env=self._script.environment
+                self._python, Path(cwd), timeout_s=TIMEOUT_S, env=self.script.environment
             )
             journal = Path(cwd) / "journal.json"
             settings = TuneSettings(limits, 60.0 * self._options.tune, journal)
             try:
                 tuned = tune(
-                    self._script.original,
+                    self.script.original,
                     all_transforms(),
-                    rewrite_options(self._script),
+                    rewrite_options(self.script),
                     self._timed.arguments,
                     settings,
                     self._tell,
@@ -143,47 +150,16 @@ class Bench:
         if tuned.winner is None or tuned.verified is None:
             self._notes["tuned"] = "nothing that was tried is faster"
         else:
-            self._versions["tuned"] = rewritten_version(tuned.verified.rewritten, self._script)
+            self._versions["tuned"] = rewritten_version(tuned.verified.rewritten, self.script)
             told = {"configuration": tuned.winner.label, "tuning_seconds": tuned.seconds}
             self._told["tuned"] = told
 
-    def _verified(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        original = _started(ScriptVersion(self._script.original), self._short)
-        with tempfile.TemporaryDirectory() as cwd, original_runs(original) as runs:
-            for name, (version, tier) in self._versions.items():
-                if name == EXPERT:
-                    continue
-                settings = VerifySettings(
-                    self._python,
-                    Path(cwd),
-                    tier=tier,
-                    timeout_s=TIMEOUT_S,
-                    measure_speed=False,
-                    env=self._script.environment,
-                )
-                report = verify_against(
-                    runs,
-                    _started(version, self._short),
-                    settings,
-                    lambda progress, name=name: self._tell(f"{name}: {progress.description}"),
-                )
-                if report.verdict is None:
-                    failure = report.original_failure
-                    raise TorchoptError(f"the original fails: {failure and failure.details}")
-                found[name] = {
-                    "outcome": report.verdict.outcome.value,
-                    "tier": report.verdict.tier.label,
-                    "reason": report.verdict.reason,
-                }
-        return found
-
     def _take_turns(self, rounds: int) -> dict[str, Any]:
         contestants = {
-            "original": Contestant(ScriptVersion(self._script.original, args=self._timed.arguments))
+            "original": Contestant(ScriptVersion(self.script.original, args=self._timed.arguments))
         }
         for name, (version, _) in self._versions.items():
-            timed = _started(version, self._timed)
+            timed = replace(version, args=self._timed.arguments)
             if self._options.device == "cpu":
                 # One process per GPU: without any, the script is started as before.
                 timed = replace(timed, processes=None)
@@ -196,24 +172,18 @@ class Bench:
                 steps=rounds,
                 mode=Mode.TIME,
                 timeout_s=TIMEOUT_S,
-                env=self._script.environment,
+                env=self.script.environment,
                 cache=Path(cwd) / "compiled",
             )
             settings = in_turns_of_their_length(settings, self._timed.pace)
             return take_turns(contestants, settings, self._options.sweeps, self._tell)
 
 
-def _started(version: ScriptVersion, prepared: Prepared) -> ScriptVersion:
-    return replace(version, args=prepared.arguments)
-
-
 def digest(script: CorpusScript) -> str:
     """Changes with the script's own files and arguments, and with what torchopt makes of it."""
-    files = sorted(script.original.parent.rglob("*.py"))
-    texts = [path.read_text(encoding="utf-8") for path in files]
-    texts += [file.text for file in rewritten(script).changed]
-    known = json.dumps([texts, script.arguments(timed=False), script.arguments(timed=True)])
-    return hashlib.sha256(known.encode()).hexdigest()[:16]
+    made = [file.text for file in rewritten(script).changed]
+    arguments = [script.arguments(timed=False), script.arguments(timed=True)]
+    return texts_digest([*original_texts(script), *made], *arguments)
 
 
 def outdated(
@@ -232,7 +202,8 @@ def outdated(
     return [script for script in scripts if not is_measured(script)]
 
 
-def main() -> None:
+def main() -> int:
+    """Exits with 1 where a script could not be measured, or there was no time for it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "scripts", nargs="*", help="folders of corpus/ (default: those without a valid result)"
@@ -249,40 +220,85 @@ def main() -> None:
     parser.add_argument(
         "--tune", type=float, metavar="MINUTES", help="compare with what tune finds in that time"
     )
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the scripts' data here")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="keep the scripts' data and verdicts here"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="scripts verified at the same time (they are timed alone)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="begin nothing that would take longer"
+    )
     parser.add_argument(
         "--table", action="store_true", help="measure nothing; print the table of the results"
     )
     options = parser.parse_args()
     results = read_results(options.device)
+    complete = True
     if not options.table:
         wanted = corpus(options.scripts, options.device)
         if not options.scripts:
             wanted = outdated(wanted, results, tuned=options.tune is not None)
-        _measure(wanted, results, options)
+        complete = measure(wanted, results, options) == len(wanted)
     print(full_table(results))
     write_readme()
+    return 0 if complete else 1
 
 
-def _measure(
+def measure(
     scripts: list[CorpusScript], results: dict[str, Any], options: argparse.Namespace
-) -> None:
+) -> int:
+    """Measure ``scripts`` into ``results``; how many of them were."""
+    ends = time.monotonic() + 60.0 * options.minutes
     with (
         tempfile.TemporaryDirectory() as temporary,
         interpreter(options.device, options.threads) as python,
     ):
         folder = options.data.absolute() if options.data else Path(temporary)
-        for script in scripts:
-            if script.missing:
-                print(f"{script.name}: needs {', '.join(script.missing)}", file=sys.stderr)
-                continue
-            try:
-                results[script.name] = Bench(script, options, folder, python).result()
-            except (TorchoptError, RuntimeError) as error:
-                print(f"{script.name}: {error}", file=sys.stderr)
-                continue
-            write_results(options.device, results)
+        made = [_attempt(s, lambda s=s: Bench(s, options, folder, python)) for s in scripts]
+        benches = [bench for bench in made if bench is not None]
+        if options.jobs > 1:
+            benches = _verified(benches, options.jobs, ends)
+        longest, measured = 0.0, 0
+        for number, bench in enumerate(benches):
+            started = time.monotonic()
+            if started + longest > ends:
+                left = ", ".join(bench.script.name for bench in benches[number:])
+                print(f"no time left for {left}: the same command goes on there", file=sys.stderr)
+                break
+            found = _attempt(bench.script, bench.result)
+            if found is not None:
+                results[bench.script.name] = found
+                measured += 1
+                write_results(options.device, results)
+            longest = max(longest, time.monotonic() - started)
+    return measured
+
+
+def _verified(benches: list[Bench], jobs: int, ends: float) -> list[Bench]:
+    """Those of ``benches`` whose verdicts are known, or for which there is no time until ``ends``."""
+
+    def is_fine(bench: Bench) -> bool:
+        return time.monotonic() >= ends or _attempt(bench.script, bench.verified) is not None
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return [b for b, fine in zip(benches, pool.map(is_fine, benches), strict=True) if fine]
+
+
+def _attempt(script: CorpusScript, work: Callable[[], _T]) -> _T | None:
+    """What ``work`` gives; None, once it is said why, where the script cannot be measured."""
+    if script.missing:
+        print(f"{script.name}: needs {', '.join(script.missing)}", file=sys.stderr)
+        return None
+    try:
+        return work()
+    except (TorchoptError, RuntimeError) as error:
+        print(f"{script.name}: {error}", file=sys.stderr)
+        return None
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

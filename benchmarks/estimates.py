@@ -27,7 +27,7 @@ from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.pipeline import Rewritten, rewrite_all
 from torchopt_cli.optimizer.profiling.opportunities import opportunities
 from torchopt_cli.optimizer.profiling.profile import ProfileSettings, ScriptFailed, profile
-from torchopt_cli.optimizer.verification import VerifySettings
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
 from .machine import load, machine
@@ -146,7 +146,8 @@ def told(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main() -> int:
+    """Exits with 1 where a script could not be measured."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "scripts", nargs="*", help="folders of corpus/ (default: those without a result)"
@@ -169,6 +170,7 @@ def main() -> None:
         interpreter(options.device, options.threads) as python,
     ):
         folder = options.data.absolute() if options.data else Path(temporary)
+        failed = False
         for script in scripts:
             if script.missing or (script.name in results and not options.scripts):
                 continue
@@ -176,11 +178,13 @@ def main() -> None:
                 results[script.name] = compared(script, folder, python, options.sweeps)
             except (TorchoptError, ScriptFailed, RuntimeError) as error:
                 print(f"{script.name}: {error}", file=sys.stderr)
+                failed = True
                 continue
             RESULTS.mkdir(exist_ok=True)
             path.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
     print(told(results))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

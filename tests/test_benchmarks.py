@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import xml.etree.ElementTree as ElementTree
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import chart, corpus, estimates, tables
+from benchmarks import chart, corpus, equivalence, estimates, gpu, tables
 from benchmarks.results import RESULTS, read_results
-from benchmarks.scripts import CorpusScript, rewritten, rewritten_version
+from benchmarks.scripts import CorpusScript, Prepared, rewritten, rewritten_version
+from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
+from torchopt_cli.optimizer.execution.runner import ScriptVersion
+from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.original_runs import OriginalRuns
+from torchopt_cli.optimizer.verification import Seen, VerificationReport
+from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 
@@ -161,3 +169,108 @@ def test_ranks_that_lack_gpus_are_one_process(
     script = CorpusScript("instruments", "cuda")
     version, _ = rewritten_version(rewritten(script), script)
     assert version.processes == processes
+
+
+JUNIT = """\
+<testsuites><testsuite name="pytest" tests="4">
+<testcase classname="tests.a" name="test_one" time="0.1"/>
+<testcase classname="tests.a" name="test_two"><failure message="no">no</failure></testcase>
+<testcase classname="tests.b" name="test_three"><error message="no">no</error></testcase>
+<testcase classname="tests.b" name="test_four"><skipped message="no device">no</skipped></testcase>
+</testsuite></testsuites>
+"""
+
+
+def test_what_a_test_report_says(tmp_path: Path) -> None:
+    (tmp_path / "report.xml").write_text(JUNIT)
+    assert gpu.outcome_of(tmp_path / "report.xml") == {
+        "passed": 1,
+        "failed": ["tests.a::test_two", "tests.b::test_three"],
+        "skipped": ["tests.b::test_four"],
+    }
+
+
+def test_a_session_ends_what_takes_too_long(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = gpu.Session(gpu.FEWEST_SECONDS / 2 / 60, tmp_path, "cpu")
+    assert not session.run("this")  # says so at once: it prints the Zen of Python otherwise
+    assert "Zen" not in capfd.readouterr().out
+    session = gpu.Session(10, tmp_path, "cpu")
+    assert session.run("this")
+    assert not session.run("no_such_module")
+
+
+class _Verifier:
+    """Stands in for ``prepare`` and ``verify_against``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.judged: list[ScriptVersion] = []
+        monkeypatch.setattr(equivalence, "prepare", self.prepare)
+        monkeypatch.setattr(equivalence, "verify_against", self.verify_against)
+
+    def prepare(self, script: CorpusScript, folder: Path, *_: Any, **__: Any) -> Prepared:
+        (folder / script.name).mkdir(parents=True, exist_ok=True)
+        return Prepared(("--epochs", "1"), 0.1)
+
+    def verify_against(
+        self, runs: OriginalRuns, version: ScriptVersion, settings: VerifySettings, _: Any
+    ) -> VerificationReport:
+        self.judged.append(version)
+        outcome = (
+            Outcome.NOT_EQUIVALENT if "wrong" in str(version.overrides) else Outcome.EQUIVALENT
+        )
+        verdict = Verdict(outcome, settings.tier or Tier.EXACT, None, "by the test", ())
+        return VerificationReport(
+            runs.version, version, settings, None, Seen(1, 1, 0, 0), 3, verdict=verdict
+        )
+
+
+def test_verdicts_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verifier = _Verifier(monkeypatch)
+    script = CorpusScript("vae", "cpu")
+
+    def ask(**texts: str) -> dict[str, str]:
+        versions = {
+            name: (ScriptVersion(script.original, {script.original: text}), Tier.NUMERIC)
+            for name, text in texts.items()
+        }
+        found = equivalence.equivalence(script, versions, tmp_path, Path("python"), print)
+        return {name: verdict["outcome"] for name, verdict in found.items()}
+
+    assert ask(torchopt="right", torchfix="wrong") == {
+        "torchopt": "equivalent",
+        "torchfix": "not equivalent",
+    }
+    assert ask(torchfix="wrong") == {"torchfix": "not equivalent"}
+    assert len(verifier.judged) == 2
+    assert ask(torchopt="another") == {"torchopt": "equivalent"}
+    assert len(verifier.judged) == 3
+    assert verifier.judged[0].args == ("--epochs", "1")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "measured"), [(2.5, ["gan_flat", "vae"]), (10.0, ["gan_flat", "vae", "rnn_lm"])]
+)
+def test_no_script_is_begun_that_would_take_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float, measured: list[str]
+) -> None:
+    now = [0.0]
+
+    class OneMinute:
+        def __init__(self, script: CorpusScript, *_: Any) -> None:
+            self.script = script
+
+        def result(self) -> dict[str, Any]:
+            now[0] += 60.0
+            return {"of": self.script.name}
+
+    monkeypatch.setattr(corpus, "Bench", OneMinute)
+    monkeypatch.setattr(corpus, "interpreter", lambda *_: nullcontext(Path("python")))
+    monkeypatch.setattr(corpus, "write_results", lambda *_: None)
+    monkeypatch.setattr(corpus.time, "monotonic", lambda: now[0])
+    results: dict[str, Any] = {}
+    scripts = corpus.corpus(["gan_flat", "vae", "rnn_lm"], "cpu")
+    options = argparse.Namespace(device="cpu", threads=1, data=tmp_path, jobs=1, minutes=minutes)
+    assert corpus.measure(scripts, results, options) == len(measured)
+    assert results == {name: {"of": name} for name in measured}

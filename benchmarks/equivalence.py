@@ -1,0 +1,89 @@
+"""Whether what the tools made of a corpus script trains as the original does.
+
+The verdicts are kept beside the script's data, so that a benchmark that is cut into pieces asks once. Unlike timing,
+verifying does not mind what else the machine does: several scripts can be verified at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchopt_cli.optimizer.errors import TorchoptError
+from torchopt_cli.optimizer.execution.runner import ScriptVersion
+from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.original_runs import original_runs
+from torchopt_cli.optimizer.verification import verify_against
+from torchopt_cli.optimizer.verify_settings import VerifySettings
+
+from .scripts import TIMEOUT_S, CorpusScript, prepare
+
+Verdict = dict[str, str]
+
+
+def equivalence(
+    script: CorpusScript,
+    versions: Mapping[str, tuple[ScriptVersion, Tier | None]],
+    folder: Path,
+    python: Path,
+    tell: Callable[[str], None],
+) -> dict[str, Verdict]:
+    """The verdict on each of ``versions``, with the tier it claims (None: the strictest that holds).
+
+    ``folder`` holds the data of the scripts. Raises TorchoptError when the original fails.
+    """
+    prepared = prepare(script, folder, python, timed=False)
+    place = folder / script.name / "equivalence.json"
+    known: dict[str, Verdict] = json.loads(place.read_text()) if place.exists() else {}
+    keys = {name: _key(script, version) for name, (version, _) in versions.items()}
+    original = replace(ScriptVersion(script.original), args=prepared.arguments)
+    with tempfile.TemporaryDirectory() as cwd, original_runs(original) as runs:
+        for name, (version, tier) in versions.items():
+            if keys[name] in known:
+                continue
+            settings = VerifySettings(
+                python,
+                Path(cwd),
+                tier=tier,
+                timeout_s=TIMEOUT_S,
+                measure_speed=False,
+                env=script.environment,
+            )
+            report = verify_against(
+                runs,
+                replace(version, args=prepared.arguments),
+                settings,
+                lambda progress, name=name: tell(f"{name}: {progress.description}"),
+            )
+            if report.verdict is None:
+                failure = report.original_failure
+                raise TorchoptError(f"the original fails: {failure and failure.details}")
+            known[keys[name]] = {
+                "outcome": report.verdict.outcome.value,
+                "tier": report.verdict.tier.label,
+                "reason": report.verdict.reason,
+            }
+            place.write_text(json.dumps(known, indent=1))
+    return {name: known[key] for name, key in keys.items()}
+
+
+def texts_digest(*parts: Any) -> str:
+    """Changes with anything in ``parts``, which JSON can hold."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def original_texts(script: CorpusScript) -> list[str]:
+    """The files of a script, and of its expert."""
+    files = sorted(script.original.parent.rglob("*.py"))
+    return [path.read_text(encoding="utf-8") for path in files]
+
+
+def _key(script: CorpusScript, version: ScriptVersion) -> str:
+    overrides = {str(path): text for path, text in sorted(version.overrides.items())}
+    arguments = script.arguments(timed=False)
+    return texts_digest(original_texts(script), overrides, arguments, version.processes)
