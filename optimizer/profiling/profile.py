@@ -61,7 +61,8 @@ class StepProfile:
     """Where the step of one version of a script goes. Times are in seconds, memory in bytes.
 
     ``step_seconds`` is the median step, undisturbed; the ``phases`` were measured one by one, waiting for the device
-    after each, so on a GPU they add up to more than a step whose parts overlap. ``resident_step_seconds`` is the median
+    after each, so on a GPU they add up to more than a step whose parts overlap. On a CPU nothing overlaps: there they are
+    given as parts of that median step, without what measuring them took and what disturbed it. ``resident_step_seconds`` is the median
     step on a batch that is there already, None where that was not or could not be run. ``between_steps`` is the part of the time, 0 to 1,
     that evaluations and starts of epochs take beyond a step.
     """
@@ -191,7 +192,7 @@ def summarise(seen: Observations, profile: RunProfile, resident: float | None) -
     start, end = profile.plain_rounds
     plain = seen.timing.round_seconds[start:end] or seen.timing.round_seconds
     weights = _weights(profile.phase_rounds, seen.timing)
-    return StepProfile(
+    found = StepProfile(
         versions=seen.versions,
         steps=seen.rounds,
         step_seconds=statistics.median(plain),
@@ -206,6 +207,14 @@ def summarise(seen: Observations, profile: RunProfile, resident: float | None) -
         host_memory=seen.memory.host,
         between_steps=_between_steps(profile, weights, seen.timing.interludes),
     )
+    return _adding_up(found) if found.on_cpu else found
+
+
+def _adding_up(profile: StepProfile) -> StepProfile:
+    """``profile`` with phases that are together as long as a step."""
+    whole = profile.round_seconds
+    phases = (replace(part, seconds=part.share * whole) for part in profile.phases)
+    return replace(profile, phases=tuple(phases))
 
 
 def _phases(profile: RunProfile, weights: Sequence[float]) -> Iterable[PhaseTime]:

@@ -7,14 +7,24 @@ from typing import Any
 
 import pytest
 
-from torchopt_cli.optimizer.execution.observations import Memory, Observations, Status, Timing
+from torchopt_cli.optimizer.execution.observations import (
+    Memory,
+    Observations,
+    Status,
+    Timing,
+    Versions,
+)
 from torchopt_cli.optimizer.execution.profile_record import Phase, RunProfile
 from torchopt_cli.optimizer.profiling.profile import StepProfile, summarise
 
 STEP, EVALUATED = {Phase.FORWARD: 0.01}, {Phase.FORWARD: 0.01, Phase.EVALUATION: 0.2}
 
 
-def profiled(interludes: tuple[int, ...], measured: dict[int, dict[Phase, float]]) -> StepProfile:
+def profiled(
+    interludes: tuple[int, ...],
+    measured: dict[int, dict[Phase, float]],
+    versions: Versions | None = None,
+) -> StepProfile:
     """Of 50 rounds of 10 ms, ``measured`` of them phase by phase; evaluations take 200 ms more."""
     seconds = tuple(0.21 if i in interludes else 0.01 for i in range(50))
     timing = Timing(9.0, 1.0, 0.5, seconds, (0.0,) * 50, interludes=interludes)
@@ -40,6 +50,7 @@ def profiled(interludes: tuple[int, ...], measured: dict[int, dict[Phase, float]
         stderr_cut=False,
         timing=timing,
         memory=Memory(),
+        versions=versions,
         **unused,
     )
     return summarise(seen, profile, None)
@@ -68,3 +79,17 @@ def test_where_all_rounds_are_of_a_kind_a_step_is_a_round(
     found = profiled(interludes, {i: phases for i in range(25, 40)})
     assert found.seconds(Phase.FORWARD) == pytest.approx(0.01)
     assert found.round_seconds == found.step_seconds
+
+
+def test_on_a_cpu_what_disturbs_the_measuring_of_phases_makes_no_step_longer_than_it_is() -> None:
+    disturbed = {Phase.FORWARD: 0.012, Phase.OPTIMIZER: 0.004}
+    found = profiled((), {i: disturbed for i in range(25, 40)})
+    assert found.seconds(Phase.FORWARD) == pytest.approx(0.0075)
+    assert found.seconds(Phase.OPTIMIZER) == pytest.approx(0.0025)
+    assert found.share(Phase.OPTIMIZER) == pytest.approx(0.25)
+
+
+def test_on_a_gpu_phases_are_as_long_as_they_were_measured() -> None:
+    versions = Versions("3.12", "2.9", "cuda")
+    found = profiled((), {i: {Phase.FORWARD: 0.012} for i in range(25, 40)}, versions)
+    assert found.seconds(Phase.FORWARD) == pytest.approx(0.012)
