@@ -162,6 +162,8 @@ class _Verification:
         self._changed_defaults = changed_defaults(self._original, rewritten)
         self._asked: list[RunSettings] = []
         self._first: Observations | None = None
+        self._steps = settings.steps
+        self._cut_short: tuple[Finding, ...] = ()
         self._done = 0
         self._timing_runs = 1 + 2 * settings.pairs if settings.timed else 0
         self._expected = 3 + self._timing_runs
@@ -169,7 +171,7 @@ class _Verification:
     def report(self) -> VerificationReport:
         first: Observations | None = None
         try:
-            first = self._first = self._observe("original", original=True)
+            first = self._first = self._first_run()
             rewritten = self._observe("rewritten", original=False)
             found = judge_in_stages(
                 first,
@@ -179,7 +181,7 @@ class _Verification:
                 precision=self._settings.precision,
                 perturbed_runs=self._settings.perturbed_runs,
             )
-            notes = changed_defaults_note(self._changed_defaults)
+            notes = (*changed_defaults_note(self._changed_defaults), *self._cut_short)
             verdict = replace(found.verdict, findings=(*found.verdict.findings, *notes))
             verdict = _unless_blind(verdict, first, rewritten)
             seeds = self._seeds(verdict, first, rewritten)
@@ -233,11 +235,26 @@ class _Verification:
             self._progress(Progress(self._done, self._expected, description))
         return run(version, settings, folder)
 
+    def _first_run(self) -> Observations:
+        """The original's first run, which says how many rounds all others have."""
+        settings = self._settings
+        if settings.epoch_seconds and self._original.processes is None:
+            seen = self._observe("original", original=True, epoch_seconds=settings.epoch_seconds)
+            if seen.rounds < settings.steps:
+                return seen
+            if seen.status in ENDED_WELL and not seen.cut:
+                # One that ended by itself shall do so again.
+                self._steps = seen.rounds + (seen.status is Status.COMPLETED)
+                return seen
+            self._cut_short = _cut_short(seen, settings.steps)
+        return self._observe("original", original=True)
+
     def _observe(
         self,
         description: str,
         *,
         original: bool,
+        epoch_seconds: float = 0.0,
         perturb: Perturbation | None = None,
         full_precision: bool = False,
         aligned_layers: bool = False,
@@ -249,7 +266,8 @@ class _Verification:
         settings = RunSettings(
             python=self._settings.python,
             cwd=self._settings.cwd,
-            steps=self._settings.steps,
+            steps=self._steps,
+            epoch_seconds=epoch_seconds,
             seed=self._settings.seed if seed is None else seed,
             mode=Mode.OBSERVE,
             timeout_s=self._settings.timeout_s,
@@ -277,7 +295,8 @@ class _Verification:
         self._done += 1
         observations = without_defaults(observations, self._changed_defaults)
         failed = observations.status in (Status.FAILED, Status.KILLED)
-        if original and perturb is None and seed is None:
+        went_on = epoch_seconds and observations.rounds >= self._settings.steps
+        if original and perturb is None and seed is None and not went_on:
             if failed:
                 raise _OriginalFailed(observations)
             self._check(observations)
@@ -375,6 +394,15 @@ def _unless_blind(verdict: Verdict, original: Observations, rewritten: Observati
         reason=f"part of the runs could not be recorded: {unobserved[0]}",
         findings=(*verdict.findings, *told),
     )
+
+
+def _cut_short(run: Observations, steps: int) -> tuple[Finding, ...]:
+    """That only ``steps`` are compared, since the original's ``run`` failed behind them."""
+    if run.status in ENDED_WELL:
+        return ()
+    last = run.failure_details.strip().splitlines()[-1:] or ["no traceback"]
+    told = f"the original fails after {run.rounds} steps, so that {steps} are compared: {last[0]}"
+    return (note(Kind.EXIT_STATUS, told),)
 
 
 def _failure(run: Observations) -> ScriptFailure:

@@ -9,6 +9,9 @@ from pathlib import Path
 from .comparison.tolerance import Precision
 from .options import Tier
 
+EPOCH_SECONDS = 20.0
+"""How much longer each observed run takes, where nobody says how many steps are enough: not as long as a timed one."""
+
 
 @dataclass(frozen=True)
 class VerifySettings:
@@ -16,7 +19,8 @@ class VerifySettings:
 
     ``tier`` is the one the rewrite claims; None finds the strictest that holds. ``precision`` is the type whose
     rounding a numeric rewrite may show; None takes it from the run (autocast, TF32, the parameters' types).
-    ``steps`` are rounds under observation; ``timeout_s`` seconds, ``memory_limit`` and ``disk_limit`` bytes per run
+    ``steps`` are rounds under observation, ``epoch_seconds`` how much longer a run may take for the end of its first epoch
+    (0: it does not go on for that); ``timeout_s`` seconds, ``memory_limit`` and ``disk_limit`` bytes per run
     (None: see :mod:`.execution.limits`). ``pairs`` timing runs of each version, each
     of about ``timing_seconds``; ``measure_speed`` turns them off. ``perturbed_runs`` make the numeric envelope.
     ``seeds``: with how many the end losses are compared, where the runs are not bit for bit the same; None compares
@@ -30,6 +34,7 @@ class VerifySettings:
     tier: Tier | None = None
     precision: Precision | None = None
     steps: int = 20
+    epoch_seconds: float = 0.0
     seed: int = 0
     timeout_s: float = 600.0
     memory_limit: int | None = None

@@ -262,7 +262,7 @@ def _compared(
 
 def verify_settings(settings: Settings, tier: Tier | None = None) -> VerifySettings:
     """How to verify what claims ``tier``, by the user's ``settings``."""
-    from ..verify_settings import VerifySettings
+    from ..verify_settings import EPOCH_SECONDS, VerifySettings
 
     defaults = VerifySettings(find_python(settings.python), Path.cwd())
     return VerifySettings(
@@ -270,6 +270,7 @@ def verify_settings(settings: Settings, tier: Tier | None = None) -> VerifySetti
         cwd=defaults.cwd,
         tier=tier,
         steps=settings.steps or defaults.steps,
+        epoch_seconds=0.0 if settings.steps else EPOCH_SECONDS,
         seed=defaults.seed if settings.seed is None else settings.seed,
         seeds=settings.seeds,
         timeout_s=settings.timeout or defaults.timeout_s,

@@ -107,6 +107,8 @@ class Observations:
     optimizer_seen: bool
     """Whether any ``torch.optim`` optimizer was built."""
     timing: Timing
+    cut: bool = False
+    """Whether the run went on for the end of an epoch, and was ended for lack of time before that was seen."""
     memory: Memory = field(default_factory=Memory)
     versions: Versions | None = None
     compute_dtypes: tuple[str, ...] = ()

@@ -88,7 +88,8 @@ class Perturbation:
 class RunSettings:
     """How to run a version.
 
-    ``steps`` is the number of rounds (see :mod:`.observations`) after which the run is ended. ``cwd`` is the
+    ``steps`` is the number of rounds (see :mod:`.observations`) after which the run is ended; with ``epoch_seconds`` it goes on in
+    OBSERVE mode, about that long at most, where that shows the end of its first epoch (:mod:`.probe.extent`). ``cwd`` is the
     directory the user would have started the script in. ``env`` is added to our environment. ``block_steps`` is the
     number of rounds between two rests in TIME mode, ``device_block_steps`` the same where a device computes, which is
     waited for then. ``cache`` is a folder that compiled kernels are
@@ -112,6 +113,7 @@ class RunSettings:
     python: Path
     cwd: Path
     steps: int = 20
+    epoch_seconds: float = 0.0
     seed: int = 0
     mode: Mode = Mode.OBSERVE
     timeout_s: float = 600.0
@@ -271,6 +273,7 @@ def _spec(
         "mode": settings.mode.value,
         "processes": version.processes,
         "steps": settings.steps,
+        "epoch_seconds": settings.epoch_seconds,
         "seed": settings.seed,
         "perturb": asdict(settings.perturb) if settings.perturb else None,
         "block_steps": settings.block_steps,

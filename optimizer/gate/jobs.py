@@ -16,6 +16,7 @@ from ..gpus import VISIBLE_GPUS
 from ..script_versions import beside
 from ..source import SourceFile, parse
 from ..terminal import display_path
+from ..verify_settings import EPOCH_SECONDS
 from .base import Base, read_base
 from .judge import Job, Judgement, Limits, judge
 from .settings import Device, GatedScript, GateSettings
@@ -64,6 +65,7 @@ def _job(
         before, after = base.version_of(script, args), ScriptVersion(script, args=args)
         name = f"{display_path(script)} against {base.name}"
     emulated = _emulated(settings, gpus, after)
+    steps = one.steps or settings.steps
     return Job(
         name=name,
         before=before,
@@ -71,7 +73,8 @@ def _job(
         tier=settings.tier,
         minimum=settings.minimum_for(one),
         expected=1.0 if one.original is None else None,
-        steps=one.steps or settings.steps or DEFAULT_STEPS,
+        steps=steps or DEFAULT_STEPS,
+        epoch_seconds=0.0 if steps else EPOCH_SECONDS,
         env={VISIBLE_GPUS: ""} if settings.device is Device.CPU else {},
         emulated=emulated,
     )

@@ -62,7 +62,7 @@ class Job:
     """One comparison to make. ``name`` is what to call it; ``before`` is the original, or the script in the base.
 
     ``expected`` is the speedup of a change that is in order, None where any is: 1 against a base commit.
-    ``emulated`` asks for CUDA to be emulated, in which case no speed is measured. ``env`` is for the script's runs.
+    ``steps`` and ``epoch_seconds`` are as in :class:`.verify_settings.VerifySettings`. ``emulated`` asks for CUDA to be emulated, in which case no speed is measured. ``env`` is for the script's runs.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Job:
     minimum: float
     expected: float | None
     steps: int
+    epoch_seconds: float = 0.0
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     emulated: bool = False
 
@@ -159,6 +160,7 @@ class _Judge:
             cwd=self._limits.cwd,
             tier=self._job.tier,
             steps=self._job.steps,
+            epoch_seconds=self._job.epoch_seconds,
             seed=self._limits.seed,
             timeout_s=self._limits.timeout_s,
             timing_seconds=TIMED_SECONDS,

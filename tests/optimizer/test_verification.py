@@ -142,6 +142,76 @@ def test_a_second_run_that_hits_the_limit_is_no_repetition(
         verify(ORIGINAL, REWRITTEN, settings)
 
 
+def going_on(first: Observations) -> Answer:
+    """The first run goes on as ``first`` did; the others take as many steps as they are asked for."""
+
+    def answer(original: bool, how: RunSettings) -> Observations:
+        return first if how.epoch_seconds else observed((2.0, 1.5, 1.0, 0.9, 0.8)[: how.steps])
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("first", "steps"),
+    [
+        (observed((2.0, 1.5, 1.0, 0.9)), 4),
+        # One that ends by itself shall be seen to: the others may take a step more.
+        (observed((2.0, 1.5, 1.0, 0.9), status=Status.COMPLETED, exit_code=0), 5),
+        (observed(), 3),
+        (observed(status=Status.COMPLETED, exit_code=0), 4),
+        (observed((2.0, 1.5), status=Status.COMPLETED, exit_code=0), 3),
+    ],
+)
+def test_all_runs_are_as_long_as_the_first_that_sees_the_end_of_an_epoch(
+    fake: Fake, settings: VerifySettings, first: Observations, steps: int
+) -> None:
+    runs = fake(going_on(first))
+    verify(ORIGINAL, REWRITTEN, replace(settings, epoch_seconds=9.0))
+    (_, how), *others = runs.asked
+    assert (how.steps, how.epoch_seconds) == (3, 9.0)
+    assert {(one.steps, one.epoch_seconds) for _, one in others} == {(steps, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        (observed((2.0, 1.5, 1.0, 0.9), cut=True), ""),
+        (observed(cut=True), ""),
+        (
+            observed((2.0, 1.5, 1.0, 0.9), status=Status.FAILED, traceback="KeyError: 'x'"),
+            "the original fails after 4 steps, so that 3 are compared: KeyError: 'x'",
+        ),
+        (
+            observed(
+                (2.0, 1.5, 1.0, 0.9),
+                status=Status.TIMED_OUT,
+                exceeded=Exceeded(Bound.TIME, "600 s are over"),
+            ),
+            "the original fails after 4 steps, so that 3 are compared: over the time limit: 600 s are over",
+        ),
+    ],
+)
+def test_what_ends_badly_behind_the_steps_asked_for_is_run_again_for_those(
+    fake: Fake, settings: VerifySettings, first: Observations, told: str
+) -> None:
+    runs = fake(going_on(first))
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, epoch_seconds=9.0))
+    assert report.verdict is not None
+    assert report.verdict.outcome is Outcome.EQUIVALENT
+    assert "; ".join(finding.message for finding in report.verdict.findings) == told
+    assert [one.steps for _, one in runs.asked] == [3, 3, 3, 3]
+    assert report.seen.steps == 3
+
+
+def test_an_original_that_fails_within_the_steps_asked_for_fails(
+    fake: Fake, settings: VerifySettings
+) -> None:
+    fake(going_on(observed((2.0, 1.5), status=Status.FAILED, traceback="KeyError: 'x'")))
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, epoch_seconds=9.0))
+    assert report.original_failure is not None
+    assert exit_code(report) is ExitCode.SCRIPT_FAILED
+
+
 def test_timing_runs_are_interleaved_and_follow_the_verdict(
     fake: Fake, settings: VerifySettings
 ) -> None:

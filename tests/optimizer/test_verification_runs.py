@@ -168,9 +168,8 @@ def verified(
         settings = VerifySettings(
             python=Path(sys.executable),
             cwd=entry.parent,
-            steps=STEPS,
             timeout_s=500,
-            **{"measure_speed": False, **changes},  # pyright: ignore[reportArgumentType]
+            **{"steps": STEPS, "measure_speed": False, **changes},  # pyright: ignore[reportArgumentType]
         )
         rewritten = ScriptVersion(entry, {entry: edited(edits)})
         return verify_against(original, rewritten, settings)
@@ -376,6 +375,14 @@ def test_autocast_hides_no_mistake(verified: Verified, name: str) -> None:
     """The mistake is made in the script with autocast."""
     report = verified(AUTOCAST + HIDDEN[name])
     assert exit_code(report) is ExitCode.NOT_EQUIVALENT
+
+
+def test_what_shows_at_the_end_of_an_epoch_is_seen_wherever_that_is(verified: Verified) -> None:
+    """It ends four steps behind those that are asked for."""
+    report = verified(WRONG["eval mode left on"][0], steps=3, epoch_seconds=100.0)
+    assert report.verdict is not None
+    assert report.verdict.failures[0].kind is Kind.EVALUATION_MODE
+    assert (report.seen.steps, report.seen.evaluated, report.seen.checkpoints) == (9, 64, 1)
 
 
 def test_speed_is_measured_after_the_verdict(verified: Verified) -> None:

@@ -55,7 +55,7 @@ class LoaderPasses:
         reference, looks = self._datasets.get(id(dataset), (None, None))
         if reference is not None and reference() is dataset:
             return looks
-        length = None if isinstance(dataset, IterableDataset) else _length(dataset)
+        length = None if isinstance(dataset, IterableDataset) else length_of(dataset)
         try:
             looks = length, _looks(dataset, 0)
         except Exception:  # whatever the script's own classes may do when looked at
@@ -70,7 +70,7 @@ def _sampling(loader: Any) -> Hashable:
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     while isinstance(inner := getattr(sampler, "sampler", None), Sampler):
         sampler = inner
-    return type(sampler).__qualname__, getattr(sampler, "shuffle", None), _length(sampler)
+    return type(sampler).__qualname__, getattr(sampler, "shuffle", None), length_of(sampler)
 
 
 def _looks(thing: Any, depth: int) -> Hashable:
@@ -99,7 +99,8 @@ def _glance(flat: Any) -> str:
     return hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
 
 
-def _length(thing: Any) -> int | None:
+def length_of(thing: Any) -> int | None:
+    """Its length, None where it has none."""
     try:
         return len(thing)
     except (TypeError, NotImplementedError):

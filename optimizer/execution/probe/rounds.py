@@ -11,11 +11,11 @@ class Rounds:
     """Counts rounds: runs of steps in which no optimizer steps twice.
 
     One optimizer: each step is a round. A GAN's two optimizers: a round is one step of each. Training in phases, or
-    five critic steps per generator step: the rounds follow whoever steps.
+    five critic steps per generator step: the rounds follow whoever steps. ``limit`` are wanted.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._open: set[int] = set()
         self._previous_size = 0
         self.finished = 0
@@ -36,7 +36,7 @@ class Rounds:
     def stepped(self, optimizer: int) -> bool:
         """Tell that ``optimizer`` has stepped; whether the last round looks complete: as long as the one before."""
         self._open.add(optimizer)
-        return self.finished == self._limit - 1 and len(self._open) == self._previous_size
+        return self.last and len(self._open) == self._previous_size
 
     @property
     def begun(self) -> int:
@@ -51,4 +51,9 @@ class Rounds:
     @property
     def over(self) -> bool:
         """Whether the asked-for rounds are finished."""
-        return self.finished >= self._limit
+        return self.finished >= self.limit
+
+    @property
+    def last(self) -> bool:
+        """Whether the open round, or the one about to begin, is the last that is wanted."""
+        return self.finished == self.limit - 1

@@ -20,9 +20,10 @@ from torch.utils.data.distributed import DistributedSampler
 from .checkpoints import SavedTensors, describe
 from .clock import Clock
 from .evaluations import Evaluations, count_samples
+from .extent import Extent
 from .fingerprints import write_safetensors
 from .layer_outputs import LayerOutputs
-from .loader_passes import LoaderPasses
+from .loader_passes import LoaderPasses, length_of
 from .optimizer_state import OptimizerStates
 from .parameters import Parameters
 from .perturbation import Perturbation
@@ -53,12 +54,13 @@ class Session:
         self.folder = Path(spec["output"])
         self.observing = spec["mode"] == "observe"
         self.stopped = False
-        self._seed, self._limit, self._cwd = spec["seed"], spec["steps"], os.getcwd()
+        self._seed, self._cwd = spec["seed"], os.getcwd()
         self._full_precision = spec["full_precision"]
         self._emulated = bool(spec["emulated_gpus"])
         self._give_up, self._ends = give_up, 0
         self._waiting: threading.Timer | None = None
         self._rounds, self._clock = Rounds(spec["steps"]), clock
+        self._extent = Extent(spec["epoch_seconds"])
         self._counted = _counter(self.folder / ROUNDS)
         self._parameters = Parameters(self.folder, spec["snapshot_bytes"])
         self._steps = Steps(self._parameters, self.folder)
@@ -183,7 +185,11 @@ class Session:
                 self._read_from["steps"] += 1
             seed_everything(derive(self._seed, "step", self._stepped))
         if self._rounds.fresh:
-            self._clock.edge(last=self._rounds.finished == self._limit - 1)
+            self._extent.round_begins()
+            begun = self._rounds.finished + 1
+            if self._rounds.last and self._extent.goes_on(begun, self._read_from):
+                self._rounds.limit += 1
+            self._clock.edge(last=self._rounds.last)
         complete = self._rounds.stepped(number)
         self._counted[:] = self._rounds.begun.to_bytes(8, "little")
         if complete and number != NO_OPTIMIZER:
@@ -204,6 +210,7 @@ class Session:
 
     def check(self) -> None:
         """End the script here if its run is over."""
+        self.stopped = self.stopped or self._extent.is_late()
         if not self.stopped:
             return
         self._ends += 1
@@ -217,6 +224,11 @@ class Session:
 
     def call_begins(self, module: nn.Module, inputs: Any) -> None:
         """A module is called, from outside any module."""
+        if not module.training:
+            self._extent.evaluated(self._rounds.begun)
+            if self._extent.is_late():
+                self.stopped = True
+                self.check()
         if not self.stopped:
             self._try(self._evaluations.begin, module, inputs)
         self._try(self._layers.begin, module)
@@ -250,6 +262,7 @@ class Session:
         noted["sampler_epoch"] = sampler.epoch if shares else None
         noted["sampler_seed"] = sampler.seed if shares and sampler.shuffle else None
         self._passes.append(noted)
+        self._extent.pass_begins(noted, length_of(loader))
         return noted
 
     def asked_for(self, noted: dict[str, Any], index: Any, collated: bool) -> None:
@@ -314,6 +327,7 @@ class Session:
         record: dict[str, Any] = {
             "timing": self._clock.finish(),
             "rounds": self._rounds.finished,
+            "cut": self._extent.cut,
             "optimizer_seen": self._parameters.optimizer_seen,
         }
         if not self.observing:

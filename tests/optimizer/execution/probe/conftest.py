@@ -35,6 +35,7 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
             "mode": "observe",
             "seed": 0,
             "steps": 1000,
+            "epoch_seconds": 0.0,
             "snapshot_bytes": 1 << 30,
             "perturb": None,
             "block_steps": 10,
