@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .deviation import deviations
 from .findings import Finding, Kind
-from .tolerance import FACTOR, Precision
+from .tolerance import FACTOR, Precision, times_beyond
 from .vectors import Quantity, judge
 
 if TYPE_CHECKING:
@@ -49,9 +49,11 @@ def compare_arrays(
             continue
         changed = _changed(ours[name], theirs[name])
         spread = [_changed(ours[name], one[name]) for one in near if _comparable(one, name, ours)]
-        if changed > FACTOR * max(spread, default=0):
+        limit = FACTOR * max(spread, default=0)
+        if changed > limit:
             message = f"{what} of {group(name)}: {_told(ours[name], theirs[name], changed)}"
-            found.append(Finding(kind, message, step=step, tensor=name))
+            beyond = times_beyond(changed, limit)
+            found.append(Finding(kind, message, step=step, tensor=name, beyond=beyond))
     return found
 
 

@@ -186,6 +186,7 @@ def _values(
                     tensor=key,
                     original=entry.value,
                     rewritten=other.value,
+                    beyond=finding.beyond,
                 )
 
 

@@ -75,7 +75,8 @@ class Finding:
     """One difference between the runs, or one limit of what could be compared.
 
     ``step`` is the step it was first seen at, counted from 1 (see :func:`step_number`); ``tensor`` the parameter, buffer, state-dict key or
-    file it concerns. ``original`` and ``rewritten`` are what each run showed, in the unit the message names.
+    file it concerns. ``original`` and ``rewritten`` are what each run showed, in the unit the message names. ``beyond`` is how many
+    times as far apart they are as is allowed, where that is a matter of rounding.
     """
 
     kind: Kind
@@ -85,6 +86,7 @@ class Finding:
     tensor: str | None = None
     original: Value = None
     rewritten: Value = None
+    beyond: float | None = None
 
     @property
     def fails(self) -> bool:

@@ -19,7 +19,7 @@ from .figures import StepFigures, VectorFigures
 from .findings import Finding, Kind, note
 from .kept_state import compare_state_numbers
 from .series import compare_series, step_figures, update_norm
-from .tolerance import Precision, allowed
+from .tolerance import Precision, allowed, times_beyond
 from .vectors import Deviations, Quantity, judge
 
 
@@ -119,7 +119,7 @@ def _updates(
     Adam and its kin make full-sized steps of a gradient that is nothing but rounding; such parameters are left out.
     """
     groups = _group_of(runs)
-    ignored = _rounding_only(runs)
+    ignored = rounding_only(runs.original, runs.precision)
     for snapshot in runs.original.snapshots:
         if snapshot.round == 0:
             continue
@@ -185,13 +185,13 @@ def _undetermined(runs: _Runs) -> dict[str, float]:
     }
 
 
-def _rounding_only(runs: _Runs) -> frozenset[str]:
+def rounding_only(original: Observations, precision: Precision) -> frozenset[str]:
     """Parameters whose first gradient is below the rounding of their optimizer's gradients."""
     return frozenset(
         name
-        for step in _first_steps(runs.original)
+        for step in _first_steps(original)
         for name, update in step.parameters.items()
-        if (update.grad_norm or 0.0) <= runs.precision.relative_error * step.grad_norm
+        if (update.grad_norm or 0.0) <= precision.relative_error * step.grad_norm
     )
 
 
@@ -304,6 +304,7 @@ def _evaluation_summaries(runs: _Runs) -> Iterator[Finding]:
                     tensor=module,
                     original=a,
                     rewritten=b,
+                    beyond=times_beyond(abs(b - a), limit),
                 )
                 return
 

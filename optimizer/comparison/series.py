@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from ..execution.observations import Observations, Step
 from .figures import StepFigures
 from .findings import Finding, Kind, step_number
-from .tolerance import Precision, allowed, running_envelope
+from .tolerance import Precision, allowed, running_envelope, times_beyond
 
 
 def loss(step: Step) -> float | None:
@@ -132,7 +132,8 @@ def _first_outside(
     value: Callable[[Step], float | None],
     limits: Sequence[float],
 ) -> Iterator[Finding]:
-    for ours, theirs, limit in zip(original, other, limits, strict=False):
+    compared = list(zip(original, other, limits, strict=False))
+    for index, (ours, theirs, limit) in enumerate(compared):
         before, after = value(ours), value(theirs)
         if before is None or after is None or ours.skipped or theirs.skipped:
             continue
@@ -153,8 +154,21 @@ def _first_outside(
                 step=step_number(ours),
                 original=before,
                 rewritten=after,
+                beyond=_furthest_beyond(compared[index:], value),
             )
             return
+
+
+def _furthest_beyond(
+    compared: Iterable[tuple[Step, Step, float]], value: Callable[[Step], float | None]
+) -> float:
+    """How many times its limit the difference is, where it is most."""
+    pairs = ((value(ours), value(theirs), limit) for ours, theirs, limit in compared)
+    return max(
+        times_beyond(abs(after - before), limit)
+        for before, after, limit in pairs
+        if before is not None and after is not None and math.isfinite(before)
+    )
 
 
 def step_figures(

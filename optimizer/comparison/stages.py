@@ -1,11 +1,12 @@
 """Which runs a verdict needs, in stages, none more than it takes.
 
-1. The original again (a third time where it does not repeat itself), for the exact tier. Where all but what is printed
+1. The original again (a third time where it does not repeat itself, and then as often as it takes), for the exact tier. Where all but what is printed
    and saved besides is bit for bit the same, that is judged at once.
 2. Where the rewrite differs and uses a reduced precision: both versions with that switched off. What is left must be
    the original's arithmetic; this sees through rounding that would hide a mistake.
 3. The original from perturbed parameters, for the numeric tier. They are perturbed no earlier than the rewrite parts from it:
-   what rounding has done by then in a run that is bit for bit the same says nothing about a mistake that comes later.
+   what rounding has done by then in a run that is bit for bit the same says nothing about a mistake that comes later. More of
+   them where the rewrite is beyond its limits by a little.
 
 Of a rewrite that runs as several ranks, whose layers see shares of a batch, the rewrite once more with these layers
 aligned is what the second and third stage judge; where there is dropout, against the original without any, too.
@@ -22,9 +23,10 @@ from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..execution.runner import Perturbation
 from ..options import Tier
 from .findings import Finding, Kind, step_number
+from .numeric import rounding_only
 from .onset import rounds_alike
 from .ranks import layers_per_rank
-from .tolerance import Precision, coarsest, perturbation_scale
+from .tolerance import MARGINAL, MORE_NEIGHBOURS, Precision, coarsest, perturbation_scale
 from .verdict import (
     Outcome,
     Verdict,
@@ -101,6 +103,12 @@ def judge_in_stages(
     if not repeats_itself(first, repeats[0]):
         repeats.append(observe("original, a third time", original=True))
     exact = judge_exact(first, repeats, rewritten)
+    for _ in range(MORE_NEIGHBOURS):
+        # By the spread of an original that does not repeat itself.
+        if tier is not Tier.EXACT or not _by_a_little(exact):
+            break
+        repeats.append(observe("original, once more", original=True))
+        exact = judge_exact(first, repeats, rewritten)
     if exact.outcome is Outcome.EQUIVALENT or tier is Tier.EXACT:
         found = Equivalence(exact)
     elif _decided(exact):
@@ -206,10 +214,9 @@ def _judge_rounding(
         if same_arithmetic and same_arithmetic.outcome is Outcome.NOT_EQUIVALENT:
             reason = f"with {precision.value} switched off, too: {same_arithmetic.reason}"
             return Equivalence(replace(same_arithmetic, reason=reason), same_arithmetic)
-    parts = rounds_alike(first, repeats, rewritten)
-    perturbed = _perturbed(observe, precision, perturbed_runs, parts)
     proven = same_arithmetic is not None and same_arithmetic.outcome is Outcome.EQUIVALENT
-    verdict = judge_numeric(first, repeats, perturbed, rewritten, precision, same_arithmetic=proven)
+    runs = _Rounding(observe, precision, rounds_alike(first, repeats, rewritten))
+    verdict = runs.judge(first, repeats, rewritten, perturbed_runs, same_arithmetic=proven)
     return Equivalence(verdict, same_arithmetic)
 
 
@@ -230,31 +237,71 @@ def _judge_arithmetic(
     if exact.outcome is Outcome.EQUIVALENT or _decided(exact):
         return exact
     parts = rounds_alike(first, repeats, rewritten)
-    perturbed = _perturbed(observe, Precision.FLOAT32, perturbed_runs, parts, full_precision=True)
-    return judge_numeric(first, repeats, perturbed, rewritten, Precision.FLOAT32)
+    runs = _Rounding(observe, Precision.FLOAT32, parts, full_precision=True)
+    return runs.judge(first, repeats, rewritten, perturbed_runs)
 
 
-def _perturbed(
-    observe: Observe,
-    precision: Precision,
-    wanted: int,
-    after: int,
-    *,
-    full_precision: bool = False,
-) -> list[Observations]:
-    """Runs of the original, perturbed ``after`` so many rounds; one that did not end well says nothing about rounding."""
-    scale = perturbation_scale(precision)
-    runs = [
-        observe(
-            f"original, perturbed by {precision.value} rounding ({number} of {wanted})",
-            original=True,
-            perturb=Perturbation(precision.value, number, scale, after),
-            full_precision=full_precision,
-            runs_to_come=wanted - number,
-        )
-        for number in range(1, wanted + 1)
-    ]
-    return [run for run in runs if run.status in ENDED_WELL]
+class _Rounding:
+    """What rounding of ``precision`` does to the original: its runs from parameters perturbed ``after`` so many rounds."""
+
+    def __init__(
+        self, observe: Observe, precision: Precision, after: int, *, full_precision: bool = False
+    ) -> None:
+        self._observe, self._precision, self._after = observe, precision, after
+        self._full_precision = full_precision
+        self._runs: list[Observations] = []
+        self._made = 0
+
+    def judge(
+        self,
+        first: Observations,
+        repeats: Sequence[Observations],
+        rewritten: Observations,
+        wanted: int,
+        *,
+        same_arithmetic: bool = False,
+    ) -> Verdict:
+        """Judge with ``wanted`` perturbed runs, and where it fails by a little with more of them (see :mod:`.tolerance`)."""
+
+        def verdict() -> Verdict:
+            given = (first, repeats, self._runs, rewritten, self._precision)
+            return judge_numeric(*given, same_arithmetic=same_arithmetic)
+
+        self._perturb(wanted, wanted)
+        found = verdict()
+        one_way = tuple(sorted(rounding_only(first, self._precision)))
+        for _ in range(MORE_NEIGHBOURS):
+            if not _by_a_little(found):
+                break
+            self._perturb(1, wanted + MORE_NEIGHBOURS, one_way)
+            found = verdict()
+        return found
+
+    def _perturb(self, count: int, total: int, one_way: tuple[str, ...] = ()) -> None:
+        """Make ``count`` more runs, ``total`` in all; one that does not end well says nothing about rounding."""
+        for number in range(self._made + 1, self._made + count + 1):
+            run = self._observe(
+                f"original, perturbed by {self._precision.value} rounding ({number} of {total})",
+                original=True,
+                perturb=Perturbation(
+                    self._precision.value,
+                    number,
+                    perturbation_scale(self._precision),
+                    self._after,
+                    one_way,
+                ),
+                full_precision=self._full_precision,
+                runs_to_come=total - number,
+            )
+            if run.status in ENDED_WELL:
+                self._runs.append(run)
+        self._made += count
+
+
+def _by_a_little(verdict: Verdict) -> bool:
+    """Whether ``verdict`` fails by what the luck of few samples may have done."""
+    failures = verdict.failures
+    return bool(failures) and all((f.beyond or math.inf) < MARGINAL for f in failures)
 
 
 def precision_of(original: Observations, rewritten: Observations) -> Precision:

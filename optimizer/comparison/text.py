@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from .findings import Finding, Kind, note
-from .tolerance import Precision, allowed
+from .tolerance import Precision, allowed, times_beyond
 
 _OPTIONS = re.compile(r"\bNamespace\((.*)\)")
 """Options as argparse prints them: what went into the run, not what came out. What they do is compared itself."""
@@ -276,8 +276,8 @@ def compare_text(
                 continue
             if left_out.leaves_out(a, place):
                 skipped += 1
-            elif not _close(x, y, limits.get((a.number, place))):
-                findings.append(_at(_odd_number(a, x, y, precision), a, step_of[0]))
+            elif (beyond := _times_beyond(x, y, limits.get((a.number, place)))) > 1.0:
+                findings.append(_at(_odd_number(a, x, y, precision, beyond), a, step_of[0]))
     if skipped:
         findings.append(
             note(
@@ -356,11 +356,11 @@ def _limits(
     return limits
 
 
-def _close(x: str, y: str, limit: float | None) -> bool:
+def _times_beyond(x: str, y: str, limit: float | None) -> float:
     a, b = float(x), float(y)
     if limit is None or not (math.isfinite(a) and math.isfinite(b)):
-        return False
-    return abs(a - b) <= limit + max(last_digit(x), last_digit(y)) * 1.001
+        return math.inf
+    return times_beyond(abs(a - b), limit + max(last_digit(x), last_digit(y)) * 1.001)
 
 
 def _at(finding: Finding, line: Line, step_of: Callable[[int], int | None] | None) -> Finding:
@@ -382,12 +382,12 @@ def _odd_line(ours: Line | None, theirs: Line | None) -> Finding:
     )
 
 
-def _odd_number(line: Line, x: str, y: str, precision: Precision | None) -> Finding:
+def _odd_number(line: Line, x: str, y: str, precision: Precision | None, beyond: float) -> Finding:
     message = f"line {line.number} of the output has {y}, not {x}: {_cut(line.text)}"
     finite = math.isfinite(float(x)) == math.isfinite(float(y))
     if precision is not None and precision.reduced and finite:
         return note(Kind.STDOUT, message)
-    return Finding(Kind.STDOUT, message, original=x, rewritten=y)
+    return Finding(Kind.STDOUT, message, original=x, rewritten=y, beyond=beyond)
 
 
 def _cut(text: str, width: int = 60) -> str:

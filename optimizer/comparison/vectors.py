@@ -10,7 +10,7 @@ from typing import TypeAlias
 from .deviation import Deviation, together
 from .figures import VectorFigures
 from .findings import Finding, Kind
-from .tolerance import Precision, allowed
+from .tolerance import Precision, allowed, times_beyond
 
 _SAME_DIRECTION = 0.9995
 """A cosine that reads 1.000."""
@@ -113,26 +113,31 @@ def _finding(
     scale = together(other[name] for name in names).norm
     slack = quantity.slack_together(group, names)
     excess = {
-        name: other[name].distance
-        / max(_limit(name, scale, near, precision) + quantity.slack_of(name), math.ulp(0.0))
+        name: times_beyond(
+            other[name].distance, _limit(name, scale, near, precision) + quantity.slack_of(name)
+        )
         for name in names
     }
     worst = max(excess, key=lambda name: excess[name])
     spread = [abs(together(run.values()).stretch) for run in near]
     limit = allowed(spread, 1.0, precision) + slack / (scale or 1.0)
-    beyond = sum(value > 1.0 for value in excess.values())
+    further_off = sum(value > 1.0 for value in excess.values())
+    stretch = abs(whole.norm_ratio - 1.0)
     reasons = [
         text
         for text, failed in (
             (
                 _length_told(whole.norm_ratio, limit),
-                abs(whole.norm_ratio - 1.0) > limit,
+                stretch > limit,
             ),
             (
                 _distance_told(whole),
                 whole.distance > whole.allowed,
             ),
-            (f"{beyond} of {len(names)} tensors further off than their own limit", beyond > 0),
+            (
+                f"{further_off} of {len(names)} tensors further off than their own limit",
+                further_off > 0,
+            ),
         )
         if failed
     ]
@@ -145,6 +150,11 @@ def _finding(
         tensor=worst,
         original=other[worst].norm,
         rewritten=other[worst].other_norm,
+        beyond=max(
+            times_beyond(stretch, limit),
+            times_beyond(whole.distance, whole.allowed),
+            excess[worst],
+        ),
     )
 
 

@@ -75,13 +75,15 @@ class Perturbation:
     ``float64``; ``tfloat32`` has an epsilon of ``2**-10``).
 
     The signs are drawn with ``seed``. Done before the first forward pass of a root module in training mode ``after`` so
-    many rounds.
+    many rounds. From then on the gradients of the parameters named in ``one_way`` keep their size and have the same signs in every
+    step: what is nothing but rounding may be biased like that, and an optimizer that scales it makes full steps of it.
     """
 
     dtype: str
     seed: int = 0
     scale: float = 1.0
     after: int = 0
+    one_way: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

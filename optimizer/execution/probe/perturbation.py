@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,23 @@ class Perturbation:
 
     It happens when a module with parameters is first called in training mode after the optimizer was built: what
     the script loads into the model between the two is perturbed too. At the latest it happens at the first step.
+    Then the gradients of the parameters named in ``one_way`` are given the same signs in every step, drawn with ``seed``.
     None of this before ``after`` rounds.
     """
 
-    def __init__(self, dtype: str, seed: int, scale: float = 1.0, after: int = 0) -> None:
+    def __init__(
+        self,
+        dtype: str,
+        seed: int,
+        scale: float = 1.0,
+        after: int = 0,
+        one_way: Sequence[str] = (),
+    ) -> None:
         eps = _TF32_EPS if dtype == "tfloat32" else torch.finfo(getattr(torch, dtype)).eps
         self._relative = scale * eps
         self._seed = seed
         self.after = after
+        self._one_way = one_way
         self._waiting: list[Tensor] = []
         self._done: set[int] = set()
 
@@ -52,13 +61,29 @@ class Perturbation:
         for parameter in self._waiting:
             if id(parameter) in self._done or not parameter.is_floating_point():
                 continue
-            generator = torch.Generator()
-            generator.manual_seed(derive("perturb", self._seed, len(self._done)))
+            signs = self._signs(parameter, "perturb", len(self._done))
             self._done.add(id(parameter))
-            signs = torch.randint(0, 2, parameter.shape, generator=generator, device="cpu") * 2 - 1
-            factor = 1 + self._relative * signs.to(torch.float64)
+            factor = 1 + self._relative * signs
             # By its data: there may be a graph that has kept the parameter, and autograd is not to notice.
             parameter.data.copy_(
                 (parameter.double().cpu() * factor).to(parameter.device, parameter.dtype)
             )
         self._waiting.clear()
+
+    @torch.no_grad()
+    def direct(self, named: Mapping[str, Tensor], rounds: int) -> None:
+        """Turn the gradients that go one way, before a step."""
+        if rounds < self.after:
+            return
+        for name in self._one_way:
+            gradient = named[name].grad if name in named else None
+            if gradient is not None and not gradient.is_sparse:
+                signs = self._signs(gradient, "direct", name)
+                gradient.copy_(gradient.abs() * signs.to(gradient.device, gradient.dtype))
+
+    def _signs(self, tensor: Tensor, *purpose: object) -> Tensor:
+        """1 and -1 in the shape of ``tensor``."""
+        generator = torch.Generator()
+        generator.manual_seed(derive(*purpose[:1], self._seed, *purpose[1:]))
+        signs = torch.randint(0, 2, tensor.shape, generator=generator, device="cpu") * 2 - 1
+        return signs.to(torch.float64)

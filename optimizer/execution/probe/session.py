@@ -106,6 +106,7 @@ class Session:
         if self.observing:
             if self._perturbation:
                 self._perturbation.apply(self._rounds.finished)
+                self._perturbation.direct(self._parameters.named, self._rounds.finished)
             self._try(self._steps.begin, optimizer, self._rounds.finished, closure)
             self._try(self._parameters.snapshot, 0)
 

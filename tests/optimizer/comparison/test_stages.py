@@ -124,3 +124,50 @@ def test_the_original_is_perturbed_no_earlier_than_the_rewrite_parts_from_it(
         other = replace(original, steps=tuple(steps))
         judge_in_stages(original, other, observe, tier=None, precision=None, perturbed_runs=2)
     assert asked == [4, 4, 0, 0]
+
+
+def _with_loss(original: Observations, off: float) -> Observations:
+    """``original`` with the loss of the sixth step off by so much."""
+    steps = list(original.steps)
+    loss = Loss(steps[5].losses[0].value + off, "float32")
+    steps[5] = replace(steps[5], losses=(loss,))
+    return replace(original, steps=tuple(steps))
+
+
+LITTLE = [
+    (5e-5, 1e-5, Outcome.EQUIVALENT, 0),
+    # Beyond four times what the first neighbours happen to be off by, and within that of a further one.
+    (1.2e-4, 4e-5, Outcome.EQUIVALENT, 1),
+    (1.2e-4, 1e-5, Outcome.NOT_EQUIVALENT, 5),
+    # Further than any luck explains.
+    (1e-2, 4e-5, Outcome.NOT_EQUIVALENT, 0),
+]
+
+
+@pytest.mark.parametrize(("off", "further", "outcome", "more"), LITTLE)
+def test_what_fails_by_a_little_is_judged_with_more_neighbours(
+    original: Observations, off: float, further: float, outcome: Outcome, more: int
+) -> None:
+    perturbed = iter([1e-5, 1e-5, 1e-5, further, *[1e-5] * 4])
+    laboratory = _Laboratory(original, (_with_loss(original, one) for one in perturbed))
+    assert _judged(original, _with_loss(original, off), laboratory).outcome is outcome
+    assert sum("perturbed" in asked for asked in laboratory.asked) == 3 + more
+
+
+@pytest.mark.parametrize(("off", "further", "outcome", "more"), LITTLE)
+def test_an_original_that_does_not_repeat_itself_is_repeated_for_that(
+    original: Observations, off: float, further: float, outcome: Outcome, more: int
+) -> None:
+    again = [_with_loss(original, one) for one in (1e-5, 1e-5, further, *[1e-5] * 4)]
+    asked: list[str] = []
+
+    def observe(description: str, **_: object) -> Observations:
+        asked.append(description)
+        return again[len(asked) - 1]
+
+    other = _with_loss(original, off)
+    found = judge_in_stages(
+        original, other, observe, tier=Tier.EXACT, precision=None, perturbed_runs=3
+    )
+    assert found.verdict.outcome is outcome
+    assert len(asked) == 2 + more

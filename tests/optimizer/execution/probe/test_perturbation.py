@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -93,3 +94,39 @@ def test_a_graph_that_is_alive_by_then_is_left_usable(recorded):
     run = recorded(script, perturb={"dtype": "bfloat16", "seed": 1, "after": 2})
     assert len(run.steps) == 8
     assert run.losses != recorded(script).losses
+
+
+def test_gradients_that_go_one_way_keep_their_size_and_the_seed_chooses_their_signs(recorded):
+    def walk(**chosen):
+        """Where the bias of a convolution before BatchNorm is after 0, 1, 2, 4, 8 and 16 steps of Adam; the losses."""
+
+        def script():
+            torch.manual_seed(0)
+            net = nn.Sequential(
+                nn.Conv1d(2, 8, 3), nn.BatchNorm1d(8), nn.Flatten(), nn.Linear(48, 1)
+            )
+            optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+            for _ in range(16):
+                optimizer.zero_grad()
+                net(torch.randn(32, 2, 8)).square().mean().backward()
+                optimizer.step()
+
+        run = recorded(script, perturb={"dtype": "float32", "seed": 1, **chosen})
+        places = [run.tensors(snapshot)["Sequential.0.bias"] for snapshot in run.snapshots]
+        return np.diff(places, axis=0), run.losses
+
+    def goes_straight(steps):
+        return ((steps >= 0).all(axis=0) | (steps <= 0).all(axis=0)).all()
+
+    plain, losses = walk()
+    one_way, same = walk(one_way=("Sequential.0.bias",))
+    other, _ = walk(one_way=("Sequential.0.bias",), seed=2)
+    late, _ = walk(one_way=("Sequential.0.bias",), after=8)
+    assert goes_straight(one_way)
+    assert goes_straight(other)
+    assert not goes_straight(plain)
+    assert not goes_straight(late)
+    assert (one_way[-1] > 0).any()
+    assert (one_way[-1] < 0).any()
+    assert ((one_way[-1] > 0) != (other[-1] > 0)).any()
+    assert same == pytest.approx(losses, rel=1e-3)
