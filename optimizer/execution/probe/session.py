@@ -106,9 +106,10 @@ class Session:
         if self.observing:
             if self._perturbation:
                 self._perturbation.apply(self._rounds.finished)
-                self._perturbation.direct(self._parameters.named, self._rounds.finished)
             self._try(self._steps.begin, optimizer, self._rounds.finished, closure)
             self._try(self._parameters.snapshot, 0)
+            if self._perturbation:
+                self._perturbation.direct(self._parameters.named, self._rounds.finished)
 
     def step_ends(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """``optimizer`` has stepped, or a GradScaler ``skipped`` its step."""
