@@ -140,8 +140,9 @@ def _number(value: float | None, spec: str) -> str:
 
 
 def _first_step(verdict: Verdict, console: Console) -> None:
+    first: dict[str, int] = {}
     for vector in verdict.vectors:
-        if vector.round > 1:
+        if vector.round > first.setdefault(vector.group, vector.round):
             continue
         near = vector.neighbour_cosine
         _line(

@@ -44,6 +44,8 @@ def _told(
     near = [_by_call(run) for run in neighbours]
     for call, ours in common:
         spread = [one[call] for one in near if call in one]
+        if ours.output.shape[:1] != theirs[call].output.shape[:1]:
+            return ""  # called on more or fewer samples, which says nothing about the layer
         if _differs(ours, theirs[call], spread, precision):
             return f"; the first layer whose output differs is {ours.layer} ({ours.class_name})"
     if kind is not Kind.LOSS:

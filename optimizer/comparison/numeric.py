@@ -16,7 +16,7 @@ from ..execution.observations import EvalCall, Observations, Step
 from .deviation import change_deviations, deviations, undetermined
 from .exact import initial_parameter
 from .figures import StepFigures, VectorFigures
-from .findings import Finding, Kind, note
+from .findings import Finding, Kind, note, step_number
 from .kept_state import compare_state_numbers
 from .series import compare_series, step_figures, update_norm
 from .tolerance import Precision, allowed, times_beyond
@@ -97,11 +97,15 @@ def _gradients(runs: _Runs) -> tuple[list[Finding], list[VectorFigures]]:
         Kind.GRADIENT,
         "gradient of the first step",
         lambda name: groups.get(name, "no optimizer"),
-        step=1,
-        round=1,
     )
     near = [deviations(ours, run.gradients()) for run in runs.neighbours]
-    return judge(quantity, deviations(ours, runs.other.gradients()), near, runs.precision)
+    found, figures = judge(quantity, deviations(ours, runs.other.gradients()), near, runs.precision)
+    # An optimizer that is built later, for another fold or phase, takes its first step later.
+    first = {f"optimizer {s.optimizer}": step_number(s) for s in _first_steps(runs.original)}
+    return (
+        [replace(f, step=first.get(groups.get(f.tensor or "", ""), 1)) for f in found],
+        [replace(figure, round=first.get(figure.group, 1)) for figure in figures],
+    )
 
 
 def _first_steps(run: Observations) -> list[Step]:

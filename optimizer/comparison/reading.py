@@ -23,12 +23,19 @@ def compare_reading(original: Observations, other: Observations) -> list[Finding
 def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
     number = _numbers(original, other)
     passes = {(number[p.loader], p.epoch): p for p in other.loader_passes}
-    read = {loader for loader, _ in passes}
+    read: dict[int, list[LoaderPass]] = defaultdict(list)
+    for one in other.loader_passes:
+        read[number[one.loader]].append(one)
     pairs: list[tuple[LoaderPass, LoaderPass]] = []
+    kept: set[int] = set()
     for ours in original.loader_passes:
         theirs = passes.pop((ours.loader, ours.epoch), None)
         where = f"loader {ours.loader}, epoch {ours.epoch}"
-        if theirs is None and ours.loader not in read and _evaluated_alike(ours, original, other):
+        if theirs is None and _kept(ours, read[ours.loader], original, other):
+            if ours.loader not in kept:
+                yield note(Kind.SAMPLES, f"{where}: not read again, what was read before is kept")
+            kept.add(ours.loader)
+        elif theirs is None and not read[ours.loader] and _evaluated_alike(ours, original, other):
             message = f"{where}: not read; as many samples are evaluated all the same"
             yield note(Kind.SAMPLES, message)
         elif theirs is None:
@@ -54,14 +61,19 @@ def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
 def _numbers(original: Observations, other: Observations) -> Mapping[int, int]:
     """For each loader of ``other`` the number that its counterpart has in ``original``.
 
-    It is the same but where some loaders are in one version only, and those after them have moved up.
+    That is the one whose first pass read the same, where there is just one in either version: a loader may be read earlier than
+    it was. The others are in the order of first use, but where some loaders are in one version only.
     """
     ours, theirs = (_first_passes(run) for run in (original, other))
-    numbers = {loader: loader for loader in theirs}
+    numbers = _same_first(ours, theirs)
+    for loader, counterpart in numbers.items():
+        del theirs[loader], ours[counterpart]
     if len(ours) == len(theirs):
-        return numbers
-    matcher = SequenceMatcher(a=[*ours.values()], b=[*theirs.values()], autojunk=False)
-    free = count(max((*ours, *theirs), default=0) + 1)
+        return numbers | dict(zip(theirs, ours, strict=True))
+    before, after = ([_first_told(one) for one in known.values()] for known in (ours, theirs))
+    matcher = SequenceMatcher(a=before, b=after, autojunk=False)
+    every = (one.loader for run in (original, other) for one in run.loader_passes)
+    free = count(max(every, default=0) + 1)
     for tag, start, end, other_start, other_end in matcher.get_opcodes():
         known = [*ours][start:end] if tag in ("equal", "replace") else []
         for place, loader in enumerate([*theirs][other_start:other_end]):
@@ -69,13 +81,55 @@ def _numbers(original: Observations, other: Observations) -> Mapping[int, int]:
     return numbers
 
 
-def _first_passes(run: Observations) -> dict[int, tuple[int, int, str]]:
-    """What tells the loaders apart: of each one's first pass when it was, how many samples it read, and which."""
-    first: dict[int, tuple[int, int, str]] = {}
+def _first_passes(run: Observations) -> dict[int, LoaderPass]:
+    """Of each loader, in the order of first use."""
+    first: dict[int, LoaderPass] = {}
     for one in run.loader_passes:
-        contents = one.order[-1].contents if one.order else ""
-        first.setdefault(one.loader, (one.rounds, one.samples, contents))
+        first.setdefault(one.loader, one)
     return first
+
+
+def _first_told(first: LoaderPass) -> tuple[int, int, str]:
+    """What tells loaders apart: when the first pass was, how many samples it read, and which."""
+    return first.rounds, first.samples, first.order[-1].contents if first.order else ""
+
+
+def _same_first(ours: Mapping[int, LoaderPass], theirs: Mapping[int, LoaderPass]) -> dict[int, int]:
+    """The loaders whose first passes read the same samples in the same order, as no other's did."""
+    known: list[dict[tuple[int, str, str], int]] = []
+    for passes in (ours, theirs):
+        read = {loader: _sequence(first) for loader, first in passes.items()}
+        often = Counter(read.values())
+        known.append({what: loader for loader, what in read.items() if often[what] == 1})
+    return {loader: known[0][what] for what, loader in known[1].items() if what in known[0]}
+
+
+def _sequence(one: LoaderPass) -> tuple[int, str, str]:
+    """What a pass read, in its order."""
+    last = one.order[-1] if one.order else None
+    return (one.samples, last.order, last.contents) if last else (one.samples, "", "")
+
+
+def _kept(
+    ours: LoaderPass, read: Sequence[LoaderPass], original: Observations, other: Observations
+) -> bool:
+    """Whether what this pass read was read before, in the order of the data set, and may have been kept since then.
+
+    What is made of it is compared by itself. A shuffle gives another order each time, and would not be the kept one.
+    """
+    if not any(_holds(one, ours) for one in read):
+        return False
+    if ours.steps:
+        return bool(ours.order) and ours.order[-1].ascending
+    return _evaluated_alike(ours, original, other)
+
+
+def _holds(whole: LoaderPass, part: LoaderPass) -> bool:
+    """Whether ``whole`` went on to the end and read what ``part`` did, in its order."""
+    if not whole.finished or not part.order:
+        return whole.finished and whole.samples == part.samples
+    last = part.order[-1]
+    return any((mark.samples, mark.order) == (last.samples, last.order) for mark in whole.order)
 
 
 def _evaluated_alike(ours: LoaderPass, original: Observations, other: Observations) -> bool:
@@ -83,7 +137,7 @@ def _evaluated_alike(ours: LoaderPass, original: Observations, other: Observatio
 
     What the models make of it is compared by itself. Another order that is drawn would not be the loader's.
     """
-    in_order = bool(ours.order) and ours.order[-1].ascending
+    in_order = not ours.order or ours.order[-1].ascending
     evaluated = [_evaluated(run, ours.rounds) for run in (original, other)]
     enough = any(samples >= ours.samples for samples in evaluated[0].values())
     return in_order and not ours.steps and enough and evaluated[0] == evaluated[1]

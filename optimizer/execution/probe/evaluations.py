@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from .fingerprints import checksum, storable, summary, write_safetensors
 from .names import class_name
+from .transformations import unwrapped
 
 KEPT_CALLS = 4
 """How many calls have their outputs kept whole."""
@@ -32,7 +33,7 @@ class _Weights:
 
     def called(self, module: nn.Module) -> None:
         """The module is called. Not their versions but their bits: ``p.data.mul_`` leaves no other trace."""
-        parameters = [parameter for parameter in module.parameters() if not is_lazy(parameter)]
+        parameters = [unwrapped(p) for p in module.parameters() if not is_lazy(p)]
         now = [checksum(parameter) for parameter in parameters]
         self._ids.update(map(id, parameters))
         if self._first is None:

@@ -17,7 +17,6 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._functorch import eager_transforms
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
@@ -34,6 +33,7 @@ from .leaves import among_leaves, leaves_of
 from .names import label_roots
 from .patches import Patches
 from .session import Session
+from .transformations import only_mapping, tell, transforming, unwrapped
 from .variables import is_library
 
 _COLLECTIVES = (
@@ -190,19 +190,24 @@ class Hooks:
         return wrapper
 
     def _func_gradients(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Gradients taken by ``torch.func``, other than those inside of another transformation."""
+        """Gradients taken by ``torch.func``, other than those that another one differentiates.
+
+        What ``vmap`` takes for many samples has the losses of all; it is no step of a script that works by hand.
+        """
 
         @functools.wraps(original)
         def wrapper(func, argnums, has_aux, args, kwargs):
             places = (argnums,) if isinstance(argnums, int) else argnums
             taken = [args[place] for place in places]
-            leaves = [leaf for leaf in tree_leaves(taken) if isinstance(leaf, Tensor)]
-            wrapped = any(map(is_functorch_wrapped_tensor, leaves))
-            if wrapped or not self._session.trains(leaves):
+            leaves = [unwrapped(leaf) for leaf in tree_leaves(taken) if isinstance(leaf, Tensor)]
+            by_hand = self._session.by_hand()
+            told = not transforming() or (only_mapping() and not by_hand)
+            if not told or not self._session.trains(leaves):
                 return original(func, argnums, has_aux, args, kwargs)
-            self._session.gradients_begin(leaves if self._session.by_hand() else ())
+            self._session.gradients_begin(leaves if by_hand else ())
             gradients, value = original(func, argnums, has_aux, args, kwargs)
-            self._session.backward(value[0] if has_aux else value, None, None, taken=True)
+            backward = functools.partial(self._session.backward, taken=True)
+            tell(backward, value[0] if has_aux else value, None, None)
             self._session.gradients_end(leaves, tree_leaves(gradients))
             return gradients, value
 
@@ -311,7 +316,7 @@ class Hooks:
         """Make a call of ``module`` that is told to the session, unless another one makes it."""
         if getattr(self._in_module, "yes", False):
             output = original(module, *args, **kwargs)
-            self._session.layer_called(module, output)
+            tell(self._session.layer_called, module, output)
             return output
         if (
             _is_tracing()
@@ -322,11 +327,11 @@ class Hooks:
             return original(module, *args, **kwargs)
         self._in_module.yes = True
         try:
-            self._session.call_begins(module, (args, kwargs))
+            tell(self._session.call_begins, module, (args, kwargs))
             output = original(module, *args, **kwargs)
         finally:
             self._in_module.yes = False
-        self._session.call_ends(module, (args, kwargs), output)
+        tell(self._session.call_ends, module, (args, kwargs), output)
         return output
 
     def _autocast_enter(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -114,14 +114,15 @@ class Parameters:
         return dict(zip(self._by_hand[shapes], leaves, strict=True))
 
     @torch.no_grad()
+    def given(self) -> Iterator[Tensor]:
+        """All parameters that optimizers have been given, which are not named before one steps."""
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
     def keep_first(self, module: nn.Module) -> None:
         """``module`` is called before any step: what it holds is the start, whatever its ``forward`` does to it."""
-        given = {
-            id(parameter)
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+        given = set(map(id, self.given()))
         for parameter in module.parameters():
             if (
                 id(parameter) in given

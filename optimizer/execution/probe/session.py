@@ -128,7 +128,8 @@ class Session:
 
     def trains(self, tensors: Sequence[Tensor]) -> bool:
         """Whether gradients for ``tensors``, which need not be leaves, are likely taken to train."""
-        held = {parameter.data_ptr() for parameter in self._parameters.named.values()}
+        known = (*self._parameters.named.values(), *self._parameters.given())
+        held = {parameter.data_ptr() for parameter in known}
         return self.by_hand() or any(tensor.data_ptr() in held for tensor in tensors)
 
     def gradients_begin(self, leaves: Sequence[Tensor]) -> None:

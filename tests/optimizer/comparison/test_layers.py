@@ -93,3 +93,13 @@ def test_layers_that_are_not_there_any_more_say_nothing(
     original = giving(stem=1.0, norm=2.0, head=3.0)
     assert said(LOSS, original, giving()) == LOSS.message
     assert said(LOSS, original, giving(head=9.0)) == LOSS.message
+
+
+def test_a_layer_that_is_called_on_other_samples_is_not_to_blame(
+    giving: Callable[..., Observations],
+) -> None:
+    original, other = giving(stem=1.0, head=2.0), giving(stem=1.0, head=2.0)
+    layers = [
+        replace(one, output=replace(one.output, shape=(1, 2))) for one in original.layer_outputs
+    ]
+    assert said(LOSS, original, replace(other, layer_outputs=tuple(layers))) == LOSS.message

@@ -177,6 +177,30 @@ def test_adam_may_step_the_other_way_where_rounding_decides_the_sign(run: Run) -
     assert Kind.UPDATE in {f.kind for f in found.findings}
 
 
+def in_two_phases(one: Observations) -> Observations:
+    """Another optimizer trains the last layer, from the fourth step on."""
+    (info,) = one.optimizers
+    names = info.groups[0]
+    parts = (tuple(n for n in names if last == (".fc2." in n)) for last in (False, True))
+    optimizers = tuple(replace(info, groups=(part,)) for part in parts)
+    steps = tuple(replace(step, optimizer=int(step.round >= 3)) for step in one.steps)
+    return replace(one, optimizers=optimizers, steps=steps)
+
+
+def test_the_first_gradient_of_a_later_optimizer_is_of_its_own_first_step(run: Run) -> None:
+    """Of another fold, say: it was taken for the first step of all, and so for the reason of every verdict."""
+    original, other = in_two_phases(run()), in_two_phases(run())
+    gradients = other.gradients()
+    gradients["Net.fc2.weight"] = gradients["Net.fc2.weight"] * np.float32(1.1)
+    save_file(gradients, other.folder / "gradients")
+    near = [in_two_phases(one) for one in neighbours(run, Precision.FLOAT32)]
+    found = compare_numbers(original, other, near, Precision.FLOAT32)
+    (finding,) = found.findings
+    assert (finding.kind, finding.step) == (Kind.GRADIENT, 4)
+    rounds = {v.group: v.round for v in found.vectors if "gradient" in v.what}
+    assert rounds == {"optimizer 0": 1, "optimizer 1": 4}
+
+
 @pytest.mark.parametrize(
     ("factor", "told"),
     [(1.01, "1 % longer (allowed 0.0014 %)"), (0.99, "1 % shorter"), (3.0, "3 times as long")],

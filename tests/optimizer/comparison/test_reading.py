@@ -227,6 +227,70 @@ def test_training_samples_come_from_the_loader(validated: Observations) -> None:
     assert (finding.fails, finding.message) == (True, "loader 0, epoch 0: never read")
 
 
+def in_two_epochs(validated: Observations, val: Iterable[object]) -> Observations:
+    """Validates after either of two epochs."""
+    train, *_ = validated.loader_passes
+    vals = [replace(reading(val), loader=1, epoch=epoch, rounds=4 + 4 * epoch) for epoch in (0, 1)]
+    trains = [replace(train, epoch=epoch, rounds=4 * epoch) for epoch in (0, 1)]
+    return replace(
+        validated,
+        loader_passes=(trains[0], vals[0], trains[1], vals[1]),
+        eval_calls=tuple(EvalCall("Net", rounds, 6, ()) for rounds in (4, 8)),
+    )
+
+
+def kept_before_training(run: Observations) -> Observations:
+    """``list(val_loader)`` before the first epoch: that loader is read first, and once."""
+    train, val, more, *_ = run.loader_passes
+    passes = (replace(val, loader=0, rounds=0), replace(train, loader=1), replace(more, loader=1))
+    return replace(run, loader_passes=passes)
+
+
+@pytest.mark.parametrize("val", [range(6), [None] * 6], ids=["in order", "without indices"])
+def test_what_is_evaluated_may_be_read_once_before_training(
+    validated: Observations, val: Iterable[object]
+) -> None:
+    before = in_two_epochs(validated, val)
+    (finding,) = compare_reading(before, kept_before_training(before))
+    assert (finding.kind, finding.fails) == (Kind.SAMPLES, False)
+    assert finding.message.startswith("loader 1, epoch 1: not read again")
+
+
+def test_a_drawn_order_is_not_kept(validated: Observations) -> None:
+    before = in_two_epochs(validated, [3, 1, 2, 0, 5, 4])
+    (finding,) = compare_reading(before, kept_before_training(before))
+    assert (finding.fails, finding.message) == (True, "loader 1, epoch 1: never read")
+
+
+def test_fewer_samples_evaluated_of_those_kept_fail(validated: Observations) -> None:
+    before = in_two_epochs(validated, range(6))
+    fewer = replace(kept_before_training(before), eval_calls=before.eval_calls[:1])
+    (finding,) = compare_reading(before, fewer)
+    assert (finding.fails, finding.step) == (True, 9)
+
+
+@pytest.mark.parametrize(
+    ("indices", "fails"), [(range(8), False), (SHUFFLED, True), ([None] * 8, True)]
+)
+def test_training_batches_are_kept_only_in_the_order_of_the_data(
+    original: Observations, indices: Iterable[object], fails: bool
+) -> None:
+    """Of the second epoch the run saw half; what has no indices may have been drawn."""
+    first = replace(reading(indices), steps=4)
+    second = replace(reading([*indices][:4], finished=False), epoch=1, rounds=4, steps=2)
+    before = replace(original, loader_passes=(first, second))
+    (finding,) = compare_reading(before, replace(before, loader_passes=(first,)))
+    assert (finding.kind, finding.fails) == (Kind.SAMPLES, fails)
+
+
+def test_loaders_read_in_another_order_are_told_apart_by_what_they_read(
+    validated: Observations,
+) -> None:
+    train, val, test = validated.loader_passes
+    moved = (replace(test, loader=0, rounds=0), replace(train, loader=1), replace(val, loader=2))
+    assert compare_reading(validated, replace(validated, loader_passes=moved)) == []
+
+
 def drawn(original: Observations, *drawn_from: str | None, steps: int = 4) -> Observations:
     """A run whose training passes take their orders from these."""
     read = tuple(

@@ -558,6 +558,51 @@ def test_gradients_that_transformed_and_compiled_code_takes_are_no_losses(record
     assert [len(step.losses) for step in recorded(script).steps] == [1]
 
 
+def clipped_by_sample(at_once: bool) -> None:
+    """Two steps of a gradient per sample, and an evaluation: by ``vmap``, or sample after sample."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.randn(6, 4)
+
+    def loss(weights, sample):
+        return torch.func.functional_call(net, weights, (sample[None],)).square().sum()
+
+    def of_each(function):
+        if at_once:
+            return torch.func.vmap(function)(x)
+        results = [function(sample) for sample in x]
+        return torch.utils._pytree.tree_map(lambda *parts: torch.stack(parts), *results)
+
+    for _ in range(2):
+        weights = {name: parameter.detach() for name, parameter in net.named_parameters()}
+        gradients = of_each(lambda sample, at=weights: torch.func.grad(loss)(at, sample))
+        for name, parameter in net.named_parameters():
+            parameter.grad = gradients[name].clamp(-1, 1).mean(0)
+        optimizer.step()
+    net.eval()
+    of_each(lambda sample: net(sample[None]))
+
+
+@pytest.mark.parametrize("perturb", [None, {"dtype": "float32", "seed": 1}])
+def test_what_vmap_does_at_once_is_that_of_all_samples(recorded, perturb):
+    """The tensors in there are wrappers that end with ``vmap``, and nothing may be drawn there."""
+    runs = [recorded(lambda way=way: clipped_by_sample(way), perturb=perturb) for way in (0, 1)]
+    assert [run.unobserved for run in runs] == [(), ()]
+    each, together = runs
+    for ours, theirs in zip(each.steps, together.steps, strict=True):
+        losses = [one.value for one in ours.losses]
+        assert len(losses) == 6
+        assert [one.value for one in theirs.losses] == [pytest.approx(sum(losses))]
+        assert theirs.grad_norm == pytest.approx(ours.grad_norm)
+    assert [call.samples for call in each.eval_calls] == [1] * 6
+    (call,) = together.eval_calls
+    assert (call.samples, call.outputs[0].shape) == (6, (6, 1))
+    means = [call.outputs[0].mean for call in each.eval_calls]
+    assert call.outputs[0].mean == pytest.approx(sum(means) / 6)
+    assert [one.output.shape[0] for one in together.layer_outputs] == [6] * 3
+
+
 def test_saved_tensors_are_told_to_be_the_parameters_they_are(recorded, tmp_path):
     def script():
         net = train(1)
