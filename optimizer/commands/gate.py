@@ -100,6 +100,7 @@ def _gate(
         if original is not None:
             chosen = [replace(chosen[0], original=original)]
         settings = replace(settings, scripts=tuple(chosen))
+    jobs.scripts_of(settings)  # before torch is asked for GPUs, which takes seconds or is not there
     interpreter = find_python(settings.python)
     wanted = settings.device is not Device.CPU
     visible = gpus.visible_gpus(interpreter) if wanted else ()

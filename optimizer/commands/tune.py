@@ -101,10 +101,12 @@ def tune(
 def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     from ...transforms.registry import all_transforms
     from ..profiling.profile import ScriptFailed
+    from ..source import SourceFile, parse
     from ..tuning import report
     from ..tuning.tune import TuneSettings
     from ..tuning.tune import tune as search
 
+    parse(SourceFile.read(script))
     settings = flags.over(load_settings(script.parent))
     wanted = TuneSettings(
         verify_settings(settings),
