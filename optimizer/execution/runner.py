@@ -60,13 +60,15 @@ class BatchLayers(str, Enum):
 class ScriptVersion:
     """A script to run: the user's own path, the texts that stand in for files of the project, its arguments.
 
-    With ``processes`` it is started by torchrun, as that many on this machine; without, by Python.
+    With ``processes`` it is started by torchrun, as that many on this machine; without, by Python. ``brought_by`` is
+    the user's file whose text stands in for that of ``entry``, None where it was made here.
     """
 
     entry: Path
     overrides: Mapping[Path, str] = field(default_factory=dict[Path, str])
     args: tuple[str, ...] = ()
     processes: int | None = None
+    brought_by: Path | None = None
 
 
 @dataclass(frozen=True)
