@@ -273,7 +273,7 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
         if on_cpu and any("cuda" in text for text in report.rewritten.overrides.values()):
             _line(console, "           code for a GPU stayed off: --emulate-cuda compares it, too")
     _line(console, f"with       {settings.python}")
-    _line(console, f"           {report.runs} runs, seed {settings.seed}")
+    _line(console, f"           {report.runs} run{'s' * (report.runs != 1)}, seed {settings.seed}")
     seen = report.seen
     _line(
         console,
