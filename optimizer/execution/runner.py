@@ -24,6 +24,7 @@ from .limits import (
     default_memory_limit,
     default_process_limit,
 )
+from .module_runs import module_run
 from .observations import Observations, Status, Timing, WrittenFile, rounds_counted
 from .overlay import Overlay, make_overlay
 from .probe.start import UNFIT
@@ -269,6 +270,8 @@ def _spec(
 ) -> dict[str, object]:
     """What the probe needs to know."""
     inside = overlay.entry.is_relative_to(overlay.cwd)
+    module = module_run(overlay.entry, overlay.entry.read_bytes(), overlay.cwd)
+    by_path = overlay.entry.relative_to(overlay.cwd) if inside else overlay.entry
     return {
         "mode": settings.mode.value,
         "processes": version.processes,
@@ -286,7 +289,8 @@ def _spec(
         "in_turns": settings.in_turns,
         "snapshot_bytes": settings.snapshot_bytes,
         "entry": str(overlay.entry),
-        "program": str(overlay.entry.relative_to(overlay.cwd) if inside else overlay.entry),
+        "program": str(by_path if module is None else overlay.entry),
+        "module": None if module is None else [module.name, str(module.root)],
         "args": list(version.args),
         "output": str(folder),
         "shown_paths": overlay.shown_paths,
