@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .errors import TorchoptError
 from .options import Tier
 from .rewrite_result import AppliedChange, GivenAdvice, RewrittenFile, SkippedChange
-from .terminal import Paint, display_path
+from .terminal import Paint, counted, display_path
 
 if TYPE_CHECKING:
     from .verified_rewrite import VerifiedRewrite
@@ -177,17 +177,13 @@ def _remark_line(remark: SkippedChange | GivenAdvice, paint: Paint) -> str:
 def _summary(reports: Sequence[FileReport], told: int, written: bool, trains: bool) -> str:
     changed = [report for report in reports if report.changed]
     skipped = sum(len(report.skips) for report in reports)
-    left = f"; {_count(skipped, 'place')} left alone" if skipped else ""
+    left = f"; {counted(skipped, 'place')} left alone" if skipped else ""
     if not changed:
         why = "" if trains else ": no training step is seen"
         return f"Nothing to rewrite{why}{left}."
     verb = "rewritten" if written else "would be rewritten"
     made = [report for report in changed if report.created]
-    new = f", {_count(len(made), 'file')} {'made' if written else 'would be made'}" if made else ""
+    new = f", {counted(len(made), 'file')} {'made' if written else 'would be made'}" if made else ""
     return (
-        f"{_count(len(changed) - len(made), 'file')} {verb}{new}: {_count(told, 'change')}{left}."
+        f"{counted(len(changed) - len(made), 'file')} {verb}{new}: {counted(told, 'change')}{left}."
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -29,6 +29,11 @@ def display_path(path: Path) -> str:
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 change``, ``2 changes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def error_line(error: TorchoptError) -> str:
     """The one line that tells the user about ``error``."""
     if error.path is None:

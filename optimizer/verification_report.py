@@ -13,7 +13,7 @@ from .comparison.verdict import Outcome, Verdict
 from .curves import loss_curves
 from .measurement import Measurement, SpeedVerdict, VersionSpeed
 from .options import Tier
-from .terminal import display_path
+from .terminal import counted, display_path
 from .verification import VerificationReport, exit_code
 from .verification_json import ORIGINAL_FAILED, ReportJson, reason, to_json
 
@@ -38,7 +38,7 @@ def render_text(report: VerificationReport, console: Console) -> None:
     failure = report.original_failure or report.rewritten_failure
     if failure is not None:
         console.print()
-        console.print(failure.details, markup=False, highlight=False, soft_wrap=True)
+        console.print(failure.details.rstrip(), markup=False, highlight=False, soft_wrap=True)
     if report.verdict is not None:
         _findings(report.verdict, console)
         _step_table(report.verdict, console)
@@ -270,10 +270,14 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
         if settings.emulated_gpus:
             device = f"{device} (computed on the CPU; a GPU of this machine would not be used)"
         _line(console, f"on         {device}, torch {versions.torch}, Python {versions.python}")
-        if on_cpu and any("cuda" in text for text in report.rewritten.overrides.values()):
+        if (
+            on_cpu
+            and report.verdict
+            and any("cuda" in text for text in report.rewritten.overrides.values())
+        ):
             _line(console, "           code for a GPU stayed off: --emulate-cuda compares it, too")
     _line(console, f"with       {settings.python}")
-    _line(console, f"           {report.runs} run{'s' * (report.runs != 1)}, seed {settings.seed}")
+    _line(console, f"           {counted(report.runs, 'run')}, seed {settings.seed}")
     seen = report.seen
     _line(
         console,

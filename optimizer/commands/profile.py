@@ -13,6 +13,7 @@ import typer
 from ..config import Format, Settings, load_settings
 from ..environment import find_python
 from ..errors import ExitCode, TorchoptError
+from ..failure_hints import input_hint
 from ..terminal import print_error, progress_bar
 from .flags import (
     Action,
@@ -103,7 +104,8 @@ def _profile(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     except ScriptFailed as failed:
         print(failed.details, file=sys.stderr)
         code = ExitCode.SCRIPT_FAILED
-        raise TorchoptError("fails by itself", script, exit_code=code) from None
+        told = f"fails by itself{input_hint(failed.details)}"
+        raise TorchoptError(told, script, exit_code=code) from None
     changes = [change for file in rewritten.files for change in file.changes]
     could = opportunities(found, changes, all_transforms(), options.target)
     for error in rewritten.errors:

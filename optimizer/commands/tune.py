@@ -14,6 +14,7 @@ import typer
 from .. import gpus
 from ..config import Format, Settings, load_settings
 from ..errors import ExitCode, TorchoptError
+from ..failure_hints import input_hint
 from ..options import Target
 from ..terminal import display_path, painter, print_error, print_note
 from .flags import (
@@ -123,7 +124,8 @@ def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     except ScriptFailed as failed:
         print(failed.details, file=sys.stderr)
         code = ExitCode.SCRIPT_FAILED
-        raise TorchoptError("fails by itself", script, exit_code=code) from None
+        told = f"fails by itself{input_hint(failed.details)}"
+        raise TorchoptError(told, script, exit_code=code) from None
     except KeyboardInterrupt:
         if wanted.journal.exists():
             print_note(f"{display_path(wanted.journal)} has what was measured: go on with --resume")
