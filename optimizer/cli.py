@@ -31,6 +31,7 @@ _UsageError = cast("type[Exception]", typer.BadParameter.__base__)
 app = typer.Typer(
     name="torchopt",
     help="Rewrite a PyTorch training script to run faster, and prove that it trains the same.",
+    epilog="Start with: torchopt rewrite train.py --dry-run",
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -19,9 +19,9 @@ from .flags import (
     Action,
     Amp,
     CompileModeName,
-    FormatName,
     Gpus,
     Ignore,
+    PlainFormatName,
     Python,
     Seed,
     Select,
@@ -29,6 +29,7 @@ from .flags import (
     TierName,
     Timeout,
     Torch,
+    refuse_formats_of_rewrite,
 )
 
 _WIDTH_OF_A_FILE = 120
@@ -50,7 +51,7 @@ def profile(
         bool | None,
         typer.Option("--nvtx/--no-nvtx", help="Mark the phases with NVTX ranges, for Nsight."),
     ] = None,
-    format: FormatName = None,
+    format: PlainFormatName = None,
     python: Python = None,
     tier: TierName = None,
     select: Select = None,
@@ -71,6 +72,7 @@ def profile(
     said |= dict(target=target, gpus=gpus, torch=torch, amp=amp)
     said |= dict(compile_mode=compile_mode)
     flags = Settings.from_flags(said)
+    refuse_formats_of_rewrite(flags)
     return lambda arguments: _profile(Path(script).absolute(), flags, arguments)
 
 

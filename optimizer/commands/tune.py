@@ -21,8 +21,8 @@ from .flags import (
     Action,
     Amp,
     CompileModeName,
-    FormatName,
     Ignore,
+    PlainFormatName,
     Python,
     Seed,
     Select,
@@ -31,6 +31,7 @@ from .flags import (
     TierName,
     Timeout,
     Torch,
+    refuse_formats_of_rewrite,
 )
 from .rewrite import write_files
 from .verify import WIDTH_OF_A_FILE, verify_settings
@@ -72,9 +73,11 @@ def tune(
     timeout: Timeout = None,
     repeats: Annotated[
         str | None,
-        typer.Option("--repeats", metavar="N", help="Timed runs of winner and original."),
+        typer.Option(
+            "--repeats", metavar="N", help="Timed runs of winner and original (default: 3)."
+        ),
     ] = None,
-    format: FormatName = None,
+    format: PlainFormatName = None,
     python: Python = None,
     tier: TierName = None,
     select: Select = None,
@@ -96,6 +99,7 @@ def tune(
     said |= dict(tier=tier, select=select, ignore=ignore, target=target, torch=torch, amp=amp)
     said |= dict(compile_mode=compile_mode, batch_sizes=batch_sizes)
     flags = Settings.from_flags(said)
+    refuse_formats_of_rewrite(flags)
     return lambda arguments: _tune(Path(script).absolute(), flags, arguments)
 
 
