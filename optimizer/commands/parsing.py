@@ -14,6 +14,11 @@ class RawCommand(TyperCommand):
     Flags and configuration keys are checked by the same parsers anyway (:mod:`..config`).
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for parameter in self.params:
+            parameter._custom_shell_complete = _completed  # pyright: ignore[reportPrivateUsage]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Fill ``ctx.params``; what click does, without converting."""
         parser = self.make_parser(ctx)
@@ -27,10 +32,10 @@ class RawCommand(TyperCommand):
             # Newer versions of click have a marker of their own for what was not given.
             if not isinstance(value, str | bool | list | tuple):
                 value = () if several else None
-            if value in (None, ()) and parameter.required:
+            if value in (None, ()) and parameter.required and not ctx.resilient_parsing:
                 _fail(ctx, f"Missing argument {parameter.metavar or parameter.name}")
             ctx.params[parameter.name] = value
-        if unexpected:
+        if unexpected and not ctx.resilient_parsing:
             _fail(ctx, f"Unexpected argument {unexpected[0]!r}")
         return unexpected
 
@@ -62,6 +67,20 @@ class RawCommand(TyperCommand):
         if any(getattr(p, "secondary_opts", None) for p in self.params):
             formatter.write_paragraph()
             formatter.write_text("--no-... takes back what pyproject.toml says: --no-verify.")
+
+
+def _completed(ctx: Any, parameter: Any, incomplete: str) -> list[str]:
+    """What the shell may put in the place of ``incomplete``; nothing where it is to offer files."""
+    metavar = parameter.metavar or ""
+    if metavar in ("NAME", "NAMES"):
+        from ...transforms.registry import all_transforms
+
+        before, comma, last = incomplete.rpartition(",")
+        names = (transform.name for transform in all_transforms())
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+    return [
+        choice for choice in metavar.split("|") if "|" in metavar and choice.startswith(incomplete)
+    ]
 
 
 def _many(parameter: Any) -> bool:

@@ -46,7 +46,9 @@ def tune(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script.")],
     budget: Annotated[
         str | None,
-        typer.Option("--budget", metavar="MINUTES", help="How long it may take (default: 15)."),
+        typer.Option(
+            "--budget", metavar="MINUTES", help="About how long it may take (default: 15)."
+        ),
     ] = None,
     resume: Annotated[
         bool | None,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -70,6 +71,28 @@ def test_every_command_explains_itself(capsys: Capture, command: str, arguments:
     assert "<str>" not in out
     assert " / " not in out
     assert max(len(line) for line in out.splitlines()) <= 93  # one option's choices are as long
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("re", {"rewrite"}),
+        ("explain no", {"no-grad", "non-blocking"}),
+        ("rewrite train.py --select tf32,auto", {"tf32,autocast"}),
+        ("verify train.py --tier ", {"exact", "numeric", "semantic"}),
+        ("verify train.py --nv", set()),
+        ("rewrite tra", set()),  # the shell's own: files
+    ],
+)
+def test_shells_complete_names_and_choices(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, typed: str, offered: set[str]
+) -> None:
+    monkeypatch.setenv("_TORCHOPT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"torchopt {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(typed.count(" ") + 1))
+    with suppress(SystemExit):
+        main([])
+    assert set(capsys.readouterr().out.split()) == offered
 
 
 def test_the_commands_are_told_whole(capsys: Capture) -> None:
