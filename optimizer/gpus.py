@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -23,7 +24,16 @@ def visible_gpus(python: Path) -> tuple[str, ...]:
             [str(python), "-c", _COUNT], capture_output=True, check=True, timeout=120
         )
         count = int(json.loads(done.stdout))
-    except (OSError, subprocess.SubprocessError, ValueError):
-        raise TorchoptError(f"--python: torch cannot be imported by {python}") from None
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        message = f"{python}: torch cannot be imported{_why(error)}; name another with --python"
+        raise TorchoptError(message) from None
     named = [name.strip() for name in os.environ.get(VISIBLE_GPUS, "").split(",") if name.strip()]
     return tuple(named[:count]) if len(named) >= count else tuple(map(str, range(count)))
+
+
+def _why(error: Exception) -> str:
+    """The last line of what Python said, without the kind of error."""
+    if not isinstance(error, subprocess.CalledProcessError):
+        return ""
+    said = error.stderr.decode(errors="replace").strip().splitlines()
+    return f": {re.sub(r'^[A-Za-z]+Error: ', '', said[-1])}" if said else ""

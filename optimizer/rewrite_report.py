@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .errors import TorchoptError
 from .options import Tier
 from .rewrite_result import AppliedChange, GivenAdvice, RewrittenFile, SkippedChange
-from .terminal import Paint, display_path
+from .terminal import Paint, counted, display_path
 
 if TYPE_CHECKING:
     from .verified_rewrite import VerifiedRewrite
@@ -142,10 +142,11 @@ def to_text(
     ``written`` tells whether the files were written or only would be, ``trains`` whether a training step is seen in any
     of the scripts.
     """
-    lines: list[str] = []
-    for report in reports:
-        # The same change twice on one line, such as two copies, is told once.
-        lines += dict.fromkeys(_change_line(change, paint) for change in report.changes)
+    # The same change twice on one line, such as two copies, is told and counted once.
+    told = dict.fromkeys(
+        _change_line(change, paint) for report in reports for change in report.changes
+    )
+    lines = list(told)
     for report in reports:
         if report.launch is not None:
             place = paint(display_path(report.path), "bold")
@@ -157,7 +158,9 @@ def to_text(
         if remarks:
             lines += ["", paint(title, "bold")][not lines :]
             lines += [_remark_line(remark, paint) for remark in remarks]
-    return "\n".join([*lines, *([""] if lines else []), _summary(reports, written, trains), ""])
+    return "\n".join(
+        [*lines, *([""] if lines else []), _summary(reports, len(told), written, trains), ""]
+    )
 
 
 def _change_line(change: AppliedChange, paint: Paint) -> str:
@@ -171,19 +174,16 @@ def _remark_line(remark: SkippedChange | GivenAdvice, paint: Paint) -> str:
     return f"{place} {remark.transform}: {remark.message}"
 
 
-def _summary(reports: Sequence[FileReport], written: bool, trains: bool) -> str:
+def _summary(reports: Sequence[FileReport], told: int, written: bool, trains: bool) -> str:
     changed = [report for report in reports if report.changed]
     skipped = sum(len(report.skips) for report in reports)
-    left = f"; {_count(skipped, 'place')} left alone" if skipped else ""
+    left = f"; {counted(skipped, 'place')} left alone" if skipped else ""
     if not changed:
         why = "" if trains else ": no training step is seen"
         return f"Nothing to rewrite{why}{left}."
-    changes = _count(sum(len(report.changes) for report in reports), "change")
     verb = "rewritten" if written else "would be rewritten"
     made = [report for report in changed if report.created]
-    new = f", {_count(len(made), 'file')} {'made' if written else 'would be made'}" if made else ""
-    return f"{_count(len(changed) - len(made), 'file')} {verb}{new}: {changes}{left}."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    new = f", {counted(len(made), 'file')} {'made' if written else 'would be made'}" if made else ""
+    return (
+        f"{counted(len(changed) - len(made), 'file')} {verb}{new}: {counted(told, 'change')}{left}."
+    )

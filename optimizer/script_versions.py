@@ -31,4 +31,4 @@ def beside(original: Path, rewritten: Path, args: tuple[str, ...]) -> ScriptVers
     for name in brought.keys() & needed.keys():
         if brought[name].path.resolve() != needed[name].path.resolve():
             overrides[needed[name].path] = brought[name].source.text
-    return ScriptVersion(original, overrides, args)
+    return ScriptVersion(original, overrides, args, brought_by=rewritten)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tokenize
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
@@ -27,6 +28,13 @@ _PYTHON_2_LINE = re.compile(
     r"|<>"
 )
 _ASYNC_ARGUMENT = re.compile(r"\basync\s*=(?!=)")
+_IPYTHON_LINE = re.compile(r"^\s*(?:!|%{1,2}[A-Za-z])|^\s*\??[\w.]+\?+\s*$")
+_NEWER_SYNTAX = (
+    ((3, 11), re.compile(r"^\s*except\s*\*")),
+    ((3, 12), re.compile(r"^\s*(?:type\s+\w+\s*[\[=]|(?:(?:async\s+)?def|class)\s+\w+\s*\[)")),
+    ((3, 12), re.compile(r"""(?i)\b(?:f|rf|fr)['"]""")),
+    ((3, 14), re.compile(r"""(?i)\b(?:t|rt|tr)['"]""")),
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,11 @@ class SourceFile:
         Raises TorchoptError where there is no such file, or its bytes are not such text.
         """
         data = _read_bytes(path)
+        if path.suffix == ".ipynb":  # its JSON often parses as Python
+            message = (
+                "a notebook, not a script: `jupyter nbconvert --to script` makes one of its cells"
+            )
+            raise TorchoptError(message, path)
         if (nul := data.find(b"\0")) >= 0:
             raise _at_byte(path, data, nul, "NUL byte: this is not Python source text")
         encoding = _declared_encoding(path, data)
@@ -126,6 +139,12 @@ def _explain(error: SyntaxError, row: str) -> str:
         return "`async` is a keyword since Python 3.7, no argument; it is `non_blocking` now"
     if _PYTHON_2_MESSAGE.match(error.msg) or _PYTHON_2_LINE.search(row):
         return f"this looks like Python 2, only Python 3 can be rewritten ({error.msg})"
+    if _IPYTHON_LINE.search(row):
+        return f"this is IPython, not Python: comment it out ({error.msg})"
+    if any(sys.version_info < version and syntax.search(row) for version, syntax in _NEWER_SYNTAX):
+        ours = "{}.{}".format(*sys.version_info)
+        hint = f"torchopt runs under Python {ours}: install it under the script's if that is newer"
+        return f"syntax error: {error.msg} ({hint})"
     return f"syntax error: {error.msg}"
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +17,10 @@ from typing import TextIO, TypeAlias, TypeVar
 from .errors import TorchoptError
 
 _T = TypeVar("_T")
+_LAID_OUT = re.compile(r"^(?:\s|[-*|>] |```|\d+\. )", re.MULTILINE)
+_NARROWEST, _WIDEST = 20, 100
 _SECONDS_BEFORE_PROGRESS = 1.0
+_SECONDS_BETWEEN_LINES = 60.0
 _CODES = {"bold": "\x1b[1m", "red": "\x1b[31m", "green": "\x1b[32m", "yellow": "\x1b[33m"}
 _CODES["cyan"] = "\x1b[36m"
 
@@ -27,6 +33,28 @@ def display_path(path: Path) -> str:
     absolute = Path(os.path.abspath(path))
     here = Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
+
+
+def width_of(stream: TextIO) -> int | None:
+    """How wide the terminal is that ``stream`` is, None where it is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def reflowed(text: str, width: int | None) -> str:
+    """``text`` with the lines of its paragraphs broken anew; lists, code and tables stay."""
+    if width is None:
+        return text
+    measure = max(_NARROWEST, min(width, _WIDEST))
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(
+        paragraph if _LAID_OUT.search(paragraph) else textwrap.fill(paragraph, measure)
+        for paragraph in paragraphs
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 change``, ``2 changes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def error_line(error: TorchoptError) -> str:
@@ -79,9 +107,12 @@ def with_progress(items: Sequence[_T], description: str) -> Iterator[_T]:
 
 @contextmanager
 def progress_bar() -> Generator[Callable[[int, int, str], None], None, None]:
-    """Gives a function that shows (done, total, description) on stderr, when that is a terminal."""
+    """Gives a function that shows (done, total, description) on stderr.
+
+    A bar where that is a terminal, else a line a minute: some CI systems end what is silent for ten.
+    """
     if not sys.stderr.isatty():
-        yield lambda done, total, description: None
+        yield _line_a_minute()
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -93,3 +124,18 @@ def progress_bar() -> Generator[Callable[[int, int, str], None], None, None]:
             progress.update(task, completed=done, total=total, description=description)
 
         yield show
+
+
+def _line_a_minute() -> Callable[[int, int, str], None]:
+    told = started = time.monotonic()
+
+    def show(done: int, total: int, description: str) -> None:
+        nonlocal told
+        if (now := time.monotonic()) - told >= _SECONDS_BETWEEN_LINES:
+            told = now
+            minutes = (now - started) / 60
+            print(
+                f"[{minutes:5.1f} min] {done} of {total} done, now: {description}", file=sys.stderr
+            )
+
+    return show

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TypedDict
 
 from .comparison.figures import StepFigures
 from .comparison.findings import Finding
 from .comparison.seeds import SeedComparison
 from .comparison.verdict import Verdict
+from .failure_hints import device_hint, input_hint
 from .measurement import Measurement, VersionSpeed
 from .verification import VerificationReport, exit_code
 
 ORIGINAL_FAILED = "original failed"
-_CUDA_MISSING = (
-    r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
-    r"|CUDA driver version is insufficient|no CUDA-capable device is detected"
-    r"|torch\.cuda\.is_available\(\) is False|type torch\.cuda\.\w+ not available"
-    r"|(?:ProcessGroupNCCL|NCCL backend).*no GPUs found|not linked with support for cuda devices"
-)
-"""What torch says where a script needs CUDA and there is none."""
-_NO_CUDA = " (it needs a CUDA device; --emulate-cuda runs it on an emulated one)"
-_CUDA_FULL = r"CUDA out of memory"
-_NO_ROOM = " (what is observed of it, parameters and gradients, is kept on the device beside it: a smaller batch leaves room)"
 
 
 class ScriptJson(TypedDict):
@@ -235,15 +225,8 @@ def reason(report: VerificationReport) -> str:
         return report.verdict.reason
     details = report.original_failure.details if report.original_failure else ""
     last = details.strip().splitlines()[-1:] or ["it wrote nothing"]
-    hint = "" if report.settings.emulated_gpus else _hint(details)
-    return f"the original script fails by itself: {last[0]}{hint}"
-
-
-def _hint(traceback: str) -> str:
-    """What may help a script that ended with ``traceback`` because of the device."""
-    if re.search(_CUDA_MISSING, traceback):
-        return _NO_CUDA
-    return _NO_ROOM if re.search(_CUDA_FULL, traceback) else ""
+    hint = "" if report.settings.emulated_gpus else device_hint(details)
+    return f"the original script fails by itself: {last[0]}{hint or input_hint(details)}"
 
 
 def _finite(value: float | None) -> float | None:

@@ -13,11 +13,14 @@ from .comparison.verdict import Outcome, Verdict
 from .curves import loss_curves
 from .measurement import Measurement, SpeedVerdict, VersionSpeed
 from .options import Tier
+from .terminal import counted, display_path
 from .verification import VerificationReport, exit_code
 from .verification_json import ORIGINAL_FAILED, ReportJson, reason, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from .execution.runner import ScriptVersion
 
 __all__ = ["ReportJson", "exit_code", "render_text", "to_json"]
 
@@ -35,7 +38,7 @@ def render_text(report: VerificationReport, console: Console) -> None:
     failure = report.original_failure or report.rewritten_failure
     if failure is not None:
         console.print()
-        console.print(failure.details, markup=False, highlight=False, soft_wrap=True)
+        console.print(failure.details.rstrip(), markup=False, highlight=False, soft_wrap=True)
     if report.verdict is not None:
         _findings(report.verdict, console)
         _step_table(report.verdict, console)
@@ -43,6 +46,7 @@ def render_text(report: VerificationReport, console: Console) -> None:
         _ends(report, report.verdict, console)
     if report.measurement is not None:
         _speed_table(report.measurement, console)
+        _advice(report, console)
     elif report.speed_note:
         _line(console, f"Speed: {report.speed_note}.")
     _what_was_run(report, console)
@@ -193,6 +197,17 @@ def _speed_table(measurement: Measurement, console: Console) -> None:
             _line(console, f"The {name}'s step times were still changing: time more steps.")
 
 
+def _advice(report: VerificationReport, console: Console) -> None:
+    """What to do about a rewrite of ours that does not pay on this machine."""
+    ours = report.rewritten.overrides and report.rewritten.brought_by is None
+    assert report.measurement is not None
+    if ours and report.measurement.speedup.verdict is not SpeedVerdict.FASTER:
+        _line(
+            console,
+            "`torchopt tune` keeps only what pays on this machine; --attribute measures each change.",
+        )
+
+
 def _speed_cells(version: VersionSpeed) -> dict[str, str]:
     rate = version.samples_per_second
     return {
@@ -242,10 +257,12 @@ def _break_even_words(measurement: Measurement) -> str:
 def _what_was_run(report: VerificationReport, console: Console) -> None:
     versions, settings = report.versions, report.settings
     console.print()
-    _line(console, f"original   {report.original.entry} {' '.join(report.original.args)}".rstrip())
-    _line(
-        console, f"rewritten  {report.rewritten.entry} {' '.join(report.rewritten.args)}".rstrip()
-    )
+    _line(console, f"original   {_command(report.original)}")
+    _line(console, f"rewritten  {_command(report.rewritten)}")
+    if report.rewritten.brought_by:
+        _line(console, f"           in the place of {display_path(report.rewritten.entry)}")
+    elif report.rewritten.overrides:
+        _line(console, "           as `torchopt rewrite` makes it")
     if report.rewritten.processes:
         _line(console, f"           under torchrun, {report.rewritten.processes} processes")
     if versions is not None:
@@ -254,8 +271,14 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
         if settings.emulated_gpus:
             device = f"{device} (computed on the CPU; a GPU of this machine would not be used)"
         _line(console, f"on         {device}, torch {versions.torch}, Python {versions.python}")
+        if (
+            on_cpu
+            and report.verdict
+            and any("cuda" in text for text in report.rewritten.overrides.values())
+        ):
+            _line(console, "           code for a GPU stayed off: --emulate-cuda compares it, too")
     _line(console, f"with       {settings.python}")
-    _line(console, f"           {report.runs} runs, seed {settings.seed}")
+    _line(console, f"           {counted(report.runs, 'run')}, seed {settings.seed}")
     seen = report.seen
     _line(
         console,
@@ -268,4 +291,9 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
         if not count
     ]
     if beyond and report.verdict is not None:
-        _line(console, f"No {' and no '.join(beyond)} within these steps, so none was compared.")
+        missed = f"No {' and no '.join(beyond)} within these steps, so none was compared"
+        _line(console, f"{missed}: --steps N goes further.")
+
+
+def _command(version: ScriptVersion) -> str:
+    return " ".join([display_path(version.brought_by or version.entry), *version.args])

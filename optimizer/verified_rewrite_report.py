@@ -10,7 +10,7 @@ from .ablation_report import AblationJson
 from .comparison.findings import Finding
 from .comparison.verdict import Outcome
 from .rewrite_result import AppliedChange
-from .terminal import display_path
+from .terminal import counted, display_path
 from .verification_json import (
     FailureJson,
     FindingJson,
@@ -143,8 +143,7 @@ def _rolled_back_lines(item: RolledBack) -> Iterator[str]:
 
 def _summary(result: VerifiedRewrite) -> str:
     scripts = ", ".join(display_path(script) for script in result.scripts)
-    noun = "verification" if result.verifications == 1 else "verifications"
-    effort = f"{result.runs} runs, {result.verifications} {noun}"
+    effort = f"{counted(result.runs, 'run')}, {counted(result.verifications, 'verification')}"
     if result.ending is Ending.ORIGINAL_FAILED:
         return f"{scripts}: left as it was, because it fails by itself ({effort})."
     if result.ending is Ending.INCONCLUSIVE:

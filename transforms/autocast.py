@@ -148,7 +148,7 @@ class Autocast(Transform):
         change = self.change(
             step.path,
             _span(step),
-            "binary cross entropy of logits instead of probabilities, which autocast does not allow",
+            "binary cross entropy taken from logits instead of probabilities, as autocast requires",
             "every input of the loss comes from a sigmoid that moves into it, and whatever else reads the probabilities "
             "gets one of its own; the loss no longer clamps logarithms at -100",
             edits,

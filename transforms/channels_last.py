@@ -29,7 +29,7 @@ from typing import ClassVar
 from ..optimizer.analysis.facts import Fact, seen_at
 from ..optimizer.analysis.layout_neutral import LayoutObstacle
 from ..optimizer.analysis.memory_formats import ChannelsLast, channels_last
-from ..optimizer.analysis.precision import under_autocast
+from ..optimizer.analysis.precision import may_do_without_autocast, under_autocast
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import StepCode
@@ -94,13 +94,13 @@ class ChannelsLastFormat(Transform):
             return
         refusal = _refusal(script, options, steps)
         if refusal is None and isinstance(found, ChannelsLast):
-            yield self._laid_out(found, options)
+            yield self._laid_out(found, _why_it_pays(script, steps, options))
             return
         reason = refusal or found
         assert not isinstance(reason, ChannelsLast)
         yield self.skip(steps[0].path, steps[0].backwards[0].span, _said(reason, steps[0]))
 
-    def _laid_out(self, found: ChannelsLast, options: Options) -> Change:
+    def _laid_out(self, found: ChannelsLast, why_it_pays: str) -> Change:
         edits = [*_moved(found.move.module, found.move.node)]
         for copy in found.copies:
             edits += _with_format(copy.module, copy.node)
@@ -109,10 +109,17 @@ class ChannelsLastFormat(Transform):
             found.move.path,
             found.move.span,
             f"`{network.splitlines()[0]}` and its batches are laid out channels last",
-            "every operation of the network takes either layout"
-            + (", and the step runs under autocast" if options.target is not Target.CPU else ""),
+            f"every operation of the network takes either layout{why_it_pays}",
             tuple(dict.fromkeys(edits)),
         )
+
+
+def _why_it_pays(script: TrainingScript, steps: list[StepCode], options: Options) -> str:
+    if options.target is Target.CPU:
+        return ""
+    if any(may_do_without_autocast(script.resolver, step) for step in steps):
+        return ", and the step runs under autocast where that is switched on"
+    return ", and the step runs under autocast"
 
 
 def _moved(module: Module, call: ast.Call) -> list[FileEdit]:

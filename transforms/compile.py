@@ -55,6 +55,7 @@ from ..optimizer.analysis.precision import FrameworkUse
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.analysis.trained import trained_networks
+from ..optimizer.analysis.wording import listed
 from ..optimizer.options import CompileMode, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -178,7 +179,7 @@ class Compile(Transform):
         return self.change(
             step.path,
             step.backwards[0].span,
-            f"{_listed(names)} compiled in place{_place(point, step)}",
+            f"{listed(f'`{name}`' for name in names)} compiled in place{_place(point, step)}",
             "the network is final there, and its forward code runs in one graph",
             (FileEdit(point.module.path, _insertion(point, code)),),
         )
@@ -224,11 +225,6 @@ def _code(names: Sequence[str], condition: str | None, arguments: str) -> str:
     if condition is None:
         return "\n".join(lines)
     return "\n".join([f"if {condition}:", *(f"    {line}" for line in lines)])
-
-
-def _listed(names: Sequence[str]) -> str:
-    quoted = [f"`{name}`" for name in names]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
 
 
 def _place(point: CompilePoint, step: StepCode) -> str:

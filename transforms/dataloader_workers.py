@@ -60,6 +60,7 @@ from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.signatures import call_argument
 from ..optimizer.analysis.syntax import FunctionNode, Module
+from ..optimizer.analysis.wording import listed
 from ..optimizer.analysis.worker_count import CountKind, WorkerCount, other_use, worker_count
 from ..optimizer.analysis.workers import (
     NO_GUARD,
@@ -503,7 +504,7 @@ def _is_positive(argument: Argument) -> str | None:
 
 def _reason(script: TrainingScript, loaders: list[DataLoader]) -> str:
     datasets = list(dict.fromkeys(d for loader in loaders for d in script.datasets[loader]))
-    names = " and ".join(dict.fromkeys(dataset.name for dataset in datasets))
+    names = listed(dataset.name for dataset in datasets)
     reason = (
         f"making an item of {names} needs and changes nothing that a worker's copy would not have"
     )

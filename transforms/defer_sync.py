@@ -39,6 +39,7 @@ from ..optimizer.analysis.deferral_edits import deferral_edits, has_double, mete
 from ..optimizer.analysis.deferral_plan import LoopPlan
 from ..optimizer.analysis.graph_leaks import GraphLeak
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -138,7 +139,7 @@ class DeferSync(Transform):
             yield self.skip(obstacle.path, obstacle.span, message)
 
     def _detach(self, leak: GraphLeak) -> Change | Skip:
-        losses = " and ".join(f"`{loss.id}`" for loss in leak.losses)
+        losses = listed(f"`{loss.id}`" for loss in leak.losses)
         if leak.shown is not None:
             message = f"{losses} goes into `{leak.total}` with its graph: `{leak.total}` is printed with it"
             return self.skip(leak.path, leak.span, message)
@@ -162,7 +163,7 @@ class DeferSync(Transform):
         )
         kept = (*(variable for variable, _ in plan.deferred), *plan.meters)
         first = min(kept, key=lambda each: each.span)
-        names = " and ".join(f"`{each.name}`" for each in kept)
+        names = listed(f"`{each.name}`" for each in kept)
         message = f"keeps {names} on the device and reads the numbers only where they are looked at"
         reason, tier = self._precision(script, plan)
         change = self.change(first.path, first.span, message, reason, edits)

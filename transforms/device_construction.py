@@ -26,6 +26,7 @@ from ..optimizer.analysis.construction import Construction
 from ..optimizer.analysis.device_code import DeviceCode
 from ..optimizer.analysis.host_moves import HostMove
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import Edit, FileEdit, RemoveStatement, ReplaceExpression
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -82,7 +83,7 @@ class DeviceConstruction(Transform):
             yield self._moved(moves, code)
 
     def _without_aliases(self, rewrite: AliasRewrite) -> Change | Skip:
-        names = " and ".join(f"`{name}`" for name in rewrite.names)
+        names = listed(f"`{name}`" for name in rewrite.names)
         if rewrite.refusal is not None:
             return self.skip(rewrite.path, rewrite.span, f"{names} left: {rewrite.refusal}")
         message = f"{names} replaced by `{rewrite.device}`: tensors are made on it"

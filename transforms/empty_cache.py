@@ -24,6 +24,7 @@ from ..optimizer.analysis.imports import orphaned_imports
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.trees import walk
+from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, RemoveStatement
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -128,7 +129,7 @@ class EmptyCache(Transform):
         module = release.module
         edits = tuple(FileEdit(module.path, RemoveStatement(module.span(s))) for s in statements)
         calls = [release.code, *(module.code(statement) for statement in release.companions)]
-        message = " and ".join(f"`{call}`" for call in dict.fromkeys(calls))
+        message = listed(f"`{call}`" for call in calls)
         return self.change(
             release.path,
             release.span,

@@ -9,8 +9,8 @@ It is set where a training step runs linear layers or attention in float32, whic
 precision is not safe (`autocast` runs first). Parameters, optimizer states and checkpoints do not change.
 
 Left alone: scripts that decide about precision themselves (`allow_tf32`, `fp32_precision`) or ask for determinism; scripts
-that compute in float64, decompose matrices, take distances from matrix products, differentiate gradients, fit with LBFGS or compare numbers closely; steps under
-autocast; networks of convolutions with a linear layer or two at the end, which gain nothing; scripts for the CPU.
+that compute in float64, decompose matrices, take distances from matrix products, differentiate gradients, fit with LBFGS or compare numbers closely; steps
+under autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks of convolutions with a linear layer or two at the end, which gain nothing; scripts for the CPU.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html and
 https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
@@ -27,7 +27,7 @@ from ..optimizer.analysis.forward_code import networks_run
 from ..optimizer.analysis.network_device import network_device
 from ..optimizer.analysis.network_layers import NetworkLayers, network_layers
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.precision import under_autocast
+from ..optimizer.analysis.precision import may_do_without_autocast, under_autocast
 from ..optimizer.analysis.reach import reached_nodes
 from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
@@ -127,7 +127,7 @@ def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
 
 def _step_refusal(script: TrainingScript, step: StepCode) -> str | None:
     resolver = script.resolver
-    if under_autocast(resolver, step):
+    if under_autocast(resolver, step) and not may_do_without_autocast(resolver, step):
         return "the step runs under autocast, which takes its matrix products to half precision"
     nodes = list(reached_nodes(resolver, step.body, step.module, into_forward=True))
     networks: tuple[Model, ...] = networks_run(resolver, nodes)

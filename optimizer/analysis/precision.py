@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .devices import is_cuda_flag
 from .facts import Fact
 from .models import is_module_value, unwrap
 from .project import Project
 from .reach import reached_nodes
 from .resolver import Resolver
+from .signatures import call_argument
 from .steps import EvaluationCode, StepCode
 from .syntax import Module
+from .values import Literal, Option
 
 _AMP = frozenset({"autocast", "GradScaler", "custom_fwd", "custom_bwd", "set_autocast_enabled"})
 _HALF_TYPES = frozenset({"float16", "half", "bfloat16", "HalfTensor", "BFloat16Tensor"})
 _DOUBLE_TYPES = frozenset({"float64", "double"})
+_GPU_OPTION = re.compile("cuda|gpu|device")
 LIGHTNING = "Lightning"
 _FRAMEWORKS = (
     ("apex.amp", "NVIDIA Apex"),
@@ -92,24 +97,76 @@ def _precision_use(resolver: Resolver, node: ast.expr, name: str, module: Module
 
 def under_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> bool:
     """Whether ``code`` runs its networks under autocast, in a region of its own or one around it."""
+    return any(True for _ in _autocasts(resolver, code))
+
+
+def may_do_without_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> bool:
+    """Whether the script leaves it to an option of its own that ``code`` runs under autocast.
+
+    ``autocast(enabled=args.amp)``, ``autocast(enabled=scaler is not None)``, or a branch that does the same without.
+    """
+    return any(
+        _is_optional(resolver, context, module) or _has_bare_branch(resolver, node, module)
+        for node, context, module in _autocasts(resolver, code)
+    )
+
+
+def _autocasts(
+    resolver: Resolver, code: StepCode | EvaluationCode
+) -> Iterator[tuple[ast.AST, ast.expr, Module]]:
+    """The statements that make what ``code`` runs its networks in an autocast region, and their contexts."""
     roots = [statement for region in code.regions for statement in region.statements]
     reached = [(r.node, r.module) for r in reached_nodes(resolver, roots or code.body, code.module)]
     inside = roots[0] if roots else code.body[0]
     around = [(node, code.module) for node in code.module.ancestors(inside)]
-    return any(_is_autocast(resolver, node, module) for node, module in [*reached, *around])
+    for node, module in [*reached, *around]:
+        for context in _contexts(node):
+            names = resolver.maker_names(context, module)
+            if any(name.endswith(".autocast") for name in names):
+                yield node, context, module
 
 
-def _is_autocast(resolver: Resolver, node: ast.AST, module: Module) -> bool:
-    contexts: list[ast.expr] = []
+def _contexts(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.With):
-        contexts = [item.context_expr for item in node.items]
-    elif isinstance(node, ast.FunctionDef):
-        contexts = node.decorator_list
-    return any(
-        name.endswith(".autocast")
-        for context in contexts
-        for name in resolver.maker_names(context, module)
-    )
+        return [item.context_expr for item in node.items]
+    return node.decorator_list if isinstance(node, ast.FunctionDef) else []
+
+
+def _is_optional(resolver: Resolver, context: ast.expr, module: Module) -> bool:
+    if not isinstance(context, ast.Call):
+        return False
+    enabled = call_argument(context, "enabled")
+    if enabled is None and "torch.cuda.amp.autocast" in resolver.names(context.func, module):
+        enabled = call_argument(context, "enabled", 0)
+    match enabled:
+        case None:
+            return False
+        case ast.Compare(left=given, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            values = resolver.values(given, module)
+            return any(isinstance(v, Literal) and v.value is None for v in values)
+        case _:
+            if resolver.is_always(enabled, module, False):
+                return True
+            values = resolver.values(enabled, module)
+            options = [value.destination for value in values if isinstance(value, Option)]
+            return any(not _GPU_OPTION.search(name) for name in options)
+
+
+def _has_bare_branch(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` stands in a branch, and the other one makes a call of its without autocast."""
+    calls = {ast.unparse(call) for call in ast.walk(node) if isinstance(call, ast.Call)}
+    child = node
+    for ancestor in module.ancestors(node):
+        if isinstance(ancestor, ast.FunctionDef | ast.For | ast.While):
+            return False
+        if isinstance(ancestor, ast.If) and not is_cuda_flag(resolver, ancestor.test, module):
+            other = ancestor.orelse if child in ancestor.body else ancestor.body
+            nodes = [each for statement in other for each in ast.walk(statement)]
+            bare = not any(_contexts(each) for each in nodes)
+            if bare and any(isinstance(n, ast.Call) and ast.unparse(n) in calls for n in nodes):
+                return True
+        child = ancestor
+    return False
 
 
 def find_frameworks(resolver: Resolver) -> tuple[FrameworkUse, ...]:

@@ -11,6 +11,7 @@ from .reach import lexical_nodes
 from .resolver import Resolver
 from .telling import Telling
 from .told_figures import ToldFigures
+from .wording import listed
 
 
 def share_notes(
@@ -50,5 +51,4 @@ def _meters(told: ToldFigures) -> str:
         and isinstance(statement.value, ast.Call)
         and isinstance(statement.value.func, ast.Attribute)
     ]
-    names = [f"`{code}`" for code in dict.fromkeys(codes)]
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return listed(f"`{code}`" for code in codes)

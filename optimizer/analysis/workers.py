@@ -21,6 +21,7 @@ from .samplers import sampler_obstacle
 from .script import TrainingScript
 from .spawning import names_set_in, starts_workers_by_fork, top_level_statement, unpicklable
 from .values import External, Made
+from .wording import listed
 from .worker_state import Hazard, Obstacle, code_obstacles, dataset_obstacles
 
 NO_GUARD = (
@@ -101,7 +102,7 @@ def _cost_reasons(script: TrainingScript, work: WorkerCode, options: Options) ->
 
 
 def _names(work: WorkerCode) -> str:
-    return " and ".join(dict.fromkeys(dataset.name for dataset in work.datasets))
+    return listed(dataset.name for dataset in work.datasets)
 
 
 def _code_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[str]:

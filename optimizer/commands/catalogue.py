@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import sys
+import textwrap
 from textwrap import dedent
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import ExitCode, TorchoptError
-from ..terminal import painter, print_error
+from ..terminal import painter, print_error, reflowed, width_of
 from .flags import Action
 
 if TYPE_CHECKING:
@@ -66,15 +67,24 @@ def _rules(_: tuple[str, ...]) -> int:
     report_broken_transforms()
     transforms = all_transforms()
     width = max((len(transform.name) for transform in transforms), default=0)
+    columns = width_of(sys.stdout)
     for transform in transforms:
         opt_in = " (only with --select)" if transform.opt_in else ""
         if transform.asked_by is not None:
             opt_in = f" (only with --{transform.asked_by})"
-        print(
-            f"{transform.name:{width}}  {transform.kind:8}  {stage_label(transform):13}  "
-            f"{summary(transform)}{opt_in}"
-        )
+        row = f"{transform.name:{width}}  {transform.kind:8}  {stage_label(transform):13}  "
+        print(_hanging(row, f"{summary(transform)}{opt_in}", columns))
     return ExitCode.OK
+
+
+def _hanging(row: str, text: str, columns: int | None) -> str:
+    """``text`` beside ``row``, or below it where that leaves it little room."""
+    if columns is None or len(row) + len(text) <= columns:
+        return row + text
+    indent = len(row) if columns - len(row) >= 40 else 4
+    lines = textwrap.wrap(text, max(columns - indent, 20))
+    first = row if indent == len(row) else f"{row.rstrip()}\n{' ' * indent}"
+    return first + f"\n{' ' * indent}".join(lines)
 
 
 def _explain(name: str) -> int:
@@ -88,7 +98,8 @@ def _explain(name: str) -> int:
     transform = known[name]
     paint = painter(sys.stdout)
     print(f"{paint(name, 'bold')} [{transform.kind}], stage: {stage_label(transform)}\n")
-    print(transform.documentation().replace("``", "`") + "\n")
+    text = transform.documentation().replace("``", "`")
+    print(reflowed(text, width_of(sys.stdout)) + "\n")
     for line in example_diff(transform).splitlines():
         print(paint(line, {"+": "green", "-": "red"}.get(line[:1], "")))
     for message in transform.example.advice:

@@ -7,6 +7,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from ..config import Format, Settings
+from ..errors import TorchoptError
+
 Action: TypeAlias = Callable[[tuple[str, ...]], int]
 """A parsed command: takes the script's own arguments (those behind ``--``), gives the exit status."""
 
@@ -29,7 +32,9 @@ TierName: TypeAlias = Annotated[
 TargetName: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--target", metavar="cuda|cpu|auto", help="The device the script is meant to run on."
+        "--target",
+        metavar="cuda|cpu|auto",
+        help="The device the script is meant to run on (default: auto, by what it says).",
     ),
 ]
 Gpus: TypeAlias = Annotated[
@@ -84,7 +89,11 @@ Torch: TypeAlias = Annotated[
 ]
 Amp: TypeAlias = Annotated[
     str | None,
-    typer.Option("--amp", metavar="auto|bf16|fp16", help="The half-precision type for autocast."),
+    typer.Option(
+        "--amp",
+        metavar="auto|bf16|fp16",
+        help="The half-precision type for autocast (default: auto, by the GPU at run time).",
+    ),
 ]
 CompileModeName: TypeAlias = Annotated[
     str | None,
@@ -99,8 +108,12 @@ FormatName: TypeAlias = Annotated[
     typer.Option(
         "--format",
         metavar="text|json|github|sarif",
-        help="How to report; only of rewrite: github (annotations of a pull request) and sarif (code scanning).",
+        help="How to report: github annotates a pull request, sarif is for code scanning (default: text).",
     ),
+]
+PlainFormatName: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--format", metavar="text|json", help="How to report (default: text)."),
 ]
 Jobs: TypeAlias = Annotated[
     str | None,
@@ -134,14 +147,23 @@ EmulateCuda: TypeAlias = Annotated[
     ),
 ]
 Steps: TypeAlias = Annotated[
-    str | None, typer.Option("--steps", metavar="N", help="Optimizer steps to compare.")
+    str | None,
+    typer.Option("--steps", metavar="N", help="Optimizer steps to compare (default: 20)."),
 ]
 Seed: TypeAlias = Annotated[
-    str | None, typer.Option("--seed", metavar="N", help="Seed of the runs.")
+    str | None, typer.Option("--seed", metavar="N", help="Seed of the runs (default: 0).")
 ]
 Timeout: TypeAlias = Annotated[
-    str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of each run.")
+    str | None,
+    typer.Option("--timeout", metavar="SECONDS", help="Limit of each run (default: 600)."),
 ]
 Paths: TypeAlias = Annotated[
     list[str], typer.Argument(metavar="PATH", help="Scripts, or folders to search for them.")
 ]
+
+
+def refuse_formats_of_rewrite(flags: Settings) -> None:
+    """Raise TorchoptError where a command that runs scripts is told to report as only ``rewrite`` does."""
+    for unfit in (Format.GITHUB, Format.SARIF):
+        if flags.format is unfit:
+            raise TorchoptError(f"--format: only rewrite reports as {unfit.value}")

@@ -21,7 +21,7 @@ def gate(
     scripts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SCRIPT]...",
+            metavar="SCRIPT",
             help="The scripts to gate (default: those of [tool.torchopt.gate]).",
         ),
     ] = None,
@@ -43,12 +43,18 @@ def gate(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option("--device", metavar="auto|cuda|cpu", help="Where to gate."),
+        typer.Option(
+            "--device",
+            metavar="auto|cuda|cpu",
+            help="Where to gate (default: auto, on a GPU if there is one).",
+        ),
     ] = None,
     steps: Steps = None,
     repeats: Annotated[
         str | None,
-        typer.Option("--repeats", metavar="N", help="The most timed runs of each version."),
+        typer.Option(
+            "--repeats", metavar="N", help="The most timed runs of each version (default: 24)."
+        ),
     ] = None,
     seed: Seed = None,
     timeout: Timeout = None,
@@ -66,9 +72,9 @@ def gate(
         ),
     ] = None,
 ) -> Action:
-    """Fail when a script does not train the same as before, or is not fast enough.
+    """Fail a build whose training changed or got slower.
 
-    Compares a committed rewrite with its original, or the scripts of a working tree with those of a commit.
+    Fails when a script does not train the same as before, or is not fast enough. Compares a committed rewrite with its original, or the scripts of a working tree with those of a commit.
     Every option is also a key of [tool.torchopt.gate] in pyproject.toml. What follows -- is passed to the scripts.
     """
     said: dict[str, object] = dict(base=base, minimum_speedup=minimum_speedup, device=device)
@@ -100,6 +106,7 @@ def _gate(
         if original is not None:
             chosen = [replace(chosen[0], original=original)]
         settings = replace(settings, scripts=tuple(chosen))
+    jobs.scripts_of(settings)  # before torch is asked for GPUs, which takes seconds or is not there
     interpreter = find_python(settings.python)
     wanted = settings.device is not Device.CPU
     visible = gpus.visible_gpus(interpreter) if wanted else ()

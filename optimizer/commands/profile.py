@@ -13,14 +13,15 @@ import typer
 from ..config import Format, Settings, load_settings
 from ..environment import find_python
 from ..errors import ExitCode, TorchoptError
+from ..failure_hints import input_hint
 from ..terminal import print_error, progress_bar
 from .flags import (
     Action,
     Amp,
     CompileModeName,
-    FormatName,
     Gpus,
     Ignore,
+    PlainFormatName,
     Python,
     Seed,
     Select,
@@ -28,6 +29,7 @@ from .flags import (
     TierName,
     Timeout,
     Torch,
+    refuse_formats_of_rewrite,
 )
 
 _WIDTH_OF_A_FILE = 120
@@ -49,7 +51,7 @@ def profile(
         bool | None,
         typer.Option("--nvtx/--no-nvtx", help="Mark the phases with NVTX ranges, for Nsight."),
     ] = None,
-    format: FormatName = None,
+    format: PlainFormatName = None,
     python: Python = None,
     tier: TierName = None,
     select: Select = None,
@@ -70,6 +72,7 @@ def profile(
     said |= dict(target=target, gpus=gpus, torch=torch, amp=amp)
     said |= dict(compile_mode=compile_mode)
     flags = Settings.from_flags(said)
+    refuse_formats_of_rewrite(flags)
     return lambda arguments: _profile(Path(script).absolute(), flags, arguments)
 
 
@@ -103,7 +106,8 @@ def _profile(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     except ScriptFailed as failed:
         print(failed.details, file=sys.stderr)
         code = ExitCode.SCRIPT_FAILED
-        raise TorchoptError("fails by itself", script, exit_code=code) from None
+        told = f"fails by itself{input_hint(failed.details)}"
+        raise TorchoptError(told, script, exit_code=code) from None
     changes = [change for file in rewritten.files for change in file.changes]
     could = opportunities(found, changes, all_transforms(), options.target)
     for error in rewritten.errors:

@@ -14,14 +14,15 @@ import typer
 from .. import gpus
 from ..config import Format, Settings, load_settings
 from ..errors import ExitCode, TorchoptError
+from ..failure_hints import input_hint
 from ..options import Target
 from ..terminal import display_path, painter, print_error, print_note
 from .flags import (
     Action,
     Amp,
     CompileModeName,
-    FormatName,
     Ignore,
+    PlainFormatName,
     Python,
     Seed,
     Select,
@@ -30,6 +31,7 @@ from .flags import (
     TierName,
     Timeout,
     Torch,
+    refuse_formats_of_rewrite,
 )
 from .rewrite import write_files
 from .verify import WIDTH_OF_A_FILE, verify_settings
@@ -44,7 +46,9 @@ def tune(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script.")],
     budget: Annotated[
         str | None,
-        typer.Option("--budget", metavar="MINUTES", help="How long it may take (default: 15)."),
+        typer.Option(
+            "--budget", metavar="MINUTES", help="About how long it may take (default: 15)."
+        ),
     ] = None,
     resume: Annotated[
         bool | None,
@@ -71,9 +75,11 @@ def tune(
     timeout: Timeout = None,
     repeats: Annotated[
         str | None,
-        typer.Option("--repeats", metavar="N", help="Timed runs of winner and original."),
+        typer.Option(
+            "--repeats", metavar="N", help="Timed runs of winner and original (default: 3)."
+        ),
     ] = None,
-    format: FormatName = None,
+    format: PlainFormatName = None,
     python: Python = None,
     tier: TierName = None,
     select: Select = None,
@@ -95,16 +101,19 @@ def tune(
     said |= dict(tier=tier, select=select, ignore=ignore, target=target, torch=torch, amp=amp)
     said |= dict(compile_mode=compile_mode, batch_sizes=batch_sizes)
     flags = Settings.from_flags(said)
+    refuse_formats_of_rewrite(flags)
     return lambda arguments: _tune(Path(script).absolute(), flags, arguments)
 
 
 def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     from ...transforms.registry import all_transforms
     from ..profiling.profile import ScriptFailed
+    from ..source import SourceFile, parse
     from ..tuning import report
     from ..tuning.tune import TuneSettings
     from ..tuning.tune import tune as search
 
+    parse(SourceFile.read(script))
     settings = flags.over(load_settings(script.parent))
     wanted = TuneSettings(
         verify_settings(settings),
@@ -121,7 +130,8 @@ def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     except ScriptFailed as failed:
         print(failed.details, file=sys.stderr)
         code = ExitCode.SCRIPT_FAILED
-        raise TorchoptError("fails by itself", script, exit_code=code) from None
+        told = f"fails by itself{input_hint(failed.details)}"
+        raise TorchoptError(told, script, exit_code=code) from None
     except KeyboardInterrupt:
         if wanted.journal.exists():
             print_note(f"{display_path(wanted.journal)} has what was measured: go on with --resume")

@@ -23,9 +23,9 @@ from .flags import (
     Attribute,
     CompileModeName,
     EmulateCuda,
-    FormatName,
     Gpus,
     Ignore,
+    PlainFormatName,
     Prefetch,
     Profile,
     Python,
@@ -37,6 +37,7 @@ from .flags import (
     Timeout,
     Torch,
     Workers,
+    refuse_formats_of_rewrite,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def verify(
     ] = None,
     steps: Steps = None,
     seed: Annotated[
-        str | None, typer.Option("--seed", metavar="N", help="Seed of the runs compared.")
+        str | None,
+        typer.Option("--seed", metavar="N", help="Seed of the runs compared (default: 0)."),
     ] = None,
     seeds: Annotated[
         str | None,
@@ -102,10 +104,10 @@ def verify(
     ] = None,
     repeats: Annotated[
         str | None,
-        typer.Option("--repeats", metavar="N", help="Timed runs of each version."),
+        typer.Option("--repeats", metavar="N", help="Timed runs of each version (default: 3)."),
     ] = None,
     attribute: Attribute = None,
-    format: FormatName = None,
+    format: PlainFormatName = None,
     python: Python = None,
     tier: TierName = None,
     select: Select = None,
@@ -141,6 +143,7 @@ def verify(
     said |= dict(attribute=attribute)
     said |= dict(emulate_cuda=emulate_cuda)
     flags = Settings.from_flags(said)
+    refuse_formats_of_rewrite(flags)
     other = Path(rewritten) if rewritten else None
     return lambda arguments: _verify(Path(original), other, flags, arguments)
 

@@ -165,7 +165,11 @@ class Observations:
     @property
     def failure_details(self) -> str:
         """The traceback of a run that failed, else the end of its stderr and how it ended."""
-        return self.traceback or "\n".join([*self.stderr.splitlines()[-20:], self.ending])
+        if self.traceback:
+            return self.traceback
+        *before, last = ["", *self.stderr.rstrip().splitlines()[-20:]]
+        told = [self.ending] if last and self.ending.startswith(last) else [last, self.ending]
+        return "\n".join(filter(None, [*before, *told]))
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -182,7 +186,9 @@ class Observations:
             return where + _death(self.exit_code or 0)
         lines = (self.traceback or "").strip().splitlines()
         if not lines:
-            return where + "no traceback"
+            said = self.stderr.strip().splitlines()[-1:]
+            status = f"exit status {self.exit_code}"
+            return where + (f"{said[0]} ({status})" if said else status)
         places = [(n, match) for n, line in enumerate(lines) if (match := _FRAME.match(line))]
         if not places:
             return where + lines[-1]

@@ -24,6 +24,7 @@ from .limits import (
     default_memory_limit,
     default_process_limit,
 )
+from .module_runs import module_run
 from .observations import Observations, Status, Timing, WrittenFile, rounds_counted
 from .overlay import Overlay, make_overlay
 from .probe.start import UNFIT
@@ -60,13 +61,15 @@ class BatchLayers(str, Enum):
 class ScriptVersion:
     """A script to run: the user's own path, the texts that stand in for files of the project, its arguments.
 
-    With ``processes`` it is started by torchrun, as that many on this machine; without, by Python.
+    With ``processes`` it is started by torchrun, as that many on this machine; without, by Python. ``brought_by`` is
+    the user's file whose text stands in for that of ``entry``, None where it was made here.
     """
 
     entry: Path
     overrides: Mapping[Path, str] = field(default_factory=dict[Path, str])
     args: tuple[str, ...] = ()
     processes: int | None = None
+    brought_by: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -271,6 +274,8 @@ def _spec(
 ) -> dict[str, object]:
     """What the probe needs to know."""
     inside = overlay.entry.is_relative_to(overlay.cwd)
+    module = module_run(overlay.entry, overlay.entry.read_bytes(), overlay.cwd)
+    by_path = overlay.entry.relative_to(overlay.cwd) if inside else overlay.entry
     return {
         "mode": settings.mode.value,
         "processes": version.processes,
@@ -289,7 +294,8 @@ def _spec(
         "in_turns": settings.in_turns,
         "snapshot_bytes": settings.snapshot_bytes,
         "entry": str(overlay.entry),
-        "program": str(overlay.entry.relative_to(overlay.cwd) if inside else overlay.entry),
+        "program": str(by_path if module is None else overlay.entry),
+        "module": None if module is None else [module.name, str(module.root)],
         "args": list(version.args),
         "output": str(folder),
         "shown_paths": overlay.shown_paths,

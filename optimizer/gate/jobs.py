@@ -25,6 +25,17 @@ DEFAULT_STEPS = 20
 _MENTIONS_CUDA = re.compile(rb"\bcuda\b|\bnccl\b")
 
 
+def scripts_of(settings: GateSettings) -> tuple[GatedScript, ...]:
+    """The scripts to gate. Raises TorchoptError where there are none, or one is no script."""
+    scripts = settings.scripts or ()
+    if not scripts:
+        raise TorchoptError("nothing to gate: name scripts, or say which in [tool.torchopt.gate]")
+    for one in scripts:
+        for path in filter(None, (one.script, one.original)):
+            parse(SourceFile.read(path))
+    return scripts
+
+
 def jobs_of(
     settings: GateSettings, gpus: Sequence[str], folder: Path, arguments: tuple[str, ...]
 ) -> list[Job]:
@@ -33,9 +44,7 @@ def jobs_of(
     ``arguments`` go to scripts that bring none of their own. Raises TorchoptError where there is nothing to compare
     with, or no GPU although one is asked for.
     """
-    scripts = settings.scripts or ()
-    if not scripts:
-        raise TorchoptError("nothing to gate: name scripts, or say which in [tool.torchopt.gate]")
+    scripts = scripts_of(settings)
     base = None
     if any(one.original is None for one in scripts):
         if settings.base is None:
@@ -54,10 +63,8 @@ def _job(
 ) -> Job:
     script = Path(os.path.abspath(one.script))
     args = arguments if one.args is None else one.args
-    parse(SourceFile.read(script))
     if one.original is not None:
         original = Path(os.path.abspath(one.original))
-        parse(SourceFile.read(original))
         before, after = ScriptVersion(original, args=args), beside(original, script, args)
         name = f"{display_path(script)} against {display_path(original)}"
     else:

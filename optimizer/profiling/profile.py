@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import TorchoptError
+from ..execution.limits import Bound
 from ..execution.observations import ENDED_WELL, Observations, Timing, Versions
 from ..execution.profile_record import LoaderAlone, Operator, Phase, RunProfile, SyncPoint
 from ..execution.runner import Mode, RunSettings, ScriptVersion, run
@@ -155,13 +156,14 @@ class ScriptFailed(Exception):
 
 
 def _checked(version: ScriptVersion, settings: ProfileSettings, seen: Observations) -> Observations:
-    if seen.status not in ENDED_WELL:
-        raise ScriptFailed(seen)
-    if seen.exceeded is not None:
+    if seen.exceeded is not None and seen.exceeded.bound is not Bound.WATCH:
         told = f"not done after {seen.rounds} of {settings.steps} steps, {seen.exceeded}"
         raise TorchoptError(told, version.entry)
+    if seen.status not in ENDED_WELL:
+        raise ScriptFailed(seen)
     if seen.rounds < FEWEST_ROUNDS or seen.profile is None:
-        told = f"only {seen.rounds} optimizer steps to profile, {FEWEST_ROUNDS} are needed"
+        steps = f"only {seen.rounds} optimizer steps" if seen.rounds else "no optimizer step"
+        told = f"{steps} to profile, {FEWEST_ROUNDS} are needed"
         raise TorchoptError(told, version.entry)
     return seen
 

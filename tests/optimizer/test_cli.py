@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -48,12 +49,63 @@ def test_version(capsys: Capture) -> None:
     assert capsys.readouterr().out == f"torchopt {version('torchopt-cli')}\n"
 
 
-@pytest.mark.parametrize("command", ["rewrite", "verify", "rules", "explain"])
-def test_every_command_explains_itself(capsys: Capture, command: str) -> None:
+COMMANDS = {
+    "rewrite": "PATH...",
+    "verify": "ORIGINAL [REWRITTEN]",
+    "tune": "SCRIPT",
+    "profile": "SCRIPT",
+    "gate": "[SCRIPT]...",
+    "rules": "",
+    "explain": "NAME",
+}
+
+
+@pytest.mark.parametrize(("command", "arguments"), COMMANDS.items())
+def test_every_command_explains_itself(capsys: Capture, command: str, arguments: str) -> None:
+    """In the user's words: no types of Python's, no flag twice."""
     assert main([command, "--help"]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith(f"Usage: torchopt {command} ")
+    assert out.splitlines()[0] == f"Usage: torchopt {command} [OPTIONS] {arguments}".rstrip()
     assert err == ""
+    assert "list[" not in out
+    assert "<str>" not in out
+    assert " / " not in out
+    assert max(len(line) for line in out.splitlines()) <= 93  # one option's choices are as long
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("re", {"rewrite"}),
+        ("explain no", {"no-grad", "non-blocking"}),
+        ("rewrite train.py --select tf32,auto", {"tf32,autocast"}),
+        ("verify train.py --tier ", {"exact", "numeric", "semantic"}),
+        ("verify train.py --nv", set()),
+        ("rewrite tra", set()),  # the shell's own: files
+    ],
+)
+def test_shells_complete_names_and_choices(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, typed: str, offered: set[str]
+) -> None:
+    monkeypatch.setenv("_TORCHOPT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"torchopt {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(typed.count(" ") + 1))
+    with suppress(SystemExit):
+        main([])
+    assert set(capsys.readouterr().out.split()) == offered
+
+
+def test_the_commands_are_told_whole(capsys: Capture) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "..." not in out.replace("[ARGS]...", "")
+    assert all(f"\n  {command} " in out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["verify", "profile", "tune"])
+def test_the_formats_of_rewrite_are_refused_elsewhere(capsys: Capture, command: str) -> None:
+    assert main([command, "train.py", "--format", "sarif"]) == 2
+    assert capsys.readouterr().err == "torchopt: --format: only rewrite reports as sarif\n"
 
 
 def test_without_a_command_the_help_is_an_error(capsys: Capture) -> None:

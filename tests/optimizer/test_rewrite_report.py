@@ -47,7 +47,7 @@ def test_text_tells_what_was_done_once_and_what_was_left() -> None:
         "Left alone:",
         "train.py:12 no-grad: it calls backward",
         "",
-        "1 file rewritten: 2 changes; 1 place left alone.",
+        "1 file rewritten: 1 change; 1 place left alone.",
     ]
 
 

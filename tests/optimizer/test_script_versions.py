@@ -32,7 +32,9 @@ def test_a_lone_copy_takes_the_place_of_the_original(tmp_path: Path) -> None:
         tmp_path,
         {"a/train.py": "import model\n", "b/fast.py": "import model  # 2\n", "a/model.py": ""},
     )
-    expected = ScriptVersion(original, {original: "import model  # 2\n"}, ARGS)
+    expected = ScriptVersion(
+        original, {original: "import model  # 2\n"}, ARGS, brought_by=rewritten
+    )
     assert beside(original, rewritten, ARGS) == expected
 
 
@@ -40,7 +42,7 @@ def test_so_does_a_script_that_imports_nothing_of_its_own(tmp_path: Path) -> Non
     original, rewritten = write(
         tmp_path, {"a/train.py": "import os\n", "b/fast.py": "import sys\n"}
     )
-    expected = ScriptVersion(original, {original: "import sys\n"}, ARGS)
+    expected = ScriptVersion(original, {original: "import sys\n"}, ARGS, brought_by=rewritten)
     assert beside(original, rewritten, ARGS) == expected
 
 
@@ -70,7 +72,8 @@ def test_a_part_of_the_project_replaces_that_part(tmp_path: Path) -> None:
         },
     )
     expected = {original: "import model, data  # 2\n", original.with_name("model.py"): "x = 2\n"}
-    assert beside(original, rewritten, ARGS) == ScriptVersion(original, expected, ARGS)
+    version = ScriptVersion(original, expected, ARGS, brought_by=rewritten)
+    assert beside(original, rewritten, ARGS) == version
 
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:

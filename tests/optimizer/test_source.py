@@ -4,6 +4,7 @@ import ast
 import errno
 import os
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,6 +135,9 @@ def test_text_that_the_encoding_lacks_is_refused_with_its_place(tmp_path: Path) 
         ("x = 1\nx.cuda(async=True)\n", 2, 8, "non_blocking"),
         ("y = x.cuda(\n    0,\n    async = True)\n", 3, 5, "non_blocking"),
         ("x = 'é' 'ü' é é\n", 1, 13, "syntax error"),
+        ("import torch\n!pip install -q timm\n", 2, 1, "IPython"),
+        ("if True:\n    %matplotlib inline\n", 2, 5, "IPython"),
+        ("torch.nn.Linear?\n", 1, 16, "IPython"),
     ],
 )
 def test_what_does_not_parse_is_told_with_its_place(
@@ -152,6 +156,31 @@ def test_python_3_errors_are_not_blamed_on_python_2() -> None:
         with pytest.raises(TorchoptError) as caught:
             parse(SourceFile(Path("train.py"), text))
         assert "Python 2" not in str(caught.value)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this Python knows the syntax")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "type Batch = tuple[int, int]",
+        "def first[T](items: list[T]) -> T: return items[0]",
+        "class Box[T]: pass",
+        "print(f'{cfg['lr']}')",
+    ],
+)
+def test_newer_syntax_is_told_from_mistakes(line: str) -> None:
+    with pytest.raises(TorchoptError, match="torchopt runs under Python"):
+        parse(SourceFile(Path("train.py"), f"{line}\n"))
+    with pytest.raises(TorchoptError) as caught:
+        parse(SourceFile(Path("train.py"), "x = = 1\n"))
+    assert "torchopt runs under" not in str(caught.value)
+
+
+def test_notebooks_are_told_from_scripts_without_a_training_step(tmp_path: Path) -> None:
+    notebook = tmp_path / "train.ipynb"
+    notebook.write_text('{"cells": [], "nbformat": 4}')
+    with pytest.raises(TorchoptError, match="a notebook, not a script"):
+        SourceFile.read(notebook)
 
 
 def test_endless_nesting_is_an_error_and_not_a_crash() -> None:

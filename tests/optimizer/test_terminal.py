@@ -8,7 +8,14 @@ import pytest
 
 from torchopt_cli.optimizer import terminal
 from torchopt_cli.optimizer.errors import TorchoptError
-from torchopt_cli.optimizer.terminal import display_path, error_line, painter, with_progress
+from torchopt_cli.optimizer.terminal import (
+    display_path,
+    error_line,
+    painter,
+    progress_bar,
+    reflowed,
+    with_progress,
+)
 
 
 class Screen(io.StringIO):
@@ -72,3 +79,24 @@ def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "_SECONDS_BEFORE_PROGRESS", 0.0)
     assert list(with_progress(range(5), "Rewriting")) == list(range(5))
     assert stream.getvalue() == ""
+
+
+def test_what_takes_minutes_is_told_where_nobody_sees_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 30.0, 61.0, 90.0, 125.0])
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
+    with progress_bar() as show:
+        for number in range(4):
+            show(number, 13, "original, timed")
+    assert capsys.readouterr().err.splitlines() == [
+        "[  1.0 min] 1 of 13 done, now: original, timed",
+        "[  2.1 min] 3 of 13 done, now: original, timed",
+    ]
+
+
+def test_paragraphs_fit_the_terminal_and_lists_stay() -> None:
+    text = "One two three\nfour five six seven.\n\n- a list\n  goes on\n\n    code = 1"
+    told = "One two three four\nfive six seven.\n\n- a list\n  goes on\n\n    code = 1"
+    assert reflowed(text, 20) == told
+    assert reflowed(text, None) == text

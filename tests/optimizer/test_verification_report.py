@@ -115,8 +115,43 @@ def test_what_was_run_is_told(report: VerificationReport) -> None:
         assert part in text
 
 
+def test_the_rewritten_script_is_told_from_the_original(
+    report: VerificationReport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train, copy = tmp_path / "train.py", tmp_path / "out" / "faster.py"
+    report = replace(report, original=ScriptVersion(train))
+    made = text_of(replace(report, rewritten=ScriptVersion(train, {train: "..."})))
+    assert "rewritten  train.py\n           as `torchopt rewrite` makes it\n" in made
+    beside = ScriptVersion(train, {train: "..."}, ("--lr", "1"), brought_by=copy)
+    placed = text_of(replace(report, rewritten=beside))
+    assert "rewritten  out/faster.py --lr 1\n           in the place of train.py\n" in placed
+    own = text_of(replace(report, rewritten=ScriptVersion(copy)))
+    assert "rewritten  out/faster.py\non " in own
+
+
+def test_what_did_not_run_for_lack_of_a_gpu_is_told(report: VerificationReport) -> None:
+    script = report.original.entry
+    for_gpu = ScriptVersion(script, {script: "x = x.to('cuda', non_blocking=True)"})
+    assert "--emulate-cuda" not in text_of(report)
+    assert "--emulate-cuda" in text_of(replace(report, rewritten=for_gpu))
+    on_gpu = replace(report, rewritten=for_gpu, versions=Versions("3.11.4", "2.9.0", "NVIDIA H200"))
+    assert "--emulate-cuda" not in text_of(on_gpu)
+
+
+def test_a_rewrite_that_does_not_pay_leads_on_to_tune(report: VerificationReport) -> None:
+    assert "torchopt tune" not in text_of(report)
+    fast, slow = (
+        TimedRun(Timing(9.0, 2.0, 0.5, (s,) * 20, (s / 4,) * 20), None, 2**30) for s in (0.1, 0.2)
+    )
+    slower = replace(report, measurement=compare_speeds([fast] * 3, [slow] * 3))
+    assert "`torchopt tune`" in text_of(slower)
+    users = replace(slower, rewritten=ScriptVersion(Path("/p/faster.py")))
+    assert "torchopt tune" not in text_of(users)
+
+
 def test_what_was_not_reached_is_told(report: VerificationReport) -> None:
-    assert "No evaluation within these steps, so none was compared." in text_of(report)
+    assert "No evaluation within these steps, so none was compared: --steps N" in text_of(report)
     full = replace(report, seen=Seen(20, 640, 64, 2))
     assert "none was compared" not in text_of(full)
 

@@ -298,6 +298,70 @@ def test_under_autocast(check_noop: Check) -> None:
     check_noop(source, reason="autocast")
 
 
+OPTIONS = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--amp", action="store_true")
+parser.add_argument("--cuda", action="store_true")
+args = parser.parse_args()
+scaler = torch.cuda.amp.GradScaler() if args.amp else None
+torch.manual_seed(0)"""
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        'torch.autocast("cuda", enabled=args.amp)',
+        "torch.cuda.amp.autocast(args.amp)",
+        'torch.autocast("cuda", enabled=scaler is not None)',
+        'torch.autocast("cuda", enabled=False)',
+    ],
+)
+def test_where_autocast_is_an_option(check_transformed: Check, context: str) -> None:
+    def source(setup: str) -> str:
+        return script(setup).replace("    loss = nn", f"    with {context}:\n        loss = nn")
+
+    check_transformed(
+        source(OPTIONS), source(OPTIONS + '\ntorch.set_float32_matmul_precision("high")')
+    )
+
+
+def test_where_a_branch_of_the_step_has_no_autocast(check_transformed: Check) -> None:
+    loss = "loss = nn.functional.mse_loss(model(x.to(device)), y.to(device))"
+    branches = f"""\
+if scaler:
+        with torch.autocast("cuda"):
+            {loss}
+    else:
+        {loss}"""
+
+    def source(setup: str) -> str:
+        return script(setup).replace(loss, branches)
+
+    check_transformed(
+        source(OPTIONS), source(OPTIONS + '\ntorch.set_float32_matmul_precision("high")')
+    )
+
+
+def test_a_branch_for_the_cpu_is_no_option(check_noop: Check) -> None:
+    loss = "loss = nn.functional.mse_loss(model(x.to(device)), y.to(device))"
+    branches = f"""\
+if torch.cuda.is_available():
+        with torch.autocast("cuda"):
+            {loss}
+    else:
+        {loss}"""
+    check_noop(script().replace(loss, branches), reason="autocast")
+
+
+@pytest.mark.parametrize(
+    "enabled", ["True", "args.cuda", 'device.type == "cuda"', "torch.cuda.is_available()"]
+)
+def test_autocast_on_every_gpu_is_no_option(check_noop: Check, enabled: str) -> None:
+    context = f'with torch.autocast("cuda", enabled={enabled}):\n        loss = nn'
+    check_noop(script(OPTIONS).replace("    loss = nn", f"    {context}"), reason="autocast")
+
+
 def test_lives_with_autocast(rewrite: Callable[..., RewriteResult]) -> None:
     """A step that autocast takes to half precision has no float32 products left."""
     source = script(model="nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))")

@@ -106,7 +106,7 @@ def run(
     if spec["full_precision"]:  # after the hooks, which tell the types computed in
         compute_in_full_precision(patches)
     batch_layers = BatchLayers(spec["batch_layers"], patches) if spec["batch_layers"] else None
-    ending = run_script(spec["entry"], spec["program"], spec["args"])
+    ending = run_script(spec["entry"], spec["program"], spec["args"], spec["module"])
     finish(ending)
     if session.stopped:  # exit handlers and threads of a script cut short have nothing to wait for
         os._exit(0)

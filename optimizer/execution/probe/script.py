@@ -1,7 +1,9 @@
-"""Run the user's script as ``python script.py ARGS`` would, and tell how it ended."""
+"""Run the user's script as ``python script.py ARGS`` or ``python -m package.script ARGS`` would, and tell how it ended."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import io
 import os
 import sys
@@ -25,16 +27,29 @@ class Ending:
     traceback: str | None = None
 
 
-def run_script(path: str, program: str, args: list[str]) -> Ending:
-    """Execute the file ``path`` as ``__main__`` with ``sys.argv`` of ``program`` and ``args``."""
+def run_script(
+    path: str, program: str, args: list[str], module: tuple[str, str] | None = None
+) -> Ending:
+    """Execute the file ``path`` as ``__main__`` with ``sys.argv`` of ``program`` and ``args``.
+
+    ``module`` is its name as a module, and the folder that is found from, where it has to run as one.
+    """
     sys.argv = [program, *args]
     if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+        folders = [os.path.dirname(os.path.realpath(path))]
+        if module is not None:  # `python -m` has the working directory there
+            folders = list(dict.fromkeys((module[1], os.getcwd())))
+        sys.path[:0] = folders
     # A module that stays in place: worker processes look for it, atexit handlers use its globals.
     main = ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = main
     try:
+        if module is not None:
+            package, _, _ = module[0].rpartition(".")
+            importlib.import_module(package)
+            spec = importlib.util.spec_from_file_location(module[0], path)
+            main.__dict__.update(__package__=package, __spec__=spec)
         exec(_compiled(path), main.__dict__)
     except StopRun:
         return Ending(None)

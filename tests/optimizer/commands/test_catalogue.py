@@ -6,6 +6,7 @@ import pytest
 
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.cli import main
+from torchopt_cli.optimizer.commands import catalogue
 from torchopt_cli.optimizer.options import Options
 from torchopt_cli.transforms import registry
 from torchopt_cli.transforms.base import Advice, Advisor, Example
@@ -76,3 +77,19 @@ def test_one_that_only_advises(capsys: Capture, monkeypatch: pytest.MonkeyPatch)
         "",
         "Advice: this is slow",
     ]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_narrow_terminal_gets_what_a_transform_does_beside_or_below_its_name(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    does = "Looks at calls that are slow and says so, whatever they may do and whoever wrote them."
+    monkeypatch.setattr(Look, "documentation", classmethod(lambda cls: does))
+    monkeypatch.setattr(registry, "all_transforms", lambda: (Look(),))
+    monkeypatch.setattr(catalogue, "width_of", lambda stream: columns)
+    assert main(["rules"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert " ".join([first, *map(str.strip, rest)]).endswith(does)
+    assert max(len(line) for line in [first, *rest]) <= columns
+    assert first.startswith("look")
+    assert (does[:20] in first) == (columns == 80)

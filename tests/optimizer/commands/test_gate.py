@@ -92,6 +92,30 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judge:
     return judge
 
 
+@pytest.mark.parametrize("text", [None, "x = ("])
+def test_scripts_are_looked_at_before_torch_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str | None,
+) -> None:
+    """An interpreter without torch hides neither a missing script nor a missing setting."""
+
+    def no_torch(python: Path) -> tuple[str, ...]:
+        raise AssertionError("asked for GPUs")
+
+    monkeypatch.setattr(gpus, "visible_gpus", no_torch)
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "train.py").write_text(text)
+    for command in (["gate", "train.py", "--base", "HEAD"], ["tune", "train.py"]):
+        assert main(command) == ExitCode.USAGE
+        said = capsys.readouterr().err
+        assert said.startswith("train.py:1:5: syntax error" if text else "train.py: no such file")
+    assert main(["gate"]) == ExitCode.USAGE
+    assert "nothing to gate" in capsys.readouterr().err
+
+
 def workflow_commands() -> list[str]:
     """What docs/gate-workflow.yml and action.yml run of ours."""
     texts = [(ROOT / name).read_text() for name in ("docs/gate-workflow.yml", "action.yml")]

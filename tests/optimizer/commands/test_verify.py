@@ -106,7 +106,7 @@ def test_a_rewrite_elsewhere_takes_the_place_of_the_original(
     train = folder / "a" / "train.py"
     assert engine.asked[0][:2] == (
         ScriptVersion(train, {}, ("-v",)),
-        ScriptVersion(train, {train: text}, ("-v",)),
+        ScriptVersion(train, {train: text}, ("-v",), brought_by=folder / "b" / "train.py"),
     )
 
 

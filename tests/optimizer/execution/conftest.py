@@ -58,12 +58,13 @@ def tree() -> Callable[[Path], Tree]:
 
 @pytest.fixture
 def observe(tmp_path: Path) -> Callable[..., Observations]:
-    """Run ``train.py`` of a project; keywords are those of RunSettings, and ``args`` and ``overrides``."""
+    """Run a script of a project; keywords are those of RunSettings, and ``entry``, ``args`` and ``overrides``."""
     runs = iter(range(1000))
 
     def go(
         folder: Path,
         *,
+        entry: str = "train.py",
         args: tuple[str, ...] = (),
         overrides: Mapping[Path, str] | None = None,
         **settings: object,
@@ -76,7 +77,7 @@ def observe(tmp_path: Path) -> Callable[..., Observations]:
             "env": environment,
             **settings,
         }
-        version = ScriptVersion(folder / "train.py", overrides or {}, args)
+        version = ScriptVersion(folder / entry, overrides or {}, args)
         return run(version, RunSettings(**chosen), tmp_path / f"run{next(runs)}")  # type: ignore[arg-type]
 
     return go

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from torchopt_cli.optimizer.errors import TorchoptError
+from torchopt_cli.optimizer.execution.limits import Bound, Exceeded
 from torchopt_cli.optimizer.execution.observations import (
     Memory,
     Observations,
@@ -15,7 +17,14 @@ from torchopt_cli.optimizer.execution.observations import (
     Versions,
 )
 from torchopt_cli.optimizer.execution.profile_record import Phase, RunProfile
-from torchopt_cli.optimizer.profiling.profile import StepProfile, summarise
+from torchopt_cli.optimizer.execution.runner import ScriptVersion
+from torchopt_cli.optimizer.profiling import profile as profile_module
+from torchopt_cli.optimizer.profiling.profile import (
+    ProfileSettings,
+    StepProfile,
+    profile,
+    summarise,
+)
 
 STEP, EVALUATED = {Phase.FORWARD: 0.01}, {Phase.FORWARD: 0.01, Phase.EVALUATION: 0.2}
 
@@ -93,3 +102,30 @@ def test_on_a_gpu_phases_are_as_long_as_they_were_measured() -> None:
     versions = Versions("3.12", "2.9", "cuda")
     found = profiled((), {i: {Phase.FORWARD: 0.012} for i in range(25, 40)}, versions)
     assert found.seconds(Phase.FORWARD) == pytest.approx(0.012)
+
+
+@pytest.mark.parametrize(
+    ("status", "exceeded", "words"),
+    [
+        (Status.TIMED_OUT, Exceeded(Bound.TIME, "8 s are over"), "over the time limit: 8 s"),
+        (Status.COMPLETED, None, "no optimizer step to profile, 10 are needed"),
+    ],
+)
+def test_a_script_that_is_ended_does_not_fail_by_itself(
+    monkeypatch: pytest.MonkeyPatch, status: Status, exceeded: Exceeded | None, words: str
+) -> None:
+    unused: dict[str, Any] = dict.fromkeys(("exit_code", "traceback", "stdout_cut", "stderr_cut"))
+    seen = Observations(
+        folder=Path(),
+        status=status,
+        rounds=0,
+        optimizer_seen=False,
+        stdout="",
+        stderr="",
+        timing=Timing(8.0),
+        exceeded=exceeded,
+        **unused,
+    )
+    monkeypatch.setattr(profile_module, "run", lambda *_: seen)
+    with pytest.raises(TorchoptError, match=words):
+        profile(ScriptVersion(Path("train.py")), ProfileSettings(Path("python"), Path()))

@@ -1,0 +1,34 @@
+"""What may help with a script that fails by itself, by what it says last."""
+
+from __future__ import annotations
+
+import re
+
+_CUDA_MISSING = (
+    r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
+    r"|CUDA driver version is insufficient|no CUDA-capable device is detected"
+    r"|torch\.cuda\.is_available\(\) is False|type torch\.cuda\.\w+ not available"
+    r"|(?:ProcessGroupNCCL|NCCL backend).*no GPUs found|not linked with support for cuda devices"
+)
+"""What torch says where a script needs CUDA and there is none."""
+_NO_CUDA = " (it needs a CUDA device; --emulate-cuda runs it on an emulated one)"
+_CUDA_FULL = r"CUDA out of memory"
+_NO_ROOM = " (what is observed of it, parameters and gradients, is kept on the device beside it: a smaller batch leaves room)"
+_USAGE = r"(?i)^usage: "
+_ARGUMENTS = " (arguments behind -- are passed to it)"
+_NO_INPUT = "EOFError: EOF when reading a line"
+_EMPTY = " (its standard input is empty here)"
+
+
+def device_hint(details: str) -> str:
+    """What may help a script that ended with ``details`` because of the device."""
+    if re.search(_CUDA_MISSING, details):
+        return _NO_CUDA
+    return _NO_ROOM if re.search(_CUDA_FULL, details) else ""
+
+
+def input_hint(details: str) -> str:
+    """What may help a script that ended with ``details`` because of what it was given."""
+    if re.search(_USAGE, details, re.MULTILINE):
+        return _ARGUMENTS
+    return _EMPTY if _NO_INPUT in details else ""

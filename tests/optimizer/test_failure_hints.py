@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchopt_cli.optimizer.execution.limits import Bound, Exceeded
+from torchopt_cli.optimizer.execution.observations import Observations, Status, Timing
+from torchopt_cli.optimizer.failure_hints import device_hint, input_hint
+
+USAGE = "usage: train.py [-h] --data DATA\ntrain.py: error: the following arguments are required: --data\n"
+
+
+@pytest.mark.parametrize(
+    ("details", "words"),
+    [
+        (USAGE, "behind --"),
+        ("Usage: train.py [OPTIONS]\nError: Missing option '--data'.", "behind --"),
+        ("Traceback\nEOFError: EOF when reading a line", "standard input"),
+        ("Traceback\nValueError: usage: none", ""),
+    ],
+)
+def test_what_a_script_was_not_given(details: str, words: str) -> None:
+    assert words in input_hint(details)
+    assert bool(input_hint(details)) == bool(words)
+
+
+def test_a_missing_device() -> None:
+    assert "--emulate-cuda" in device_hint("RuntimeError: No CUDA GPUs are available")
+    assert not device_hint("ValueError: 3")
+
+
+def failed(stderr: str, **more: object) -> Observations:
+    status = {"status": Status.FAILED, "exit_code": 2, "traceback": None} | more
+    output = {"stdout": "", "stderr": stderr, "stdout_cut": False, "stderr_cut": False}
+    rest = {"folder": Path(), "rounds": 0, "optimizer_seen": False, "timing": Timing(1.0)}
+    return Observations(**output, **rest, **status)  # type: ignore[arg-type]
+
+
+def test_a_script_that_exits_says_why_itself() -> None:
+    run = failed(USAGE)
+    told = f"{USAGE.splitlines()[-1]} (exit status 2)"
+    assert run.ending == told
+    assert run.failure_details == f"{USAGE.splitlines()[0]}\n{told}"
+    assert failed("").failure_details == "exit status 2"
+    exceeded = Exceeded(Bound.TIME, "8 s are over")
+    late = failed("epoch 1\n", status=Status.TIMED_OUT, exceeded=exceeded)
+    assert late.failure_details == "epoch 1\nover the time limit: 8 s are over"
