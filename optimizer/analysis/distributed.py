@@ -205,15 +205,17 @@ class _Plan:
 
     def _network(self) -> Iterator[FileEdit]:
         script, resolver, step = self._script, self._resolver, self._step
-        each = trained_in_each(resolver, script.optimizers[0])
-        if not each or len(set(each)) != 1 or not each[0]:
+        each = [trained_in_each(resolver, optimizer) for optimizer in script.optimizers]
+        networks = {network for trained in each for network in trained}
+        if not all(each) or len(networks) != 1 or not all(networks):
             self._refuse(
                 script.optimizers[0], "what the optimizer trains is not seen to be one network"
             )
+        network = networks.pop()
         forwards = [
             call
             for call in step.loop.forwards
-            if each[0] & {m.node for m in script.models_of(call.node.func, call.module)}
+            if network & {m.node for m in script.models_of(call.node.func, call.module)}
         ]
         if len(forwards) != 1:
             why = f"the network runs in {len(forwards) or 'no'} places of the step, not in one"

@@ -439,6 +439,24 @@ def test_left_alone(check_noop: Callable[..., None], replaced: str, by: str, rea
     check_noop(FLAT.replace(replaced, by), reason, **GPUS)
 
 
+def test_one_of_several_optimizers(
+    rewrite: Callable[..., RewriteResult], check_noop: Callable[..., None]
+) -> None:
+    """A test that chooses the optimizer makes one, whatever is chosen."""
+    one = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    other = "optimizer = torch.optim.Adam({}.parameters())\n"
+    choice = f"import sys\nif sys.argv[1:]:\n    {one}else:\n    {other}"
+    distributed = code(rewrite(FLAT.replace(one, choice.format("model")), ["ddp"], **GPUS))
+    assert "ddp_model = DistributedDataParallel(" in distributed
+    check_noop(
+        FLAT.replace(one, choice.format("nn.Linear(2, 3)")),
+        "what the optimizer trains is not seen to be one network",
+        **GPUS,
+    )
+    lbfgs = choice.format("model").replace("Adam", "LBFGS")
+    check_noop(FLAT.replace(one, lbfgs), "LBFGS", **GPUS)
+
+
 @pytest.mark.parametrize(
     "running",
     [
