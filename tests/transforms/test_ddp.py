@@ -513,6 +513,29 @@ def test_only_the_first_process_acts(rewrite: Callable[..., RewriteResult]) -> N
 """)
 
 
+def test_what_all_processes_do_stays_above_what_the_first_one_tells(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    told = 'print("start")\nprint("on", torch.cuda.device_count(), "GPUs")\ndata = '
+    source = FLAT.replace("data = ", told)
+    source = source.replace("range(2):\n", "range(2):\n    # the next\n    print(epoch)\n")
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert text.index("\nRANK = ") < text.index('\nif RANK == 0:\n    print("start")\n\nif WORLD')
+    assert '\n\nif RANK == 0:\n    print("on"' in text
+    assert (
+        """\
+for epoch in range(2):
+    if WORLD_SIZE > 1:
+        loader.sampler.set_epoch(epoch)  # another order in every epoch
+    if RANK == 0:
+        # the next
+        print(epoch)
+    for x, y in loader:
+"""
+        in text
+    )
+
+
 def test_one_condition_is_not_put_around_another(rewrite: Callable[..., RewriteResult]) -> None:
     text = code(
         rewrite(
