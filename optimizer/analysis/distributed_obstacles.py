@@ -221,7 +221,7 @@ def _unseeded(script: TrainingScript) -> Fact | None:
 
 def _averages(script: TrainingScript) -> Fact | None:
     for module in script.modules:
-        found = _AVERAGES.search(module.source.text)
+        found = module.search(_AVERAGES)
         if found is not None:
             return Obstacle(
                 module, module.tree, f"`{found.group()}` keeps an average of the weights"
