@@ -43,6 +43,7 @@ from .spawned import spawned_argument
 from .syntax import FunctionNode, Module
 from .torch_names import star_exports
 from .trees import child_nodes
+from .unpacked_keywords import unpacked_keyword
 from .values import (
     SLICE,
     Attribute,
@@ -559,6 +560,8 @@ class Resolver:
             owners = self.values(node.value.value, module)
             if chosen := self._chosen_from(owners, node.slice, node, module):
                 return chosen
+        if isinstance(key, str) and (given := unpacked_keyword(self, node.value, key, module)):
+            return given
         base = self.values(node.value, module)
         if any(isinstance(v, External) and v.name.endswith(".__dict__") for v in base):
             # `models.__dict__[args.arch]`: some member of the module.
