@@ -23,6 +23,7 @@ https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch-memory-format
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -37,6 +38,8 @@ from ..optimizer.analysis.syntax import Module
 from ..optimizer.options import Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform
+
+_ALREADY = re.compile("channels_last")
 
 
 class ChannelsLastFormat(Transform):
@@ -87,7 +90,7 @@ class ChannelsLastFormat(Transform):
 
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
         steps = [step for step in script.step_code if script.runs(step)]
-        if not steps or any("channels_last" in module.source.text for module in script.modules):
+        if not steps or any(module.search(_ALREADY) for module in script.modules):
             return
         found = channels_last(script, steps)
         if found is None:

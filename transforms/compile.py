@@ -54,7 +54,7 @@ from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.precision import FrameworkUse
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.steps import StepCode
-from ..optimizer.analysis.trained import trained_networks
+from ..optimizer.analysis.trained import trained_or_in_part
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import CompileMode, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
@@ -124,7 +124,7 @@ class Compile(Transform):
         refusal = _refusal(script, options) if steps else None
         refusal = refusal or late_kept_graph(script.resolver, steps)
         compiled = {network.node for network in compiled_networks(script.resolver)}
-        trained = trained_networks(script.resolver, script.optimizers)
+        trained = trained_or_in_part(script.resolver, script.optimizers)
         final: dict[tuple[ast.stmt, str], _Final] = {}
         unfit = _differentiated_twice(script, steps, trained)
         for step in steps:

@@ -47,7 +47,7 @@ from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.precision import LIGHTNING
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.trained import trained_networks
+from ..optimizer.analysis.trained import trained_networks, trained_or_in_part
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -125,7 +125,7 @@ class FusedOptimizer(Transform):
             return self._skip(optimizer, "the parameters it updates cannot be resolved")
         if on_cpu:
             return self._fused(script, optimizer, None)
-        where = network_device(script.resolver, networks)
+        where = network_device(script.resolver, trained_or_in_part(script.resolver, (optimizer,)))
         if where.kind is DeviceKind.CPU:
             return self._skip(optimizer, "the network is not seen to be moved to a GPU")
         module = optimizer.module

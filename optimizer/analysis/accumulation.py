@@ -179,7 +179,7 @@ class _Plan:
             self._refuse(place, "the optimizer steps inside a function of its own")
         self._refuse_if(_telling(other_gradient_use(resolver, ()), "the script uses gradients"))
         for module in script.modules:
-            found = _HOOKS.search(module.source.text)
+            found = module.search(_HOOKS)
             if found is not None:
                 why = f"`{found.group()}` sees every backward pass or step"
                 raise _NotPossibleError(Obstacle(module, module.tree, why))

@@ -14,7 +14,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Binding, Iterated, Managed, Parameter
 from .sharing import other_user
 from .signatures import argument_for, first_parameter
-from .statements import common_block
+from .statements import common_block, outermost_test
 from .syntax import FunctionNode, Module
 from .trees import walk
 from .values import Function
@@ -82,7 +82,8 @@ def find_companion(resolver: Resolver, uses: Iterable[tuple[ast.expr, Module]]) 
     places = sorted({held[0], *held}, key=block.index, reverse=True) if held else []
     used = trace.uses(uses)
     # Beside the last of the owners where that is early enough, else beside the first.
-    statement = next((at for at in places if _comes_first(resolver, at, module, used)), None)
+    whole = [at for place in places for at in dict.fromkeys([outermost_test(module, place), place])]
+    statement = next((at for at in whole if _comes_first(resolver, at, module, used)), None)
     if statement is None:
         return None
     return Companion(

@@ -24,7 +24,7 @@ _PRIMARY = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
 def has_double(project: Project) -> bool:
     """Whether every device the script may choose has float64; Apple's has not."""
-    return not any(_MPS.search(module.source.text) for module in project.modules)
+    return not any(module.search(_MPS) for module in project.modules)
 
 
 def deferral_edits(

@@ -21,7 +21,7 @@ from .step_uses import excerpt, why_needed
 from .tensor_kinds import TensorKinds
 
 _SEVERAL_GPUS = re.compile(r"""cuda:[1-9]|\.cuda\([1-9]|device_map""")
-_STREAMS = ("cuda.Stream", "cuda.stream", "CUDAGraph", "reduce-overhead")
+_STREAMS = re.compile(r"cuda\.Stream|cuda\.stream|CUDAGraph|reduce-overhead")
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,15 +133,15 @@ def _timed_steps(conversions: Conversions, loop: Loop) -> list[Obstacle]:
 def _global_obstacle(resolver: Resolver) -> Obstacle | None:
     """Something of the project that may rely on waiting: other GPUs, streams, copies to the host that do not wait."""
     for module in resolver.project.modules:
-        text = module.source.text
-        several = _SEVERAL_GPUS.search(text)
+        several = module.search(_SEVERAL_GPUS)
         if several is not None:
             return Obstacle(
                 module, module.tree, f"the script uses several GPUs (`{several.group()}`)"
             )
-        stream = next((word for word in _STREAMS if word in text), None)
+        stream = module.search(_STREAMS)
         if stream is not None:
-            return Obstacle(module, module.tree, f"the script orders its work itself (`{stream}`)")
+            why = f"the script orders its work itself (`{stream.group()}`)"
+            return Obstacle(module, module.tree, why)
         for call in module.calls:
             if _copies_without_waiting(call):
                 return Obstacle(

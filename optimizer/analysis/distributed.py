@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -114,8 +114,8 @@ class _Plan:
         preparation = self._preparation(blocks)
         # What is put before one statement comes in this order: a dataset that is made ahead of its loader waits, too.
         edits = [*network, *self._barriers(preparation), *loader.edits, *metrics, *epochs]
-        edits += self._rank_zero(preparation)
         edits.insert(0, self._process_group(*setup, preparation is not None))
+        edits += [*self._rank_zero(preparation, edits)]
         edits += self._any_gpu()
         edits += checkpoint_edits(self._script, self._names)
         self._say_what_changes()
@@ -176,7 +176,8 @@ class _Plan:
             f"    {dist}.init_process_group({backends})",
             f"    {atexit}.register({dist}.destroy_process_group)  # also behind an error",
         ]
-        return FileEdit(module.path, InsertBefore(module.span(statement), "\n".join(rows), True))
+        code = "\n".join(rows)
+        return FileEdit(module.path, InsertBefore(module.span(statement), code, True, outside=True))
 
     def _any_gpu(self) -> Iterator[FileEdit]:
         """The GPU that a process has been given, in place of one that is named by its number."""
@@ -205,15 +206,17 @@ class _Plan:
 
     def _network(self) -> Iterator[FileEdit]:
         script, resolver, step = self._script, self._resolver, self._step
-        each = trained_in_each(resolver, script.optimizers[0])
-        if not each or len(set(each)) != 1 or not each[0]:
+        each = [trained_in_each(resolver, optimizer) for optimizer in script.optimizers]
+        networks = {network for trained in each for network in trained}
+        if not all(each) or len(networks) != 1 or not all(networks):
             self._refuse(
                 script.optimizers[0], "what the optimizer trains is not seen to be one network"
             )
+        network = networks.pop()
         forwards = [
             call
             for call in step.loop.forwards
-            if each[0] & {m.node for m in script.models_of(call.node.func, call.module)}
+            if network & {m.node for m in script.models_of(call.node.func, call.module)}
         ]
         if len(forwards) != 1:
             why = f"the network runs in {len(forwards) or 'no'} places of the step, not in one"
@@ -324,7 +327,8 @@ class _Plan:
         module = epochs.module
         world = self._names.name(Place.WORLD_SIZE, module)
         code = f"if {world} > 1:\n    {name}.sampler.set_epoch({epochs.counter.id})  # another order in every epoch"
-        yield FileEdit(module.path, InsertBefore(module.span(epochs.node.body[0]), code))
+        first = module.span(epochs.node.body[0])
+        yield FileEdit(module.path, InsertBefore(first, code, outside=True))
 
     # What one process does
 
@@ -347,14 +351,16 @@ class _Plan:
         yield FileEdit(module.path, InsertBefore(module.span(preparation.node), first))
         yield FileEdit(module.path, InsertAfter(module.span(preparation.last), then))
 
-    def _rank_zero(self, preparation: Preparation | None) -> Iterator[FileEdit]:
+    def _rank_zero(
+        self, preparation: Preparation | None, edits_of_all: Sequence[FileEdit]
+    ) -> Iterator[FileEdit]:
         functions = self._script.functions_run
         left_out: set[ast.AST] = set()
         if preparation is not None:
             left_out = {*preparation.functions, *prepared_by(preparation)}
         told = self._told_figures(left_out)
         opened = told.opened if told is not None else ()
-        actions = find_rank_zero_actions(self._resolver, functions, left_out, opened)
+        actions = find_rank_zero_actions(self._resolver, functions, left_out, opened, edits_of_all)
         assert self._divergence is not None
         self._notes += share_notes(self._resolver, actions, self._divergence, told)
         ahead: dict[RankZeroAction, str] = {}

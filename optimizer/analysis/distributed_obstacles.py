@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import combinations
 
 from .batch_shares import Share, ShareOf
 from .batch_targets import AnyTargets
 from .data_parallel import distributed_call
 from .dataflow import Flow, own_nodes
-from .facts import Fact
+from .facts import Fact, Optimizer
 from .forward_losses import returns_mean
 from .loops import backward_calls
 from .mean_losses import compares_samples, not_a_mean, sets_reduction
@@ -22,6 +23,7 @@ from .resolver import Resolver
 from .script import TrainingScript
 from .setup_place import training_blocks
 from .signatures import call_argument
+from .statements import are_alternatives
 from .steps import StepCode
 from .syntax import Module
 
@@ -53,20 +55,30 @@ def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
         return Obstacle(
             running.module, running.node, "the script runs in several processes already"
         )
-    if len(script.optimizers) > 1:
+    another = _another(script.optimizers)
+    if another is not None:
         why = "several optimizers take turns: which network waits for which gradients is not proven"
-        return Obstacle(script.optimizers[1].module, script.optimizers[1].node, why)
+        return Obstacle(another.module, another.node, why)
     if not script.optimizers:
         return Obstacle(step.module, step.backwards[0].node, "no optimizer is seen")
-    if may_be_lbfgs(resolver, script.optimizers[0]):
-        why = "LBFGS calls the network as often as it likes"
-        return Obstacle(script.optimizers[0].module, script.optimizers[0].node, why)
+    for optimizer in script.optimizers:
+        if may_be_lbfgs(resolver, optimizer):
+            why = "LBFGS calls the network as often as it likes"
+            return Obstacle(optimizer.module, optimizer.node, why)
     every = [Reached(n, module, True) for module in script.modules for n in module.nodes]
     backwards = [c for c in backward_calls(every) if not resolver.callees(c.node, c.module)]
     if len(backwards) != 1:
         why = f"{len(backwards)} backward passes are seen, not one"
         return Obstacle(backwards[1].module, backwards[1].node, why) if backwards else None
     return _device_obstacle(resolver) or _unseeded(script) or _averages(script)
+
+
+def _another(optimizers: Iterable[Optimizer]) -> Optimizer | None:
+    """An optimizer that may train beside another: they are not the branches of a test that chooses one."""
+    for one, other in combinations(optimizers, 2):
+        if one.module is not other.module or not are_alternatives(one.node, other.node, one.module):
+            return other
+    return None
 
 
 def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
@@ -209,7 +221,7 @@ def _unseeded(script: TrainingScript) -> Fact | None:
 
 def _averages(script: TrainingScript) -> Fact | None:
     for module in script.modules:
-        found = _AVERAGES.search(module.source.text)
+        found = module.search(_AVERAGES)
         if found is not None:
             return Obstacle(
                 module, module.tree, f"`{found.group()}` keeps an average of the weights"

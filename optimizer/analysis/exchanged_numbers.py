@@ -10,13 +10,16 @@ A meter does so at the end of a pass (torchvision's ``SmoothedValue``, which man
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
+from .trees import walk
 from .values import Made
 
 _MAKES = frozenset({"torch.tensor", "torch.as_tensor"})
+_COPIES = frozenset({"detach", "clone"})
 _READ_BY = frozenset({"tolist", "item"})
 
 
@@ -27,6 +30,8 @@ def is_of_exchanged_numbers(resolver: Resolver, dtype: ast.expr, module: Module)
     if not isinstance(made, ast.Call) or call_argument(made, "dtype") is not dtype:
         return False
     statement = module.parents[made]
+    while not isinstance(statement, ast.stmt) and _is_copied(statement):
+        statement = module.parents[statement]
     if not resolver.names(made.func, module) & _MAKES or not isinstance(statement, ast.Assign):
         return False
     (target, *more) = statement.targets
@@ -44,8 +49,14 @@ def is_of_exchanged_numbers(resolver: Resolver, dtype: ast.expr, module: Module)
         )
     ]
     return any(_is_exchanged(resolver, use, module) for use in uses) and all(
-        _is_exchanged(resolver, use, module) or _is_read(use, module) for use in uses
+        _is_exchanged(resolver, use, module) or _is_read(resolver, use, module) for use in uses
     )
+
+
+def _is_copied(node: ast.AST) -> bool:
+    """``t.detach().clone()``, of which ``node`` is a part, is the same numbers."""
+    method = node.func if isinstance(node, ast.Call) else node
+    return isinstance(method, ast.Attribute) and method.attr in _COPIES
 
 
 def _is_exchanged(resolver: Resolver, use: ast.Name, module: Module) -> bool:
@@ -57,9 +68,45 @@ def _is_exchanged(resolver: Resolver, use: ast.Name, module: Module) -> bool:
     )
 
 
-def _is_read(use: ast.Name, module: Module) -> bool:
-    """``t.tolist()``, ``t[0].item()``."""
+def _is_read(resolver: Resolver, use: ast.Name, module: Module) -> bool:
+    """``t.tolist()``, ``t[0].item()``, ``t.to(number)``, also of each number in ``t``."""
     outer = module.parents[use]
     if isinstance(outer, ast.Subscript) and outer.value is use:
         outer = module.parents[outer]
-    return isinstance(outer, ast.Attribute) and outer.attr in _READ_BY
+    if isinstance(outer, ast.Attribute):
+        return outer.attr in _READ_BY or _gets_type_of_another(resolver, outer, module)
+    numbers = list(_numbers_in(resolver, use, module))
+    return bool(numbers) and all(_is_read(resolver, number, module) for number in numbers)
+
+
+def _gets_type_of_another(resolver: Resolver, method: ast.Attribute, module: Module) -> bool:
+    """``t.to(value)`` where ``torch.is_tensor(value)`` was asked."""
+    call = module.parents[method]
+    if not isinstance(call, ast.Call) or method.attr != "to" or len(call.args) != 1:
+        return False
+    other = ast.dump(call.args[0])
+    return any(
+        isinstance(test, ast.If | ast.IfExp)
+        and isinstance(test.test, ast.Call)
+        and "torch.is_tensor" in resolver.names(test.test.func, module)
+        and [ast.dump(asked) for asked in test.test.args] == [other]
+        for test in module.ancestors(call)
+    )
+
+
+def _numbers_in(resolver: Resolver, use: ast.Name, module: Module) -> Iterator[ast.Name]:
+    """The uses of each of ``t`` in ``[.. for value, each in zip(values, t)]``."""
+    pairs = module.parents[use]
+    generator = module.parents.get(pairs)
+    if (
+        not isinstance(pairs, ast.Call)
+        or "builtins.zip" not in resolver.names(pairs.func, module)
+        or not isinstance(generator, ast.comprehension)
+        or not isinstance(generator.target, ast.Tuple)
+    ):
+        return
+    each = generator.target.elts[pairs.args.index(use)]
+    if isinstance(each, ast.Name):
+        inside = set(walk(module.parents[generator]))
+        names = (name for name in module.names_of(each.id) if isinstance(name.ctx, ast.Load))
+        yield from (name for name in names if name in inside)

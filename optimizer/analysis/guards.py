@@ -36,6 +36,7 @@ def training_guards(
     """The conditions of ``owner`` that its backward passes hang on."""
     found: dict[str, list[ast.stmt]] = {}
     trains: set[str] = set()
+    trains_anyway: set[str] = set()
     for node in lexical_nodes(owner.body):
         if not isinstance(node, ast.If):
             continue
@@ -43,11 +44,14 @@ def training_guards(
         test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
         if not _is_boolean(resolver, test, module):
             continue
-        block = node.orelse if negated else node.body
+        block, other = (node.orelse, node.body) if negated else (node.body, node.orelse)
         code = module.code(test)
         found.setdefault(code, []).extend(block)
         if _runs_backward(resolver, block, module):
             trains.add(code)
+        if _runs_backward(resolver, other, module):
+            trains_anyway.add(code)
+    trains -= trains_anyway
     return tuple(TrainingGuard(code, tuple(found[code])) for code in found if code in trains)
 
 

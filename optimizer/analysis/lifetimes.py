@@ -225,7 +225,7 @@ class _Body:
         """What in the script may notice that the variable is gone, wherever it is read."""
         module, root = self.module, self.scope.node
         for other in self.resolver.project.modules:
-            found = _OWN_ORDER.search(other.source.text)
+            found = other.search(_OWN_ORDER)
             if found is not None:
                 return f"stays: `{found.group()}` in {other.path.name} may need it for longer"
         query = next(memory_queries(self.resolver), None)

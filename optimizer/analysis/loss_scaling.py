@@ -62,16 +62,16 @@ class _NotScalableError(Exception):
 
 def loss_scaling(resolver: Resolver, steps: Sequence[StepCode]) -> LossScaling | NotScalable:
     """How one scaler serves all of ``steps``."""
-    momentum = fused_momentum(resolver)
-    if momentum is not None:
-        return NotScalable(momentum.module, momentum.node, momentum.message)
     try:
         _all_in_sight(steps)
         unscalings = [found for step in steps for found in _unscalings(step)]
         below = [found for step in steps for found in _updated_below(step)]
-        return LossScaling(_companion(resolver, steps), tuple(unscalings), tuple(below))
+        scaling = LossScaling(_companion(resolver, steps), tuple(unscalings), tuple(below))
     except _NotScalableError as error:
         return error.fact
+    # Last: `fused-optimizer` fuses what cannot be scaled, which is then not why it is not scaled.
+    momentum = fused_momentum(resolver)
+    return NotScalable(momentum.module, momentum.node, momentum.message) if momentum else scaling
 
 
 def _all_in_sight(steps: Iterable[StepCode]) -> None:

@@ -62,6 +62,8 @@ def find_mode_slips(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[ModeSl
         wanted = kinds.get(loop.kind)
         if wanted is None:
             continue
+        if wanted is Mode.TRAIN and not loop.optimizer_steps:
+            continue  # gradients of the input, such as an attack on the network, are taken in either mode
         over_training_data = any(loader.node in trained_loaders for loader in loop.loaders)
         if wanted is Mode.EVAL and over_training_data:
             continue  # perhaps to estimate the statistics of batch normalization

@@ -19,6 +19,7 @@ from .obstacles import Obstacle
 from .process_names import Place, ProcessNames
 from .script import TrainingScript
 from .setup_place import Block, training_blocks
+from .statements import is_elif, outermost_test
 from .syntax import Module
 
 
@@ -168,18 +169,14 @@ def wrap_instead(
     edits = [_own_draws(blocks[-1], wrapping)]
     outer = module.parents[statement]
     if isinstance(outer, ast.If) and statement in outer.body:
-        if outer.body == [statement] and not outer.orelse and not _is_elif(module, outer):
+        if outer.body == [statement] and not outer.orelse and not is_elif(module, outer):
             test = module.code(outer.test)
             code = f"{begin}elif {test}:\n    {module.code(statement)}"
             return (*edits, FileEdit(module.path, ReplaceStatement(module.span(outer), code)))
         alone = f"if {world} == 1:\n    {module.code(statement)}"
-        top = outer
-        while _is_elif(module, top):
-            above = module.parents[top]
-            assert isinstance(above, ast.If)
-            top = above
         edits.append(FileEdit(module.path, ReplaceStatement(module.span(statement), alone)))
-        edits.append(FileEdit(module.path, InsertAfter(module.span(top), begin.rstrip())))
+        below = module.span(outermost_test(module, outer))
+        edits.append(FileEdit(module.path, InsertAfter(below, begin.rstrip())))
         return tuple(edits)
     code = f"{begin}else:\n    {module.code(statement)}"
     return (*edits, FileEdit(module.path, ReplaceStatement(module.span(statement), code)))
@@ -192,12 +189,3 @@ def _own_draws(block: Block, wrapping: Wrapping) -> FileEdit:
     rows = wrapping.own_draws(module).split("\n")
     code = "\n".join([f"if {world} > 1:", *(f"    {row}" for row in rows)])
     return FileEdit(module.path, InsertBefore(module.span(block.trains), code, True))
-
-
-def _is_elif(module: Module, node: ast.If) -> bool:
-    parent = module.parents[node]
-    return (
-        isinstance(parent, ast.If)
-        and parent.orelse == [node]
-        and parent.col_offset == node.col_offset
-    )

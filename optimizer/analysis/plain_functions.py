@@ -102,10 +102,11 @@ class PlainFunctions:
         for module in self._project.modules:
             called = {call.func for call in module.calls}
             for node in module.nodes_of(ast.Name, ast.Attribute):
+                parent = module.parents[node]
                 if (
                     node not in called
                     and isinstance(node.ctx, ast.Load)
-                    and not isinstance(module.parents[node], ast.Attribute)
+                    and (not isinstance(parent, ast.Attribute) or parent.attr == "__dict__")
                     and self.may_call(node, module)
                 ):
                     found.add(last_identifier(node))

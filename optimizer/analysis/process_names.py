@@ -175,7 +175,8 @@ class ProcessNames:
                     )
                     rows += ["", "", code.rstrip()]
             target = module.span(first_statement(module))
-            yield FileEdit(module.path, InsertBefore(target, "\n".join(rows), apart=True))
+            code = "\n".join(rows)
+            yield FileEdit(module.path, InsertBefore(target, code, apart=True, outside=True))
         for module, wanted in self._imports.items():
             for edit in sorted(wanted, key=lambda e: (e.module, e.name or "")):
                 yield FileEdit(module.path, edit)

@@ -5,8 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from ..rewriting.edits import FileEdit, ReplaceExpression, ReplaceStatement, SetArgument, Wrap
+from ..rewriting.edits import (
+    FileEdit,
+    InsertBefore,
+    ReplaceExpression,
+    ReplaceStatement,
+    SetArgument,
+    Span,
+    Wrap,
+)
 from .facts import Fact
 from .free_names import free_name
 from .process_names import Place, ProcessNames
@@ -77,15 +86,17 @@ def find_rank_zero_actions(
     functions: Collection[ast.AST],
     left_out: Collection[ast.AST],
     opened: Collection[ast.AST] = (),
+    edits_of_all: Iterable[FileEdit] = (),
 ) -> tuple[RankZeroAction, ...]:
     """The runs of statements that only tell or save something, in the modules' own code and in ``functions``.
 
     ``left_out`` are nodes in which every process has to do all there is, ``opened`` conditions under which it has to do
-    something besides.
+    something besides, and so it has where ``edits_of_all`` insert something.
     """
     found: list[RankZeroAction] = []
+    apart = {(e.path, e.edit.statement) for e in edits_of_all if isinstance(e.edit, InsertBefore)}
     for module in resolver.project.modules:
-        finder = _Finder(Telling(resolver, module, left_out), module, left_out, opened)
+        finder = _Finder(Telling(resolver, module, left_out), module, left_out, opened, apart)
         if module is resolver.project.entry:
             found += finder.in_block(module.tree.body)
         for node in module.nodes:
@@ -169,25 +180,30 @@ class _Finder:
         module: Module,
         left_out: Collection[ast.AST],
         opened: Collection[ast.AST],
+        apart: Collection[tuple[Path, Span]],
     ) -> None:
         self._telling, self._module = telling, module
-        self._left_out, self._opened = left_out, opened
+        self._left_out, self._opened, self._apart = left_out, opened, apart
 
     def in_block(self, block: Sequence[ast.stmt]) -> Iterator[RankZeroAction]:
         run: list[ast.stmt] = []
         for statement in [*block, None]:
-            if statement is not None and self._is_action(statement):
-                run.append(statement)
-                continue
-            if run:
+            action = statement if statement and self._is_action(statement) else None
+            if run and (action is None or self._is_apart(action)):
                 yield RankZeroAction(self._module, run[0], run[-1])
                 run = []
+            if action is not None:
+                run.append(action)
+                continue
             if statement is None or statement in self._left_out:
                 continue
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
             for inner in _blocks(statement):
                 yield from self.in_block(inner)
+
+    def _is_apart(self, statement: ast.stmt) -> bool:
+        return (self._module.path, self._module.span(statement)) in self._apart
 
     def _is_action(self, statement: ast.stmt) -> bool:
         return statement not in self._opened and self._telling.is_action(statement)

@@ -10,6 +10,7 @@ import ast
 from functools import cached_property
 
 from .call_index import CallIndex
+from .chosen_members import chosen_members, is_called
 from .classes import (
     class_attribute,
     defines_methods_only,
@@ -42,6 +43,7 @@ from .spawned import spawned_argument
 from .syntax import FunctionNode, Module
 from .torch_names import star_exports
 from .trees import child_nodes
+from .unpacked_keywords import unpacked_keyword
 from .values import (
     SLICE,
     Attribute,
@@ -511,6 +513,8 @@ class Resolver:
         if len(node.args) != 2 or node.keywords:
             return result
         bases = self.values(node.args[0], module)
+        if chosen := self._chosen_from(bases, node.args[1], node, module):
+            return chosen
         if not all(isinstance(base, External) and base.name in _CHOSEN_FROM for base in bases):
             return result
         try:
@@ -518,6 +522,15 @@ class Resolver:
         except LookupError:
             name = _ANY
         return union(self._attribute_of(base, str(name)) for base in bases) or result
+
+    def _chosen_from(
+        self, owners: Values, key: ast.expr, chosen: ast.expr, module: Module
+    ) -> Values:
+        """What ``chosen`` may be that is looked up by ``key`` in first-party modules, nothing where it is not called."""
+        modules = [owner.module for owner in owners if isinstance(owner, FirstPartyModule)]
+        if not modules or len(modules) < len(owners) or not is_called(chosen, module):
+            return _NONE
+        return union(chosen_members(self, owner, key, module) for owner in modules)
 
     def _result(self, callee: Value, node: ast.Call, module: Module) -> Values:
         match callee:
@@ -543,6 +556,12 @@ class Resolver:
             key = self.literal(node.slice, module)
         except LookupError:
             key = None
+        if isinstance(node.value, ast.Attribute) and node.value.attr == "__dict__":
+            owners = self.values(node.value.value, module)
+            if chosen := self._chosen_from(owners, node.slice, node, module):
+                return chosen
+        if isinstance(key, str) and (given := unpacked_keyword(self, node.value, key, module)):
+            return given
         base = self.values(node.value, module)
         if any(isinstance(v, External) and v.name.endswith(".__dict__") for v in base):
             # `models.__dict__[args.arch]`: some member of the module.

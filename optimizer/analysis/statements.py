@@ -25,6 +25,25 @@ def common_block(
     return [], []
 
 
+def is_elif(module: Module, statement: ast.stmt) -> bool:
+    """Whether ``statement`` is the ``elif`` of another test."""
+    parent = module.parents.get(statement)
+    return (
+        isinstance(parent, ast.If)
+        and parent.orelse == [statement]
+        and parent.col_offset == statement.col_offset
+    )
+
+
+def outermost_test(module: Module, statement: ast.stmt) -> ast.stmt:
+    """``statement``, or the ``if`` that it is an ``elif`` of: nothing else can stand right above or below an ``elif``."""
+    while is_elif(module, statement):
+        above = module.parents[statement]
+        assert isinstance(above, ast.If)
+        statement = above
+    return statement
+
+
 def are_alternatives(one: ast.AST, other: ast.AST, module: Module) -> bool:
     """Whether ``one`` and ``other`` are in the two branches of a test, so that only one of them runs."""
     around = {ancestor: child for ancestor, child in _branches(module, one)}

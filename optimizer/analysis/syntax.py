@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +12,7 @@ from pathlib import Path as FilePath
 from typing import TypeAlias, TypeVar, cast
 
 from ..rewriting.edits import Span
+from ..rewriting.lines import tokens
 from ..source import SourceFile
 from .scopes import Imported, Path, Scope, ScopeTree
 from .trees import child_nodes, walk
@@ -94,6 +97,27 @@ class Module:
         """The lines as Python counts them (``\\r``, ``\\n`` and ``\\r\\n`` end a line, a form feed does not)."""
         text = self.source.text.replace("\r\n", "\n").replace("\r", "\n")
         return text.split("\n")
+
+    def search(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """The first place in the code that ``pattern`` matches; what comments and docstrings say does nothing."""
+        return pattern.search(self._bare_text) if pattern.search(self.source.text) else None
+
+    @cached_property
+    def _bare_text(self) -> str:
+        rows = list(self.lines)
+        for token in tokens("\n".join(rows)):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                rows[row - 1] = rows[row - 1][:column]
+        for statement in self.nodes_of(ast.Expr):
+            if is_docstring(statement):
+                span = self.span(statement)
+                behind = rows[span.end_line - 1][span.end_column :]
+                rows[span.line - 1] = rows[span.line - 1][: span.column]
+                for row in range(span.line, span.end_line):
+                    rows[row] = ""
+                rows[span.end_line - 1] += behind
+        return "\n".join(rows)
 
     def span(self, node: ast.AST) -> Span:
         """Where ``node`` stands, without its parentheses and (for functions) its decorators."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .facts import Model, Optimizer
 from .models import models_in
@@ -43,6 +43,12 @@ def trained_receivers(resolver: Resolver, optimizer: Optimizer) -> tuple[Model, 
                 found.setdefault(model.node, model)
             node = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
     return tuple(found.values())
+
+
+def trained_or_in_part(resolver: Resolver, optimizers: Iterable[Optimizer]) -> tuple[Model, ...]:
+    """The networks that ``optimizers`` are given parameters of, and those that hold them."""
+    found = (model for optimizer in optimizers for model in trained_receivers(resolver, optimizer))
+    return tuple({model.node: model for model in found}.values())
 
 
 def _receivers(resolver: Resolver, optimizer: Optimizer) -> Iterator[tuple[ast.expr, Module]]:

@@ -99,12 +99,13 @@ class InsertBefore:
 
     They land below the comments that belong to the previous statement and above none of the comments that
     lead ``statement``: a comment block directly above ``statement`` stays directly above it. ``apart`` sets them
-    off with blank lines.
+    off with blank lines. Where a :class:`Wrap` begins with ``statement``, they land inside of it, unless ``outside``.
     """
 
     statement: Span
     code: str
     apart: bool = False
+    outside: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import ast
 import re
 import tokenize
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from .comma_list import CommaList
@@ -19,7 +20,7 @@ from .edits import (
     SetDictEntry,
     Span,
 )
-from .lines import line_starts, tokens
+from .lines import line_starts, tokens, with_newlines
 from .rewrites import EditError, Rank, Rewrite
 from .source_tree import SourceTree
 from .style import Style
@@ -30,29 +31,42 @@ _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List)
 
 def expression_rewrite(source: SourceTree, edit: ExpressionEdit, style: Style) -> Rewrite:
     """What ``edit`` does to the text. Raises EditError when there is no such expression at its target."""
-    match edit:
+    match written := _with_newlines(edit, style.newline):
         case SetArgument():
-            node = _find(source, ast.Call, edit.call, edit)
-            function: Callable[[str], str] = partial(_set_argument, edit=edit, style=style)
+            node = _find(source, ast.Call, written.call, edit)
+            function: Callable[[str], str] = partial(_set_argument, edit=written, style=style)
         case InsertArgument():
-            node = _find(source, ast.Call, edit.call, edit)
-            function = partial(_insert_argument, edit=edit, style=style)
+            node = _find(source, ast.Call, written.call, edit)
+            function = partial(_insert_argument, edit=written, style=style)
         case RemoveArgument():
-            node = _find(source, ast.Call, edit.call, edit)
-            function = partial(_remove_argument, edit=edit)
+            node = _find(source, ast.Call, written.call, edit)
+            function = partial(_remove_argument, edit=written)
         case ReplaceArguments():
-            node = _find(source, ast.Call, edit.call, edit)
-            function = partial(_replace_arguments, edit=edit, style=style)
+            node = _find(source, ast.Call, written.call, edit)
+            function = partial(_replace_arguments, edit=written, style=style)
         case SetDictEntry():
-            node = _find(source, ast.Dict, edit.target, edit)
-            function = partial(_set_dict_entry, edit=edit, style=style)
+            node = _find(source, ast.Dict, written.target, edit)
+            function = partial(_set_dict_entry, edit=written, style=style)
         case ReplaceExpression():
-            node = _find(source, ast.expr, edit.target, edit)
-            code = _parenthesized(source, node, edit)
+            node = _find(source, ast.expr, written.target, edit)
+            code = _parenthesized(source, node, written)
             return Rewrite(
                 *source.range(node), lambda _: code, edit, Rank.EXPRESSION, replaces=True
             )
     return Rewrite(*source.range(node), function, edit, Rank.EXPRESSION)
+
+
+def _with_newlines(edit: ExpressionEdit, newline: str) -> ExpressionEdit:
+    """``edit`` with the line ends of the file in what it writes."""
+    match edit:
+        case ReplaceExpression(code=code):
+            return replace(edit, code=with_newlines(code, newline))
+        case SetArgument(value=value) | InsertArgument(value=value) | SetDictEntry(value=value):
+            return replace(edit, value=with_newlines(value, newline))
+        case ReplaceArguments(new=new):
+            return replace(edit, new=tuple((k, with_newlines(v, newline)) for k, v in new))
+        case RemoveArgument():
+            return edit
 
 
 def _find(source: SourceTree, kind: type[ast.expr], span: Span, edit: ExpressionEdit) -> ast.expr:

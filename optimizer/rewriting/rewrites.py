@@ -59,6 +59,7 @@ class Rank(IntEnum):
     STATEMENT = 2
     SURROUNDING = 3
     WRAP = 4
+    ABOVE_WRAP = 5
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,12 @@ class StatementEdits:
     def rewrites(self) -> Iterator[Rewrite]:
         """What the edits of statements do to the text, and what the new line lengths ask for."""
         for target, (before, after) in self._around.items():
-            yield self._insertion(target, before, after)
+            outside = [e for e in before if e.outside and target in self._headed]
+            inside = [e for e in before if e not in outside]
+            if inside or after:
+                yield self._insertion(target, inside, after)
+            if outside:
+                yield self._above_header(target, outside)
         for target, edit in self._removed.items():
             yield from self._removal(target, edit)
         for edit in self.edits:
@@ -106,13 +111,14 @@ class StatementEdits:
     # Insertions
 
     @cached_property
-    def _headed_from(self) -> dict[ast.stmt, int]:
-        """The line above which a statement gets the header of a Wrap, for those that come first in one."""
-        return {
-            self._wrapped_statements(edit)[0]: self._wrapped_lines(edit)[0]
-            for edit in self.edits
-            if isinstance(edit, Wrap)
-        }
+    def _headed(self) -> dict[ast.stmt, list[tuple[int, int]]]:
+        """First and last line of each Wrap that begins with a statement, for those that one begins with."""
+        headed: dict[ast.stmt, list[tuple[int, int]]] = {}
+        for edit in self.edits:
+            if isinstance(edit, Wrap):
+                first = self._wrapped_statements(edit)[0]
+                headed.setdefault(first, []).append(self._wrapped_lines(edit))
+        return headed
 
     @cached_property
     def _around(self) -> dict[ast.stmt, tuple[list[InsertBefore], list[InsertAfter]]]:
@@ -134,23 +140,17 @@ class StatementEdits:
         source, newline = self.source, self.style.newline
         block = source.blocks[target]
         # Where a header comes between a statement and the comment above it, so does what is inserted: inside of what is headed.
-        first = max(source.leading_line(target), self._headed_from.get(target, 0))
+        headers = [first for first, _ in self._headed.get(target, ())]
+        first = max([source.leading_line(target), *headers])
         last = source.last_line(target)
         last_end = line_end(source.lines[last - 1])
         blank = 2 if block is source.tree.body else 1
         target_is_definition = isinstance(target, _DEFINITIONS)
-        above, above_definitions = self._new_lines(target, before)
         below, below_definitions = self._new_lines(target, after)
 
         def function(text: str) -> str:
             if before:
-                apart = int(before[-1].apart)
-                if target_is_definition or above_definitions[1]:
-                    apart = blank
-                text = above + newline * (1 + apart) + text
-                wanted = blank if above_definitions[0] else int(before[0].apart)
-                if target is not block[0]:
-                    text = newline * max(0, wanted - source.blank_lines_above(first)) + text
+                text = self._put_above(target, before, first, text)
             if after:
                 apart = blank if target_is_definition or below_definitions[0] else 0
                 if text:  # else the statement is removed
@@ -161,6 +161,31 @@ class StatementEdits:
             return text
 
         return Rewrite(*self._lines(first, last), function, (*before, *after)[0], Rank.SURROUNDING)
+
+    def _above_header(self, target: ast.stmt, edits: list[InsertBefore]) -> Rewrite:
+        """What is inserted above all that is wrapped from ``target`` on."""
+        wrapped = self._headed[target]
+        first, last = min(first for first, _ in wrapped), max(last for _, last in wrapped)
+
+        def function(text: str) -> str:
+            return self._put_above(target, edits, first, text)
+
+        return Rewrite(*self._lines(first, last), function, edits[0], Rank.ABOVE_WRAP)
+
+    def _put_above(
+        self, target: ast.stmt, edits: Sequence[InsertBefore], first: int, text: str
+    ) -> str:
+        """``text``, which begins at the line ``first`` with ``target`` or its header, with the new lines above it."""
+        source, newline = self.source, self.style.newline
+        block = source.blocks[target]
+        blank = 2 if block is source.tree.body else 1
+        above, (begins, ends) = self._new_lines(target, edits)
+        apart = blank if isinstance(target, _DEFINITIONS) or ends else int(edits[-1].apart)
+        text = above + newline * (1 + apart) + text
+        wanted = blank if begins else int(edits[0].apart)
+        if target is not block[0]:
+            text = newline * max(0, wanted - source.blank_lines_above(first)) + text
+        return text
 
     def _new_lines(
         self, target: ast.stmt, edits: Sequence[InsertBefore | InsertAfter]

@@ -57,6 +57,17 @@ def test_below_the_set_up(check_transformed: Check) -> None:
     check_transformed(script(SETUP, LOOP), script(SETUP, "model.compile()\n", LOOP))
 
 
+def test_a_network_of_which_a_part_is_trained(check_transformed: Check) -> None:
+    setup = """
+    head = nn.Sequential(nn.Linear(8, 2), nn.ReLU())
+    model = Net(head).cuda()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.fc.parameters(), lr=0.1)
+    """
+    before = script(setup, LOOP, layer="head").replace("__init__(self)", "__init__(self, head)")
+    check_transformed(before, before.replace("\n\nfor epoch", "\nmodel.compile()\n\nfor epoch"))
+
+
 def test_directly_above_the_loop_when_nothing_is_there(check_transformed: Check) -> None:
     check_transformed(
         script(SETUP, "\n\ndef helper():\n    pass\n\n", LOOP),

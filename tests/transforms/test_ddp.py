@@ -439,6 +439,24 @@ def test_left_alone(check_noop: Callable[..., None], replaced: str, by: str, rea
     check_noop(FLAT.replace(replaced, by), reason, **GPUS)
 
 
+def test_one_of_several_optimizers(
+    rewrite: Callable[..., RewriteResult], check_noop: Callable[..., None]
+) -> None:
+    """A test that chooses the optimizer makes one, whatever is chosen."""
+    one = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    other = "optimizer = torch.optim.Adam({}.parameters())\n"
+    choice = f"import sys\nif sys.argv[1:]:\n    {one}else:\n    {other}"
+    distributed = code(rewrite(FLAT.replace(one, choice.format("model")), ["ddp"], **GPUS))
+    assert "ddp_model = DistributedDataParallel(" in distributed
+    check_noop(
+        FLAT.replace(one, choice.format("nn.Linear(2, 3)")),
+        "what the optimizer trains is not seen to be one network",
+        **GPUS,
+    )
+    lbfgs = choice.format("model").replace("Adam", "LBFGS")
+    check_noop(FLAT.replace(one, lbfgs), "LBFGS", **GPUS)
+
+
 @pytest.mark.parametrize(
     "running",
     [
@@ -493,6 +511,29 @@ def test_only_the_first_process_acts(rewrite: Callable[..., RewriteResult]) -> N
         print(told)
     print(model(data[0][0]), model(data[1][0]))
 """)
+
+
+def test_what_all_processes_do_stays_above_what_the_first_one_tells(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    told = 'print("start")\nprint("on", torch.cuda.device_count(), "GPUs")\ndata = '
+    source = FLAT.replace("data = ", told)
+    source = source.replace("range(2):\n", "range(2):\n    # the next\n    print(epoch)\n")
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert text.index("\nRANK = ") < text.index('\nif RANK == 0:\n    print("start")\n\nif WORLD')
+    assert '\n\nif RANK == 0:\n    print("on"' in text
+    assert (
+        """\
+for epoch in range(2):
+    if WORLD_SIZE > 1:
+        loader.sampler.set_epoch(epoch)  # another order in every epoch
+    if RANK == 0:
+        # the next
+        print(epoch)
+    for x, y in loader:
+"""
+        in text
+    )
 
 
 def test_one_condition_is_not_put_around_another(rewrite: Callable[..., RewriteResult]) -> None:

@@ -611,6 +611,12 @@ def test_scripts_that_may_rely_on_waiting(
     check_noop(script("total = 0.0", step, "print(total)", head), reason)
 
 
+def test_comments_rely_on_nothing(rewrite: Callable[..., Any]) -> None:
+    head = HEAD + "# model.to('cuda:1')\n# torch.compile(model, mode='reduce-overhead')\n"
+    source = script("total = 0.0", "total += loss.item()", "print(total)", head)
+    assert rewrite(source, ["defer-sync"]).files[0].changes
+
+
 @pytest.mark.parametrize(
     "wait",
     [

@@ -153,6 +153,21 @@ def test_what_depends_on_the_mode(check_transformed: Check, network: str) -> Non
 # Nothing to say
 
 
+def test_gradients_that_train_nothing(check_noop: Check) -> None:
+    """An attack on the network is part of the evaluation that calls it, or of the training."""
+    attack = """
+def attack(x, y):
+    delta = torch.zeros_like(x, requires_grad=True)
+    for _ in range(5):
+        nn.functional.cross_entropy(model(x + delta), y).backward()
+        delta.data += 0.1 * delta.grad.sign()
+    return delta.detach()
+
+"""
+    code = functions(True, True, FUNCTIONS.replace("model(x)", "model(x + attack(x, y))"))
+    check_noop(code.replace("\ndef train", attack + "\ndef train", 1))
+
+
 def test_right_already(check_noop: Check) -> None:
     check_noop(functions(True, True))
 

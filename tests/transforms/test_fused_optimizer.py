@@ -58,6 +58,31 @@ def test_a_script_that_always_uses_a_gpu(check_transformed: Check, start: str) -
     )
 
 
+def test_a_part_moves_with_the_network_that_holds_it(check_transformed: Check) -> None:
+    start = (
+        START.replace("model =", "head =").replace(".to(device)", "")
+        + """
+
+class Net(nn.Module):
+    def __init__(self, head):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), head
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+model = Net(head)
+model.to(device)
+"""
+    )
+    made = "optimizer = torch.optim.Adam(model.head.parameters(){})"
+    check_transformed(
+        script(made.format(""), start=start),
+        script(made.format(', fused=device.type == "cuda"'), start=start),
+    )
+
+
 def test_star_imports_and_flags(check_transformed: Check) -> None:
     start = """\
 import torch

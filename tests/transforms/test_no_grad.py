@@ -263,6 +263,27 @@ def test_phase_chooses_training(check_transformed: Check) -> None:
     check_transformed(HEAD + dedent(before), HEAD + dedent(after))
 
 
+def test_a_backward_pass_in_both_branches_is_no_choice(check_noop: Check) -> None:
+    check_noop(
+        HEAD
+        + dedent("""
+        def attack(x, y, scaled=False):
+            delta = torch.zeros_like(x, requires_grad=True)
+            for _ in range(3):
+                loss = criterion(model(x + delta), y)
+                if scaled:
+                    (loss * 2).backward()
+                else:
+                    loss.backward()
+                worst = criterion(model(x + delta), y).detach()
+            return worst
+
+        for x, y in loader:
+            print(attack(x, y), attack(x, y, scaled=True))
+    """)
+    )
+
+
 def test_helper_of_training_and_evaluation(check_transformed: Check) -> None:
     before = """
         def step_loss(x, y):

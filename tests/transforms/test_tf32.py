@@ -243,6 +243,43 @@ def test_numbers_that_processes_exchange(check_transformed: Check, exchange: str
     check_transformed(script(setup), script(after))
 
 
+SUM = """\
+import torch.distributed as dist
+
+def total(value, other):
+    t = torch.as_tensor(value, dtype=torch.float64).detach().clone()
+    dist.all_reduce(t)
+    if torch.is_tensor({}):
+        return t.to(value)
+    return t.item()
+
+torch.manual_seed(0)
+"""
+SUMS = """\
+import torch.distributed as dist
+
+def totals(*values):
+    t = torch.tensor([float(value) for value in values], dtype=torch.float64)
+    dist.all_reduce(t)
+    return [each.to(v) if torch.is_tensor(v) else {} for v, each in zip(values, t)]
+
+torch.manual_seed(0)
+"""
+
+
+@pytest.mark.parametrize("setup", [SUM.format("value"), SUMS.format("each.item()")])
+def test_sums_of_processes_that_become_what_was_added_up(
+    check_transformed: Check, setup: str
+) -> None:
+    after = setup.rstrip() + '\ntorch.set_float32_matmul_precision("high")\n'
+    check_transformed(script(setup), script(after))
+
+
+@pytest.mark.parametrize("setup", [SUM.format("other"), SUMS.format("each * 2")])
+def test_sums_of_processes_that_stay_float64(check_noop: Check, setup: str) -> None:
+    check_noop(script(setup), reason="torch.float64")
+
+
 @pytest.mark.parametrize(
     "use",
     [

@@ -39,6 +39,12 @@ def test_below_both_branches(script: Script) -> None:
     assert place(found) == "if x:"
 
 
+def test_below_the_whole_test(script: Script) -> None:
+    """Between `elif` and what precedes it there is no room."""
+    code = "if x:\n    stop()\nelif y:\n    a = one()\nelse:\n    a = two()\na.step()\n"
+    assert place(companion(script(code))) == "if x:"
+
+
 def test_module_name_in_a_function(script: Script) -> None:
     assert place(companion(script("a = make()\ndef f():\n    a.step()\nf()\n"))) == "a = make()"
 

@@ -154,3 +154,22 @@ def test_one_optimizer_in_two_branches(script: Script) -> None:
         """,
     )
     assert updated_below(found) == ["if slow:"]
+
+
+FUSED = """
+third = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+for x in data:
+    model(x).sum().backward()
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [("third.step()", "fused SGD"), ("first.step(closure)\n    third.step()", "closure")],
+)
+def test_fused_momentum_is_the_last_reason(script: Script, steps: str, why: str) -> None:
+    """The rewrite fuses optimizers whose gradients cannot be scaled."""
+    found = scaling(script, FUSED.format(steps))
+    assert isinstance(found, NotScalable)
+    assert why in found.why

@@ -58,6 +58,8 @@ Net()
         ("from torch import optim as o\no.SGD(p, lr=1)", ["torch.optim.SGD"]),
         ("class Mine(torch.optim.Adam): pass\nMine(p)", ["torch.optim.Adam"]),
         ("torch.optim.lr_scheduler.StepLR(o, 3)", []),
+        ("torch.optim.swa_utils.AveragedModel(net)", []),
+        ("from torch.optim.swa_utils import SWALR\nSWALR(o, 0.1)", []),
         ("optim = 3\noptim.step()", []),
         ("import argparse\nopt = argparse.ArgumentParser().parse_args()\nopt.step()", []),
         ("make = {'sgd': torch.optim.SGD}['sgd']\nmake(p)", ["torch.optim.SGD"]),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from torchopt_cli.optimizer.rewriting.edits import (
+    InsertArgument,
     RemoveArgument,
     ReplaceArguments,
     ReplaceExpression,
@@ -330,3 +331,21 @@ def test_conflicts_are_errors(span: Find, rewritten: Rewrite) -> None:
             rewritten(text, *pair)
     same = ReplaceExpression(inner, "c")
     assert rewritten(text, same, same, SetArgument(outer, "b", "2")) == "x = f(c, b=2)\n"
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_what_is_written_has_the_line_ends_of_the_file(
+    newline: str, span: Find, rewritten: Rewrite
+) -> None:
+    text = newline.join(["f(a=1)", "g(b=2)", "h({'c': 3})", "x", ""])
+    new = "[\n    7,\n]"
+    result = rewritten(
+        text,
+        SetArgument(span(text, "f(a=1)"), "d", new),
+        InsertArgument(span(text, "f(a=1)"), 0, new),
+        ReplaceArguments(span(text, "g(b=2)"), ("b",), (("e", new),)),
+        SetDictEntry(span(text, "{'c': 3}"), "k", new),
+        ReplaceExpression(span(text, "x"), new),
+    )
+    assert result.count("7") == 5
+    assert result.count("\n") == result.count(newline) == text.count(newline) + 10

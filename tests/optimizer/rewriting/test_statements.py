@@ -442,6 +442,54 @@ def test_what_is_inserted_goes_below_a_comment_about_all_wrapped_statements(
     )
 
 
+def test_what_is_inserted_outside_goes_above_all_headers(check: Check, span: Find) -> None:
+    check(
+        """
+        first()
+        # about a
+        a()
+        b()
+        """,
+        """
+        first()
+
+        new()
+
+        if one:
+            if two:
+                # about a
+                a()
+            b()
+        """,
+        lambda text: [
+            InsertBefore(span(text, "a()"), "new()", True, outside=True),
+            Wrap(span(text, "a()"), span(text, "a()"), "if two:"),
+            Wrap(span(text, "a()"), span(text, "b()"), "if one:"),
+        ],
+    )
+
+
+def test_inside_and_outside_of_a_header(check: Check, span: Find) -> None:
+    check(
+        "a()\n",
+        "def new():\n    pass\n\n\nif one:\n    inner()\n    a()\n    after()\n",
+        lambda text: [
+            InsertBefore(span(text, "a()"), "inner()"),
+            InsertBefore(span(text, "a()"), "def new():\n    pass", outside=True),
+            InsertAfter(span(text, "a()"), "after()"),
+            Wrap(span(text, "a()"), span(text, "a()"), "if one:"),
+        ],
+    )
+
+
+def test_outside_without_a_header(check: Check, span: Find) -> None:
+    check(
+        "a()\n",
+        "new()\na()\n",
+        lambda text: [InsertBefore(span(text, "a()"), "new()", outside=True)],
+    )
+
+
 def test_a_comment_above_a_main_guard_is_about_what_it_guards(check: Check, span: Find) -> None:
     check(
         "# settings\na()\nb()\n",
