@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -104,18 +105,21 @@ class Seen:
     """How much of the original's training one observed run covers: what lies beyond was not compared.
 
     ``samples`` were read from the loaders, ``evaluated`` of them or others passed through a model in eval mode;
-    ``checkpoints`` counts calls of ``torch.save``.
+    ``checkpoints`` counts calls of ``torch.save``, ``passes`` those begun over the loader that training read most often.
     """
 
     steps: int
     samples: int
     evaluated: int
     checkpoints: int
+    passes: int = 0
 
     @classmethod
     def of(cls, run: Observations) -> Seen:
         samples = sum(one.samples for one in run.loader_passes)
-        return cls(run.rounds, samples, run.eval_samples, len(run.checkpoints))
+        passes = Counter(one.loader for one in run.loader_passes if one.steps)
+        most = max(passes.values(), default=0)
+        return cls(run.rounds, samples, run.eval_samples, len(run.checkpoints), most)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class RunJson(TypedDict):
     samples: int
     evaluated: int
     checkpoints: int
+    passes: int
     seed: int
     runs: int
 
@@ -215,6 +216,7 @@ def to_json(report: VerificationReport) -> ReportJson:
             "samples": report.seen.samples,
             "evaluated": report.seen.evaluated,
             "checkpoints": report.seen.checkpoints,
+            "passes": report.seen.passes,
             "seed": settings.seed,
             "runs": report.runs,
         },

@@ -266,5 +266,7 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
         for what, count in (("evaluation", seen.evaluated), ("checkpoint", seen.checkpoints))
         if not count
     ]
+    if seen.passes == 1:  # what would be another in every epoch has not been seen to be
+        beyond.append("second epoch")
     if beyond and report.verdict is not None:
         _line(console, f"No {' and no '.join(beyond)} within these steps, so none was compared.")

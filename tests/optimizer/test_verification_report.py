@@ -121,8 +121,10 @@ def test_what_was_run_is_told(report: VerificationReport) -> None:
 
 def test_what_was_not_reached_is_told(report: VerificationReport) -> None:
     assert "No evaluation within these steps, so none was compared." in text_of(report)
-    full = replace(report, seen=Seen(20, 640, 64, 2))
+    full = replace(report, seen=Seen(20, 640, 64, 2, passes=2))
     assert "none was compared" not in text_of(full)
+    first = replace(report, seen=Seen(20, 640, 64, 2, passes=1))
+    assert "No second epoch within these steps, so none was compared." in text_of(first)
 
 
 def test_a_long_run_shows_its_first_and_last_step_and_some_between(
