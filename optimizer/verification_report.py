@@ -269,4 +269,6 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
     if seen.passes == 1:  # what would be another in every epoch has not been seen to be
         beyond.append("second epoch")
     if beyond and report.verdict is not None:
-        _line(console, f"No {' and no '.join(beyond)} within these steps, so none was compared.")
+        *most, last = beyond
+        listed = f"{', no '.join(most)} and no {last}" if most else last
+        _line(console, f"No {listed} within these steps, so none was compared.")

@@ -125,6 +125,8 @@ def test_what_was_not_reached_is_told(report: VerificationReport) -> None:
     assert "none was compared" not in text_of(full)
     first = replace(report, seen=Seen(20, 640, 64, 2, passes=1))
     assert "No second epoch within these steps, so none was compared." in text_of(first)
+    short = replace(report, seen=Seen(20, 640, 0, 0, passes=1))
+    assert "No evaluation, no checkpoint and no second epoch within" in text_of(short)
 
 
 def test_a_long_run_shows_its_first_and_last_step_and_some_between(
