@@ -22,7 +22,7 @@ from .comparison.stages import judge_in_stages
 from .comparison.tolerance import Precision
 from .comparison.verdict import Outcome, Verdict
 from .errors import ExitCode, TorchoptError
-from .execution.observations import ENDED_WELL, Observations, Status, Versions
+from .execution.observations import ENDED_WELL, Observations, Status, Versions, said_last
 from .execution.ranks import batches_in_turn
 from .execution.runner import BatchLayers, Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure, pace
@@ -497,10 +497,10 @@ def _failure(run: Observations) -> ScriptFailure:
 
 
 def _failed_when_timed(verdict: Verdict, failure: ScriptFailure) -> Verdict:
-    last = failure.details.strip().splitlines()[-1:] or ["no traceback"]
+    last = said_last(failure.details) or "no traceback"
     finding = Finding(
         Kind.EXIT_STATUS,
-        f"fails without the observer's hooks, where the original does not: {last[0]}",
+        f"fails without the observer's hooks, where the original does not: {last}",
         rewritten=failure.exit_code,
     )
     return replace(

@@ -10,6 +10,7 @@ from .comparison.figures import StepFigures
 from .comparison.findings import Finding
 from .comparison.seeds import SeedComparison
 from .comparison.verdict import Verdict
+from .execution.observations import said_last
 from .measurement import Measurement, VersionSpeed
 from .verification import VerificationReport, exit_code
 
@@ -236,9 +237,9 @@ def reason(report: VerificationReport) -> str:
     if report.verdict is not None:
         return report.verdict.reason
     details = report.original_failure.details if report.original_failure else ""
-    last = details.strip().splitlines()[-1:] or ["it wrote nothing"]
+    last = said_last(details) or "it wrote nothing"
     hint = "" if report.settings.emulated_gpus else _hint(details)
-    return f"the original script fails by itself: {last[0]}{hint}"
+    return f"the original script fails by itself: {last}{hint}"
 
 
 def _hint(traceback: str) -> str:

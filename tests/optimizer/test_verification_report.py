@@ -154,6 +154,16 @@ def test_a_failing_original_shows_its_own_traceback(report: VerificationReport) 
     assert 'File "train.py", line 3' in text
 
 
+def test_of_a_long_message_the_first_line_is_told(report: VerificationReport) -> None:
+    details = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    np.int\n'
+        "AttributeError: no attribute 'int'.\nWrite `int` instead:\n    https://numpy.org\n"
+    )
+    failure = ScriptFailure(Status.FAILED, 1, details)
+    text = text_of(replace(report, verdict=None, measurement=None, original_failure=failure))
+    assert text.splitlines()[0].endswith("fails by itself: AttributeError: no attribute 'int'.")
+
+
 def test_json_holds_what_the_schema_says_and_only_that(report: VerificationReport) -> None:
     finding = Finding(Kind.NON_FINITE, "NaN", step=3, original=1.0, rewritten=float("nan"))
     failure = ScriptFailure(Status.FAILED, 1, "KeyError")

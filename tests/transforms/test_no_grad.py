@@ -243,6 +243,38 @@ def test_flag_chooses_training(check_transformed: Check) -> None:
     check_transformed(HEAD + dedent(before), HEAD + dedent(after))
 
 
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_optimizer_chooses_training(
+    check_transformed: Check, check_noop: Check, evaluates: bool
+) -> None:
+    call = "print(run_epoch(test_loader, None))" if evaluates else "pass"
+    before = f"""
+        def run_epoch(loader, optimizer):
+            total = 0.0
+            for x, y in loader:
+                out = model(x)
+                loss = criterion(out, y)
+                if optimizer is not None:
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                total += loss.detach().cpu().numpy()
+            return total
+
+        for epoch in range(2):
+            run_epoch(loader, optimizer)
+            {call}
+    """
+    if not evaluates:  # it is always given
+        check_noop(HEAD + dedent(before))
+        return
+    after = before.replace(
+        "                out = model(x)\n",
+        "                with torch.set_grad_enabled(optimizer is not None):\n                    out = model(x)\n",
+    )
+    check_transformed(HEAD + dedent(before), HEAD + dedent(after))
+
+
 def test_phase_chooses_training(check_transformed: Check) -> None:
     before = """
         for epoch in range(2):
