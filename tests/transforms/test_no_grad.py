@@ -275,6 +275,40 @@ def test_optimizer_chooses_training(
     check_transformed(HEAD + dedent(before), HEAD + dedent(after))
 
 
+@pytest.mark.parametrize("is_static", [True, False])
+def test_method_of_the_network_that_runs_without_gradients(
+    check_noop: Check, is_static: bool
+) -> None:
+    decorator = "    @staticmethod\n" if is_static else ""
+    check_noop(
+        f"""\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 1)
+    def forward(self, x):
+        return self.fc(x)
+{decorator}    def check(self, batches):
+        self.eval()
+        with torch.no_grad():
+            return [self(x).item() for x in batches]
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+batches = [torch.randn(2, 4) for _ in range(3)]
+for epoch in range(2):
+    for x in batches:
+        optimizer.zero_grad()
+        net(x).mean().backward()
+        optimizer.step()
+    print(net.check({"net, " if is_static else ""}batches))
+"""
+    )
+
+
 def test_phase_chooses_training(check_transformed: Check) -> None:
     before = """
         for epoch in range(2):
