@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .bisection import Names
-from .execution.observations import Observations
+from .execution.observations import Observations, said_last
 from .execution.runner import RunSettings, ScriptVersion, run
 from .measurement import Speedup, TimedRun, TooShort, log_speedup, speedup
 from .pipeline import Rewritten
@@ -118,8 +118,7 @@ def _what(steps: Sequence[_Step], version: ScriptVersion) -> str:
 
 
 def _last_line(seen: Observations) -> str:
-    last = (seen.traceback or seen.stderr).strip().splitlines()[-1:]
-    return last[0] if last else seen.status.value
+    return said_last(seen.traceback or seen.stderr) or seen.status.value
 
 
 def _steps(

@@ -9,6 +9,7 @@ training is changed, or when asked for); timing runs of both.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from .comparison.seeds import SeedComparison
 from .comparison.stages import judge_in_stages
 from .comparison.verdict import Outcome, Verdict
 from .errors import ExitCode, TorchoptError
-from .execution.observations import ENDED_WELL, Observations, Status, Versions
+from .execution.observations import ENDED_WELL, Observations, Status, Versions, said_last
 from .execution.ranks import batches_in_turn
 from .execution.runner import BatchLayers, Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure
@@ -57,18 +58,21 @@ class Seen:
     """How much of the original's training one observed run covers: what lies beyond was not compared.
 
     ``samples`` were read from the loaders, ``evaluated`` of them or others passed through a model in eval mode;
-    ``checkpoints`` counts calls of ``torch.save``.
+    ``checkpoints`` counts calls of ``torch.save``, ``passes`` those begun over the loader that training read most often.
     """
 
     steps: int
     samples: int
     evaluated: int
     checkpoints: int
+    passes: int = 0
 
     @classmethod
     def of(cls, run: Observations) -> Seen:
         samples = sum(one.samples for one in run.loader_passes)
-        return cls(run.rounds, samples, run.eval_samples, len(run.checkpoints))
+        passes = Counter(one.loader for one in run.loader_passes if one.steps)
+        most = max(passes.values(), default=0)
+        return cls(run.rounds, samples, run.eval_samples, len(run.checkpoints), most)
 
 
 @dataclass(frozen=True)
@@ -400,8 +404,8 @@ def _cut_short(run: Observations, steps: int) -> tuple[Finding, ...]:
     """That only ``steps`` are compared, since the original's ``run`` failed behind them."""
     if run.status in ENDED_WELL:
         return ()
-    last = run.failure_details.strip().splitlines()[-1:] or ["no traceback"]
-    told = f"the original fails after {run.rounds} steps, so that {steps} are compared: {last[0]}"
+    last = said_last(run.failure_details) or "no traceback"
+    told = f"the original fails after {run.rounds} steps, so that {steps} are compared: {last}"
     return (note(Kind.EXIT_STATUS, told),)
 
 
@@ -410,10 +414,10 @@ def _failure(run: Observations) -> ScriptFailure:
 
 
 def _failed_when_timed(verdict: Verdict, failure: ScriptFailure) -> Verdict:
-    last = failure.details.strip().splitlines()[-1:] or ["no traceback"]
+    last = said_last(failure.details) or "no traceback"
     finding = Finding(
         Kind.EXIT_STATUS,
-        f"fails without the observer's hooks, where the original does not: {last[0]}",
+        f"fails without the observer's hooks, where the original does not: {last}",
         rewritten=failure.exit_code,
     )
     return replace(

@@ -9,6 +9,7 @@ from .comparison.figures import StepFigures
 from .comparison.findings import Finding
 from .comparison.seeds import SeedComparison
 from .comparison.verdict import Verdict
+from .execution.observations import said_last
 from .failure_hints import device_hint, input_hint
 from .measurement import Measurement, VersionSpeed
 from .verification import VerificationReport, exit_code
@@ -41,6 +42,7 @@ class RunJson(TypedDict):
     samples: int
     evaluated: int
     checkpoints: int
+    passes: int
     seed: int
     runs: int
 
@@ -205,6 +207,7 @@ def to_json(report: VerificationReport) -> ReportJson:
             "samples": report.seen.samples,
             "evaluated": report.seen.evaluated,
             "checkpoints": report.seen.checkpoints,
+            "passes": report.seen.passes,
             "seed": settings.seed,
             "runs": report.runs,
         },
@@ -224,9 +227,9 @@ def reason(report: VerificationReport) -> str:
     if report.verdict is not None:
         return report.verdict.reason
     details = report.original_failure.details if report.original_failure else ""
-    last = details.strip().splitlines()[-1:] or ["it wrote nothing"]
+    last = said_last(details) or "it wrote nothing"
     hint = "" if report.settings.emulated_gpus else device_hint(details)
-    return f"the original script fails by itself: {last[0]}{hint or input_hint(details)}"
+    return f"the original script fails by itself: {last}{hint or input_hint(details)}"
 
 
 def _finite(value: float | None) -> float | None:

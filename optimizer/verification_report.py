@@ -290,8 +290,12 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
         for what, count in (("evaluation", seen.evaluated), ("checkpoint", seen.checkpoints))
         if not count
     ]
+    if seen.passes == 1:  # what would be another in every epoch has not been seen to be
+        beyond.append("second epoch")
     if beyond and report.verdict is not None:
-        missed = f"No {' and no '.join(beyond)} within these steps, so none was compared"
+        *most, last = beyond
+        listed = f"{', no '.join(most)} and no {last}" if most else last
+        missed = f"No {listed} within these steps, so none was compared"
         _line(console, f"{missed}: --steps N goes further.")
 
 

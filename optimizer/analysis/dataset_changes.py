@@ -8,20 +8,22 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from .classes import class_attribute
 from .composition import composed_of
 from .datasets import Dataset
 from .facts import DataLoader, Fact
 from .item_state import changes_receiver, stored_changes
 from .reach import reached_nodes
 from .resolver import Resolver
-from .syntax import FunctionNode, Module
+from .syntax import Module
 from .trees import walk
-from .values import Attribute, Display, Element, Made, Value
+from .values import Attribute, Class, Display, Element, Function, Made, Value
 
 
 def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset) -> Iterator[Fact]:
     """What changes ``dataset`` or what it was given, outside its own code; set-up above the loader left out."""
-    parts = _parts(resolver, dataset)
+    composition = _composition(resolver, dataset)
+    parts, classes = set(_made_by(composition)), _classes(composition)
     read = {r.node.attr for r in dataset.item_code if isinstance(r.node, ast.Attribute)}
     for module in resolver.project.modules:
         for node in module.nodes_of(ast.Attribute, ast.Subscript, ast.Call, ast.AugAssign):
@@ -38,23 +40,30 @@ def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset)
             ):
                 continue
             if isinstance(node, ast.Call):
-                if _stores(resolver, node, module):
+                if _stores(resolver, node, module, classes):
                     yield Fact(module, node.func)
             else:
                 yield Fact(module, node)
 
 
-def _parts(resolver: Resolver, dataset: Dataset) -> dict[ast.AST, FunctionNode | None]:
-    """The calls and displays that make the dataset and what it was given, with the functions they stand in."""
+def _composition(resolver: Resolver, dataset: Dataset) -> tuple[Value, ...]:
+    """The dataset and what it was given."""
     if not isinstance(dataset.node, ast.expr):
-        return {}
-    found: dict[ast.AST, FunctionNode | None] = {}
-    for value in composed_of(resolver, resolver.values(dataset.node, dataset.module)):
+        return ()
+    return tuple(composed_of(resolver, resolver.values(dataset.node, dataset.module)))
+
+
+def _made_by(values: tuple[Value, ...]) -> Iterator[ast.AST]:
+    """The calls and displays that make ``values``."""
+    for value in values:
         if isinstance(value, Made):
-            found[value.call] = value.module.function(value.call)
+            yield value.call
         elif isinstance(value, Display):
-            found[value.node] = value.module.function(value.node)
-    return found
+            yield value.node
+
+
+def _classes(values: tuple[Value, ...]) -> list[Class]:
+    return [v.maker for v in values if isinstance(v, Made) and isinstance(v.maker, Class)]
 
 
 def _changed(node: ast.AST) -> ast.expr | None:
@@ -78,7 +87,7 @@ def _owner(
     module: Module,
     loader: DataLoader,
     dataset: Dataset,
-    parts: dict[ast.AST, FunctionNode | None],
+    parts: set[ast.AST],
 ) -> ast.AST | None:
     """The dataset or the part of it that ``changed`` is, or is inside of."""
     while True:
@@ -105,16 +114,21 @@ def _made_at(value: Value, loader: DataLoader, dataset: Dataset) -> ast.AST | No
             return None
 
 
-def _stores(resolver: Resolver, call: ast.Call, module: Module) -> bool:
-    """Whether a method call changes the object: by the method's own code, else by its name."""
+def _stores(resolver: Resolver, call: ast.Call, module: Module, classes: list[Class]) -> bool:
+    """Whether a method call changes the object: by the method's own code, else by its name.
+
+    By way of the loader (``loader.dataset.draw()``) the object is known as one of ``classes`` alone.
+    """
     assert isinstance(call.func, ast.Attribute)
+    name = call.func.attr
     callees = resolver.callees(call, module)
-    for callee in callees:
+    alike = [v for cls in classes for v in class_attribute(resolver, cls, name)]
+    for callee in callees or [v for v in alike if isinstance(v, Function)]:
         body = callee.node.body if isinstance(callee.node.body, list) else [callee.node.body]
         code = tuple(reached_nodes(resolver, body, callee.module))
         if next(stored_changes(resolver, code), None) is not None:
             return True
-    return not callees and changes_receiver(call.func.attr)
+    return not callees and changes_receiver(name)
 
 
 def _is_set_up(node: ast.AST, module: Module, loader: DataLoader) -> bool:

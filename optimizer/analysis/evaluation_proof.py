@@ -79,7 +79,7 @@ class EvaluationProof:
         )
 
     def runs_network(self, call: ast.Call, module: Module) -> bool:
-        """Whether ``call`` is a network's forward, or a method of a network that runs it."""
+        """Whether ``call`` is a network's forward, or a method of a network that runs it with gradients."""
         if call not in self._runs:
             self._runs[call] = self._find_runs(call, module)
         return self._runs[call]
@@ -95,7 +95,9 @@ class EvaluationProof:
     def _runs_layers(self, function: Function) -> bool:
         body = function.node.body if isinstance(function.node.body, list) else []
         return any(
-            isinstance(node, ast.Call) and self.networks.runs(node, function.module)
+            isinstance(node, ast.Call)
+            and self.networks.runs(node, function.module)
+            and not self.modes.decided(node, function.module)
             for node in lexical_nodes(body)
         )
 

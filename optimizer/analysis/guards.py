@@ -11,7 +11,7 @@ from .resolver import Resolver
 from .scopes import Parameter, Untraceable
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
-from .values import Display, Literal, Option
+from .values import Class, Display, External, Literal, Made, Option, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,9 @@ def _is_boolean(resolver: Resolver, test: ast.expr, module: Module) -> bool:
     if isinstance(test, ast.Compare):
         sides = [test.left, *test.comparators]
         names = [side for side in sides if not isinstance(side, ast.Constant)]
-        return all(isinstance(n, ast.Name) and _is_constant(n, module) for n in names)
+        if not all(isinstance(n, ast.Name) and _is_constant(n, module) for n in names):
+            return False
+        return not (_tests_for_none(test) and _is_object(resolver, test.left, module))
     if isinstance(test, ast.Name) and not _is_constant(test, module):
         return False
     if not isinstance(test, ast.Name | ast.Attribute):
@@ -82,6 +84,28 @@ def _is_boolean(resolver: Resolver, test: ast.expr, module: Module) -> bool:
         or (isinstance(v, Option) and _is_switch(v))
         for v in values
     )
+
+
+def _tests_for_none(test: ast.Compare) -> bool:
+    """``optimizer is not None``, or the like."""
+    match test:
+        case ast.Compare(ops=[ast.IsNot() | ast.NotEq()], comparators=[ast.Constant(value=None)]):
+            return True
+        case _:
+            return False
+
+
+def _is_object(resolver: Resolver, name: ast.expr, module: Module) -> bool:
+    """Whether every caller gives an instance of a class, never None."""
+    values = resolver.values(name, module)
+    return bool(values) and all(isinstance(v, Made) and _is_class(v.maker) for v in values)
+
+
+def _is_class(maker: Value) -> bool:
+    """Whether what makes a value is a class, of a library by its name: ``torch.optim.Adam``."""
+    if isinstance(maker, External):
+        return maker.name.rpartition(".")[2][:1].isupper()
+    return isinstance(maker, Class)
 
 
 def _is_constant(name: ast.Name, module: Module) -> bool:

@@ -12,7 +12,7 @@ from .devices import DEVICE_MAKERS
 from .facts import DeviceKind, Model
 from .forward_code import make_one_of
 from .models import models_in
-from .own_attributes import is_kept_before
+from .own_attributes import is_kept_before, is_set_below
 from .placement import default_device_call, move_target
 from .references import quoted, reference
 from .resolver import Resolver, Values
@@ -249,19 +249,17 @@ def _same_object(
     resolver: Resolver, name: ast.Name, module: Module, at: ast.stmt, at_module: Module
 ) -> str | None:
     """The name by which ``at`` can reach what ``name`` stands for."""
+    use, receiver = module.parents[name], _receiver(module, name)
+    if receiver is not None:
+        return _own_receiver(resolver, receiver, use, at, at_module)
     scope = at_module.scope(at)
     here = scope.lookup(name.id)
     there = module.scope(name).lookup(name.id)
-    if (
-        here
-        and there
-        and here[0] is there[0]
-        and _is_set(here[0].node, here[1][0].node, at, at_module)
-    ):
-        return name.id
-    receiver = _receiver(module, name)
-    if receiver is not None:
-        return _own_receiver(resolver, receiver, module.parents[name], at, at_module)
+    if here and there and here[0] is there[0]:
+        if is_set_below(use, at, at_module):
+            return None
+        if _is_set(here[0].node, here[1][0].node, at, at_module):
+            return name.id
     wanted = resolver.values(name, module)
     if not wanted or any(isinstance(v, Unknown) for v in wanted):
         return None

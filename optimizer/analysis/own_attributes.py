@@ -1,4 +1,4 @@
-"""Whether an attribute of ``self`` has been set where code in a method wants to read it."""
+"""Whether an attribute, of ``self`` for the most part, has been set where code wants to read it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,21 @@ def is_kept_before(resolver: Resolver, name: str, at: ast.AST, module: Module) -
     method sets it, unless the constructor gets to ``at`` first. What nothing in the project sets is taken to be there.
     """
     return _is_kept(resolver, name, at, module, frozenset())
+
+
+def is_set_below(use: ast.AST, at: ast.stmt, module: Module) -> bool:
+    """Whether ``use`` reads an attribute of a variable, such as ``args.cuda``, that the code around ``at`` sets further down."""
+    if not isinstance(use, ast.Attribute):
+        return False
+    read = ast.unparse(use)
+    return any(
+        isinstance(node.ctx, ast.Store)
+        and module.function(node) is module.function(at)
+        and node.lineno >= at.lineno
+        and ast.unparse(node) == read
+        for node in module.nodes_of(ast.Attribute)
+        if node.attr == use.attr
+    )
 
 
 def _is_kept(

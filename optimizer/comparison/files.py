@@ -13,7 +13,8 @@ from ..execution.observations import Observations
 from ..execution.written_files import ARRAYS
 from .arrays import compare_arrays, differing
 from .findings import Finding, Kind
-from .text import compare_text, read_lines
+from .lines import read_lines
+from .text import compare_text
 from .tolerance import Precision
 
 if TYPE_CHECKING:

@@ -7,63 +7,16 @@ that those runs print alike to the last digit is no clock's: a network that pred
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from .findings import Finding, Kind, note
+from .lines import OPTIONS, PROFILER_TABLE, Line, Pairs, aligned, read_lines, stretches
 from .tolerance import Precision, allowed, times_beyond
 
-_OPTIONS = re.compile(r"\bNamespace\((.*)\)")
-"""Options as argparse prints them: what went into the run, not what came out. What they do is compared itself."""
-
-_MASKS = (
-    (_OPTIONS, "Namespace(<options>)"),
-    (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
-    (re.compile(r",? ?grad_fn=<[^>]*>"), ""),
-    (re.compile(r", device='[^']*'"), ""),
-    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<address>"),
-    (re.compile(r"\b\d{4}-\d\d-\d\d\b"), "<date>"),
-    # not the 1:55.23 of R@1:55.23, nor the 10:62 of hit@10:62
-    (re.compile(r"(?<![@\w])\d{1,2}:[0-5]\d(?::[0-5]\d)?(?:[.,]\d+)?\b"), "<time>"),
-    (re.compile(r"(?<![\w/.])(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}"), "<path>"),
-)
-"""What names no number and differs between runs that do the same; all replaced before lines are compared."""
-
-_PROFILER_TABLE = re.compile(
-    r"^-{3,}(?: +-{3,})+ *\n.*\bSelf CPU\b.*\n(?:.*\n)*?Self CPU time total:.*(?:\nSelf \w+ time total:.*)?",
-    re.MULTILINE,
-)
-"""A table of PyTorch's profiler: what it measured, how often and in which order is another in every run."""
-
-_BAR = re.compile(r"\d%\|.*\||[━╸╺]{3,}|\[[=#]*>?[.\- ]*\] .*(?:/s|/it|/step|ETA|<time>)")
-"""A progress bar, as tqdm, rich and Keras draw them: when there is time to draw it, and what it says then, is another in every run."""
-
-NUMBER = re.compile(
-    r"(?<![A-Za-z_0-9.])([-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b))(?![0-9_])",
-    re.IGNORECASE,
-)
-"""A number as it is printed."""
-_UNIT_AFTER = re.compile(
-    r"\s*(?:(?:s|secs?|seconds?|ms|msec|milliseconds?|us|µs|ns|mins|minutes?|h|hrs?|hours?|[KMGT]i?B)\b"
-    # the minimum, where a number follows that is no seconds
-    r"|min\b(?!\s*[:=]?\s*[-+]?\d[\d.]*(?![\d.])(?!\s*(?:s|secs?|seconds?)\b))"
-    r"|\w+\s?/\s?(?:s|sec|second|min|minute|hour|h)\b|(?:s|ms|sec|seconds)\s?/\s?\w+)",
-    re.IGNORECASE,
-)
-_QUANTITY_BEFORE = re.compile(
-    r"(?:\b|_)(?:(?:run|wall)?time|times|elapsed|took|duration|latency|eta|speed|throughput|fps|per[_ ]sec(?:ond)?|secs?|seconds|ms"
-    r"|memory|mem)"
-    r"[^A-Za-z0-9]*(?:\([^)]*\)[^A-Za-z0-9]*)?$",
-    re.IGNORECASE,
-)
-
-
-_MEMORY = re.compile(r"[KMGT]i?B|mem", re.IGNORECASE)
 _NO_CHANCE = 3
 """So many digits are the same by chance once in a thousand times."""
 
@@ -72,21 +25,6 @@ StepsOf: TypeAlias = "tuple[Callable[[int], int | None] | None, Callable[[int], 
 """What tells the step of a line of the original's text and of the rewrite's, by its number from 1."""
 _Column: TypeAlias = tuple[str, int]
 """The numbers at one place of all lines with the same words."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line: its 1-based number, its words with ``#`` for numbers, the numbers, and which are times or memory.
-
-    ``timed`` are those of ``measured`` that read like times, or like rates.
-    """
-
-    number: int
-    text: str
-    skeleton: str
-    numbers: tuple[str, ...]
-    measured: frozenset[int]
-    timed: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -105,37 +43,6 @@ class Unrepeatable:
         if place in self.places.get(line.skeleton, ()):
             return True
         return place in line.measured and place not in self.repeated.get(line.skeleton, ())
-
-
-def read_lines(text: str) -> list[Line]:
-    """The non-empty lines of a program's output without progress bars; a carriage return starts a line too."""
-    lines: list[Line] = []
-    text = _PROFILER_TABLE.sub(lambda table: "\n" * table[0].count("\n"), text)
-    for number, raw in enumerate(text.splitlines(), start=1):
-        for mask, stand_in in _MASKS:
-            raw = mask.sub(stand_in, raw)
-        if raw.strip() and not _BAR.search(raw):
-            lines.append(_line(number, " ".join(raw.split())))
-    return lines
-
-
-def _line(number: int, text: str) -> Line:
-    matches = list(NUMBER.finditer(text))
-    quantities = {
-        place: (
-            _UNIT_AFTER.match(text, match.end()),
-            _QUANTITY_BEFORE.search(text[: match.start()]),
-        )
-        for place, match in enumerate(matches)
-    }
-    measured = frozenset(place for place, found in quantities.items() if any(found))
-    memory = {
-        place
-        for place, found in quantities.items()
-        if any(quantity and _MEMORY.search(quantity[0]) for quantity in found)
-    }
-    numbers = tuple(match.group(1) for match in matches)
-    return Line(number, text, NUMBER.sub("#", text), numbers, measured, measured - memory)
 
 
 def unrepeatable(original: Sequence[Line], repeats: Iterable[Sequence[Line]]) -> Unrepeatable:
@@ -170,58 +77,6 @@ def _chance_digits(number: str) -> int:
     return max(0, len(mantissa.replace(".", "").strip("0")) - 2)
 
 
-def aligned(
-    ours: Sequence[Line], theirs: Sequence[Line]
-) -> Iterable[tuple[Line | None, Line | None]]:
-    """Pairs of lines with the same skeleton, in order; None stands for a line that the other does not have.
-
-    Where lines of one skeleton follow each other, such as those of epochs, the ones without a partner are those that
-    leave the most others paired with their like.
-    """
-    matcher = difflib.SequenceMatcher(
-        a=[line.skeleton for line in ours], b=[line.skeleton for line in theirs], autojunk=False
-    )
-    opcodes = matcher.get_opcodes()
-    moved = 0
-    for index, (tag, start, end, other_start, other_end) in enumerate(opcodes):
-        if tag == "equal":
-            yield from zip(
-                ours[start + moved : end], theirs[other_start + moved : other_end], strict=True
-            )
-            moved = 0
-            continue
-        follows = opcodes[index + 1] if index + 1 < len(opcodes) else None
-        same = ours[follows[1] : follows[2]] if follows else ours[:0]
-        if tag == "insert":
-            moved = _further(theirs[other_start:other_end], theirs[other_end:], same)
-            yield from zip(same[:moved], theirs[other_start : other_start + moved], strict=True)
-        elif tag == "delete":
-            partners = theirs[follows[3] : follows[4]] if follows else theirs[:0]
-            moved = _further(ours[start:end], ours[end:], partners)
-            yield from zip(ours[start : start + moved], partners[:moved], strict=True)
-        kept = 0 if tag == "insert" else moved
-        yield from ((line, None) for line in ours[start + kept : end + kept])
-        kept = 0 if tag == "delete" else moved
-        yield from ((None, line) for line in theirs[other_start + kept : other_end + kept])
-
-
-def _further(odd: Sequence[Line], after: Sequence[Line], partners: Sequence[Line]) -> int:
-    """By how many lines ``odd``, a run without partners, is better off further down.
-
-    The lines ``after`` it, which have ``partners``, then stand above it with the lines it begins with in their place.
-    """
-    lines = [*odd, *after]
-    best = score = found = 0
-    for index, partner in enumerate(partners):
-        first, now = lines[index], lines[index + len(odd)]
-        if first.skeleton != now.skeleton:
-            break
-        score += (first.numbers == partner.numbers) - (now.numbers == partner.numbers)
-        if score >= best:
-            best, found = score, index + 1
-    return found
-
-
 def _same_number(a: str, b: str) -> bool:
     x, y = float(a), float(b)
     return x == y or (math.isnan(x) and math.isnan(y))
@@ -254,19 +109,24 @@ def compare_text(
     parameters. Without ``precision`` numbers must be equal; with it they may differ as :func:`.tolerance.allowed`
     says, and by a unit in the last printed place. Only the first differing line and the first differing number are
     told. With a reduced precision a number beyond its tolerance is a note: what is printed may be a count of correct
-    predictions, which rounding moves by whole samples; the values behind it are judged on their own.
+    predictions, which rounding moves by whole samples; the values behind it are judged on their own. So are words that
+    the neighbours change as well: what a network writes is another text when it is rounded otherwise.
     """
     ours, theirs = read_lines(original), read_lines(rewritten)
     left_out = unrepeatable(ours, [read_lines(text) for text in repeats])
-    spreads = _spreads(ours, [read_lines(text) for text in neighbours]) if precision else {}
+    near = [list(aligned(ours, read_lines(text))) for text in neighbours] if precision else []
     findings = _options(original, rewritten) + _profiler_tables(original, rewritten)
     pairs = list(aligned(ours, theirs))
-    limits = _limits(pairs, spreads, precision) if precision else {}
+    limits = _limits(pairs, _spreads(near), precision) if precision else {}
+    rounded = _rounded_words(pairs, near, precision)
+    if rounded:
+        findings.append(_words_apart(rounded[0]))
+    not_compared = set(rounded)
     skipped = 0
     for a, b in pairs:
         if a is None or b is None:
             line = a or b
-            if line is None or line.skeleton in left_out.skeletons:
+            if line is None or line in not_compared or line.skeleton in left_out.skeletons:
                 continue
             where = step_of[0] if a is not None else step_of[1]
             findings.append(_at(_odd_line(a, b), line, where))
@@ -290,7 +150,7 @@ def compare_text(
 
 def _options(original: str, rewritten: str) -> list[Finding]:
     """A note when printed options differ, such as a raised default of the number of workers."""
-    ours, theirs = (_OPTIONS.findall(text) for text in (original, rewritten))
+    ours, theirs = (OPTIONS.findall(text) for text in (original, rewritten))
     for before, after in zip(ours, theirs, strict=False):
         if before != after:
             changed = [part for part in after.split(", ") if part not in before.split(", ")]
@@ -300,26 +160,43 @@ def _options(original: str, rewritten: str) -> list[Finding]:
 
 def _profiler_tables(original: str, rewritten: str) -> list[Finding]:
     """A note when a profiler's tables are printed more or less often."""
-    before, after = (len(_PROFILER_TABLE.findall(text)) for text in (original, rewritten))
+    before, after = (len(PROFILER_TABLE.findall(text)) for text in (original, rewritten))
     if before == after:
         return []
     return [note(Kind.STDOUT, f"{after} tables of a profiler are printed instead of {before}")]
 
 
-def _spreads(
-    original: Sequence[Line], neighbours: Iterable[Sequence[Line]]
-) -> dict[_Column, list[list[float]]]:
+def _rounded_words(
+    pairs: Pairs, neighbours: Sequence[Pairs], precision: Precision | None
+) -> list[Line]:
+    """Lines without partners where neighbours change the words in the same way, anywhere with a reduced precision."""
+    anywhere = precision is not None and precision.reduced
+    near = [stretch for one in neighbours for stretch in stretches(one)]
+    return [
+        line
+        for odd in stretches(pairs)
+        if any(odd.is_like(one) and (anywhere or odd.touches(one)) for one in near)
+        for line in (*odd.lost, *odd.added)
+    ]
+
+
+def _words_apart(first: Line) -> Finding:
+    why = "as lines of the original do where it is rounded otherwise"
+    return note(
+        Kind.STDOUT, f"line {first.number} reads otherwise, {why}; not compared: {_cut(first.text)}"
+    )
+
+
+def _spreads(neighbours: Iterable[Pairs]) -> dict[_Column, list[list[float]]]:
     """How far each neighbour lies from the original's numbers, per column: the furthest first."""
     spreads: dict[_Column, list[list[float]]] = defaultdict(list)
-    for neighbour in neighbours:
-        for column, distances in _distances(aligned(original, neighbour)).items():
+    for pairs in neighbours:
+        for column, distances in _distances(pairs).items():
             spreads[column].append(sorted(distances.values(), reverse=True))
     return spreads
 
 
-def _distances(
-    pairs: Iterable[tuple[Line | None, Line | None]],
-) -> dict[_Column, dict[int, float]]:
+def _distances(pairs: Pairs) -> dict[_Column, dict[int, float]]:
     """How far numbers lie apart, per column and by the number of the line."""
     found: dict[_Column, dict[int, float]] = defaultdict(dict)
     for a, b in pairs:
@@ -332,7 +209,7 @@ def _distances(
 
 
 def _limits(
-    pairs: Sequence[tuple[Line | None, Line | None]],
+    pairs: Pairs,
     spreads: Mapping[_Column, Sequence[Sequence[float]]],
     precision: Precision,
 ) -> dict[tuple[int, int], float]:

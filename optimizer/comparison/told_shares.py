@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .text import NUMBER, last_digit
+from .lines import NUMBER
+from .text import last_digit
 
 
 def own_share_as_whole(

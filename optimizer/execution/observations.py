@@ -80,6 +80,7 @@ __all__ = [
     "WorkerStart",
     "WrittenFile",
     "rounds_counted",
+    "said_last",
 ]
 
 _FRAME = re.compile(r' +File "([^"<]+)", line (\d+)')
@@ -186,15 +187,15 @@ class Observations:
             return where + _death(self.exit_code or 0)
         lines = (self.traceback or "").strip().splitlines()
         if not lines:
-            said = self.stderr.strip().splitlines()[-1:]
+            said = said_last(self.stderr)
             status = f"exit status {self.exit_code}"
-            return where + (f"{said[0]} ({status})" if said else status)
-        places = [(n, match) for n, line in enumerate(lines) if (match := _FRAME.match(line))]
-        if not places:
-            return where + lines[-1]
-        said = next((one for one in lines[places[-1][0] :] if not one.startswith(" ")), lines[-1])
-        own = [match for _, match in places if "site-packages" not in match[1]]
-        frame = own[-1] if own else places[-1][1]
+            return where + (f"{said} ({status})" if said else status)
+        said = said_last(self.traceback or "")
+        frames = [match for line in lines if (match := _FRAME.match(line))]
+        if not frames:
+            return where + said
+        own = [frame for frame in frames if "site-packages" not in frame[1]]
+        frame = own[-1] if own else frames[-1]
         return f"{where}{said}, in {Path(frame[1]).name} line {frame[2]}"
 
     @property
@@ -257,6 +258,16 @@ class Observations:
         if not self.left_out:
             return found
         return {n: t for n, t in found.items() if n.rpartition("/")[2] not in self.left_out}
+
+
+def said_last(text: str) -> str:
+    """The line that says why a program failed: the first of the exception that a traceback ends with, else the last one."""
+    lines = text.strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
+    if not frames or not lines[0].startswith("Traceback"):
+        return lines[-1] if lines else ""
+    exception = (line for line in lines[frames[-1] :] if line and not line.startswith(" "))
+    return next(exception, lines[-1])
 
 
 def rounds_counted(folder: Path) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..comparison.verdict import Outcome
 from ..errors import ExitCode, TorchoptError
+from ..execution.observations import said_last
 from ..execution.profile_record import Phase
 from ..execution.runner import RunSettings, ScriptVersion, run
 from ..measurement import (
@@ -174,10 +175,7 @@ class _Judge:
         if verdict is None:
             failure = report.original_failure
             details = failure.details if failure else None
-            last = (
-                details.strip().splitlines()[-1] if details and details.strip() else "no traceback"
-            )
-            told = f"the original fails by itself: {last}"
+            told = f"the original fails by itself: {said_last(details or '') or 'no traceback'}"
             return Judgement(self._job, Gated.ORIGINAL_FAILED, told, report, details=details)
         gated = {
             Outcome.NOT_EQUIVALENT: Gated.NOT_EQUIVALENT,

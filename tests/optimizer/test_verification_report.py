@@ -152,8 +152,12 @@ def test_a_rewrite_that_does_not_pay_leads_on_to_tune(report: VerificationReport
 
 def test_what_was_not_reached_is_told(report: VerificationReport) -> None:
     assert "No evaluation within these steps, so none was compared: --steps N" in text_of(report)
-    full = replace(report, seen=Seen(20, 640, 64, 2))
+    full = replace(report, seen=Seen(20, 640, 64, 2, passes=2))
     assert "none was compared" not in text_of(full)
+    first = replace(report, seen=Seen(20, 640, 64, 2, passes=1))
+    assert "No second epoch within these steps, so none was compared" in text_of(first)
+    short = replace(report, seen=Seen(20, 640, 0, 0, passes=1))
+    assert "No evaluation, no checkpoint and no second epoch within" in text_of(short)
 
 
 def test_a_long_run_shows_its_first_and_last_step_and_some_between(
@@ -179,6 +183,16 @@ def test_a_failing_original_shows_its_own_traceback(report: VerificationReport) 
         == "Original failed: the original script fails by itself: KeyError: [x]"
     )
     assert 'File "train.py", line 3' in text
+
+
+def test_of_a_long_message_the_first_line_is_told(report: VerificationReport) -> None:
+    details = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    np.int\n'
+        "AttributeError: no attribute 'int'.\nWrite `int` instead:\n    https://numpy.org\n"
+    )
+    failure = ScriptFailure(Status.FAILED, 1, details)
+    text = text_of(replace(report, verdict=None, measurement=None, original_failure=failure))
+    assert text.splitlines()[0].endswith("fails by itself: AttributeError: no attribute 'int'.")
 
 
 def test_json_holds_what_the_schema_says_and_only_that(report: VerificationReport) -> None:

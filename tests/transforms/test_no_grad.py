@@ -243,6 +243,72 @@ def test_flag_chooses_training(check_transformed: Check) -> None:
     check_transformed(HEAD + dedent(before), HEAD + dedent(after))
 
 
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_optimizer_chooses_training(
+    check_transformed: Check, check_noop: Check, evaluates: bool
+) -> None:
+    call = "print(run_epoch(test_loader, None))" if evaluates else "pass"
+    before = f"""
+        def run_epoch(loader, optimizer):
+            total = 0.0
+            for x, y in loader:
+                out = model(x)
+                loss = criterion(out, y)
+                if optimizer is not None:
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                total += loss.detach().cpu().numpy()
+            return total
+
+        for epoch in range(2):
+            run_epoch(loader, optimizer)
+            {call}
+    """
+    if not evaluates:  # it is always given
+        check_noop(HEAD + dedent(before))
+        return
+    after = before.replace(
+        "                out = model(x)\n",
+        "                with torch.set_grad_enabled(optimizer is not None):\n                    out = model(x)\n",
+    )
+    check_transformed(HEAD + dedent(before), HEAD + dedent(after))
+
+
+@pytest.mark.parametrize("is_static", [True, False])
+def test_method_of_the_network_that_runs_without_gradients(
+    check_noop: Check, is_static: bool
+) -> None:
+    decorator = "    @staticmethod\n" if is_static else ""
+    check_noop(
+        f"""\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 1)
+    def forward(self, x):
+        return self.fc(x)
+{decorator}    def check(self, batches):
+        self.eval()
+        with torch.no_grad():
+            return [self(x).item() for x in batches]
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+batches = [torch.randn(2, 4) for _ in range(3)]
+for epoch in range(2):
+    for x in batches:
+        optimizer.zero_grad()
+        net(x).mean().backward()
+        optimizer.step()
+    print(net.check({"net, " if is_static else ""}batches))
+"""
+    )
+
+
 def test_phase_chooses_training(check_transformed: Check) -> None:
     before = """
         for epoch in range(2):

@@ -60,6 +60,28 @@ def test_kind(script: Script, code: str, expected: DeviceKind) -> None:
             "gpu",
         ),
         (
+            "args = read()\nargs.gpu = torch.cuda.is_available()\nmodel = nn.Linear(2, 2)\nHERE()\n"
+            "if args.gpu:\n    model.cuda()",
+            "args.gpu",
+        ),
+        (
+            "args = read()\nmodel = nn.Linear(2, 2)\nHERE()\nargs.gpu = torch.cuda.is_available()\n"
+            "if args.gpu:\n    model.cuda()",
+            "torch.cuda.is_available()",
+        ),
+        (
+            "class T:\n    def __init__(self):\n        self.model = nn.Linear(2, 2)\n"
+            "        self.gpu = torch.cuda.is_available()\n        HERE()\n"
+            "        if self.gpu:\n            self.model.cuda()\nT()",
+            "self.gpu",
+        ),
+        (
+            "class T:\n    def __init__(self):\n        self.model = nn.Linear(2, 2)\n        HERE()\n"
+            "        self.gpu = torch.cuda.is_available()\n"
+            "        if self.gpu:\n            self.model.cuda()\nT()",
+            "torch.cuda.is_available()",
+        ),
+        (
             "device = torch.device('cuda' if ok else 'cpu')\nmodel = nn.Linear(2, 2).to(device)\n"
             "def f():\n    HERE()\nf()",
             "device.type == 'cuda'",

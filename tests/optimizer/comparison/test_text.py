@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchopt_cli.optimizer.comparison.findings import Kind
-from torchopt_cli.optimizer.comparison.text import aligned, compare_text, read_lines
+from torchopt_cli.optimizer.comparison.lines import aligned, read_lines
+from torchopt_cli.optimizer.comparison.text import compare_text
 from torchopt_cli.optimizer.comparison.tolerance import Precision
 
 
@@ -305,3 +306,48 @@ def test_a_time_that_repeats_itself_is_no_clock_s() -> None:
 def test_clocks_and_memory(original: str, repeat: str) -> None:
     rewritten = original.replace("1", "4").replace("3", "2")
     assert not any(finding.fails for finding in compare_text(original, rewritten, [repeat]))
+
+
+WRITTEN = "loss 2.0\nthe cat\nloss 1.0\nthe dog\ndone\n"
+
+
+@pytest.mark.parametrize(
+    ("rewritten", "neighbour", "failing"),
+    [
+        (
+            "loss 2.0\nthe cat\nloss 1.0\na bird\ndone\n",
+            WRITTEN.replace("the dog", "dogs\nbark"),
+            False,
+        ),
+        ("loss 2.0\nthe cat\nloss 1.0\na bird\ndone\n", WRITTEN, True),
+        ("loss 2.0\na mouse\nloss 1.0\nthe dog\ndone\n", WRITTEN.replace("the dog", "a fly"), True),
+        ("loss 2.0\nthe cat\nloss 1.0\ndone\n", WRITTEN.replace("the dog", "a fly"), True),
+        ("loss 2.0\nthe cat\nloss 1.0\ndone\n", WRITTEN.replace("the dog\n", ""), False),
+        (WRITTEN.replace("dog\n", "dog\nbest\n"), WRITTEN.replace("dog\n", "dog\nsaved\n"), False),
+        (WRITTEN.replace("cat\n", "cat\nbest\n"), WRITTEN.replace("dog\n", "dog\nbest\n"), True),
+    ],
+)
+def test_words_that_rounding_changes_in_the_original_too(
+    rewritten: str, neighbour: str, failing: bool
+) -> None:
+    found = compare_text(WRITTEN, rewritten, (), (WRITTEN, neighbour), Precision.FLOAT32)
+    assert [finding.fails for finding in found] == [failing]
+
+
+def test_a_reduced_precision_may_change_other_words_than_the_neighbours() -> None:
+    rewritten, neighbour = (
+        WRITTEN.replace("the cat", "a mouse"),
+        WRITTEN.replace("the dog", "a fly"),
+    )
+    (finding,) = compare_text(WRITTEN, rewritten, (), (neighbour,), Precision.BFLOAT16)
+    assert not finding.fails
+    assert "line 2 reads otherwise" in finding.message
+    (finding,) = compare_text(WRITTEN, rewritten, (), (WRITTEN,), Precision.BFLOAT16)
+    assert finding.fails
+
+
+def test_what_follows_other_words_is_compared() -> None:
+    rewritten = WRITTEN.replace("the cat", "a mouse").replace("loss 1.0", "loss 7.0")
+    neighbour = WRITTEN.replace("the cat", "a fly")
+    found = compare_text(WRITTEN, rewritten, (), (neighbour,), Precision.FLOAT32)
+    assert [finding.fails for finding in found] == [False, True]

@@ -37,6 +37,7 @@ def emulate_cuda(patches: Patches, count: int) -> None:
     patch_legacy_types(patches)
     patch_autocast(patches, Autocast())
     patch_parallel(patches, devices)
+    patches.wrap(torch, "ctc_loss", _with_lengths_beside)
     patches.wrap(torch, "compile", _without_a_compiler)
     patches.wrap(torch.autograd.profiler.profile, "__init__", _of_the_host)
     patches.wrap(threading.Thread, "start", functools.partial(_in_thread, devices))
@@ -91,3 +92,17 @@ def _of_the_host(original: Callable[..., Any]) -> Callable[..., Any]:
         original(self, *args, **kwargs)
 
     return initialize
+
+
+def _with_lengths_beside(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A device takes lengths from either side; what torch does under a dispatch mode divides by them where they are."""
+
+    @functools.wraps(original)
+    def ctc_loss(log_probs, targets, input_lengths, target_lengths, *args, **kwargs):
+        lengths = (
+            length.to(log_probs.device) if isinstance(length, torch.Tensor) else length
+            for length in (input_lengths, target_lengths)
+        )
+        return original(log_probs, targets, *lengths, *args, **kwargs)
+
+    return ctc_loss

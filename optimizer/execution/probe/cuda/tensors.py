@@ -38,6 +38,7 @@ def patch_tensors(patches: Patches, devices: Devices) -> None:
     patches.put(torch.Tensor, "cuda", _cuda(devices))
     patches.put(torch.Tensor, "cpu", _cpu(devices))
     patches.put(torch.Tensor, "type", _type(devices))
+    patches.put(torch.Tensor, "type_as", lambda tensor, other: tensor.to(other))
     patches.put(torch.Tensor, "pin_memory", _pin_memory(devices))
     patches.put(torch.Tensor, "is_pinned", lambda tensor, device=None: is_pinned(tensor))
     patches.put(torch.Tensor, "record_stream", _record_stream)

@@ -85,6 +85,26 @@ def test_to_takes_dtypes_and_other_tensors() -> None:
     assert other.to(torch.float32).device == CUDA
 
 
+def test_type_as_also_moves() -> None:
+    x, other = torch.zeros(2), torch.zeros(1, dtype=torch.int64).cuda()
+    assert (x.type_as(other).device, x.type_as(other).dtype) == (CUDA, torch.int64)
+    assert other.type_as(other) is other
+    assert torch.zeros(2).type_as(torch.zeros(1).cuda()).device == CUDA
+    assert (other.type_as(x).device, other.type_as(x).dtype) == (torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_lengths_of_a_ctc_loss_may_be_on_either_side(place: str, reduction: str) -> None:
+    scores = torch.randn(5, 2, 4).log_softmax(2).cuda().requires_grad_()
+    lengths = torch.tensor([5, 4], device=place), torch.tensor([2, 1], device=place)
+    loss = F.ctc_loss(scores, torch.ones(2, 2).long().cuda(), *lengths, reduction=reduction)
+    loss.sum().backward()
+    assert loss.device == CUDA
+    assert scores.grad is not None
+    assert scores.grad.device == CUDA
+
+
 def test_float64_stays_float64_on_the_device() -> None:
     x = torch.from_numpy(np.zeros(3)).cuda()
     assert x.dtype is torch.float64
