@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -76,7 +75,7 @@ WORKERS = {
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_workers_augment_the_same_over_several_epochs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, warm_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     entry = tmp_path / "train.py"
@@ -86,7 +85,7 @@ def test_workers_augment_the_same_over_several_epochs(
     )
     assert rewritten.count("num_workers") == rewritten.count("shape, device=device") == 1
     settings = VerifySettings(
-        python=Path(sys.executable),
+        python=warm_python,
         cwd=tmp_path,
         steps=16,
         timeout_s=500,

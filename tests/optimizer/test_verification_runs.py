@@ -159,14 +159,14 @@ def original(entry: Path) -> Iterator[OriginalRuns]:
 
 @pytest.fixture
 def verified(
-    original: OriginalRuns, entry: Path, monkeypatch: pytest.MonkeyPatch
+    original: OriginalRuns, entry: Path, warm_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., VerificationReport]:
     """Verifies the script against itself with these edits."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def start(edits: Edits, **changes: object) -> VerificationReport:
         settings = VerifySettings(
-            python=Path(sys.executable),
+            python=warm_python,
             cwd=entry.parent,
             timeout_s=500,
             **{"steps": STEPS, "measure_speed": False, **changes},  # pyright: ignore[reportArgumentType]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +128,7 @@ def check_verified(
     tmp_path: Path,
     rewrite: Callable[..., RewriteResult],
     count_case: Callable[[str, str], None],
+    warm_python: Path,
 ) -> Callable[..., None]:
     """``check_verified(source)``: the transform changes ``source``, and a run of both versions finds them equal."""
 
@@ -145,7 +145,7 @@ def check_verified(
             ScriptVersion(result.entry),
             ScriptVersion(after),
             VerifySettings(
-                Path(sys.executable),
+                warm_python,
                 tmp_path,
                 tier=tier,
                 steps=6,

@@ -120,14 +120,16 @@ GAN = """
 """
 
 
-def test_a_rewrite_that_would_crash_on_cuda_is_not_equivalent(project: Make) -> None:
+def test_a_rewrite_that_would_crash_on_cuda_is_not_equivalent(
+    project: Make, warm_python: Path
+) -> None:
     folder = project({"train.py": GAN})
     entry = folder / "train.py"
     text = entry.read_text().replace(
         "    loss = nn.BCELoss()", "    with torch.autocast('cuda'): loss = nn.BCELoss()"
     )
     settings = VerifySettings(
-        Path(sys.executable), folder, steps=3, emulated_gpus=1, env={"OMP_NUM_THREADS": "1"}
+        warm_python, folder, steps=3, emulated_gpus=1, env={"OMP_NUM_THREADS": "1"}
     )
     report = verify(ScriptVersion(entry), ScriptVersion(entry, {entry: text}), settings)
     assert report.verdict is not None, report.original_failure
