@@ -148,7 +148,11 @@ EmulateCuda: TypeAlias = Annotated[
 ]
 Steps: TypeAlias = Annotated[
     str | None,
-    typer.Option("--steps", metavar="N", help="Optimizer steps to compare (default: 20)."),
+    typer.Option(
+        "--steps",
+        metavar="N",
+        help="Optimizer steps to compare (default: 20, and on past the end of the first epoch where that takes seconds).",
+    ),
 ]
 Seed: TypeAlias = Annotated[
     str | None, typer.Option("--seed", metavar="N", help="Seed of the runs (default: 0).")
