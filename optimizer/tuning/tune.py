@@ -31,6 +31,8 @@ from .search import Failed, NoTimeLeft, Outcome, Refused, Search, Trial
 from .whole_training import log_training_speedup
 
 TIMED_SECONDS = 6.0
+OBSERVED_RUNS = 10
+"""As many as a verification of mixed precision makes."""
 SHARE_BEFORE_SIZES = 0.5
 SHARE_FOR_SEARCH = 0.7
 """Of the budget; the rest is for verifying the winner and measuring it against the original."""
@@ -325,12 +327,14 @@ class _Tuning:
 
         names = [transform.name for transform in self._transforms]
         limits = self._settings.verify
-        left = self._settings.budget_s - self._seconds()
+        left = max(0.0, self._settings.budget_s - self._seconds())
+        # Half of what is left for two timed runs a pair, a quarter for seeing the end of an epoch.
         seconds = max(TIMED_SECONDS, min(limits.timing_seconds, left / (4 * limits.pairs)))
+        epoch = min(limits.epoch_seconds, left / (4 * OBSERVED_RUNS))
         return verified_rewrite(
             without,
             names,
-            replace(limits, timing_seconds=seconds),  # half of what is left, for two runs a pair
+            replace(limits, timing_seconds=seconds, epoch_seconds=epoch),
             self._arguments,
             lambda what, progress: self._tell(f"{what}: {progress.description}"),
         )
