@@ -14,9 +14,9 @@ aligned is what the second and third stage judge; where there is dropout, agains
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..execution.runner import Perturbation
@@ -24,6 +24,7 @@ from ..options import Tier
 from .findings import Finding, Kind, step_number
 from .onset import rounds_alike
 from .ranks import layers_per_rank
+from .renamed import renamed_classes, renaming_notes, with_classes
 from .tolerance import Precision, coarsest, perturbation_scale
 from .verdict import (
     Outcome,
@@ -97,6 +98,9 @@ def judge_in_stages(
 
     ``tier`` is the one claimed, None for the strictest that holds; ``precision`` None is taken from the runs.
     """
+    names = renamed_classes(first, rewritten)
+    if names:
+        rewritten, observe = with_classes(rewritten, names), _Renamed(observe, names)
     repeats = [observe("original, again", original=True)]
     if not repeats_itself(first, repeats[0]):
         repeats.append(observe("original, a third time", original=True))
@@ -113,9 +117,21 @@ def judge_in_stages(
         found = _judge_aligned(*given, tuple(layers), observe, precision, perturbed_runs)
     else:
         found = _judge_rounding(first, repeats, rewritten, observe, precision, perturbed_runs)
-    if tier is Tier.SEMANTIC:
-        return replace(found, verdict=as_semantic(found.verdict))
-    return found
+    verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
+    findings = (*verdict.findings, *renaming_notes(names))
+    return replace(found, verdict=replace(verdict, findings=findings))
+
+
+class _Renamed:
+    """Observes runs with the rewrite's classes called as in the original."""
+
+    def __init__(self, observe: Observe, names: Mapping[str, str]) -> None:
+        self._observe = observe
+        self._names = names
+
+    def __call__(self, description: str, *, original: bool, **how: Any) -> Observations:
+        run = self._observe(description, original=original, **how)
+        return run if original else with_classes(run, self._names)
 
 
 def _decided(verdict: Verdict) -> bool:
