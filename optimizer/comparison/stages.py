@@ -35,6 +35,7 @@ from .verdict import (
     judge_exact,
     judge_numeric,
     judge_told,
+    led_by,
     only_told_differs,
     repeats_itself,
 )
@@ -60,6 +61,19 @@ DECISIVE = frozenset(
     }
 )
 """Kinds that no rounding explains: once seen, no further run is needed."""
+
+
+_BITS = frozenset(
+    {
+        Kind.LOSS,
+        Kind.PARAMETER,
+        Kind.BUFFER,
+        Kind.EVALUATION_OUTPUT,
+        Kind.OPTIMIZER_STATE,
+        Kind.WEIGHT_COPY,
+    }
+)
+"""What the exact tier compares bit for bit, and rounding changes."""
 
 
 class Observe(Protocol):
@@ -109,7 +123,9 @@ def judge_in_stages(
         found = Equivalence(exact)
     elif _decided(exact):
         added_up = rewritten.ranks and rewritten.status in ENDED_WELL
-        found = Equivalence(judge_conduct(first, repeats, rewritten) if added_up else exact)
+        rounding = precision or precision_of(first, rewritten)
+        sure = judge_conduct(first, repeats, rewritten) if added_up else _for_sure(exact, rounding)
+        found = Equivalence(sure)
     elif only_told_differs(exact, first, rewritten):
         found = Equivalence(judge_told(first, repeats, rewritten))
     elif layers := layers_per_rank(first, rewritten):
@@ -136,6 +152,22 @@ class _Renamed:
 
 def _decided(verdict: Verdict) -> bool:
     return any(finding.kind in DECISIVE for finding in verdict.failures)
+
+
+def _for_sure(verdict: Verdict, precision: Precision) -> Verdict:
+    """``verdict`` by a reason that surely is one: bits that rounding may have changed come first, and were not judged."""
+    first = verdict.failures[0]
+    if first.kind not in _BITS or _beyond_rounding(first, precision):
+        return verdict
+    return led_by(verdict, next(f for f in verdict.failures if f.kind in DECISIVE))
+
+
+def _beyond_rounding(finding: Finding, precision: Precision) -> bool:
+    """Whether its figures are further apart than one layer's rounding: they are those of the first step that differs."""
+    before, after = finding.original, finding.rewritten
+    if not isinstance(before, float) or not isinstance(after, float):
+        return False
+    return not abs(after - before) <= precision.relative_error * abs(before)
 
 
 def _judge_aligned(
