@@ -15,9 +15,9 @@ aligned is what the second and third stage judge; where there is dropout, agains
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..execution.runner import Perturbation
@@ -26,6 +26,7 @@ from .findings import Finding, Kind, step_number
 from .numeric import rounding_only
 from .onset import rounds_alike
 from .ranks import layers_per_rank
+from .renamed import renamed_classes, renaming_notes, with_classes
 from .tolerance import MARGINAL, MORE_NEIGHBOURS, Precision, coarsest, perturbation_scale
 from .verdict import (
     Outcome,
@@ -36,6 +37,7 @@ from .verdict import (
     judge_exact,
     judge_numeric,
     judge_told,
+    led_by,
     only_told_differs,
     repeats_itself,
 )
@@ -61,6 +63,19 @@ DECISIVE = frozenset(
     }
 )
 """Kinds that no rounding explains: once seen, no further run is needed."""
+
+
+_BITS = frozenset(
+    {
+        Kind.LOSS,
+        Kind.PARAMETER,
+        Kind.BUFFER,
+        Kind.EVALUATION_OUTPUT,
+        Kind.OPTIMIZER_STATE,
+        Kind.WEIGHT_COPY,
+    }
+)
+"""What the exact tier compares bit for bit, and rounding changes."""
 
 
 class Observe(Protocol):
@@ -99,6 +114,9 @@ def judge_in_stages(
 
     ``tier`` is the one claimed, None for the strictest that holds; ``precision`` None is taken from the runs.
     """
+    names = renamed_classes(first, rewritten)
+    if names:
+        rewritten, observe = with_classes(rewritten, names), _Renamed(observe, names)
     repeats = [observe("original, again", original=True)]
     if not repeats_itself(first, repeats[0]):
         repeats.append(observe("original, a third time", original=True))
@@ -113,7 +131,9 @@ def judge_in_stages(
         found = Equivalence(exact)
     elif _decided(exact):
         added_up = rewritten.ranks and rewritten.status in ENDED_WELL
-        found = Equivalence(judge_conduct(first, repeats, rewritten) if added_up else exact)
+        rounding = precision or precision_of(first, rewritten)
+        sure = judge_conduct(first, repeats, rewritten) if added_up else _for_sure(exact, rounding)
+        found = Equivalence(sure)
     elif only_told_differs(exact, first, rewritten):
         found = Equivalence(judge_told(first, repeats, rewritten))
     elif layers := layers_per_rank(first, rewritten):
@@ -121,13 +141,41 @@ def judge_in_stages(
         found = _judge_aligned(*given, tuple(layers), observe, precision, perturbed_runs)
     else:
         found = _judge_rounding(first, repeats, rewritten, observe, precision, perturbed_runs)
-    if tier is Tier.SEMANTIC:
-        return replace(found, verdict=as_semantic(found.verdict))
-    return found
+    verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
+    findings = (*verdict.findings, *renaming_notes(names))
+    return replace(found, verdict=replace(verdict, findings=findings))
+
+
+class _Renamed:
+    """Observes runs with the rewrite's classes called as in the original."""
+
+    def __init__(self, observe: Observe, names: Mapping[str, str]) -> None:
+        self._observe = observe
+        self._names = names
+
+    def __call__(self, description: str, *, original: bool, **how: Any) -> Observations:
+        run = self._observe(description, original=original, **how)
+        return run if original else with_classes(run, self._names)
 
 
 def _decided(verdict: Verdict) -> bool:
     return any(finding.kind in DECISIVE for finding in verdict.failures)
+
+
+def _for_sure(verdict: Verdict, precision: Precision) -> Verdict:
+    """``verdict`` by a reason that surely is one: bits that rounding may have changed come first, and were not judged."""
+    first = verdict.failures[0]
+    if first.kind not in _BITS or _beyond_rounding(first, precision):
+        return verdict
+    return led_by(verdict, next(f for f in verdict.failures if f.kind in DECISIVE))
+
+
+def _beyond_rounding(finding: Finding, precision: Precision) -> bool:
+    """Whether its figures are further apart than one layer's rounding: they are those of the first step that differs."""
+    before, after = finding.original, finding.rewritten
+    if not isinstance(before, float) or not isinstance(after, float):
+        return False
+    return not abs(after - before) <= precision.relative_error * abs(before)
 
 
 def _judge_aligned(

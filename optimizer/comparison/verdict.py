@@ -304,6 +304,12 @@ def failed_by(verdict: Verdict, finding: Finding) -> Verdict:
     return replace(verdict, outcome=Outcome.NOT_EQUIVALENT, reason=reason, findings=findings)
 
 
+def led_by(verdict: Verdict, finding: Finding) -> Verdict:
+    """``verdict`` with one of its failures as the reason."""
+    others = (other for other in verdict.findings if other is not finding)
+    return replace(verdict, reason=_named(finding), findings=(finding, *others))
+
+
 def _conclude(
     tier: Tier,
     precision: Precision | None,

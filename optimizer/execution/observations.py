@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -160,6 +160,8 @@ class Observations:
     """Each rank's own, of a run of several processes; this is then what they did together (see :mod:`.ranks`)."""
     left_out: frozenset[str] = frozenset()
     """Tensors that are not to be read, by the last part of their names: see ``comparison/counterparts.py``."""
+    called: Callable[[str], str] | None = None
+    """What tensors in the run's files are called here, where that is another name: see ``comparison/renamed.py``."""
     failed_rank: int | None = None
     """The rank that failed first, where the run failed because of one."""
 
@@ -255,6 +257,8 @@ class Observations:
         from safetensors import numpy as safetensors_numpy
 
         found = safetensors_numpy.load_file(str(self.folder / file))  # pyright: ignore[reportUnknownMemberType]
+        if self.called is not None:
+            found = {self.called(name): tensor for name, tensor in found.items()}
         if not self.left_out:
             return found
         return {n: t for n, t in found.items() if n.rpartition("/")[2] not in self.left_out}

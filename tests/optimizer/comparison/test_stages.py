@@ -9,8 +9,14 @@ import pytest
 
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.stages import judge_in_stages
+from torchopt_cli.optimizer.comparison.tolerance import Precision
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
-from torchopt_cli.optimizer.execution.observations import EvalCall, Loss, Observations
+from torchopt_cli.optimizer.execution.observations import (
+    EvalCall,
+    Loss,
+    Observations,
+    TrainingCalls,
+)
 from torchopt_cli.optimizer.execution.runner import Perturbation
 from torchopt_cli.optimizer.options import Tier
 
@@ -171,3 +177,31 @@ def test_an_original_that_does_not_repeat_itself_is_repeated_for_that(
     )
     assert found.verdict.outcome is outcome
     assert len(asked) == 2 + more
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"), [(1.0001, "evaluation-mode at step 5"), (1.01, "loss at step 1")]
+)
+def test_what_rounding_may_have_done_is_no_reason(
+    original: Observations, laboratory: _Laboratory, loss: float, reason: str
+) -> None:
+    """Under bfloat16 every loss is another from the first step on; that the model is evaluated in training mode is sure."""
+
+    def reduced(factor: float, **changed: object) -> Observations:
+        steps = [
+            replace(
+                step, losses=tuple(replace(one, value=factor * one.value) for one in step.losses)
+            )
+            for step in original.steps
+        ]
+        return replace(original, steps=tuple(steps), **changed)  # pyright: ignore[reportArgumentType]
+
+    called = (TrainingCalls("Net", 4, 6, 6),)
+    before = replace(original, eval_calls=(EvalCall("Net", 4, 6, ()),))
+    other = reduced(loss, eval_calls=(), training_calls=called, eval_file=None)
+    verdict = judge_in_stages(
+        before, other, laboratory, tier=None, precision=Precision.TFLOAT32, perturbed_runs=3
+    ).verdict
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert verdict.reason.startswith(reason)
+    assert {f.kind for f in verdict.failures} >= {Kind.LOSS, Kind.EVALUATION_MODE}
