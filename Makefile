@@ -13,7 +13,8 @@ help: ## the commands of this file
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@echo "Installing torch and the development tools: gigabytes the first time, for minutes."
+	$(BIN)/python -m pip install --editable '.[dev]'
 	@touch $(READY)
 
 demo: $(READY) ## rewrite a slow training script, run both versions, show the diff and the proof

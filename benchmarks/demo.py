@@ -17,15 +17,23 @@ SIZES = "--train-photos 512 --val-photos 16 --batch-size 8 --width 8 --size 96 -
 ARGUMENTS = ["--data", str(FOLDER / "photos"), *shlex.split(SIZES)]
 
 
-def say(command: list[str], *, shown: list[str] | None = None) -> int:
-    """Run ``command`` in the repository after printing it; gives its exit status."""
+def say(command: list[str], *, shown: list[str] | None = None, in_short: bool = False) -> int:
+    """Run ``command`` in the repository after printing it; gives its exit status.
+
+    ``in_short`` shows the last line of what it prints only.
+    """
     print(f"\n$ {shlex.join(shown or command)}\n", flush=True)
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    done = subprocess.run(
+        command, cwd=ROOT, check=False, text=True, stdout=subprocess.PIPE if in_short else None
+    )
+    if in_short:
+        print(done.stdout.strip().rpartition("\n")[2])
+    return done.returncode
 
 
-def torchopt(*arguments: str) -> int:
+def torchopt(*arguments: str, in_short: bool = False) -> int:
     command = [sys.executable, "-m", "torchopt_cli.optimizer.cli", *arguments]
-    return say(command, shown=["torchopt", *arguments])
+    return say(command, shown=["torchopt", *arguments], in_short=in_short)
 
 
 def main() -> int:
@@ -38,7 +46,7 @@ def main() -> int:
         return status
     rewritten = str(FOLDER / "train.py")
     torchopt("rewrite", str(SCRIPT), "--dry-run")
-    torchopt("rewrite", str(SCRIPT), "-o", rewritten)
+    torchopt("rewrite", str(SCRIPT), "-o", rewritten, in_short=True)
     status = torchopt(
         "verify", str(SCRIPT), rewritten, "--python", sys.executable, "--", *ARGUMENTS
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(1_000_000)
     if arguments is None:
         atexit.register(gc.freeze)
+        _clean_up_when_ended()
     own, script_arguments = _split(sys.argv[1:] if arguments is None else arguments)
     try:
         parsed = app(own)
@@ -55,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody reads on. Python would complain when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
+    except _Ended as ended:
+        return 128 + ended.signal
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except Exception:
@@ -62,6 +66,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print("torchopt: internal error, please report it with the lines above", file=sys.stderr)
         return ExitCode.USAGE
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that ends programs: of a CI job over its time, of a terminal that is closed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.signal = number
+
+
+def _clean_up_when_ended() -> None:
+    """Let those signals interrupt as Ctrl-C does, so that no run and no scratch area stays behind."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise _Ended(number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
+            signal.signal(number, end)
 
 
 def app(arguments: Sequence[str]) -> Action | int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from .callbacks import is_handed_around
 from .evaluation_proof import EvaluationProof, Region
@@ -234,11 +235,22 @@ class _Finder:
         return Region(module, statements, in_training)
 
     def _in_phase(self, statement: ast.stmt, module: Module) -> bool:
-        """Whether a network is set to eval mode in a block around ``statement``, inside the loop over steps."""
+        """Whether a network is set to eval mode in a block around ``statement``, inside the loop over steps.
+
+        Or in the loop over steps or epochs itself, above ``statement`` and behind its backward passes.
+        """
         child: ast.AST = statement
         for ancestor in module.ancestors(statement):
             block = module.block(child) if isinstance(child, ast.stmt) else []
-            if isinstance(ancestor, ast.For | ast.While | ast.FunctionDef):
+            if isinstance(ancestor, ast.For | ast.While):
+                above = takewhile(lambda s: s is not child, block)  # noqa: B023
+                steps = [c for c in _backwards(ancestor) if module.loops(c)[0] is ancestor]
+                return any(
+                    self._proof.sets_eval(s, module)
+                    and all(module.span(call) < module.span(s) for call in steps)
+                    for s in above
+                )
+            if isinstance(ancestor, ast.FunctionDef):
                 return False
             if any(self._proof.sets_eval(s, module) for s in block):
                 return True
@@ -339,12 +351,17 @@ def _is_worthwhile(resolver: Resolver, loops: tuple[Loop, ...]) -> bool:
 
 
 def _runs_backward(loop: ast.AST) -> bool:
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in BACKWARD_METHODS
-        for node in lexical_nodes([loop])
-    )
+    return any(True for _ in _backwards(loop))
+
+
+def _backwards(loop: ast.AST) -> Iterator[ast.Call]:
+    for node in lexical_nodes([loop]):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in BACKWARD_METHODS
+        ):
+            yield node
 
 
 def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -174,6 +176,29 @@ def run_raising(monkeypatch: pytest.MonkeyPatch, raised: BaseException) -> int:
 
     monkeypatch.setattr(cli, "app", lambda *_, **__: action)
     return main(["rules"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_what_is_ended_leaves_nothing_behind(tmp_path: Path, ending: signal.Signals) -> None:
+    for name in ("train.py", "fast.py"):
+        (tmp_path / name).write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "torchopt_cli.optimizer.cli", "verify", "train.py", "fast.py"]
+    process = subprocess.Popen(
+        [*command, "--python", sys.executable],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not any(temporary.rglob("spec.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert any(temporary.rglob("spec.json"))
+    process.send_signal(ending)
+    assert process.wait(timeout=60) == 128 + ending
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:

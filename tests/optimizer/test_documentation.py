@@ -3,7 +3,8 @@ from pathlib import Path
 from torchopt_cli.optimizer.documentation import pages, write
 from torchopt_cli.transforms.registry import all_transforms
 
-PAGES = Path(__file__).parents[2] / "docs" / "transforms"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "transforms"
 
 
 def test_the_pages_of_the_transforms_are_up_to_date() -> None:
@@ -26,3 +27,9 @@ def test_pages_of_removed_transforms_are_removed(tmp_path: Path) -> None:
     (tmp_path / "gone.md").write_text("old")
     write(tmp_path, all_transforms())
     assert {path.name for path in tmp_path.iterdir()} == set(pages(all_transforms()))
+
+
+def test_the_readme_lists_every_transform() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for transform in all_transforms():
+        assert f"[`{transform.name}`](docs/transforms/{transform.name}.md)" in readme

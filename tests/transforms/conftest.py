@@ -17,7 +17,7 @@ from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
 from torchopt_cli.optimizer.source import Sources
 from torchopt_cli.optimizer.verification import verify
 from torchopt_cli.optimizer.verify_settings import VerifySettings
-from torchopt_cli.transforms.registry import all_transforms
+from torchopt_cli.transforms.registry import all_transforms, broken_transforms
 
 from . import table
 
@@ -47,7 +47,8 @@ def rewrite(tmp_path: Path) -> Callable[..., RewriteResult]:
     def run(files: Files, names: list[str], **options: Any) -> RewriteResult:
         entry, _ = _write(tmp_path, files)
         transforms = [t for t in all_transforms() if t.name in names]
-        assert {t.name for t in transforms} == set(names), f"unknown transform in {names}"
+        broken = [(one.name, one.error) for one in broken_transforms()]
+        assert {t.name for t in transforms} == set(names), f"unknown in {names}; broken: {broken}"
         chosen = replace(LINUX, **{"select": frozenset(names), **options})
         return rewrite_script(entry, Sources(), transforms, chosen)
 

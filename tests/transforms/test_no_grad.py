@@ -45,6 +45,50 @@ def script(body: str, head: str = HEAD) -> str:
 # Transformed
 
 
+STEPS = """
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+"""
+WHOLE = """
+    optimizer.zero_grad()
+    loss = criterion(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("training", [STEPS, WHOLE])
+def test_a_line_that_evaluates_behind_the_training_of_an_epoch(
+    check_transformed: Check, training: str
+) -> None:
+    """On a whole test set, without a loader: students' scripts, graph networks."""
+    script = f"{HEAD}\nfor epoch in range(3):\n    model.train(){training}    model.eval()\n"
+    line = "error = criterion(model(test_inputs), test_targets)\n"
+    rest = "    model.train()\n    print(epoch, error.item())\n"
+    check_transformed(
+        f"{script}    {line}{rest}", f"{script}    with torch.no_grad():\n        {line}{rest}"
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # BatchNorm is frozen, and the loss is trained on.
+        f"    model.eval(){WHOLE}",
+        # In training mode: whether this is a part of the training is not told.
+        f"{STEPS}    error = criterion(model(test_inputs), test_targets)\n    print(error.item())\n",
+        # What it computes is trained on in the next pass.
+        "    optimizer.zero_grad()\n    if epoch:\n        penalty.backward()\n    optimizer.step()\n"
+        "    model.eval()\n    penalty = criterion(model(test_inputs), test_targets)\n",
+    ],
+)
+def test_a_line_of_the_training_stays(check_noop: Check, body: str) -> None:
+    check_noop(f"{HEAD}\nfor epoch in range(3):\n{body}")
+
+
 def test_function_that_returns_numbers_is_decorated(check_transformed: Check) -> None:
     before = """
         def test():
