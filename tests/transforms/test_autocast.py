@@ -1622,6 +1622,26 @@ def test_float16_when_asked_is_refused_there(
     check_noop(training(**{"step": STEP, **parts}), reason, amp=FP16)
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        "for j in range(4):\n    y[x[:, 0].argmax()] = j",
+        "count = 0\nfor row in self.fc(x):\n    y[count] = row\n    count += 1",
+        "self.put(y, self.fc(x), x.size(0) - 1)",
+    ],
+)
+def test_numbers_in_writes_through_an_index(rewrite: Rewrite, name: str, write: str) -> None:
+    """A number goes into a tensor of any type, and an index that is a number takes any type."""
+    forward = f"y = torch.zeros(4, 2)\n{write}\nreturn self.fc(x) + y"
+    source = training(step=STEP, forward=forward)
+    source += "    def put(self, y, values, row):\n        y[row] = values[0]\n" if False else ""
+    source = source.replace(
+        "    def forward(",
+        "    def put(self, y, values, row):\n        y[row] = values[0]\n\n    def forward(",
+    )
+    assert rewrite(source, [name]).files[0].changes
+
+
 REFUSED = {
     "gradient penalty": (
         dict(
