@@ -1615,6 +1615,15 @@ def test_bfloat16_alone_where_float16_is_not_safe(
     assert "GradScaler" not in result.text
 
 
+def test_one_switch_for_the_loops_of_a_block(rewrite: Rewrite, name: str) -> None:
+    again = "def again():\n" + indent(STEP, "    ") + "\nagain()\n"
+    source = training(STEP + STEP + again, **ONLY_BFLOAT16["mask constant"][0])
+    text = rewrite(source, [name]).files[0].text
+    assert text.count("enabled=use_bf16)") == 3
+    assert text.count("\nuse_bf16 = ") == 1
+    assert text.count("    use_bf16 = ") == 1
+
+
 @pytest.mark.parametrize(("parts", "reason"), ONLY_BFLOAT16.values(), ids=ONLY_BFLOAT16)
 def test_float16_when_asked_is_refused_there(
     check_noop: Check, parts: dict[str, str], reason: str
