@@ -6,6 +6,7 @@ the next one looks; each is asked again as long as the script is not the one it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,11 +26,12 @@ from .rewrite_result import (
     TransformError,
 )
 from .rewrite_state import Outcome, RewriteState
-from .source import Sources
+from .source import SourceFile, Sources
 from .suppression import suppressions
 from .transaction import apply_changes, internal_error
 
 _MOST_ROUNDS = 8
+_MAIN_GUARD = re.compile(r"^if\s+__name__\s*==", re.MULTILINE)
 
 
 def selected_transforms(transforms: Sequence[Transform], options: Options) -> tuple[Transform, ...]:
@@ -108,7 +110,7 @@ def rewrite_all(
 ) -> Rewritten:
     """Rewrite ``scripts`` one after the other, each on what those before made of shared modules.
 
-    A script that turned out to be a module of an earlier one is done with it. ``options_for`` gives the
+    A script that turned out to be a module of an earlier one is done with it, unless it trains when it is run itself. ``options_for`` gives the
     options of a script by its path; ``questions`` are put to the user before each change. Nothing is written.
     """
     outcomes = rewrite_each(scripts, transforms, options_for, questions)
@@ -129,7 +131,8 @@ def rewrite_each(
     files: dict[Path, RewrittenFile] = {}
     for script in scripts:
         try:
-            if sources.read(script).path in files:
+            source = sources.read(script)
+            if source.path in files and not _trains_when_run(source):
                 yield None
                 continue
             options = options_for(script)
@@ -140,6 +143,11 @@ def rewrite_each(
         sources = result.sources
         files |= {file.path: file for file in result.files}
         yield replace(result, sources=Sources())
+
+
+def _trains_when_run(source: SourceFile) -> bool:
+    """Whether a module of other scripts is a script that trains, too: rather as one than not at all."""
+    return ".backward(" in source.text and _MAIN_GUARD.search(source.text) is not None
 
 
 def put_together(

@@ -39,6 +39,7 @@ from ..optimizer.analysis.fused_updates import (
     FUSED_ON_CPU_SINCE,
     fused_obstacle,
     loads_optimizer_state,
+    may_step,
 )
 from ..optimizer.analysis.lightning import accelerator
 from ..optimizer.analysis.lightning_updates import fused_where, lightning_obstacle
@@ -120,6 +121,8 @@ class FusedOptimizer(Transform):
                 None if on_cpu else fused_where(script.resolver, script.lightning, optimizer)
             )
             return self._fused(script, optimizer, condition)
+        if not may_step(script.resolver):
+            return self._skip(optimizer, "nothing steps it")
         networks = trained_networks(script.resolver, (optimizer,))
         if not networks:
             return self._skip(optimizer, "the parameters it updates cannot be resolved")

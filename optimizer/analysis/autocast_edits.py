@@ -171,6 +171,15 @@ class AutocastPlan:
         """Code that stands for ``value`` at ``at``: a name that is known there, else one set ahead of the loop."""
         if self.scaling is not None and self._dtype_is_seen and self._sees_companion(module, at):
             return self.scaling.companion.prefix + name, []
+        anchor = self._ahead_of(module, at)
+        if anchor is None:
+            return f"({value})" if " if " in value else value, []
+        if self._is_set_above(module, anchor):
+            return name, []
+        return name, [FileEdit(module.path, InsertBefore(module.span(anchor), f"{name} = {value}"))]
+
+    def _ahead_of(self, module: Module, at: ast.stmt) -> ast.stmt | None:
+        """The statement above which a name for the region at ``at`` can be set; None where it would be inside of it."""
         function = module.function(at)
         around = module.loops(at)
         anchor = _outside_contexts(module, around[-1]) if around else None
@@ -178,8 +187,19 @@ class AutocastPlan:
             body = function.body if function is not None else module.tree.body
             anchor = next((s for s in body if not is_docstring(s)), at)
             if anchor is at or at in set(walk(anchor)):
-                return f"({value})" if " if " in value else value, []
-        return name, [FileEdit(module.path, InsertBefore(module.span(anchor), f"{name} = {value}"))]
+                return None
+        return anchor
+
+    def _is_set_above(self, module: Module, anchor: ast.stmt) -> bool:
+        """Whether the name is set for another region further up in the same block."""
+        block = module.block(anchor)
+        others = (
+            self._ahead_of(module, region.first)
+            for half in self.codes
+            for region in half.code.regions
+            if region.module is module
+        )
+        return any(other in block[: block.index(anchor)] for other in others)
 
     def _sees_companion(self, module: Module, at: ast.stmt) -> bool:
         """Whether what is made beside the optimizer has been made, and is seen, where ``at`` runs."""

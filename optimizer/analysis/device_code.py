@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..rewriting.edits import FileEdit
 from .host_data import HostData
 from .legacy_tensors import DEFAULT_DTYPE, legacy_dtype, takes_sizes
-from .references import reference
+from .references import Reference, reference
 from .resolver import Resolver
 from .signatures import call_argument
 from .splice import Piece, added_argument, bounds, spliced, without_keyword, without_method
@@ -20,6 +20,13 @@ _TAKES_DTYPE = frozenset(
 )
 """Factories that fill any dtype with the same values: the cast behind them can be part of them."""
 _FILLED_WITH: dict[object, str] = {0: "zeros", 1: "ones"}
+
+
+_CASTS = {
+    **{"float": "float32", "double": "float64", "long": "long", "int": "int32"},
+    **{"bool": "bool", "half": "float16", "bfloat16": "bfloat16"},
+}
+"""The methods that cast, and to what."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +70,45 @@ class DeviceCode:
             pieces, edits = [Piece(start, end, new.code)], new.edits
             steps = tuple(s for s in steps if s is not replaced)
             return self._finished(root, pieces, edits, steps, device, move, dtype, module)
-        names = self._resolver.names(factory.func, module)
-        folds = dtype is not None and names <= _TAKES_DTYPE and not steps
-        argument = f"device={device}"
-        if dtype is not None and folds and call_argument(factory, "dtype") is None:
+        argument, edits = f"device={device}", ()
+        cast = self._cast(factory, steps, module) if dtype is None else None
+        if cast is not None:
+            argument, edits = f"dtype={cast.code}, {argument}", cast.edits
+        elif dtype is not None and self._takes_dtype(factory, steps, module):
             argument = f"dtype={self._dtype_code(dtype, move, module)}, {argument}"
             dtype = None
         added = added_argument(module, factory, argument)
         if added is None:
             return "comments stand where the device would be written; left on the host"
         pieces = [added]
+        if cast is not None:
+            pieces.append(without_method(module, steps[0]))
+            steps = ()
         pieces += [
             without_keyword(module, factory, k) for k in factory.keywords if k.arg == "pin_memory"
         ]
-        return self._finished(root, pieces, (), steps, device, move, dtype, module)
+        return self._finished(root, pieces, edits, steps, device, move, dtype, module)
+
+    def _takes_dtype(self, factory: ast.Call, steps: tuple[ast.Call, ...], module: Module) -> bool:
+        """Whether a cast right behind ``factory`` can be part of it."""
+        names = self._resolver.names(factory.func, module)
+        return names <= _TAKES_DTYPE and not steps and call_argument(factory, "dtype") is None
+
+    def _cast(
+        self, factory: ast.Call, steps: tuple[ast.Call, ...], module: Module
+    ) -> Reference | None:
+        """The dtype of ``torch.zeros(n).long()``, and of ``torch.tensor(0).float()``."""
+        if len(steps) != 1 or steps[0].args or steps[0].keywords:
+            return None
+        method = steps[0].func
+        dtype = _CASTS.get(method.attr) if isinstance(method, ast.Attribute) else None
+        if dtype is None:
+            return None
+        names = self._resolver.names(factory.func, module)
+        is_small = names == frozenset({"torch.tensor"}) and _is_small_int(factory)
+        if not is_small and not self._takes_dtype(factory, (), module):
+            return None
+        return reference(module, f"torch.{dtype}")
 
     def _finished(
         self,
@@ -176,6 +208,15 @@ class DeviceCode:
         said = f", dtype={kind.code}" if says_dtype else ""
         edits = (*function.edits, *(kind.edits if says_dtype else ()))
         return NewCode(f"{function.code}({arguments}{said}, device={device})", edits)
+
+
+def _is_small_int(factory: ast.Call) -> bool:
+    """Whether ``torch.tensor(7)`` makes a whole number that is the same in every type."""
+    match factory:
+        case ast.Call(args=[ast.Constant(int(number))], keywords=[]):
+            return not isinstance(number, bool) and number <= 2**7
+        case _:
+            return False
 
 
 def _inferred_dtype(data: ast.expr) -> str | None:

@@ -55,6 +55,15 @@ def fused_obstacle(
     return None
 
 
+def may_step(resolver: Resolver) -> bool:
+    """Whether any optimizer is stepped: an evaluation may just make what the training made."""
+    return any(
+        "step" in node.attr
+        for module in resolver.project.modules
+        for node in module.nodes_of(ast.Attribute)
+    )
+
+
 def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
     """Where the script may load the state of an optimizer."""
     for module in resolver.project.modules:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from .constants import constant
 from .forward_code import called_names, method_name
+from .host_numbers import is_number
 from .obstacles import Obstacle, ProbabilityLoss
 from .product_distances import is_product_distance
 from .reach import Reached
@@ -199,12 +200,12 @@ def _gradient_hook(resolver: Resolver, reached: Reached) -> _Finding:
 
 def _indexed_write(resolver: Resolver, node: ast.Assign, module: Module) -> _Finding:
     """``x[mask] = y``: with a tensor for an index, both sides must be of one type."""
-    if constant(node.value) is not None:
+    if constant(node.value) is not None or is_number(resolver, node.value, module):
         return None
     for target in node.targets:
         if (
             isinstance(target, ast.Subscript)
-            and _may_be_tensor_index(target.slice, module)
+            and _may_be_tensor_index(resolver, target.slice, module)
             and not _is_collection(resolver, target.value, module)
         ):
             return "a write through a tensor index wants both sides in the same type", False
@@ -228,9 +229,9 @@ def _is_collection(resolver: Resolver, node: ast.expr, module: Module) -> bool:
     )
 
 
-def _may_be_tensor_index(index: ast.expr, module: Module) -> bool:
+def _may_be_tensor_index(resolver: Resolver, index: ast.expr, module: Module) -> bool:
     if isinstance(index, ast.Tuple):
-        return any(_may_be_tensor_index(part, module) for part in index.elts)
+        return any(_may_be_tensor_index(resolver, part, module) for part in index.elts)
     if isinstance(index, ast.Compare):
         return True
     if isinstance(index, ast.Constant | ast.Slice | ast.UnaryOp | ast.JoinedStr | ast.BinOp):
@@ -238,8 +239,9 @@ def _may_be_tensor_index(index: ast.expr, module: Module) -> bool:
     if isinstance(index, ast.Name):
         found = module.scope(index).lookup(index.id)
         sources = [binding.source for binding in found[1]] if found else []
-        return not sources or not all(isinstance(source, Iterated) for source in sources)
-    return True
+        if sources and all(isinstance(source, Iterated) for source in sources):
+            return False
+    return not is_number(resolver, index, module, whole=True)
 
 
 _CALL_CHECKS: tuple[Callable[[Resolver, Reached], _Finding], ...] = (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned
+from .scopes import Assigned, Binding
 from .signatures import call_argument
 from .syntax import Module
 from .values import Display, Element, External, Literal, Made, Option, Value
@@ -88,12 +88,21 @@ class HostData:
         self._active.add(node)
         owner, bindings = found
         reaching = reaching_bindings(module, owner, bindings, scope, node)
-        passes = bool(reaching) and all(
-            isinstance(b.source, Assigned) and not b.source.path and test(b.source.value, module)
-            for b in reaching
-        )
+        if any(isinstance(module.parents[b.node], ast.AugAssign) for b in reaching):
+            reaching = bindings  # what it was before counts, too
+        passes = bool(reaching) and all(self._passes(b, module, test) for b in reaching)
         self._active.discard(node)
         return passes
+
+    def _passes(
+        self, binding: Binding, module: Module, test: Callable[[ast.expr, Module], bool]
+    ) -> bool:
+        """Whether what ``binding`` assigns, or adds, passes ``test``."""
+        changed = module.parents[binding.node]
+        if isinstance(changed, ast.AugAssign):
+            return isinstance(changed.op, _INT_OPERATORS) and test(changed.value, module)
+        source = binding.source
+        return isinstance(source, Assigned) and not source.path and test(source.value, module)
 
     def _is_int_option(self, option: Option, default: ast.expr | None) -> bool:
         kind = call_argument(option.call, "type")

@@ -11,6 +11,7 @@ from .facts import DeviceKind, Fact
 from .object_flow import ObjectFlow, Steps, Use
 from .placement import move_target
 from .resolver import Resolver
+from .scopes import Assigned
 from .splice import spliced, without_keyword
 from .syntax import Module
 
@@ -98,7 +99,7 @@ class ImageFlow:
     def _refuse_unless_size(self, use: Use) -> None:
         call = use.argument_of
         if call is None or self._resolver.names(call.func, use.module) != _LEN:
-            refuse(use, f"the host uses the images in `{around(use)}`")
+            refuse(use, f"the host uses the images in `{around(use)}`{_unless(use)}")
 
     def _copy(self, use: Use, attribute: ast.Attribute, call: ast.Call | None) -> ImageCopy:
         code = Fact(use.module, call or attribute).excerpt
@@ -120,6 +121,32 @@ class ImageFlow:
         if target not in {DeviceKind.CUDA, DeviceKind.CHOSEN} or not plain:
             refuse(use, f"`{code}` is not known to be a mere copy to a device")
         return ImageCopy(use.module, call, use.node, use.node in self._views, dtype)
+
+
+def _unless(use: Use) -> str:
+    """`` unless `use_cuda```, where an ``if`` above copies the images to the device."""
+    module = use.module
+    found = module.scope(use.node).lookup(use.node.id) if isinstance(use.node, ast.Name) else None
+    for binding in found[1] if found else ():
+        test = module.parents[module.statement(binding.node)]
+        if (
+            isinstance(test, ast.If)
+            and not test.orelse
+            and test.lineno < use.node.lineno
+            and _is_copy(binding.source)
+        ):
+            return f" unless `{module.code(test.test)}`"
+    return ""
+
+
+def _is_copy(source: object) -> bool:
+    match source:
+        case Assigned(ast.Tuple(elts), (int(place),)) if place < len(elts):
+            return _is_copy(Assigned(elts[place]))
+        case Assigned(ast.Call(ast.Attribute(attr="cuda" | "to")), ()):
+            return True
+        case _:
+            return False
 
 
 def around(use: Use) -> str:

@@ -82,7 +82,9 @@ def setup_place(script: TrainingScript) -> SetupPlace | None:
         made = _first_made(script, block)
         if made is not None:
             return SetupPlace(block.module, made, False)
-    return SetupPlace(blocks[-1].module, blocks[-1].trains, False)
+    # Rather in the script than in a launcher of its own, which may start the training in more ways than one.
+    last = next((b for b in reversed(blocks) if b.module is script.entry), blocks[-1])
+    return SetupPlace(last.module, last.trains, False)
 
 
 def training_blocks(script: TrainingScript) -> Iterator[Block]:

@@ -518,6 +518,24 @@ def test_several_scripts_share_a_module(tmp_path: Path) -> None:
     assert [skip.message for skip in file.skips] == ["suppressed"]
 
 
+def test_a_module_that_trains_when_it_is_run_is_a_script_too(tmp_path: Path) -> None:
+    def only_entries(self: Fake, script: TrainingScript) -> Planned:
+        for path, span in calls(script, "a"):
+            if path == script.entry.path:
+                edit = FileEdit(path, ReplaceExpression(span, "b()"))
+                yield self.change(path, span, "b for a", "a test", (edit,))
+
+    train = (
+        f"{DEFINITIONS}def main():\n    a().backward()\n\nif __name__ == '__main__':\n    main()\n"
+    )
+    helper = train.replace(".backward", ".forward")
+    write(tmp_path, {"one.py": "import train, helper\n", "train.py": train, "helper.py": helper})
+    scripts = [tmp_path / name for name in ("one.py", "train.py", "helper.py")]
+    rewritten = rewrite_all(scripts, (Fake("entries", only_entries),), lambda _: Options())
+    assert [result.entry.name for result in rewritten.results] == ["one.py", "train.py"]
+    assert [file.path.name for file in rewritten.changed] == ["train.py"]
+
+
 def test_a_later_script_continues_what_an_earlier_one_did_to_a_module(tmp_path: Path) -> None:
     """What is only known from the second script's side is still told in the original's lines."""
 

@@ -1615,11 +1615,40 @@ def test_bfloat16_alone_where_float16_is_not_safe(
     assert "GradScaler" not in result.text
 
 
+def test_one_switch_for_the_loops_of_a_block(rewrite: Rewrite, name: str) -> None:
+    again = "def again():\n" + indent(STEP, "    ") + "\nagain()\n"
+    source = training(STEP + STEP + again, **ONLY_BFLOAT16["mask constant"][0])
+    text = rewrite(source, [name]).files[0].text
+    assert text.count("enabled=use_bf16)") == 3
+    assert text.count("\nuse_bf16 = ") == 1
+    assert text.count("    use_bf16 = ") == 1
+
+
 @pytest.mark.parametrize(("parts", "reason"), ONLY_BFLOAT16.values(), ids=ONLY_BFLOAT16)
 def test_float16_when_asked_is_refused_there(
     check_noop: Check, parts: dict[str, str], reason: str
 ) -> None:
     check_noop(training(**{"step": STEP, **parts}), reason, amp=FP16)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "for j in range(4):\n    y[x[:, 0].argmax()] = j",
+        "count = 0\nfor row in self.fc(x):\n    y[count] = row\n    count += 1",
+        "self.put(y, self.fc(x), x.size(0) - 1)",
+    ],
+)
+def test_numbers_in_writes_through_an_index(rewrite: Rewrite, name: str, write: str) -> None:
+    """A number goes into a tensor of any type, and an index that is a number takes any type."""
+    forward = f"y = torch.zeros(4, 2)\n{write}\nreturn self.fc(x) + y"
+    source = training(step=STEP, forward=forward)
+    source += "    def put(self, y, values, row):\n        y[row] = values[0]\n" if False else ""
+    source = source.replace(
+        "    def forward(",
+        "    def put(self, y, values, row):\n        y[row] = values[0]\n\n    def forward(",
+    )
+    assert rewrite(source, [name]).files[0].changes
 
 
 REFUSED = {

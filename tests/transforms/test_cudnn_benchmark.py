@@ -276,3 +276,28 @@ def test_verified(check_verified: Check) -> None:
                 optimizer.step()
         """
     )
+
+
+def test_rather_in_the_script_than_in_its_launcher(check_transformed: Check) -> None:
+    """The launcher starts the training in two ways, of which only one would pass the place in it."""
+    head, _, body = script(setup="").partition("\n\n")
+    body = "".join(f"    {line}\n" if line else "\n" for line in body.split("\n"))
+    launcher = """\
+import torch
+
+
+def launch(fn, gpus):
+    if gpus > 1:
+        torch.multiprocessing.spawn(worker, args=(fn,), nprocs=gpus)
+    else:
+        fn()
+
+
+def worker(rank, fn):
+    fn()
+"""
+    before = f"{head}\nfrom launcher import launch\n\n\ndef main():\n{body.rstrip()}\n\n\nlaunch(main, 1)\n"
+    check_transformed(
+        {"train.py": before, "launcher.py": launcher},
+        {"train.py": before.replace("\nlaunch(", f"\n{FLAG}\nlaunch("), "launcher.py": launcher},
+    )

@@ -50,6 +50,16 @@ IN_ONE_EXPRESSION = {
     "x = torch.randn(n).to(device, dtype=torch.float16)": (
         "x = torch.randn(n, device=device).to(torch.float16)"
     ),
+    "x = torch.zeros(n).long().to(device)": "x = torch.zeros(n, dtype=torch.long, device=device)",
+    "x = torch.tensor(1).float().cuda()": "x = torch.tensor(1, dtype=torch.float32, device=device)",
+    "x = torch.tensor(1000).half().to(device)": "x = torch.tensor(1000, device=device).half()",
+    "x = torch.tensor(0.1).double().to(device)": "x = torch.tensor(0.1, device=device).double()",
+    "x = torch.ones(n, dtype=torch.int).float().to(device)": (
+        "x = torch.ones(n, dtype=torch.int, device=device).float()"
+    ),
+    "x = torch.zeros(n).long().view(2, 4).to(device)": (
+        "x = torch.zeros(n, device=device).long().view(2, 4)"
+    ),
     "x = torch.triu(torch.ones(n, n), diagonal=1).bool().to(device)": (
         "x = torch.triu(torch.ones(n, n, device=device), diagonal=1).bool()"
     ),

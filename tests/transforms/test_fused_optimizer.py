@@ -83,6 +83,13 @@ model.to(device)
     )
 
 
+def test_an_optimizer_that_nothing_steps(check_noop: Check) -> None:
+    steps = STEPS.replace("    optimizer.step()\n", "").replace(".backward()", "")
+    check_noop(
+        script("optimizer = torch.optim.Adam(model.parameters())", steps), "nothing steps it"
+    )
+
+
 def test_star_imports_and_flags(check_transformed: Check) -> None:
     start = """\
 import torch

@@ -705,6 +705,11 @@ def test_other_uses_of_the_loader(check_noop: Check, loader: str, reason: str) -
             "the host uses the images in `model(images)`",
         ),
         (
+            "use = torch.cuda.is_available()\nfor images, labels in loader:\n    if use:\n"
+            "        images, labels = images.cuda(), labels.cuda()\n    model(images)\n",
+            "the host uses the images in `model(images)` unless `use` (line",
+        ),
+        (
             "for images, labels in loader:\n    pass\nmodel(torch.rand(2).to(device))\n",
             "no loop copies",
         ),

@@ -26,6 +26,21 @@ values = [1, 2]
 
 
 @pytest.mark.parametrize(
+    ("change", "sizes"),
+    [
+        ("count += 1", True),
+        ("count -= len(values)", True),
+        ("count /= 2", None),
+        ("count += unknown", None),
+    ],
+)
+def test_counters(script: Script, change: str, sizes: bool | None) -> None:
+    found = script(f"{HEAD}\ncount = 0\nwhile x:\n    {change}\n    MAKE(count)\n")
+    (call,) = [c for c in found.entry.calls if getattr(c.func, "id", "") == "MAKE"]
+    assert takes_sizes(HostData(found.resolver), call, found.entry) is sizes
+
+
+@pytest.mark.parametrize(
     ("arguments", "sizes"),
     [
         ("3", True),
