@@ -1,7 +1,7 @@
 """Where a script changes a dataset after a loader was made for it: workers hold copies and may miss the change.
 
 What was handed to the dataset counts as a part of it: a list of files, a replay buffer. So do the subset that the loader
-reads it through, and the object that puts batches together.
+reads it through, the object that puts batches together, and the objects that global variables hold for either.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .composition import composed_of
 from .datasets import Dataset, function_code
 from .facts import DataLoader, Fact
 from .item_state import changes_receiver, stored_changes
-from .reach import reached_nodes
+from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .syntax import Module
 from .trees import walk
@@ -27,13 +27,14 @@ _READ_BY_SUBSETS = {"dataset", "datasets", "indices"}
 
 def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset) -> Iterator[Fact]:
     """What changes ``dataset`` or what it was given, outside its own code; set-up above the loader left out."""
-    composition = _composition(resolver, loader, dataset)
+    collate = function_code(resolver, loader.arguments.get("collate_fn")) or ()
+    code = (*dataset.item_code, *collate)
+    composition = _composition(resolver, loader, dataset, code)
     parts, classes = set(_made_by(composition)), _classes(composition)
     if "collate_fn" in loader.arguments:
         parts.add(loader.arguments["collate_fn"].value)
-    collate = function_code(resolver, loader.arguments.get("collate_fn")) or ()
-    code = [reached.node for reached in (*dataset.item_code, *collate)]
-    read = {node.attr for node in code if isinstance(node, ast.Attribute)} | _READ_BY_SUBSETS
+    attributes = {reached.node.attr for reached in code if isinstance(reached.node, ast.Attribute)}
+    read = attributes | _READ_BY_SUBSETS
     for module in resolver.project.modules:
         for node in module.nodes_of(ast.Attribute, ast.Subscript, ast.Call, ast.AugAssign):
             changed = _changed(node)
@@ -55,8 +56,10 @@ def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset)
                 yield Fact(module, node)
 
 
-def _composition(resolver: Resolver, loader: DataLoader, dataset: Dataset) -> tuple[Value, ...]:
-    """The dataset, what it was given, and what else of the loader workers have a copy of."""
+def _composition(
+    resolver: Resolver, loader: DataLoader, dataset: Dataset, code: tuple[Reached, ...]
+) -> tuple[Value, ...]:
+    """The dataset, what it was given, and what else the workers that run ``code`` have a copy of."""
     if not isinstance(dataset.node, ast.expr):
         return ()
     values = set(resolver.values(dataset.node, dataset.module))
@@ -64,7 +67,17 @@ def _composition(resolver: Resolver, loader: DataLoader, dataset: Dataset) -> tu
         if name in loader.arguments:
             argument = loader.arguments[name]
             values |= resolver.values(argument.value, argument.module)
-    return tuple(composed_of(resolver, frozenset(values)))
+    return (*composed_of(resolver, frozenset(values)), *_held_by_globals(resolver, code))
+
+
+def _held_by_globals(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[Value]:
+    """What the global variables that ``code`` reads may be."""
+    for reached in code:
+        node, module = reached.node, reached.module
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found = module.scope(node).lookup(node.id)
+            if found is not None and isinstance(found[0].node, ast.Module):
+                yield from resolver.values(node, module)
 
 
 def _made_by(values: tuple[Value, ...]) -> Iterator[ast.AST]:
