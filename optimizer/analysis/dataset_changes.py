@@ -1,6 +1,7 @@
 """Where a script changes a dataset after a loader was made for it: workers hold copies and may miss the change.
 
-What was handed to the dataset counts as a part of it: a list of files, a replay buffer.
+What was handed to the dataset counts as a part of it: a list of files, a replay buffer. So do the subset that the loader
+reads it through, the object that puts batches together, and the objects that global variables hold for either.
 """
 
 from __future__ import annotations
@@ -10,21 +11,30 @@ from collections.abc import Iterator
 
 from .classes import class_attribute
 from .composition import composed_of
-from .datasets import Dataset
+from .datasets import Dataset, function_code
 from .facts import DataLoader, Fact
 from .item_state import changes_receiver, stored_changes
-from .reach import reached_nodes
+from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .syntax import Module
 from .trees import walk
 from .values import Attribute, Class, Display, Element, Function, Made, Value
 
+_COPIED = ("dataset", "collate_fn")
+"""The arguments of a loader that its workers have copies of."""
+_READ_BY_SUBSETS = {"dataset", "datasets", "indices"}
+
 
 def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset) -> Iterator[Fact]:
     """What changes ``dataset`` or what it was given, outside its own code; set-up above the loader left out."""
-    composition = _composition(resolver, dataset)
+    collate = function_code(resolver, loader.arguments.get("collate_fn")) or ()
+    code = (*dataset.item_code, *collate)
+    composition = _composition(resolver, loader, dataset, code)
     parts, classes = set(_made_by(composition)), _classes(composition)
-    read = {r.node.attr for r in dataset.item_code if isinstance(r.node, ast.Attribute)}
+    if "collate_fn" in loader.arguments:
+        parts.add(loader.arguments["collate_fn"].value)
+    attributes = {reached.node.attr for reached in code if isinstance(reached.node, ast.Attribute)}
+    read = attributes | _READ_BY_SUBSETS
     for module in resolver.project.modules:
         for node in module.nodes_of(ast.Attribute, ast.Subscript, ast.Call, ast.AugAssign):
             changed = _changed(node)
@@ -39,23 +49,42 @@ def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset)
                 and node.attr not in read
             ):
                 continue
-            if isinstance(node, ast.Call):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if _stores(resolver, node, module, classes):
                     yield Fact(module, node.func)
             else:
                 yield Fact(module, node)
 
 
-def _composition(resolver: Resolver, dataset: Dataset) -> tuple[Value, ...]:
-    """The dataset and what it was given."""
+def _composition(
+    resolver: Resolver, loader: DataLoader, dataset: Dataset, code: tuple[Reached, ...]
+) -> tuple[Value, ...]:
+    """The dataset, what it was given, and what else the workers that run ``code`` have a copy of."""
     if not isinstance(dataset.node, ast.expr):
         return ()
-    return tuple(composed_of(resolver, resolver.values(dataset.node, dataset.module)))
+    values = set(resolver.values(dataset.node, dataset.module))
+    for name in _COPIED:
+        if name in loader.arguments:
+            argument = loader.arguments[name]
+            values |= resolver.values(argument.value, argument.module)
+    return (*composed_of(resolver, frozenset(values)), *_held_by_globals(resolver, code))
+
+
+def _held_by_globals(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[Value]:
+    """What the global variables that ``code`` reads may be."""
+    for reached in code:
+        node, module = reached.node, reached.module
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found = module.scope(node).lookup(node.id)
+            if found is not None and isinstance(found[0].node, ast.Module):
+                yield from resolver.values(node, module)
 
 
 def _made_by(values: tuple[Value, ...]) -> Iterator[ast.AST]:
     """The calls and displays that make ``values``."""
     for value in values:
+        while isinstance(value, Element):
+            value = value.of
         if isinstance(value, Made):
             yield value.call
         elif isinstance(value, Display):
@@ -74,6 +103,8 @@ def _changed(node: ast.AST) -> ast.expr | None:
         case ast.Subscript(value=value, ctx=ast.Store() | ast.Del()):
             return value
         case ast.Call(func=ast.Attribute(value=value)):
+            return value
+        case ast.Call(func=ast.Name(id="setattr"), args=[value, *_]):
             return value
         case ast.AugAssign(target=ast.Name() as target):
             return target
@@ -108,6 +139,10 @@ def _made_at(value: Value, loader: DataLoader, dataset: Dataset) -> ast.AST | No
             return node
         case Attribute(Made(call), "dataset"):
             return dataset.node if call is loader.node else None
+        case Attribute(Made(call), "collate_fn") if call is loader.node:
+            return (
+                loader.arguments["collate_fn"].value if "collate_fn" in loader.arguments else None
+            )
         case Element(inner):
             return _made_at(inner, loader, dataset)
         case _:

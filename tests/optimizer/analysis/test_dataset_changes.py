@@ -103,3 +103,46 @@ data = Items(files, buffer, args, read_names())
     (dataset,) = understood.datasets[loader]
     found = changes_of_dataset(understood.resolver, loader, dataset)
     assert [change.code for change in found] == changed
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        ("crop.size = 3\n", ["crop.size"]),
+        ("loader.collate_fn.size = 3\n", ["loader.collate_fn.size"]),
+        ("loader.collate_fn.grow()\n", ["loader.collate_fn.grow"]),
+        ("crop.calls = 3\n", []),
+        ("crop(data)\n", []),
+        ("part.indices = [1]\n", ["part.indices"]),
+        ("part.indices[0] = 1\n", ["part.indices[0]"]),
+        ("loader.dataset.dataset.level = 1\n", ["loader.dataset.dataset.level"]),
+        ("setattr(data, 'level', 1)\n", ["setattr(data, 'level', 1)"]),
+        ("setattr(other, 'level', 1)\n", []),
+        ("for i in range(3):\n    SIZES['crop'] = i\n", ["SIZES['crop']"]),
+        ("SIZES.update(crop=3)\n", ["SIZES.update"]),
+        ("print(SIZES['crop'])\n", []),
+        ("RATES['lr'] = 3\n", []),
+    ],
+)
+def test_what_else_workers_have_copies_of(script: Script, code: str, changed: list[str]) -> None:
+    head = f"""\
+{HEAD}
+from torch.utils.data import Subset
+SIZES, RATES = {{"crop": 2}}, {{}}
+SIZES["most"] = 9
+class Crop:
+    def __init__(self):
+        self.size = self.calls = 2
+    def grow(self):
+        self.size += 1
+    def __call__(self, rows):
+        return rows[: self.size + SIZES["crop"]]
+crop = Crop()
+part = Subset(data, [0, 1])
+loader = DataLoader(part, collate_fn=crop)
+"""
+    understood = script(head + code)
+    (loader,) = understood.loaders
+    (dataset,) = understood.datasets[loader]
+    found = changes_of_dataset(understood.resolver, loader, dataset)
+    assert [change.code for change in found] == changed
