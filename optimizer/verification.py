@@ -250,7 +250,8 @@ class _Verification:
                 # One that ended by itself shall do so again.
                 self._steps = seen.rounds + (seen.status is Status.COMPLETED)
                 return seen
-            self._cut_short = _cut_short(seen, settings.steps)
+            self._steps = max(settings.steps, seen.epoch_rounds or 0)
+            self._cut_short = _cut_short(seen, self._steps)
         return self._observe("original", original=True)
 
     def _observe(

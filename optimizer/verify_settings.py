@@ -19,8 +19,8 @@ class VerifySettings:
 
     ``tier`` is the one the rewrite claims; None finds the strictest that holds. ``precision`` is the type whose
     rounding a numeric rewrite may show; None takes it from the run (autocast, TF32, the parameters' types).
-    ``steps`` are rounds under observation, ``epoch_seconds`` how much longer a run may take for the end of its first epoch
-    (0: it does not go on for that); ``timeout_s`` seconds, ``memory_limit`` and ``disk_limit`` bytes per run
+    ``steps`` are rounds under observation, ``epoch_seconds`` how much longer a run may take for the end of its first epoch,
+    or half as long for its own (0: it does not go on for that); ``timeout_s`` seconds, ``memory_limit`` and ``disk_limit`` bytes per run
     (None: see :mod:`.execution.limits`). ``pairs`` timing runs of each version, each
     of about ``timing_seconds``; ``measure_speed`` turns them off. ``perturbed_runs`` make the numeric envelope.
     ``seeds``: with how many the end losses are compared, where the runs are not bit for bit the same; None compares

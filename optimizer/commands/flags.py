@@ -151,7 +151,7 @@ Steps: TypeAlias = Annotated[
     typer.Option(
         "--steps",
         metavar="N",
-        help="Optimizer steps to compare (default: 20, and on past the end of the first epoch where that takes seconds).",
+        help="Optimizer steps to compare (default: 20, and on past the end of the first epoch, or of the script, where that takes seconds).",
     ),
 ]
 Seed: TypeAlias = Annotated[

@@ -109,7 +109,9 @@ class Observations:
     """Whether any ``torch.optim`` optimizer was built."""
     timing: Timing
     cut: bool = False
-    """Whether the run went on for the end of an epoch, and was ended for lack of time before that was seen."""
+    """Whether the run went on for the end of an epoch, or its own, and was ended for lack of time."""
+    epoch_rounds: int | None = None
+    """The rounds by which a run that may go on had seen the end of an epoch."""
     memory: Memory = field(default_factory=Memory)
     versions: Versions | None = None
     compute_dtypes: tuple[str, ...] = ()

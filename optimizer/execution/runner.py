@@ -94,7 +94,7 @@ class RunSettings:
     """How to run a version.
 
     ``steps`` is the number of rounds (see :mod:`.observations`) after which the run is ended; with ``epoch_seconds`` it goes on in
-    OBSERVE mode, about that long at most, where that shows the end of its first epoch (:mod:`.probe.extent`). ``cwd`` is the
+    OBSERVE mode, about that long at most, where that shows the end of its first epoch, or its own (:mod:`.probe.extent`). ``cwd`` is the
     directory the user would have started the script in. ``env`` is added to our environment. ``block_steps`` is the
     number of rounds between two rests in TIME mode, ``device_block_steps`` the same where a device computes, which is
     waited for then. ``cache`` is a folder that compiled kernels are

@@ -176,6 +176,7 @@ def test_all_runs_are_as_long_as_the_first_that_sees_the_end_of_an_epoch(
     ("first", "told"),
     [
         (observed((2.0, 1.5, 1.0, 0.9), cut=True), ""),
+        (observed((2.0, 1.5, 1.0, 0.9), cut=True, epoch_rounds=3), ""),
         (observed(cut=True), ""),
         (
             observed((2.0, 1.5, 1.0, 0.9), status=Status.FAILED, traceback="KeyError: 'x'"),
@@ -201,6 +202,27 @@ def test_what_ends_badly_behind_the_steps_asked_for_is_run_again_for_those(
     assert "; ".join(finding.message for finding in report.verdict.findings) == told
     assert [one.steps for _, one in runs.asked] == [3, 3, 3, 3]
     assert report.seen.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"cut": True}, ""),
+        (
+            {"status": Status.FAILED, "traceback": "KeyError: 'x'"},
+            "the original fails after 5 steps, so that 4 are compared: KeyError: 'x'",
+        ),
+    ],
+)
+def test_a_run_that_is_cut_behind_its_first_epoch_is_run_again_for_that(
+    fake: Fake, settings: VerifySettings, changed: dict[str, object], told: str
+) -> None:
+    first = observed((2.0, 1.5, 1.0, 0.9, 0.8), epoch_rounds=4, **changed)
+    runs = fake(going_on(first))
+    report = verify(ORIGINAL, REWRITTEN, replace(settings, epoch_seconds=9.0))
+    assert report.verdict is not None
+    assert "; ".join(finding.message for finding in report.verdict.findings) == told
+    assert [one.steps for _, one in runs.asked] == [3, 4, 4, 4]
 
 
 def test_an_original_that_fails_within_the_steps_asked_for_fails(

@@ -1,7 +1,7 @@
-"""How far a run goes on past the rounds that were asked for, to see the end of its first epoch.
+"""How far a run goes on past the rounds that were asked for: to the end of its first epoch, or to its own.
 
 Much of what a rewrite gets wrong shows there for the first time: in an evaluation, a checkpoint, a scheduler's step, the
-order and the mode in which the next epoch begins.
+order and the mode in which the next epoch begins; in what a script tells and saves at last.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ MOST_ROUNDS = 2000
 """What is recorded of each round is kept until the end of the run."""
 ROUNDS_BEHIND = 2
 """Of the next epoch: the first has its order and its modes, what they did to the parameters shows in the second."""
-SEARCH_SHARE = 0.25
-"""The part of the time that is spent looking for an end which nothing foretells."""
+SEARCH_SHARE = 0.5
+"""The part of the time that is spent on looking for an end which nothing foretells: that of the script, mostly."""
 LATE = 2.0
-"""How many times as long as it was to take at most until a run that goes on is ended in the middle of an evaluation."""
+"""How many times as long it may take, once the end of the epoch is there: nothing foretells how long an evaluation is."""
 
 
 class Extent:
     """Decides after which round a run has seen enough: it may go on for ``seconds`` (0: not at all).
 
-    ``cut`` says that it went on and time ran out before the end was seen: where such a run ends hangs on the machine's pace.
+    ``epoch_rounds`` are the rounds by which the end of an epoch was seen, None before. ``cut`` says that the run went on beyond
+    these, or beyond those asked for, until time ran out: where it ends hangs on the machine's pace.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -33,6 +34,7 @@ class Extent:
         self._began: float | None = None
         self._goes_on_since: float | None = None
         self._decided = False
+        self.epoch_rounds: int | None = None
         self.cut = False
 
     def pass_begins(self, noted: dict[str, Any], batches: int | None) -> None:
@@ -54,48 +56,56 @@ class Extent:
         """Whether more than ``rounds`` rounds are wanted, of which the last has begun with a batch of ``read_from``."""
         if not self._seconds or self._decided:
             return False
+        if self.epoch_rounds is None and self._has_seen_an_epoch(rounds, read_from):
+            self.epoch_rounds = rounds
         now = time.perf_counter()
         since = now if self._goes_on_since is None else self._goes_on_since
-        if self._has_seen_enough(rounds, read_from):
-            self._decided = True
-        elif now - since + self._seconds_to_come(rounds, read_from, now, since) > self._seconds:
-            self._decided, self.cut = True, self._goes_on_since is not None
-        else:
+        if self._fits(rounds, read_from, now, since):
             self._goes_on_since = since
+        else:
+            self._decided = True
+            self.cut = self._goes_on_since is not None and self.epoch_rounds != rounds
         return not self._decided
 
     def is_late(self) -> bool:
         """Whether a run that went on has to be ended at once."""
         since = self._goes_on_since
-        if since is None or self._decided or time.perf_counter() - since <= LATE * self._seconds:
+        if since is None or self._decided:
             return False
-        self._decided = self.cut = True
-        return True
+        share = LATE if self.epoch_rounds is None else SEARCH_SHARE
+        self._decided = self.cut = time.perf_counter() - since > share * self._seconds
+        return self.cut
 
-    def _has_seen_enough(self, rounds: int, read_from: dict[str, Any] | None) -> bool:
+    def _has_seen_an_epoch(self, rounds: int, read_from: dict[str, Any] | None) -> bool:
         if self._epoch_is_over:
             return read_from is None or rounds - read_from["rounds"] >= ROUNDS_BEHIND
         if self._batches(read_from) is not None or self._evaluated is None:
             return False
         return rounds - self._evaluated >= ROUNDS_BEHIND
 
-    def _seconds_to_come(
+    def _fits(
         self, rounds: int, read_from: dict[str, Any] | None, now: float, since: float
-    ) -> float:
-        """How long it takes to the end of the epoch, at the pace until now; what cannot be foretold takes no time for a while."""
+    ) -> bool:
+        """Whether there is time for what is looked for, at the pace until now."""
+        to_come = self._rounds_to_come(rounds, read_from) if self.epoch_rounds is None else None
+        if to_come is None:
+            return rounds < MOST_ROUNDS and now - since <= SEARCH_SHARE * self._seconds
         assert self._began is not None
+        pace = (now - self._began) / max(1, rounds - 1)
+        seconds = (LATE if to_come <= ROUNDS_BEHIND else 1.0) * self._seconds
+        return rounds + to_come <= MOST_ROUNDS and now - since + to_come * pace <= seconds
+
+    def _rounds_to_come(self, rounds: int, read_from: dict[str, Any] | None) -> int | None:
+        """Rounds until the end of the epoch has been seen; None where nobody knows."""
         batches = self._batches(read_from)
         if read_from is None or batches is None:
-            return 0.0 if now - since <= SEARCH_SHARE * self._seconds else math.inf
+            seen = self._evaluated
+            return None if seen is None else max(0, ROUNDS_BEHIND - (rounds - seen))
         of_pass = rounds - read_from["rounds"]
         if self._epoch_is_over:
-            to_come = ROUNDS_BEHIND - of_pass
-        else:
-            left = max(0, batches - read_from["batches"])
-            to_come = left * of_pass / read_from["batches"] + ROUNDS_BEHIND
-        if rounds + to_come > MOST_ROUNDS:
-            return math.inf
-        return to_come * (now - self._began) / max(1, rounds - 1)
+            return max(0, ROUNDS_BEHIND - of_pass)
+        left = max(0, batches - read_from["batches"])
+        return math.ceil(left * of_pass / read_from["batches"]) + ROUNDS_BEHIND
 
     @property
     def _epoch_is_over(self) -> bool:

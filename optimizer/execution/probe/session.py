@@ -331,6 +331,7 @@ class Session:
             "timing": self._clock.finish(),
             "rounds": self._rounds.finished,
             "cut": self._extent.cut,
+            "epoch_rounds": self._extent.epoch_rounds,
             "optimizer_seen": self._parameters.optimizer_seen,
         }
         if not self.observing:
