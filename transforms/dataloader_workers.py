@@ -37,51 +37,50 @@ https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-asyn
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
-from ..optimizer.analysis.facts import Argument, DataLoader, Fact
+from ..optimizer.analysis.facts import DataLoader
 from ..optimizer.analysis.free_names import (
-    assignment_beside,
     common_statement,
-    free_name,
-    names_constants_in_capitals,
 )
-from ..optimizer.analysis.loader_settings import Setting, said_later, setting_of, settings_by_place
+from ..optimizer.analysis.loader_settings import said_later, settings_by_place
 from ..optimizer.analysis.needless_workers import (
     WORKER_ARGUMENTS,
     are_needless,
     removal_refused,
 )
 from ..optimizer.analysis.random_draws import draws_random_numbers
-from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.signatures import call_argument
-from ..optimizer.analysis.syntax import FunctionNode, Module
+from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.wording import listed
-from ..optimizer.analysis.worker_count import CountKind, WorkerCount, other_use, worker_count
+from ..optimizer.analysis.worker_count import CountKind
+from ..optimizer.analysis.worker_edits import (
+    assignments,
+    count_edits,
+    is_positive,
+    number_of_workers,
+    prefetches,
+    shared_variable,
+)
+from ..optimizer.analysis.worker_groups import (
+    WorkerGroup,
+    count_place,
+    refusals_of,
+    shared_with_refused,
+    unwanted,
+    worker_groups,
+)
 from ..optimizer.analysis.workers import (
-    NO_GUARD,
     passes_repeat,
     persistence_refused,
-    place,
-    spawning_refused,
-    workers_refused,
 )
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import (
     FileEdit,
-    InsertAfter,
-    InsertBefore,
     RemoveArgument,
-    ReplaceExpression,
 )
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
-_MOST_WORKERS = 8
-_POSITION = 5  # of num_workers among DataLoader's parameters
 _NOT_MOVED = "batches are still made in the training process"
 _ONE_SEED = (
     "; the loader draws its workers' seed once instead of in every pass, so from the second pass on the same seed "
@@ -91,23 +90,6 @@ _EVERY_SEED = (
     "; the loader draws a seed in every pass instead of once, so from the second pass on the same seed shuffles in "
     "another order"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class _Group:
-    """Loaders that take their ``num_workers`` from one place."""
-
-    loaders: tuple[DataLoader, ...]
-    count: WorkerCount
-
-
-@dataclass(frozen=True)
-class _Count:
-    """``code`` is the number of workers; ``setup``, if any, the statement before it, and ``edits`` their imports."""
-
-    code: str
-    setup: str | None
-    edits: tuple[FileEdit, ...]
 
 
 class DataLoaderWorkers(Transform):
@@ -159,23 +141,26 @@ class DataLoaderWorkers(Transform):
     )
 
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
-        ready: list[_Group] = []
+        ready: list[WorkerGroup] = []
         chosen: list[DataLoader] = []
-        for group in _groups(script):
+        for group in worker_groups(script):
             kind = group.count.kind
             if kind is CountKind.CHOSEN:
                 chosen += group.loaders
                 continue
-            refusals = _refusals(script, group, options) or _unwanted(group, options)
+            refusals = refusals_of(script, group, options) or unwanted(group, options)
             if not refusals:
                 ready.append(group)
             for loader in group.loaders:
                 if refusals:
-                    reason = refusals.get(loader) or _shared(group, refusals, loader)
+                    reason = refusals.get(loader) or shared_with_refused(group, refusals, loader)
                     yield self.skip(loader.path, loader.span, f"{_NOT_MOVED}: {reason}")
         for module in script.modules:
             yield from self._start(
-                script, module, options, [g for g in ready if _place(script, g).module is module]
+                script,
+                module,
+                options,
+                [g for g in ready if count_place(script, g).module is module],
             )
         needless = [] if options.workers else [x for x in chosen if are_needless(script, x)]
         refusals = {loader: removal_refused(script, loader) for loader in needless}
@@ -207,15 +192,15 @@ class DataLoaderWorkers(Transform):
             )
 
     def _start(
-        self, script: TrainingScript, module: Module, options: Options, groups: list[_Group]
+        self, script: TrainingScript, module: Module, options: Options, groups: list[WorkerGroup]
     ) -> Iterator[Change | Skip]:
         """Give the loaders of ``module`` workers; those that say so in their own calls share one variable."""
         if not groups:
             return
         unheld = [g for g in groups if g.count.zero is None or g.count.zero.holder is None]
-        first = common_statement(module, [_place(script, group).node for group in groups])
-        variable = _variable(module, first) if len(unheld) > 1 and unheld == groups else None
-        count = _count(module, first, options)
+        first = common_statement(module, [count_place(script, group).node for group in groups])
+        variable = shared_variable(module, first) if len(unheld) > 1 and unheld == groups else None
+        count = number_of_workers(module, first, options)
         if count.setup is None and variable is None:
             for group in groups:
                 edits = list(self._group_edits(script, group, count.code, None, options))
@@ -223,7 +208,7 @@ class DataLoaderWorkers(Transform):
         else:
             assigned = f"{variable} = {count.code}" if variable is not None else None
             lines = [line for line in (count.setup, assigned) if line is not None]
-            edits = [_assignments(module, groups, first, "\n".join(lines)), *count.edits]
+            edits = [assignments(module, groups, first, "\n".join(lines)), *count.edits]
             for group in groups:
                 edits += self._group_edits(script, group, count.code, variable, options)
             yield self._change(script, [x for g in groups for x in g.loaders], count.code, edits)
@@ -233,18 +218,18 @@ class DataLoaderWorkers(Transform):
     def _group_edits(
         self,
         script: TrainingScript,
-        group: _Group,
+        group: WorkerGroup,
         code: str,
         variable: str | None,
         options: Options,
     ) -> Iterator[FileEdit]:
         """The edits that give ``group`` its workers: as many as ``variable``, if there is one, or ``code`` says."""
-        yield from _count_edits(script, group, variable or code)
+        yield from count_edits(script, group, variable or code)
         zero = group.count.zero
         known_positive = "True" if zero is None or zero.holder is None else None
         condition = f"{variable} > 0" if variable is not None else known_positive
         yield from self._persistent(script, group, condition)
-        for setting, value, _ in _prefetches(script, group.loaders, condition, options):
+        for setting, value, _ in prefetches(script, group.loaders, condition, options):
             yield FileEdit(setting.module.path, setting.edit("prefetch_factor", value))
 
     def _change(
@@ -266,12 +251,12 @@ class DataLoaderWorkers(Transform):
         return self.change(first.path, first.span, message, reason, tuple(edits))
 
     def _persistent(
-        self, script: TrainingScript, group: _Group, condition: str | None
+        self, script: TrainingScript, group: WorkerGroup, condition: str | None
     ) -> Iterator[FileEdit]:
         """The edits that let the workers of ``group`` live on; ``condition`` None means: where the count is positive."""
         for setting, loaders in settings_by_place(script, "num_workers", group.loaders).items():
             if _wants_persistence(script, loaders):
-                value = condition or _is_positive(loaders[0].arguments["num_workers"])
+                value = condition or is_positive(loaders[0].arguments["num_workers"])
                 if value is not None:
                     yield FileEdit(setting.module.path, setting.edit("persistent_workers", value))
 
@@ -281,7 +266,7 @@ class DataLoaderWorkers(Transform):
         """Let workers that the script already asks for live on between passes."""
         loaders = [loader for loader in loaders if said_later(loader, "num_workers") is None]
         for setting, users in settings_by_place(script, "num_workers", loaders).items():
-            value = _is_positive(users[0].arguments["num_workers"])
+            value = is_positive(users[0].arguments["num_workers"])
             if value is None or any("persistent_workers" in x.arguments for x in users):
                 continue
             if not _wants_persistence(script, users):
@@ -302,7 +287,7 @@ class DataLoaderWorkers(Transform):
     ) -> Iterator[Change]:
         """Let workers that the script already asks for make more batches ahead."""
         loaders = [loader for loader in loaders if said_later(loader, "num_workers") is None]
-        for setting, value, users in _prefetches(script, loaders, None, options):
+        for setting, value, users in prefetches(script, loaders, None, options):
             yield self.change(
                 users[0].path,
                 users[0].span,
@@ -321,145 +306,6 @@ class DataLoaderWorkers(Transform):
                     )
 
 
-def held_back_by_missing_guard(script: TrainingScript, options: Options) -> list[DataLoader]:
-    """The loaders that would get workers if the script had a main guard."""
-    held: list[DataLoader] = []
-    for group in _groups(script):
-        if group.count.kind is not CountKind.CHOSEN:
-            refusals = _refusals(script, group, options)
-            if refusals and set(refusals.values()) == {NO_GUARD}:
-                held += group.loaders
-    return held
-
-
-def _groups(script: TrainingScript) -> list[_Group]:
-    """The loaders by the place that says how many workers they have."""
-    grouped: dict[object, list[tuple[DataLoader, WorkerCount]]] = {}
-    for loader in script.loaders:
-        count = worker_count(script.resolver, loader)
-        key = (
-            count.zero.node
-            if count.zero is not None
-            else setting_of(script, "num_workers", loader).node
-        )
-        grouped.setdefault(key, []).append((loader, count))
-    return [_Group(tuple(x for x, _ in members), members[0][1]) for members in grouped.values()]
-
-
-def _place(script: TrainingScript, group: _Group) -> Fact:
-    """Where the count of ``group`` is written: the 0 that says it now, or the arguments of its loaders."""
-    zero = group.count.zero
-    if zero is not None and zero.holder is not None:
-        return zero
-    setting = setting_of(script, "num_workers", group.loaders[0])
-    return Fact(setting.module, setting.node)
-
-
-def _refusals(script: TrainingScript, group: _Group, options: Options) -> dict[DataLoader, str]:
-    """Why loaders of ``group`` must not get workers; empty when all may."""
-    if group.count.kind is CountKind.OPAQUE:
-        loader = group.loaders[0]
-        opaque = loader.module.code(loader.opaque) if loader.opaque is not None else "its arguments"
-        return {loader: f"`{opaque}` cannot be resolved, it may say how many workers there are"}
-    found: dict[DataLoader, str] = {}
-    for loader in group.loaders:
-        reason = workers_refused(script, loader, options) or spawning_refused(
-            script, loader, options
-        )
-        added = said_later(loader, "num_workers")
-        if reason is None and added is not None:
-            line = added.module.span(added.value).line
-            reason = f"its num_workers is put into a keyword dict at line {line}; raise it there"
-        if reason is not None:
-            found[loader] = reason
-    zero = group.count.zero
-    use = other_use(script.resolver, zero, script.loaders) if zero is not None else None
-    if use is not None and not found:
-        where = place(use, group.loaders[0].path)
-        said = f"its num_workers is the 0 {where}, which is not followed further; raise it there"
-        if use is not zero:
-            said = f"the 0 of its num_workers is also used elsewhere {where}"
-        found[group.loaders[0]] = said
-    return found
-
-
-def _unwanted(group: _Group, options: Options) -> dict[DataLoader, str]:
-    """Why no loader of ``group`` shall have workers."""
-    reason = "on this machine workers would not make it faster, says --workers or --profile"
-    return dict.fromkeys(group.loaders, reason) if options.workers == 0 else {}
-
-
-def _shared(group: _Group, refusals: dict[DataLoader, str], loader: DataLoader) -> str:
-    other = next(iter(refusals))
-    where = place(other, loader.path)
-    return f"it shares its num_workers with another loader {where} that must not have workers"
-
-
-def _count(module: Module, first: ast.stmt, options: Options) -> _Count:
-    """The number of workers: the CPU cores this process may use, at most 8, if nobody chose."""
-    if options.workers is not None:
-        return _Count(str(options.workers), None, ())
-    system = reference(module, "os")
-    names = ["cores", "cpu_cores", "usable_cores"]
-    if _is_constant(module, first):
-        names = [name.upper() for name in names]
-    cores = free_name(module, names) or "usable_cpu_cores"
-    has_affinity = f"hasattr({system.code}, {quoted(module, 'sched_getaffinity')})"
-    granted = f"len({system.code}.sched_getaffinity(0))"
-    setup = f"{cores} = {granted} if {has_affinity} else {system.code}.cpu_count() or 1"
-    return _Count(f"min({_MOST_WORKERS}, {cores})", setup, system.edits)
-
-
-def _assignments(module: Module, groups: list[_Group], first: ast.stmt, code: str) -> FileEdit:
-    """Inserts ``code`` above ``first``, if possible beside the batch size of ``groups``."""
-    for loader in (loader for group in groups for loader in group.loaders):
-        batch_size = loader.arguments.get("batch_size")
-        if batch_size is not None and batch_size.module is module:
-            beside = assignment_beside(module, batch_size.value, first)
-            if beside is not None:
-                return FileEdit(module.path, InsertAfter(module.span(beside), code))
-    return FileEdit(module.path, InsertBefore(module.span(first), code))
-
-
-def _is_constant(module: Module, first: ast.stmt) -> bool:
-    """Whether a variable that is set above ``first`` is one that the file would spell in capitals."""
-    shared_by_functions = isinstance(first, FunctionNode | ast.ClassDef)
-    return shared_by_functions or (
-        first in module.tree.body and names_constants_in_capitals(module)
-    )
-
-
-def _variable(module: Module, first: ast.stmt) -> str | None:
-    """A name for the number of workers that several loaders share."""
-    if _is_constant(module, first):
-        return free_name(module, ["NUM_WORKERS", "LOADER_WORKERS"])
-    return free_name(module, ["num_workers", "n_workers", "loader_workers"])
-
-
-def _count_edits(script: TrainingScript, group: _Group, value: str) -> Iterator[FileEdit]:
-    """The edits that make ``value`` the number of workers of ``group``."""
-    zero = group.count.zero
-    if zero is not None and zero.holder is not None:
-        yield FileEdit(zero.path, ReplaceExpression(zero.span, value))
-        if zero.option is not None:
-            yield from _help_edits(zero.module, zero.option)
-        return
-    for setting in settings_by_place(script, "num_workers", group.loaders):
-        yield FileEdit(setting.module.path, setting.edit("num_workers", value, _POSITION))
-
-
-def _help_edits(module: Module, option: ast.Call) -> Iterator[FileEdit]:
-    """Corrects a help text that states the default: ``"(default: 0)"``."""
-    text = call_argument(option, "help")
-    if isinstance(text, ast.Constant) and isinstance(text.value, str):
-        code = module.code(text)
-        new = re.sub(
-            r"(default\s*[:=]?\s*)0\b", rf"\g<1>one per CPU core, up to {_MOST_WORKERS}", code
-        )
-        if new != code:
-            yield FileEdit(module.path, ReplaceExpression(module.span(text), new))
-
-
 def _wants_persistence(script: TrainingScript, loaders: list[DataLoader]) -> bool:
     """Whether workers that ``loaders`` alike have shall live on: it pays for one, and is right for all."""
     return any(passes_repeat(script, loader) for loader in loaders) and not any(
@@ -467,39 +313,9 @@ def _wants_persistence(script: TrainingScript, loaders: list[DataLoader]) -> boo
     )
 
 
-def _prefetches(
-    script: TrainingScript,
-    loaders: Iterable[DataLoader],
-    condition: str | None,
-    options: Options,
-) -> Iterator[tuple[Setting, str, list[DataLoader]]]:
-    """Where ``--prefetch`` is to be written, and as what: without workers DataLoader takes None only.
-
-    ``condition`` says whether there are workers; None means: where the count is positive.
-    """
-    if options.prefetch is None:
-        return
-    for setting, users in settings_by_place(script, "num_workers", loaders).items():
-        said = any("prefetch_factor" in x.arguments or x.opaque is not None for x in users)
-        test = condition or _is_positive(users[0].arguments["num_workers"])
-        if not said and test is not None:
-            count = str(options.prefetch)
-            yield setting, count if test == "True" else f"{count} if {test} else None", users
-
-
 def _lived_on(script: TrainingScript, loader: DataLoader) -> bool:
     kept = loader.arguments.get("persistent_workers")
     return kept is not None and script.resolver.is_always(kept.value, kept.module, True)
-
-
-def _is_positive(argument: Argument) -> str | None:
-    """An expression that says whether the number of workers is positive; None where none can be written."""
-    value = argument.value
-    if isinstance(value, ast.Constant):
-        return "True" if isinstance(value.value, int) and value.value > 0 else None
-    if isinstance(value, ast.Name | ast.Attribute):
-        return f"{argument.module.code(value)} > 0"
-    return None
 
 
 def _reason(script: TrainingScript, loaders: list[DataLoader]) -> str:

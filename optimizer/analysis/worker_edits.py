@@ -1,0 +1,126 @@
+"""The code that says how many workers a loader has, and what depends on there being any."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..options import Options
+from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
+from .facts import Argument, DataLoader
+from .free_names import assignment_beside, free_name, names_constants_in_capitals
+from .loader_settings import Setting, settings_by_place
+from .references import quoted, reference
+from .script import TrainingScript
+from .signatures import call_argument
+from .syntax import FunctionNode, Module
+from .worker_groups import WorkerGroup
+
+_MOST_WORKERS = 8
+_POSITION = 5  # of num_workers among DataLoader's parameters
+
+
+@dataclass(frozen=True)
+class NumberOfWorkers:
+    """``code`` is the number of workers; ``setup``, if any, the statement before it, and ``edits`` their imports."""
+
+    code: str
+    setup: str | None
+    edits: tuple[FileEdit, ...]
+
+
+def number_of_workers(module: Module, first: ast.stmt, options: Options) -> NumberOfWorkers:
+    """The number of workers: the CPU cores this process may use, at most 8, if nobody chose."""
+    if options.workers is not None:
+        return NumberOfWorkers(str(options.workers), None, ())
+    system = reference(module, "os")
+    names = ["cores", "cpu_cores", "usable_cores"]
+    if _is_constant(module, first):
+        names = [name.upper() for name in names]
+    cores = free_name(module, names) or "usable_cpu_cores"
+    has_affinity = f"hasattr({system.code}, {quoted(module, 'sched_getaffinity')})"
+    granted = f"len({system.code}.sched_getaffinity(0))"
+    setup = f"{cores} = {granted} if {has_affinity} else {system.code}.cpu_count() or 1"
+    return NumberOfWorkers(f"min({_MOST_WORKERS}, {cores})", setup, system.edits)
+
+
+def assignments(module: Module, groups: list[WorkerGroup], first: ast.stmt, code: str) -> FileEdit:
+    """Inserts ``code`` above ``first``, if possible beside the batch size of ``groups``."""
+    for loader in (loader for group in groups for loader in group.loaders):
+        batch_size = loader.arguments.get("batch_size")
+        if batch_size is not None and batch_size.module is module:
+            beside = assignment_beside(module, batch_size.value, first)
+            if beside is not None:
+                return FileEdit(module.path, InsertAfter(module.span(beside), code))
+    return FileEdit(module.path, InsertBefore(module.span(first), code))
+
+
+def _is_constant(module: Module, first: ast.stmt) -> bool:
+    """Whether a variable that is set above ``first`` is one that the file would spell in capitals."""
+    shared_by_functions = isinstance(first, FunctionNode | ast.ClassDef)
+    return shared_by_functions or (
+        first in module.tree.body and names_constants_in_capitals(module)
+    )
+
+
+def shared_variable(module: Module, first: ast.stmt) -> str | None:
+    """A name for the number of workers that several loaders share."""
+    if _is_constant(module, first):
+        return free_name(module, ["NUM_WORKERS", "LOADER_WORKERS"])
+    return free_name(module, ["num_workers", "n_workers", "loader_workers"])
+
+
+def count_edits(script: TrainingScript, group: WorkerGroup, value: str) -> Iterator[FileEdit]:
+    """The edits that make ``value`` the number of workers of ``group``."""
+    zero = group.count.zero
+    if zero is not None and zero.holder is not None:
+        yield FileEdit(zero.path, ReplaceExpression(zero.span, value))
+        if zero.option is not None:
+            yield from _help_edits(zero.module, zero.option)
+        return
+    for setting in settings_by_place(script, "num_workers", group.loaders):
+        yield FileEdit(setting.module.path, setting.edit("num_workers", value, _POSITION))
+
+
+def _help_edits(module: Module, option: ast.Call) -> Iterator[FileEdit]:
+    """Corrects a help text that states the default: ``"(default: 0)"``."""
+    text = call_argument(option, "help")
+    if isinstance(text, ast.Constant) and isinstance(text.value, str):
+        code = module.code(text)
+        new = re.sub(
+            r"(default\s*[:=]?\s*)0\b", rf"\g<1>one per CPU core, up to {_MOST_WORKERS}", code
+        )
+        if new != code:
+            yield FileEdit(module.path, ReplaceExpression(module.span(text), new))
+
+
+def prefetches(
+    script: TrainingScript,
+    loaders: Iterable[DataLoader],
+    condition: str | None,
+    options: Options,
+) -> Iterator[tuple[Setting, str, list[DataLoader]]]:
+    """Where ``--prefetch`` is to be written, and as what: without workers DataLoader takes None only.
+
+    ``condition`` says whether there are workers; None means: where the count is positive.
+    """
+    if options.prefetch is None:
+        return
+    for setting, users in settings_by_place(script, "num_workers", loaders).items():
+        said = any("prefetch_factor" in x.arguments or x.opaque is not None for x in users)
+        test = condition or is_positive(users[0].arguments["num_workers"])
+        if not said and test is not None:
+            count = str(options.prefetch)
+            yield setting, count if test == "True" else f"{count} if {test} else None", users
+
+
+def is_positive(argument: Argument) -> str | None:
+    """An expression that says whether the number of workers is positive; None where none can be written."""
+    value = argument.value
+    if isinstance(value, ast.Constant):
+        return "True" if isinstance(value.value, int) and value.value > 0 else None
+    if isinstance(value, ast.Name | ast.Attribute):
+        return f"{argument.module.code(value)} > 0"
+    return None

@@ -1,0 +1,100 @@
+"""The loaders that take their number of workers from one place, and whether that number may be raised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..options import Options
+from .facts import DataLoader, Fact
+from .loader_settings import said_later, setting_of
+from .script import TrainingScript
+from .worker_count import CountKind, WorkerCount, other_use, worker_count
+from .workers import NO_GUARD, place, spawning_refused, workers_refused
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerGroup:
+    """Loaders that take their ``num_workers`` from one place."""
+
+    loaders: tuple[DataLoader, ...]
+    count: WorkerCount
+
+
+def held_back_by_missing_guard(script: TrainingScript, options: Options) -> list[DataLoader]:
+    """The loaders that would get workers if the script had a main guard."""
+    held: list[DataLoader] = []
+    for group in worker_groups(script):
+        if group.count.kind is not CountKind.CHOSEN:
+            refusals = refusals_of(script, group, options)
+            if refusals and set(refusals.values()) == {NO_GUARD}:
+                held += group.loaders
+    return held
+
+
+def worker_groups(script: TrainingScript) -> list[WorkerGroup]:
+    """The loaders by the place that says how many workers they have."""
+    grouped: dict[object, list[tuple[DataLoader, WorkerCount]]] = {}
+    for loader in script.loaders:
+        count = worker_count(script.resolver, loader)
+        key = (
+            count.zero.node
+            if count.zero is not None
+            else setting_of(script, "num_workers", loader).node
+        )
+        grouped.setdefault(key, []).append((loader, count))
+    return [
+        WorkerGroup(tuple(x for x, _ in members), members[0][1]) for members in grouped.values()
+    ]
+
+
+def count_place(script: TrainingScript, group: WorkerGroup) -> Fact:
+    """Where the count of ``group`` is written: the 0 that says it now, or the arguments of its loaders."""
+    zero = group.count.zero
+    if zero is not None and zero.holder is not None:
+        return zero
+    setting = setting_of(script, "num_workers", group.loaders[0])
+    return Fact(setting.module, setting.node)
+
+
+def refusals_of(
+    script: TrainingScript, group: WorkerGroup, options: Options
+) -> dict[DataLoader, str]:
+    """Why loaders of ``group`` must not get workers; empty when all may."""
+    if group.count.kind is CountKind.OPAQUE:
+        loader = group.loaders[0]
+        opaque = loader.module.code(loader.opaque) if loader.opaque is not None else "its arguments"
+        return {loader: f"`{opaque}` cannot be resolved, it may say how many workers there are"}
+    found: dict[DataLoader, str] = {}
+    for loader in group.loaders:
+        reason = workers_refused(script, loader, options) or spawning_refused(
+            script, loader, options
+        )
+        added = said_later(loader, "num_workers")
+        if reason is None and added is not None:
+            line = added.module.span(added.value).line
+            reason = f"its num_workers is put into a keyword dict at line {line}; raise it there"
+        if reason is not None:
+            found[loader] = reason
+    zero = group.count.zero
+    use = other_use(script.resolver, zero, script.loaders) if zero is not None else None
+    if use is not None and not found:
+        where = place(use, group.loaders[0].path)
+        said = f"its num_workers is the 0 {where}, which is not followed further; raise it there"
+        if use is not zero:
+            said = f"the 0 of its num_workers is also used elsewhere {where}"
+        found[group.loaders[0]] = said
+    return found
+
+
+def unwanted(group: WorkerGroup, options: Options) -> dict[DataLoader, str]:
+    """Why no loader of ``group`` shall have workers."""
+    reason = "on this machine workers would not make it faster, says --workers or --profile"
+    return dict.fromkeys(group.loaders, reason) if options.workers == 0 else {}
+
+
+def shared_with_refused(
+    group: WorkerGroup, refusals: dict[DataLoader, str], loader: DataLoader
+) -> str:
+    other = next(iter(refusals))
+    where = place(other, loader.path)
+    return f"it shares its num_workers with another loader {where} that must not have workers"
