@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, TypedDict
 
 from .ablation import Ablation, Gain
-from .terminal import display_path
+from .terminal import display_path, plain_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,15 +55,13 @@ def _gain_json(gain: Gain) -> GainJson:
 
 def render_text(ablation: Ablation, console: Console) -> None:
     """Print a table of the gains, and what does not pay."""
-    from rich.table import Table
-
     console.print()
     title = f"What each transform buys in {display_path(ablation.script)}, added one by one:"
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     if ablation.note is not None:
         console.print(ablation.note, markup=False, highlight=False, soft_wrap=True)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     table.add_column("transform")
     table.add_column("speed-up", justify="right")
     table.add_column("95 % interval", justify="right")

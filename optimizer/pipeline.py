@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..transforms.base import Advice, Change, Skip, Transform
 from .analysis import understand
+from .analysis.cuda_condition import unnamed_device
 from .analysis.script import TrainingScript
 from .config import suggestion
 from .errors import TorchoptError
@@ -228,7 +229,8 @@ def _until_nothing_changes(
         if not restless:
             break
     last = [*outcomes.values(), Outcome(errors=errors)]
-    return rewrite.result(last), frozenset(restless)
+    unnamed = unnamed_device(rewrite.script, options)
+    return replace(rewrite.result(last), unnamed_device=unnamed), frozenset(restless)
 
 
 def _ask(

@@ -94,7 +94,8 @@ class RewriteResult:
     """What became of one script: its files, the entry first, and the sources after the rewrite.
 
     ``unreadable`` are first-party modules that could not be read and so were not rewritten. ``trains`` says that a
-    training step, or a framework that owns one, is seen in it.
+    training step, or a framework that owns one, is seen in it. ``unnamed_device`` is the code of a device that may be a
+    GPU, where no target is given and the script names none.
     """
 
     entry: Path
@@ -102,6 +103,7 @@ class RewriteResult:
     sources: Sources
     unreadable: tuple[TorchoptError, ...] = ()
     trains: bool = True
+    unnamed_device: str | None = None
 
     @property
     def launch(self) -> str | None:

@@ -12,9 +12,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeAlias, TypeVar
 
 from .errors import TorchoptError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _T = TypeVar("_T")
 _LAID_OUT = re.compile(r"^(?:\s|[-*|>] |```|\d+\. )", re.MULTILINE)
@@ -55,6 +59,20 @@ def reflowed(text: str, width: int | None) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 change``, ``2 changes``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def plain_table() -> Table:
+    """A table without lines, as every report has them."""
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, header_style="bold")
+
+
+def print_table(console: Console, title: str, table: Table) -> None:
+    """Print ``table`` below its title, apart from what is above."""
+    console.print()
+    console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
+    console.print(table)
 
 
 def error_line(error: TorchoptError) -> str:

@@ -13,7 +13,7 @@ from .comparison.verdict import Outcome, Verdict
 from .curves import loss_curves
 from .measurement import Measurement, SpeedVerdict, VersionSpeed
 from .options import Tier
-from .terminal import counted, display_path
+from .terminal import counted, display_path, plain_table
 from .verification import VerificationReport, exit_code
 from .verification_json import ORIGINAL_FAILED, ReportJson, reason, to_json
 
@@ -93,12 +93,10 @@ def _finding_words(finding: Finding) -> str:
 
 
 def _step_table(verdict: Verdict, console: Console) -> None:
-    from rich.table import Table
-
     if not verdict.steps:
         return
     several = len({step.optimizer for step in verdict.steps}) > 1
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     for heading in (
         "step",
         *(["optimizer"] if several else []),
@@ -174,9 +172,7 @@ def _ends(report: VerificationReport, verdict: Verdict, console: Console) -> Non
 
 
 def _speed_table(measurement: Measurement, console: Console) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     table.add_column("")
     table.add_column("original", justify="right")
     table.add_column("rewritten", justify="right")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..options import Options, Target
 from .devices import is_cuda_flag
 from .facts import DeviceKind, DeviceName
 from .iterations import top_level_starts
@@ -51,6 +52,19 @@ def _always_copies(script: TrainingScript) -> bool:
         and not is_conditional_on_cuda(script, copy.module, copy.node)
         for copy in script.batch_copies
     )
+
+
+def unnamed_device(script: TrainingScript, options: Options) -> str | None:
+    """The code of a device that networks are moved to and that may be a GPU for all the script says, which names none.
+
+    It comes from a configuration file, say. None where a target is given, or an accelerator is spoken of.
+    """
+    if options.target is not Target.AUTO or not script.is_for_cpu(options):
+        return None
+    where = network_device(script.resolver, script.models)
+    if where.kind is not DeviceKind.CHOSEN or where.device is None or where.module is None:
+        return None
+    return where.module.code(where.device)
 
 
 def is_conditional_on_cuda(script: TrainingScript, module: Module, at: ast.AST) -> bool:

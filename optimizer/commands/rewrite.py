@@ -163,6 +163,12 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     errors = (*discovery.errors, *rewritten.errors)
     for error in errors:
         print_error(error)
+    for result in rewritten.results:
+        if result.trains and result.unnamed_device is not None:
+            print_note(
+                f"{display_path(result.entry)} is taken for a script for the CPU: it names no GPU; "
+                f"if `{result.unnamed_device}` may be one, say --target cuda"
+            )
     verified: tuple[VerifiedRewrite, ...] | None = None
     verdict = ExitCode.OK
     if settings.verify:

@@ -142,7 +142,7 @@ def compare_text(
         findings.append(
             note(
                 Kind.NOT_REPEATABLE,
-                f"{skipped} printed numbers are timings, memory or vary between two runs of the original: not compared",
+                f"printed numbers that are timings, memory or vary between two runs of the original, not compared: {skipped}",
             )
         )
     return _first_of_each(findings)

@@ -30,7 +30,8 @@ _PRODUCT = re.compile(
     r"conv|mm\b|bmm|addmm|matmul|linear|gemm|dot_product_attention|flash|lstm|gru\b|rnn",
     re.IGNORECASE,
 )
-_NOT_ON_CPU = (0.0, "does nothing on a CPU")
+NOTHING_ON_A_CPU = "does nothing on a CPU"
+_NOT_ON_CPU = (0.0, NOTHING_ON_A_CPU)
 _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OTHER)
 
 

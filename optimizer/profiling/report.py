@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..execution.profile_record import Phase
-from .opportunities import Opportunity, bottleneck, usable_cores, workers_needed
+from ..terminal import plain_table, print_table
+from .opportunities import NOTHING_ON_A_CPU, Opportunity, bottleneck, usable_cores, workers_needed
 from .profile import StepProfile
 
 if TYPE_CHECKING:
@@ -42,13 +43,18 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
 
 
+def _rate(samples: float) -> str:
+    """Samples per second, without an exponent."""
+    return f"{samples:,.0f} samples/s" if samples >= 100 else f"{samples:.3g} samples/s"
+
+
 def _line(console: Console, text: str, style: str | None = None) -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _headline(profile: StepProfile, console: Console) -> None:
     samples = profile.batch_samples
-    pace = f", {samples / profile.step_seconds:.4g} samples/s" if samples else ""
+    pace = f", {_rate(samples / profile.step_seconds)}" if samples else ""
     device = profile.versions.device if profile.versions else "unknown device"
     step = milliseconds(profile.step_seconds)
     _line(console, f"Bottleneck: {bottleneck(profile).value}", "bold")
@@ -72,9 +78,7 @@ def _headline(profile: StepProfile, console: Console) -> None:
 
 
 def _phases(profile: StepProfile, console: Console) -> None:
-    from rich.table import Table
-
-    table = Table(title="Where a step goes", title_justify="left")
+    table = plain_table()
     table.add_column("phase")
     for name in ("per step", "share", "peak memory"):
         table.add_column(name, justify="right")
@@ -82,7 +86,7 @@ def _phases(profile: StepProfile, console: Console) -> None:
         memory = f"{part.memory / 2**20:.0f} MiB" if part.memory else "-"
         label = _LABELS[part.phase]
         table.add_row(label, milliseconds(part.seconds), f"{part.share:.1%}", memory)
-    console.print(table)
+    print_table(console, "Where a step goes:", table)
     if not profile.on_cpu:
         _line(
             console,
@@ -96,7 +100,7 @@ def _loader(profile: StepProfile, console: Console) -> None:
         return
     workers = f"{loader.workers} workers" if loader.workers else "no workers"
     pace = loader.batch_samples / loader.batch_seconds if loader.batch_seconds else 0.0
-    text = f"The loader alone, with {workers}: {milliseconds(loader.batch_seconds)} per batch, {pace:.4g} samples/s."
+    text = f"The loader alone, with {workers}: {milliseconds(loader.batch_seconds)} per batch, {_rate(pace)}."
     if not loader.workers:
         wanted = workers_needed(profile, usable_cores())
         noun = "worker" if wanted == 1 else "workers"
@@ -107,12 +111,10 @@ def _loader(profile: StepProfile, console: Console) -> None:
 def _syncs(profile: StepProfile, console: Console, paths: str) -> None:
     if not profile.syncs:
         return
-    from rich.table import Table
-
     title = "Lines that wait for the device"
     if profile.on_cpu:
         title = "Lines that would wait for the device on a GPU"
-    table = Table(title=title, title_justify="left")
+    table = plain_table()
     table.add_column("line")
     table.add_column("call")
     for name in ("times per step", "per step"):
@@ -120,36 +122,30 @@ def _syncs(profile: StepProfile, console: Console, paths: str) -> None:
     for point in profile.syncs[:_ROWS]:
         place = f"{point.path.removeprefix(paths)}:{point.line}"
         table.add_row(place, point.call, f"{point.calls:.3g}", milliseconds(point.seconds))
-    console.print(table)
+    print_table(console, f"{title}:", table)
 
 
 def _operators(profile: StepProfile, console: Console) -> None:
     if not profile.operators:
         return
-    from rich.table import Table
-
-    table = Table(title="Operators", title_justify="left")
+    table = plain_table()
     table.add_column("operator")
-    for name in ("calls per step", "CPU per step", "device per step"):
+    for name in ("calls per step", "CPU per step", "device per step")[: 2 if profile.on_cpu else 3]:
         table.add_column(name, justify="right")
     for operator in profile.operators[:_ROWS]:
-        device = "-" if profile.on_cpu else milliseconds(operator.device_seconds)
+        device = () if profile.on_cpu else (milliseconds(operator.device_seconds),)
         calls = f"{operator.calls:.3g}"
-        table.add_row(operator.name, calls, milliseconds(operator.self_seconds), device)
-    console.print(table)
+        table.add_row(operator.name, calls, milliseconds(operator.self_seconds), *device)
+    print_table(console, "Operators:", table)
 
 
 def _opportunities(
     profile: StepProfile, found: tuple[Opportunity, ...], console: Console, paths: str
 ) -> None:
-    from rich.table import Table
-
     if not found:
         _line(console, "torchopt rewrite would change nothing here.")
         return
-    table = Table(
-        title="What `torchopt rewrite` would do, and could save at most", title_justify="left"
-    )
+    table = plain_table()
     for name in ("transform", "first at"):
         table.add_column(name)
     table.add_column("of a step", justify="right")
@@ -158,5 +154,9 @@ def _opportunities(
         place = f"{str(one.path).removeprefix(paths)}:{one.line}"
         share = "-" if one.at_most is None else f"{one.at_most / profile.round_seconds:.1%}"
         table.add_row(one.transform, place, share, one.basis)
-    console.print(table)
+    print_table(console, "What `torchopt rewrite` would do, and could save at most:", table)
+    if any(one.basis == NOTHING_ON_A_CPU for one in found):
+        _line(
+            console, "`torchopt profile --target cpu` tells what a rewrite for this CPU would do."
+        )
     _line(console, "These are bounds, not promises: `torchopt verify` measures what they bring.")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..terminal import plain_table, print_table
 from ..verified_rewrite import Ending
 from ..verified_rewrite_report import to_json as verified_json
 from .search import Outcome, Trial
@@ -19,13 +20,11 @@ _STYLES = {Outcome.ADOPTED: "green", Outcome.MORE_SAMPLES: "green", Outcome.FAIL
 
 def render_text(tuned: Tuned, console: Console) -> None:
     """Print what was tried, what won, and by how much."""
-    from rich.table import Table
-
-    titles = ("Each change against the best before it", "Batch sizes, by samples per second")
+    titles = ("Each change against the best before it:", "Batch sizes, by samples per second:")
     for title, trials in zip(titles, (tuned.trials, tuned.batch_sizes), strict=True):
         if not trials:
             continue
-        table = Table(title=title, title_justify="left")
+        table = plain_table()
         table.add_column("change")
         table.add_column("speedup", justify="right")
         table.add_column("pairs", justify="right")
@@ -35,7 +34,9 @@ def render_text(tuned: Tuned, console: Console) -> None:
             told = f"{trial.outcome.value}: {trial.reason}" if trial.reason else trial.outcome.value
             style = _STYLES.get(trial.outcome)
             table.add_row(trial.change, speed, str(trial.pairs), told, style=style)
-        console.print(table)
+        print_table(console, title, table)
+    if tuned.trials or tuned.batch_sizes:
+        console.print()
     for line in summary(tuned):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -391,3 +391,41 @@ def test_jobs_is_a_number_above_0(project: Project, capsys: Capture) -> None:
     project({"a.py": "slow()\n"})
     assert main(["rewrite", "--dry-run", "--jobs", "0", "a.py"]) == 2
     assert "--jobs" in capsys.readouterr().err
+
+
+DEVICE_ELSEWHERE = """\
+import torch
+from torch import nn
+from config import load
+
+device = {device}
+model = nn.Linear(2, 1).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in [(torch.ones(1, 2), torch.ones(1, 1))]:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x.to(device)), y.to(device)).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "flags", "noted"),
+    [
+        ("torch.device(load().device)", [], True),
+        ("load().device", [], True),
+        ("torch.device(load().device)", ["--target", "cuda"], False),
+        ("torch.device(load().device)", ["--target", "cpu"], False),
+        ('torch.device("cpu")', [], False),
+        ('torch.device("cuda" if torch.cuda.is_available() else "cpu")', [], False),
+        ('"mps" if torch.backends.mps.is_available() else "cpu"', [], False),
+    ],
+)
+def test_a_device_that_only_a_configuration_names_is_asked_for(
+    project: Project, capsys: Capture, device: str, flags: list[str], noted: bool
+) -> None:
+    project({"train.py": DEVICE_ELSEWHERE.format(device=device)})
+    assert main(["rewrite", "train.py", "--dry-run", *flags]) == 0
+    note = (
+        "note: train.py is taken for a script for the CPU: it names no GPU; if `device` may be one"
+    )
+    assert (note in capsys.readouterr().err) == noted
