@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ..options import Options, Target
@@ -16,6 +17,8 @@ from .script import TrainingScript
 from .syntax import Module
 from .trained import trained_networks
 from .values import External, Literal, Made, Value
+
+_ABOUT_DEVICES = re.compile(r"cuda|gpu|cpu|device", re.IGNORECASE)
 
 
 def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
@@ -50,6 +53,7 @@ def _always_copies(script: TrainingScript) -> bool:
     return all(
         copy.device is DeviceKind.CUDA
         and not is_conditional_on_cuda(script, copy.module, copy.node)
+        and not _is_chosen(copy.node, copy.module)
         for copy in script.batch_copies
     )
 
@@ -65,6 +69,16 @@ def unnamed_device(script: TrainingScript, options: Options) -> str | None:
     if where.kind is not DeviceKind.CHOSEN or where.device is None or where.module is None:
         return None
     return where.module.code(where.device)
+
+
+def _is_chosen(copy: ast.AST, module: Module) -> bool:
+    """Whether a test about the device, such as ``if args.gpu:``, decides on ``copy``."""
+    return any(
+        isinstance(ancestor, ast.If | ast.IfExp)
+        and ancestor is not module.main_guard
+        and _ABOUT_DEVICES.search(module.code(ancestor.test))
+        for ancestor in module.ancestors(copy)
+    )
 
 
 def is_conditional_on_cuda(script: TrainingScript, module: Module, at: ast.AST) -> bool:

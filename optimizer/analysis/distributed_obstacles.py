@@ -11,14 +11,15 @@ from .batch_shares import Share, ShareOf
 from .batch_targets import AnyTargets
 from .data_parallel import distributed_call
 from .dataflow import Flow, own_nodes
-from .facts import Fact, Optimizer
+from .datasets import DatasetKind, find_datasets
+from .facts import Fact, Loop, LoopKind, Optimizer
 from .forward_losses import returns_mean
 from .loops import backward_calls
 from .mean_losses import compares_samples, not_a_mean, sets_reduction
 from .models import may_be_lbfgs
 from .obstacles import Obstacle
 from .precision import find_frameworks
-from .reach import Reached, reached_nodes
+from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript
 from .setup_place import training_blocks
@@ -70,7 +71,12 @@ def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     if len(backwards) != 1:
         why = f"{len(backwards)} backward passes are seen, not one"
         return Obstacle(backwards[1].module, backwards[1].node, why) if backwards else None
-    return _device_obstacle(resolver) or _unseeded(script) or _averages(script)
+    return (
+        _device_obstacle(resolver)
+        or _unseeded(script)
+        or _gathered(script, step)
+        or _averages(script)
+    )
 
 
 def _another(optimizers: Iterable[Optimizer]) -> Optimizer | None:
@@ -217,6 +223,31 @@ def _unseeded(script: TrainingScript) -> Fact | None:
                 why = f"drawn without a seed, this would be another one in every process (seed {library})"
                 return Obstacle(module, call, why)
     return None
+
+
+def _gathered(script: TrainingScript, step: StepCode) -> Fact | None:
+    """Where tensors to be trained on, such as features, are gathered in an order that every process shuffles by itself."""
+    datasets = (find_datasets(script.resolver, loader) for loader in step.loop.loaders)
+    in_memory = any(d.kind is DatasetKind.IN_MEMORY for found in datasets for d in found)
+    if script.seeding.is_seeded("torch") or not in_memory:
+        return None
+    for loop in script.loops:
+        if loop.kind in {LoopKind.TRAINING, LoopKind.EPOCHS} or not _gathers(loop):
+            continue
+        for loader in loop.loaders:
+            if loader not in step.loop.loaders and "shuffle" in loader.arguments:
+                shuffle = loader.arguments["shuffle"]
+                if not script.resolver.is_always(shuffle.value, shuffle.module, False):
+                    why = "gathered from a shuffled DataLoader without a seed, the data would have another order in every process (seed torch)"
+                    return Obstacle(loader.module, loader.node, why)
+    return None
+
+
+def _gathers(loop: Loop) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in {"append", "extend"}
+        for node in lexical_nodes([loop.node])
+    )
 
 
 def _averages(script: TrainingScript) -> Fact | None:

@@ -439,6 +439,27 @@ def test_left_alone(check_noop: Callable[..., None], replaced: str, by: str, rea
     check_noop(FLAT.replace(replaced, by), reason, **GPUS)
 
 
+GATHERED = """\
+images = DataLoader(torch.load("images.pt"), batch_size=8, shuffle=True)
+features = []
+for x, _ in images:
+    features.append(x.cpu())
+data = TensorDataset(torch.cat(features), torch.load("labels.pt"))
+"""
+
+
+def test_data_gathered_in_an_order_of_its_own(
+    check_noop: Callable[..., None], rewrite: Callable[..., RewriteResult]
+) -> None:
+    source = FLAT.replace(FLAT[FLAT.index("data = ") : FLAT.index("loader = ")], GATHERED)
+    check_noop(source, "another order in every process (seed torch)", **GPUS)
+    for same in (
+        source.replace("images = ", "torch.manual_seed(0)\nimages = "),
+        source.replace("batch_size=8, shuffle=True", "batch_size=8, shuffle=False"),
+    ):
+        assert "set_epoch" in code(rewrite(same, ["ddp"], **GPUS))
+
+
 def test_one_of_several_optimizers(
     rewrite: Callable[..., RewriteResult], check_noop: Callable[..., None]
 ) -> None:

@@ -83,6 +83,31 @@ def test_condition(script: Script, code: str, condition: str) -> None:
     assert cuda_condition(understood, entry, call) == condition
 
 
+@pytest.mark.parametrize(
+    ("test", "condition"),
+    [
+        ("args.gpu", "torch.cuda.is_available()"),
+        ("not args.use_cpu", "torch.cuda.is_available()"),
+        ("args.verbose", "True"),
+    ],
+)
+def test_batches_that_an_option_moves(script: Script, test: str, condition: str) -> None:
+    code = f"""
+        import torch, argparse
+        from data import data
+        args = argparse.ArgumentParser().parse_args()
+        loader = torch.utils.data.DataLoader(data)
+        net = torch.load("net.pt")
+        for x in loader:
+            if {test}:
+                x = x.cuda()
+            net(x)
+    """
+    understood = script(code)
+    (call,) = understood.entry.calls_named("DataLoader")
+    assert cuda_condition(understood, understood.entry, call) == condition
+
+
 def test_a_name_of_another_file_is_not_used(script: Script) -> None:
     files = {
         "train.py": "import torch\nfrom data import make\n" + FLAG + "make()\n",
