@@ -164,7 +164,11 @@ class Observations:
     @property
     def failure_details(self) -> str:
         """The traceback of a run that failed, else the end of its stderr and how it ended."""
-        return self.traceback or "\n".join([*self.stderr.splitlines()[-20:], self.ending])
+        if self.traceback:
+            return self.traceback
+        lines = self.stderr.splitlines()[-20:]
+        said = lines[-1:] if lines and self.ending.startswith(lines[-1]) else []
+        return "\n".join([*lines[: len(lines) - len(said)], self.ending])
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -180,7 +184,10 @@ class Observations:
         if self.status is Status.KILLED:
             return where + _death(self.exit_code or 0)
         lines = (self.traceback or "").strip().splitlines()
-        said = said_last(self.traceback or "") or "no traceback"
+        said = said_last(self.traceback or "")
+        if not said:  # as argparse ends a script: it has said why on stderr
+            last = said_last(self.stderr)
+            return where + (f"{last}, exit status {self.exit_code}" if last else "no traceback")
         frames = [match for line in lines if (match := _FRAME.match(line))]
         if not frames:
             return where + said
