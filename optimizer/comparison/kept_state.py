@@ -49,22 +49,23 @@ def compare_state_numbers(
 ) -> Iterator[Finding]:
     """What is further off than rounding takes it.
 
-    The state is left out where a GradScaler skipped other steps: it is then that of another number of steps.
+    Nothing is where a GradScaler skipped other steps: it is then all of another number of steps.
     """
     step = original.rounds
     state = original.optimizer_state(), other.optimizer_state()
     yield from _missing(*state, step)
-    if [s.skipped for s in original.steps] == [s.skipped for s in other.steps]:
-        yield from compare_arrays(
-            Kind.OPTIMIZER_STATE,
-            "state at the end",
-            lambda name: _told(name.rpartition("/")[0]),
-            *state,
-            [run.optimizer_state() for run in neighbours],
-            precision,
-            step,
-        )
     yield from _not_found(original, other)
+    if [s.skipped for s in original.steps] != [s.skipped for s in other.steps]:
+        return
+    yield from compare_arrays(
+        Kind.OPTIMIZER_STATE,
+        "state at the end",
+        lambda name: _told(name.rpartition("/")[0]),
+        *state,
+        [run.optimizer_state() for run in neighbours],
+        precision,
+        step,
+    )
     found = compare_arrays(
         Kind.WEIGHT_COPY,
         "weights that no optimizer trains",

@@ -10,6 +10,7 @@ from typing import cast
 
 from ..execution.observations import Observations, OptimizerInfo, Settings, Step
 from .findings import Finding, Kind, note, step_number
+from .skipped_steps import never_stepped
 from .tolerance import Precision
 
 IMPLEMENTATION_CHOICES = frozenset({"fused", "foreach", "capturable", "differentiable"})
@@ -235,7 +236,9 @@ def _skipped(original: Observations, other: Observations) -> Iterator[Finding]:
 
 
 def _frozen(original: Observations, other: Observations, precision: Precision) -> Iterator[Finding]:
-    """Parameters that one run updates and the other leaves as they were."""
+    """Parameters that one run updates and the other leaves as they were, unless a GradScaler skipped all of its steps."""
+    if never_stepped(original) or never_stepped(other):
+        return
     ours, theirs = _updated(original, precision), _updated(other, precision)
     any_update = {n for s in other.steps for n, u in s.parameters.items() if u.update_norm > 0}
     any_before = {n for s in original.steps for n, u in s.parameters.items() if u.update_norm > 0}

@@ -17,6 +17,7 @@ from .findings import Finding, Kind, Severity, by_importance, note
 from .layers import explain
 from .numeric import compare_numbers
 from .series import step_figures
+from .skipped_steps import NEVER_STEPPED, never_stepped, some_steps_behind
 from .structure import compare_structure
 from .text import compare_text
 from .told_shares import own_share_as_whole
@@ -222,6 +223,8 @@ def judge_numeric(
         *_where_it_repeats(compared.findings, original, repeats),
         *_told(original, rewritten, repeats, neighbours, precision),
     ]
+    if same_arithmetic:
+        findings = some_steps_behind(findings, original, rewritten)
     weak = _weakness(neighbours, compared.vectors)
     if weak:
         findings.append(note(Kind.LITTLE_POWER, weak))
@@ -233,7 +236,11 @@ def judge_numeric(
         compared.steps,
         compared.vectors,
     )
-    if weak and not same_arithmetic and verdict.outcome is Outcome.EQUIVALENT:
+    if verdict.outcome is not Outcome.EQUIVALENT:
+        return verdict
+    if never_stepped(rewritten):
+        return replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=NEVER_STEPPED)
+    if weak and not same_arithmetic:
         return replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=weak)
     return verdict
 

@@ -224,10 +224,10 @@ class _Judge:
         """A version failed when it was timed, though not under observation."""
         original = failed.version is self._job.before
         details = failed.seen.failure_details
-        last = details.strip().splitlines()[-1:] or ["no traceback"]
+        last = said_last(details) or "no traceback"
         which = "original" if original else "rewritten script"
         gated = Gated.ORIGINAL_FAILED if original else Gated.NOT_EQUIVALENT
-        told = f"the {which} fails when timed: {last[0]}"
+        told = f"the {which} fails when timed: {last}"
         return Judgement(self._job, gated, told, report, details=details)
 
     def _by_speed(self, report: VerificationReport, measurement: Measurement) -> Judgement:

@@ -54,9 +54,8 @@ class WeightCopies:
 
     def _write(self, file: str, holders: Mapping[str, Any]) -> None:
         trained = {id(parameter) for parameter in self._parameters.named.values()}
-        roots = {
-            id(root) for root, _ in self._parameters.roots
-        }  # whose buffers are recorded as such
+        # whose buffers are recorded as such
+        roots = {id(unwrap(root)) for root, _ in self._parameters.roots}
         tensors = {
             f"{path}/{key}": tensor
             for path, holder in holders.items()
@@ -71,7 +70,7 @@ class WeightCopies:
         """The holders of copies, by the names that lead to them."""
         named = self._parameters.named
         by_key = {name.partition(".")[2] or name: parameter for name, parameter in named.items()}
-        roots = {id(root): label for root, label in self._parameters.roots}
+        roots = {id(unwrap(root)): label for root, label in self._parameters.roots}
         for path, thing in reachable():
             if issubclass(type(thing), nn.Module):
                 module = unwrap(thing)

@@ -90,6 +90,13 @@ def test_state_after_other_skipped_steps_is_left_out(run: Run) -> None:
     assert failures(holding(run()), replace(other, steps=steps)) == []
 
 
+def test_copies_after_other_skipped_steps_are_left_out(run: Run) -> None:
+    other = holding(run(), first=changed(FIRST, "fc1.weight", lambda a: a * np.float32(1.1)))
+    assert failures(holding(run()), other)
+    steps = (replace(other.steps[0], skipped=True), *other.steps[1:])
+    assert failures(holding(run()), replace(other, steps=steps)) == []
+
+
 def test_a_moment_that_is_gone(run: Run) -> None:
     less = {name: array for name, array in MOMENTS.items() if "exp_avg" not in name}
     (finding,) = failures(holding(run()), holding(run(), less))

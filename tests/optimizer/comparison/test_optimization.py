@@ -143,6 +143,13 @@ def test_a_loss_in_half_precision_and_a_skipped_step_are_told(run: Run) -> None:
     assert kinds(original, half) | kinds(original, skipped) == set()
 
 
+def test_no_parameter_is_frozen_where_every_step_was_skipped(run: Run) -> None:
+    original, frozen = run(steps=3), run(steps=3, mistakes=["frozen"])
+    assert Kind.FROZEN_PARAMETER in kinds(original, frozen)
+    skipped = with_steps(frozen, lambda s: replace(s, skipped=True))
+    assert kinds(original, skipped) == set()
+
+
 def test_another_number_of_optimizers(run: Run) -> None:
     original = run(steps=2)
     assert kinds(original, replace(original, optimizers=original.optimizers * 2)) == {

@@ -91,6 +91,36 @@ def test_a_comparison_without_power_is_inconclusive_unless_the_arithmetic_is_sho
     assert Kind.LITTLE_POWER in {f.kind for f in proven.findings}
 
 
+def test_a_rewrite_of_which_a_scaler_skipped_every_step_shows_nothing(run: Run) -> None:
+    original, near = run(), [run(perturb=2**-7, seed=seed) for seed in range(3)]
+    skipped = replace(run(), steps=tuple(replace(s, skipped=True) for s in run().steps))
+    verdict = judge_numeric(
+        original, [run()], near, skipped, Precision.FLOAT16, same_arithmetic=True
+    )
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "skipped every step" in verdict.reason
+
+
+def test_what_weights_some_steps_behind_give_is_told(run: Run) -> None:
+    original, near = run(), [run(perturb=2**-7, seed=seed) for seed in range(3)]
+    steps = (replace(run().steps[0], skipped=True), *run().steps[1:])
+    behind = replace(run(), steps=steps, stdout="right: a cat\n")
+    original, near = (
+        replace(original, stdout="right: a dog\n"),
+        [replace(one, stdout="right: a dog\n") for one in near],
+    )
+    verdict = judge_numeric(
+        original, [original], near, behind, Precision.FLOAT16, same_arithmetic=True
+    )
+    assert verdict.outcome is Outcome.EQUIVALENT
+    assert Kind.STDOUT in {f.kind for f in verdict.findings}
+    unknown = judge_numeric(original, [original], near, behind, Precision.FLOAT16)
+    assert unknown.outcome is Outcome.NOT_EQUIVALENT
+    made = replace(behind, steps=run().steps)
+    wrong = judge_numeric(original, [original], near, made, Precision.FLOAT16, same_arithmetic=True)
+    assert wrong.outcome is Outcome.NOT_EQUIVALENT
+
+
 def test_semantic_changes_are_never_called_equivalent(run: Run) -> None:
     verdict = as_semantic(judge_exact(run(), [run()], run(mistakes=["other batches"])))
     assert (verdict.outcome, verdict.tier) == (Outcome.INCONCLUSIVE, Tier.SEMANTIC)

@@ -236,6 +236,10 @@ def test_a_process_that_dies_is_killed_and_one_that_exits_has_failed(project, ob
     assert (died.status, died.exit_code, died.stdout) == (Status.KILLED, -11, "x\n")
     left = observe(project({"train.py": "import sys; sys.exit('no data')"}))
     assert (left.status, left.exit_code, left.stderr) == (Status.FAILED, 1, "no data\n")
+    parsed = "import argparse\nargparse.ArgumentParser('train').error('no such option')\n"
+    refused = observe(project({"train.py": parsed}))
+    said = "usage: train [-h]\ntrain: error: no such option, exit status 2"
+    assert refused.failure_details == said
     assert left.optimizer_seen is False
 
 

@@ -639,6 +639,20 @@ def test_variables_of_classes_that_fail_when_looked_into_are_no_copies(recorded)
     assert run.unobserved == ()
 
 
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile, lambda net: net])
+def test_buffers_of_the_trained_network_are_no_copies_of_weights(recorded, wrap):
+    def script():
+        inner = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+        average, net = nn.Linear(4, 2), wrap(inner)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            inner(torch.randn(3, 4)).square().sum().backward()
+            optimizer.step()
+        return average
+
+    assert set(recorded(script).first_copies()) == {"average/weight", "average/bias"}
+
+
 def test_what_the_script_pickles_is_described(recorded, tmp_path):
     numpy = pytest.importorskip("numpy")
 
