@@ -266,10 +266,10 @@ class Gradients:
         values = self._networks.unwrapped(func, module)
         if any(isinstance(value, Function) for value in values):
             return all(self._result(value, node, module) for value in values)
+        if self._networks.is_call(node, module):
+            return False  # also of a layer that is called as a tensor's method is: `self.item`, an embedding
         if isinstance(func, ast.Attribute) and func.attr in GRAPH_FREE_METHODS:
             return True
-        if self._networks.is_call(node, module):
-            return False
         return all(self._result(value, node, module) for value in values)
 
     def _result(self, callee: Value, node: ast.Call, module: Module) -> bool:

@@ -79,7 +79,9 @@ class Networks:
         """Whether ``call`` runs a network or a layer: ``model(x)``, ``model.fc(x)``, ``library_model.generate(x)``."""
         func = call.func
         if isinstance(func, ast.Attribute) and func.attr in _MODULE_METHODS | _REGISTERS_HOOK:
-            return False
+            # A method, unless a layer has its name: the keys of an attention.
+            values = self.unwrapped(func, module)
+            return any(self.is_network_value(v) and not isinstance(v, Attribute) for v in values)
         return self.is_network(func, module)
 
     def runs(self, call: ast.Call, module: Module) -> bool:

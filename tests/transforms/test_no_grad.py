@@ -791,6 +791,40 @@ def test_nothing_to_do(check_noop: Check, body: str) -> None:
     check_noop(script("train()\n" + dedent(body)))
 
 
+def test_a_layer_that_is_called_as_a_tensors_method_is_trains(check_noop: Check) -> None:
+    """``self.item`` is an embedding: it was taken for ``tensor.item()``, and the loss lost the gradients of the items."""
+    check_noop("""
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+        from data import loader
+
+        class Towers(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.user = nn.Embedding(12, 8)
+                self.item = nn.Embedding(30, 8)
+
+            def query(self, users):
+                return self.user(users)
+
+            def items(self, ids):
+                return F.normalize(self.item(ids), dim=-1)
+
+        def loss_of(model, users, items):
+            v = model.items(items)
+            return F.cross_entropy(model.query(users) @ v.t(), torch.arange(len(users)))
+
+        model = Towers()
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+        for users, items in loader:
+            loss = loss_of(model, users, items)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """)
+
+
 def test_lightning_hooks_run_without_gradients_already(check_noop: Check) -> None:
     check_noop("""
         import pytorch_lightning as pl

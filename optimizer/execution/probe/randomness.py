@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from .patches import Patches
+from .thread_draws import FACTORIES, FILLS, SAMPLERS, host_generator, own_draws
 
 
 def derive(*purpose: object) -> int:
@@ -30,8 +31,8 @@ def derive(*purpose: object) -> int:
 
 
 def seed_host(seed: int) -> None:
-    """Seed torch's CPU generator, numpy's and Python's global ones."""
-    torch.default_generator.manual_seed(seed)
+    """Seed torch's CPU generator (this thread's, beside the main one), numpy's and Python's global ones."""
+    host_generator().manual_seed(seed)
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
@@ -49,7 +50,7 @@ class States:
 
     def __init__(self, others: Sequence[torch.Generator] = ()) -> None:
         self._others = [(generator, generator.get_state()) for generator in others]
-        self._torch = torch.get_rng_state()
+        self._torch = host_generator().get_state()
         self._python = random.getstate()
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if hasattr(numpy, "random") else None  # pyright: ignore
@@ -58,7 +59,7 @@ class States:
         """Set the generators back."""
         for generator, state in self._others:
             generator.set_state(state)
-        torch.set_rng_state(self._torch)
+        host_generator().set_state(self._torch)
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
@@ -69,7 +70,8 @@ def isolated(others: Sequence[torch.Generator] = ()) -> Generator[None, None, No
     """Whatever is drawn or seeded inside does not show outside."""
     states = States(others)
     try:
-        yield
+        with own_draws():
+            yield
     finally:
         states.restore()
 
@@ -95,20 +97,6 @@ class Stream:
                 self._states = States(self._others)
 
 
-_FACTORIES = ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like")
-_SAMPLERS = ("normal", "bernoulli", "multinomial", "poisson")
-_FILLS = (
-    "bernoulli_",
-    "cauchy_",
-    "exponential_",
-    "geometric_",
-    "log_normal_",
-    "normal_",
-    "random_",
-    "uniform_",
-)
-
-
 def draw_on_host(patches: Patches) -> None:
     """Have tensors of any device filled with what the CPU's generator would draw.
 
@@ -116,13 +104,13 @@ def draw_on_host(patches: Patches) -> None:
     generator or an output are left alone. Dropout and its like draw on their device, whose generator is seeded at
     each step.
     """
-    for name in _FACTORIES:
+    for name in FACTORIES:
         patches.wrap(torch, name, _factory)
-    for name in _SAMPLERS:
+    for name in SAMPLERS:
         patches.wrap(torch, name, _sampler)
     for name in ("bernoulli", "multinomial"):
         patches.wrap(torch.Tensor, name, _sampler)
-    for name in _FILLS:
+    for name in FILLS:
         patches.wrap(torch.Tensor, name, _fill)
 
 

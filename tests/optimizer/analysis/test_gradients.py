@@ -98,6 +98,24 @@ def test_may_hold_a_graph(script: Script, expression: str) -> None:
     assert not is_free(script(f"{HEAD}\nfor x in loader:\n    ASK({expression})\n"))
 
 
+@pytest.mark.parametrize("name", ["item", "keys", "short", "size"])
+def test_a_layer_called_as_a_method_of_tensors_is_gives_a_graph(script: Script, name: str) -> None:
+    """``self.item``, an embedding of what is recommended; ``self.keys`` of an attention, ``self.short`` beside a block."""
+    towers = f"""
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.{name} = nn.Embedding(30, 8)
+
+    def of_all(self, ids):
+        return F.normalize(self.{name}(ids), dim=-1)
+
+towers = Towers()
+"""
+    assert not is_free(script(f"{HEAD}{towers}\nASK(towers.of_all(data))\n"))
+    assert not is_free(script(f"{HEAD}{towers}\nASK(towers.{name}(data))\n"))
+
+
 @pytest.mark.parametrize(
     ("body", "free"),
     [
