@@ -26,7 +26,8 @@ that may be images. `--workers N` leaves all workers.
 Left alone: datasets whose items are only looked up in memory (a `TensorDataset`: workers would only slow it down), and, in scripts
 for a CPU, those whose items are only read from files (the training needs the cores itself; `--workers N` asks for them);
 datasets or collate functions that store something (a cache, a counter), use a file, a lock or a random generator
-opened before, or put tensors on the GPU; an `IterableDataset` that does not ask `get_worker_info()` for its share; a
+opened before, or put tensors on the GPU; an `IterableDataset`, since each worker cuts its own share into batches (with
+`--tier semantic` only one that does not ask `get_worker_info()` for its share); a
 sampler that the loop reads or changes; a loader made, or started by `next(iter(loader))`, in every step; a dataset
 that is changed while the loop runs; everything that cannot be traced. Where workers are not forked (macOS, Windows,
 Python 3.14 and later), what they need must pickle, and the script needs a main guard (see `main-guard`).
@@ -38,8 +39,15 @@ https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-asyn
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+<<<<<<< HEAD
 
 from ..optimizer.analysis.facts import DataLoader
+=======
+from dataclasses import dataclass, replace
+
+from ..optimizer.analysis.datasets import is_iterable
+from ..optimizer.analysis.facts import Argument, DataLoader, Fact
+>>>>>>> h-judge
 from ..optimizer.analysis.free_names import (
     common_statement,
 )
@@ -82,6 +90,7 @@ from ..optimizer.rewriting.edits import (
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _NOT_MOVED = "batches are still made in the training process"
+_SHARES = "each worker cuts its own share of the stream into batches, which are others then, and ends with a smaller one"
 _ONE_SEED = (
     "; the loader draws its workers' seed once instead of in every pass, so from the second pass on the same seed "
     "shuffles in another order"
@@ -148,7 +157,15 @@ class DataLoaderWorkers(Transform):
             if kind is CountKind.CHOSEN:
                 chosen += group.loaders
                 continue
+<<<<<<< HEAD
             refusals = refusals_of(script, group, options) or unwanted(group, options)
+=======
+            refusals = (
+                _refusals(script, group, options)
+                or _unwanted(group, options)
+                or _shared_out(script, group, options)
+            )
+>>>>>>> h-judge
             if not refusals:
                 ready.append(group)
             for loader in group.loaders:
@@ -248,7 +265,10 @@ class DataLoaderWorkers(Transform):
         if len(loaders) > 1:
             message += f", {len(loaders)} loaders alike"
         reason = _reason(script, loaders) + (_ONE_SEED if kept else "")
-        return self.change(first.path, first.span, message, reason, tuple(edits))
+        change = self.change(first.path, first.span, message, reason, tuple(edits))
+        if not any(_reads_stream(script, loader) for loader in loaders):
+            return change
+        return replace(change, tier=Tier.SEMANTIC, reason=f"{reason}; {_SHARES}")
 
     def _persistent(
         self, script: TrainingScript, group: WorkerGroup, condition: str | None
@@ -318,6 +338,34 @@ def _lived_on(script: TrainingScript, loader: DataLoader) -> bool:
     return kept is not None and script.resolver.is_always(kept.value, kept.module, True)
 
 
+<<<<<<< HEAD
+=======
+def _is_positive(argument: Argument) -> str | None:
+    """An expression that says whether the number of workers is positive; None where none can be written."""
+    value = argument.value
+    if isinstance(value, ast.Constant):
+        return "True" if isinstance(value.value, int) and value.value > 0 else None
+    if isinstance(value, ast.Name | ast.Attribute):
+        return f"{argument.module.code(value)} > 0"
+    return None
+
+
+def _shared_out(script: TrainingScript, group: _Group, options: Options) -> dict[DataLoader, str]:
+    """The loaders of streams, whose batches are others with workers, unless a change of training is asked for."""
+    if options.tier >= Tier.SEMANTIC:
+        return {}
+    return {
+        loader: f"{_SHARES} (`--tier semantic`)"
+        for loader in group.loaders
+        if _reads_stream(script, loader)
+    }
+
+
+def _reads_stream(script: TrainingScript, loader: DataLoader) -> bool:
+    return any(is_iterable(script.resolver, dataset) for dataset in script.datasets[loader])
+
+
+>>>>>>> h-judge
 def _reason(script: TrainingScript, loaders: list[DataLoader]) -> str:
     datasets = list(dict.fromkeys(d for loader in loaders for d in script.datasets[loader]))
     names = listed(dataset.name for dataset in datasets)

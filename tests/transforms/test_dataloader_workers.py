@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from torchopt_cli.optimizer.options import Target
+from torchopt_cli.optimizer.options import Target, Tier
 from torchopt_cli.optimizer.pipeline import RewriteResult
 
 Check = Callable[..., None]
@@ -393,6 +393,20 @@ def test_datasets_that_work_as_copies(check_transformed: Check, body: str) -> No
         script(f"{CORES}loader = DataLoader(dataset, 64, {ALIVE})\n", code),
         target=Target.CUDA,
     )
+
+
+def test_a_stream_in_shares_is_another_training(
+    check_noop: Check, check_transformed: Check
+) -> None:
+    """Each worker has a smaller last batch, and no batch holds samples of two shares: there are more steps, too."""
+    code = "from torch.utils.data import IterableDataset\n" + dataset_class(SAFE["shards"]).replace(
+        "Items(Dataset)", "Items(IterableDataset)"
+    )
+    before = script("loader = DataLoader(dataset, 64)\n", code)
+    shares = "each worker cuts its own share of the stream"
+    check_noop(before, shares, target=Target.CUDA, tier=Tier.NUMERIC)
+    after = script(f"{CORES}loader = DataLoader(dataset, 64, {ALIVE})\n", code)
+    check_transformed(before, after, target=Target.CUDA, tier=Tier.SEMANTIC)
 
 
 @pytest.mark.parametrize("dataset", ["lazy file", "file of the item"])

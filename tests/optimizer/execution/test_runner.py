@@ -238,7 +238,7 @@ def test_a_process_that_dies_is_killed_and_one_that_exits_has_failed(project, ob
     assert (left.status, left.exit_code, left.stderr) == (Status.FAILED, 1, "no data\n")
     parsed = "import argparse\nargparse.ArgumentParser('train').error('no such option')\n"
     refused = observe(project({"train.py": parsed}))
-    said = "usage: train [-h]\ntrain: error: no such option, exit status 2"
+    said = "usage: train [-h]\ntrain: error: no such option (exit status 2)"
     assert refused.failure_details == said
     assert left.optimizer_seen is False
 
