@@ -39,15 +39,9 @@ https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-asyn
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-<<<<<<< HEAD
+from dataclasses import replace
 
 from ..optimizer.analysis.facts import DataLoader
-=======
-from dataclasses import dataclass, replace
-
-from ..optimizer.analysis.datasets import is_iterable
-from ..optimizer.analysis.facts import Argument, DataLoader, Fact
->>>>>>> h-judge
 from ..optimizer.analysis.free_names import (
     common_statement,
 )
@@ -71,9 +65,12 @@ from ..optimizer.analysis.worker_edits import (
     shared_variable,
 )
 from ..optimizer.analysis.worker_groups import (
+    SHARES_OF_A_STREAM,
     WorkerGroup,
     count_place,
+    reads_stream,
     refusals_of,
+    shared_out,
     shared_with_refused,
     unwanted,
     worker_groups,
@@ -90,7 +87,6 @@ from ..optimizer.rewriting.edits import (
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _NOT_MOVED = "batches are still made in the training process"
-_SHARES = "each worker cuts its own share of the stream into batches, which are others then, and ends with a smaller one"
 _ONE_SEED = (
     "; the loader draws its workers' seed once instead of in every pass, so from the second pass on the same seed "
     "shuffles in another order"
@@ -157,15 +153,11 @@ class DataLoaderWorkers(Transform):
             if kind is CountKind.CHOSEN:
                 chosen += group.loaders
                 continue
-<<<<<<< HEAD
-            refusals = refusals_of(script, group, options) or unwanted(group, options)
-=======
             refusals = (
-                _refusals(script, group, options)
-                or _unwanted(group, options)
-                or _shared_out(script, group, options)
+                refusals_of(script, group, options)
+                or unwanted(group, options)
+                or shared_out(script, group, options)
             )
->>>>>>> h-judge
             if not refusals:
                 ready.append(group)
             for loader in group.loaders:
@@ -266,9 +258,9 @@ class DataLoaderWorkers(Transform):
             message += f", {len(loaders)} loaders alike"
         reason = _reason(script, loaders) + (_ONE_SEED if kept else "")
         change = self.change(first.path, first.span, message, reason, tuple(edits))
-        if not any(_reads_stream(script, loader) for loader in loaders):
+        if not any(reads_stream(script, loader) for loader in loaders):
             return change
-        return replace(change, tier=Tier.SEMANTIC, reason=f"{reason}; {_SHARES}")
+        return replace(change, tier=Tier.SEMANTIC, reason=f"{reason}; {SHARES_OF_A_STREAM}")
 
     def _persistent(
         self, script: TrainingScript, group: WorkerGroup, condition: str | None
@@ -338,34 +330,6 @@ def _lived_on(script: TrainingScript, loader: DataLoader) -> bool:
     return kept is not None and script.resolver.is_always(kept.value, kept.module, True)
 
 
-<<<<<<< HEAD
-=======
-def _is_positive(argument: Argument) -> str | None:
-    """An expression that says whether the number of workers is positive; None where none can be written."""
-    value = argument.value
-    if isinstance(value, ast.Constant):
-        return "True" if isinstance(value.value, int) and value.value > 0 else None
-    if isinstance(value, ast.Name | ast.Attribute):
-        return f"{argument.module.code(value)} > 0"
-    return None
-
-
-def _shared_out(script: TrainingScript, group: _Group, options: Options) -> dict[DataLoader, str]:
-    """The loaders of streams, whose batches are others with workers, unless a change of training is asked for."""
-    if options.tier >= Tier.SEMANTIC:
-        return {}
-    return {
-        loader: f"{_SHARES} (`--tier semantic`)"
-        for loader in group.loaders
-        if _reads_stream(script, loader)
-    }
-
-
-def _reads_stream(script: TrainingScript, loader: DataLoader) -> bool:
-    return any(is_iterable(script.resolver, dataset) for dataset in script.datasets[loader])
-
-
->>>>>>> h-judge
 def _reason(script: TrainingScript, loaders: list[DataLoader]) -> str:
     datasets = list(dict.fromkeys(d for loader in loaders for d in script.datasets[loader]))
     names = listed(dataset.name for dataset in datasets)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..options import Options
+from ..options import Options, Tier
+from .datasets import is_iterable
 from .facts import DataLoader, Fact
 from .loader_settings import said_later, setting_of
 from .script import TrainingScript
 from .worker_count import CountKind, WorkerCount, other_use, worker_count
 from .workers import NO_GUARD, place, spawning_refused, workers_refused
+
+SHARES_OF_A_STREAM = "each worker cuts its own share of the stream into batches, which are others then, and ends with a smaller one"
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,3 +101,21 @@ def shared_with_refused(
     other = next(iter(refusals))
     where = place(other, loader.path)
     return f"it shares its num_workers with another loader {where} that must not have workers"
+
+
+def shared_out(
+    script: TrainingScript, group: WorkerGroup, options: Options
+) -> dict[DataLoader, str]:
+    """The loaders of streams, whose batches are others with workers, unless a change of training is asked for."""
+    if options.tier >= Tier.SEMANTIC:
+        return {}
+    return {
+        loader: f"{SHARES_OF_A_STREAM} (`--tier semantic`)"
+        for loader in group.loaders
+        if reads_stream(script, loader)
+    }
+
+
+def reads_stream(script: TrainingScript, loader: DataLoader) -> bool:
+    """Whether the dataset of ``loader`` is an ``IterableDataset``."""
+    return any(is_iterable(script.resolver, dataset) for dataset in script.datasets[loader])
