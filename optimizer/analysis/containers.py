@@ -113,3 +113,36 @@ def _keyword_of_dict_call(resolver: Resolver, value: Made, part: _Part) -> froze
         if keyword.arg == part:
             return resolver.values(keyword.value, value.module)
     return None
+
+
+def parts_of_elements(
+    resolver: Resolver, iterables: frozenset[Value], path: tuple[_Part, ...]
+) -> frozenset[Value]:
+    """What ``path`` leads to in each element, looked for behind ``zip`` and ``reversed``."""
+    found: set[Value] = set()
+    for value in iterables:
+        source, rest = value, path
+        match value:
+            case Made(call, _, External("builtins.zip")) if path and isinstance(path[0], int):
+                rest = path[1:]
+                source = call.args[path[0]] if path[0] < len(call.args) else value
+            case Made(call, _, External("builtins.reversed")) if call.args:
+                source = call.args[0]
+            case _:
+                pass
+        if isinstance(source, ast.expr) and isinstance(value, Made):
+            found |= parts_of_elements(resolver, resolver.values(source, value.module), rest)
+        else:
+            found |= select(resolver, _elements(resolver, frozenset([value])), path)
+    return frozenset(found)
+
+
+def _elements(resolver: Resolver, iterables: frozenset[Value]) -> frozenset[Value]:
+    found: set[Value] = set()
+    for value in iterables:
+        if isinstance(value, Display) and isinstance(value.node, ast.List | ast.Tuple | ast.Set):
+            for element in value.node.elts:
+                found |= resolver.values(element, value.module)
+        else:
+            found.add(Element(value, ("each",)))
+    return frozenset(found)

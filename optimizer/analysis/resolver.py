@@ -10,7 +10,6 @@ import ast
 from functools import cached_property
 
 from .call_index import CallIndex
-from .chosen_members import chosen_members, is_called
 from .classes import (
     class_attribute,
     defines_methods_only,
@@ -18,11 +17,10 @@ from .classes import (
     find_subclasses,
     first_party_bases,
     self_attribute,
-    super_attribute,
-    unbound,
 )
-from .containers import select
-from .options import declared_options, option_value
+from .compound_values import attribute_values, call_values, subscript_values
+from .containers import parts_of_elements, select
+from .options import declared_options
 from .project import Project
 from .questions import Answers, Questions
 from .reaching import reaching_bindings
@@ -34,7 +32,6 @@ from .scopes import (
     Iterated,
     Managed,
     Parameter,
-    Path,
     StarImport,
     Untraceable,
 )
@@ -42,14 +39,9 @@ from .signatures import argument_for
 from .spawned import spawned_argument
 from .syntax import FunctionNode, Module
 from .torch_names import star_exports
-from .trees import child_nodes
-from .unpacked_keywords import unpacked_keyword
 from .values import (
-    SLICE,
-    Attribute,
     Class,
     Display,
-    Element,
     External,
     FirstPartyModule,
     Function,
@@ -67,14 +59,6 @@ MOST_VALUES = 1_700
 What layers are made of by functions that are handed from class to class may be a million things, which nobody can use."""
 Values = frozenset[Value]
 _NONE: Values = frozenset()
-_SAME_OBJECT_METHODS = frozenset(
-    "to cuda cpu train eval float half double bfloat16 requires_grad_ share_memory apply type contiguous detach "
-    "clone long int bool xpu".split()
-)
-"""Methods of modules and tensors whose result, for tracing, is the object they were called on."""
-_CHOSEN_FROM = frozenset({"torch.optim", "torchvision.models"})
-"""Libraries whose members are alike, so that any one of them, chosen by its name when the script runs, is known enough."""
-_ANY = "<any>"
 
 
 class Resolver:
@@ -290,9 +274,9 @@ class Resolver:
             case ast.Name():
                 return self.name_values(node.id, node, module)
             case ast.Attribute():
-                return self._attribute(node, module)
+                return attribute_values(self, node, module)
             case ast.Call():
-                return self._call(node, module)
+                return call_values(self, node, module)
             case ast.Constant():
                 return frozenset([Literal(node.value, node, module)])
             case ast.IfExp():
@@ -302,7 +286,7 @@ class Resolver:
             case ast.NamedExpr():
                 return self.values(node.value, module)
             case ast.Subscript():
-                return self._subscript(node, module)
+                return subscript_values(self, node, module)
             case ast.Lambda():
                 return frozenset([Function(node, module)])
             case ast.Starred() | ast.Await():
@@ -363,7 +347,7 @@ class Resolver:
             case Assigned(value, path):
                 return select(self, self.values(value, module), path)
             case Iterated(iterable, path):
-                return self._parts_of_elements(self.values(iterable, module), path)
+                return parts_of_elements(self, self.values(iterable, module), path)
             case Managed(context, path):
                 return select(self, self.values(context, module), path)
             case Imported() as source:
@@ -426,156 +410,6 @@ class Resolver:
             or frozenset([Unknown(f"parameter {name} of {function.name}")])
         )
 
-    def _parts_of_elements(self, iterables: Values, path: Path) -> Values:
-        """What ``path`` leads to in each element, looked for behind ``zip`` and ``reversed``."""
-        found: set[Value] = set()
-        for value in iterables:
-            source, rest = value, path
-            match value:
-                case Made(call, _, External("builtins.zip")) if path and isinstance(path[0], int):
-                    rest = path[1:]
-                    source = call.args[path[0]] if path[0] < len(call.args) else value
-                case Made(call, _, External("builtins.reversed")) if call.args:
-                    source = call.args[0]
-                case _:
-                    pass
-            if isinstance(source, ast.expr) and isinstance(value, Made):
-                found |= self._parts_of_elements(self.values(source, value.module), rest)
-            else:
-                found |= select(self, self._elements(frozenset([value])), path)
-        return frozenset(found)
-
-    def _elements(self, iterables: Values) -> Values:
-        found: set[Value] = set()
-        for value in iterables:
-            if isinstance(value, Display) and isinstance(
-                value.node, ast.List | ast.Tuple | ast.Set
-            ):
-                for element in value.node.elts:
-                    found |= self.values(element, value.module)
-            else:
-                found.add(Element(value, ("each",)))
-        return frozenset(found)
-
-    def _attribute(self, node: ast.Attribute, module: Module) -> Values:
-        found: set[Value] = set()
-        for base in self.values(node.value, module):
-            found |= self._attribute_of(base, node.attr)
-        return frozenset(found)
-
-    def _attribute_of(self, base: Value, name: str) -> Values:
-        match base:
-            case External():
-                return external(f"{base.name}.{name}")
-            case FirstPartyModule(module):
-                if found := self.module_attribute(module, name):
-                    return found
-                child = self.project.by_name.get(f"{module.name}.{name}")
-                return frozenset(
-                    [FirstPartyModule(child) if child else Unknown(f"{module.name}.{name}")]
-                )
-            case Class():
-                found = frozenset(unbound(v) for v in class_attribute(self, base, name))
-                return found or frozenset([Attribute(base, name)])
-            case Instance(cls):
-                return self_attribute(self, cls, name) or frozenset([Attribute(base, name)])
-            case Made(call, module, External("builtins.super")):
-                around = module.enclosing_class(call)
-                found = super_attribute(self, Class(around, module), name) if around else _NONE
-                return found or frozenset([Attribute(base, name)])
-            case Made(_, _, Class() as cls):
-                return class_attribute(self, cls, name) or frozenset([Attribute(base, name)])
-            case Made(_, _, External(maker)) if maker.startswith("argparse."):
-                option = option_value(self, base, name)
-                return frozenset([option if option is not None else Attribute(base, name)])
-            case Unknown():
-                return frozenset([base])
-            case _:
-                return frozenset([Attribute(base, name)])
-
-    def _call(self, node: ast.Call, module: Module) -> Values:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME_OBJECT_METHODS:
-            base = self.values(node.func.value, module)
-            objects = frozenset(v for v in base if not isinstance(v, (External, FirstPartyModule)))
-            if objects:
-                return objects
-        found: set[Value] = set()
-        for callee in self.values(node.func, module):
-            if callee == External("builtins.getattr"):
-                found |= self._named_attribute(node, module)
-            else:
-                found |= self._result(callee, node, module)
-        return frozenset(found)
-
-    def _named_attribute(self, node: ast.Call, module: Module) -> Values:
-        """What ``getattr(base, name)`` may give: a name that is only known in the run gives any member of a library."""
-        result = frozenset([Made(node, module, External("builtins.getattr"))])
-        if len(node.args) != 2 or node.keywords:
-            return result
-        bases = self.values(node.args[0], module)
-        if chosen := self._chosen_from(bases, node.args[1], node, module):
-            return chosen
-        if not all(isinstance(base, External) and base.name in _CHOSEN_FROM for base in bases):
-            return result
-        try:
-            name = self.literal(node.args[1], module)
-        except LookupError:
-            name = _ANY
-        return union(self._attribute_of(base, str(name)) for base in bases) or result
-
-    def _chosen_from(
-        self, owners: Values, key: ast.expr, chosen: ast.expr, module: Module
-    ) -> Values:
-        """What ``chosen`` may be that is looked up by ``key`` in first-party modules, nothing where it is not called."""
-        modules = [owner.module for owner in owners if isinstance(owner, FirstPartyModule)]
-        if not modules or len(modules) < len(owners) or not is_called(chosen, module):
-            return _NONE
-        return union(chosen_members(self, owner, key, module) for owner in modules)
-
-    def _result(self, callee: Value, node: ast.Call, module: Module) -> Values:
-        match callee:
-            case External() | Class():
-                return frozenset([Made(node, module, callee)])
-            case Function(ast.FunctionDef() | ast.AsyncFunctionDef() as function, owner):
-                returned = [r.value for r in _returns(function) if r.value is not None]
-                values = [self.values(r, owner) for r in returned]
-                return union(values) if values else frozenset([Unknown("returns nothing")])
-            case Function(ast.Lambda() as function, owner):
-                return self.values(function.body, owner)
-            case Attribute(of, name) if isinstance(of, Made) and isinstance(of.maker, External):
-                return frozenset([Made(node, module, External(f"{of.maker.name}.{name}"))])
-            case Attribute(of, name) if isinstance(of, (Made, Instance)):
-                return frozenset([Made(node, module, External(f"<{name}>"))])
-            case Unknown():
-                return frozenset([callee])
-            case _:
-                return frozenset([Display(node, module)])
-
-    def _subscript(self, node: ast.Subscript, module: Module) -> Values:
-        try:
-            key = self.literal(node.slice, module)
-        except LookupError:
-            key = None
-        if isinstance(node.value, ast.Attribute) and node.value.attr == "__dict__":
-            owners = self.values(node.value.value, module)
-            if chosen := self._chosen_from(owners, node.slice, node, module):
-                return chosen
-        if isinstance(key, str) and (given := unpacked_keyword(self, node.value, key, module)):
-            return given
-        base = self.values(node.value, module)
-        if any(isinstance(v, External) and v.name.endswith(".__dict__") for v in base):
-            # `models.__dict__[args.arch]`: some member of the module.
-            return frozenset(
-                External(f"{v.name.removesuffix('.__dict__')}.{_ANY}")
-                for v in base
-                if isinstance(v, External)
-            )
-        if isinstance(node.slice, ast.Slice) and node.slice.step is None:
-            return select(self, base, (SLICE,))
-        if not isinstance(key, int | str):
-            return select(self, base, ("each",))
-        return select(self, base, (key,))
-
 
 class CallSite:
     """A call that reaches a first-party function; ``bound`` when the instance fills its first parameter."""
@@ -598,20 +432,6 @@ def _not_exhaustive(values: Values) -> Values:
 
 def _is_setting(values: Values) -> bool:
     return any(isinstance(value, Literal | Display) for value in values)
-
-
-def _returns(function: FunctionNode) -> list[ast.Return]:
-    found: list[ast.Return] = []
-    pending: list[ast.AST] = list(function.body)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Return):
-            found.append(node)
-        elif not isinstance(
-            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-        ):
-            pending.extend(child_nodes(node))
-    return found
 
 
 def _is_static(function: FunctionNode) -> bool:
