@@ -11,7 +11,7 @@ from .classes import family, kept_as
 from .loops import backward_calls
 from .reach import reached_nodes
 from .resolver import CallSite, Resolver
-from .scopes import Binding, Parameter, Scope
+from .scopes import Assigned, Binding, Parameter, Scope
 from .signatures import argument_for, first_parameter
 from .syntax import FunctionNode, Module
 from .trees import walk
@@ -84,7 +84,7 @@ class _Search:
             if len(bindings) > 1 or function is None:
                 return None
             return self._each_site(function, lambda site: self._given(function, name, site))
-        nodes = [binding.node for binding in bindings]
+        nodes = [binding.node for binding in bindings if not _sets_mode(binding)]
         statement = self._above_bound(module, at, nodes)
         return [CompilePoint(module, statement, name)] if statement is not None else None
 
@@ -189,6 +189,18 @@ def _is_conditional(module: Module, binding: ast.AST, loop: ast.AST) -> bool:
         if isinstance(ancestor, ast.If | ast.Try | ast.While | ast.For):
             return True
     return False
+
+
+def _sets_mode(binding: Binding) -> bool:
+    """Whether it is ``net = net.train()``, which gives back the network itself.
+
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.train
+    """
+    match binding.source:
+        case Assigned(ast.Call(func=ast.Attribute(ast.Name(name), "train" | "eval")), ()):
+            return name == binding.name
+        case _:
+            return False
 
 
 def _above(module: Module, at: ast.AST, bindings: Sequence[ast.AST]) -> ast.stmt | None:

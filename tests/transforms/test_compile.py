@@ -491,7 +491,7 @@ REFUSED = {
         "does not reach",
     ),
     "rebound in the loop": (
-        (SETUP, in_step("model = model.train()")),
+        (SETUP, in_step("model = model.float()")),
         "no single place",
     ),
     "made by a stranger": ((SETUP.replace("Net()", "find_net()"), LOOP), "no network"),

@@ -58,6 +58,14 @@ def point(understood: TrainingScript) -> tuple[str, str] | None:
         ),
         (
             "net = make()\nfor x in data:\n    net = net.train()\n    net(x).backward()",
+            ("for x in data:", "net"),
+        ),
+        (
+            "net = make()\nfor x in data:\n    net = other.train()\n    net(x).backward()",
+            None,
+        ),
+        (
+            "net = make()\nfor x in data:\n    net = net.half()\n    net(x).backward()",
             None,
         ),
         (
