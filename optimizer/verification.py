@@ -268,22 +268,13 @@ class _Verification:
     ) -> Observations:
         """A run under observation; the original failing ends it all, but for perturbed runs and further seeds."""
         self._expected = max(self._expected, self._done + 1 + runs_to_come + self._timing_runs)
-        settings = RunSettings(
-            python=self._settings.python,
-            cwd=self._settings.cwd,
-            steps=self._steps,
+        settings = replace(
+            self._observing(),
             epoch_seconds=epoch_seconds,
             seed=self._settings.seed if seed is None else seed,
-            mode=Mode.OBSERVE,
-            timeout_s=self._settings.timeout_s,
-            memory_limit=self._settings.memory_limit,
-            disk_limit=self._settings.disk_limit,
             perturb=perturb,
-            env=self._settings.env,
-            cache=self._runs.compiled,
             full_precision=full_precision,
             batch_layers=self._batch_layers(aligned_layers),
-            emulated_gpus=self._settings.emulated_gpus,
         )
         version = self._original if original else self._rewritten
 
@@ -306,6 +297,21 @@ class _Verification:
                 raise _OriginalFailed(observations)
             self._check(observations)
         return observations
+
+    def _observing(self) -> RunSettings:
+        """What all observed runs have in common."""
+        return RunSettings(
+            python=self._settings.python,
+            cwd=self._settings.cwd,
+            steps=self._steps,
+            mode=Mode.OBSERVE,
+            timeout_s=self._settings.timeout_s,
+            memory_limit=self._settings.memory_limit,
+            disk_limit=self._settings.disk_limit,
+            env=self._settings.env,
+            cache=self._runs.compiled,
+            emulated_gpus=self._settings.emulated_gpus,
+        )
 
     def _batch_layers(self, aligned: bool) -> BatchLayers | None:
         if self._rewritten.processes is None:

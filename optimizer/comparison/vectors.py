@@ -122,25 +122,12 @@ def _finding(
     spread = [abs(together(run.values()).stretch) for run in near]
     limit = allowed(spread, 1.0, precision) + slack / (scale or 1.0)
     further_off = sum(value > 1.0 for value in excess.values())
-    stretch = abs(whole.norm_ratio - 1.0)
-    reasons = [
-        text
-        for text, failed in (
-            (
-                _length_told(whole.norm_ratio, limit),
-                stretch > limit,
-            ),
-            (
-                _distance_told(whole),
-                whole.distance > whole.allowed,
-            ),
-            (
-                f"{further_off} of {len(names)} tensors further off than their own limit",
-                further_off > 0,
-            ),
-        )
-        if failed
-    ]
+    beyond = {
+        _length_told(whole.norm_ratio, limit): times_beyond(abs(whole.norm_ratio - 1.0), limit),
+        _distance_told(whole): times_beyond(whole.distance, whole.allowed),
+        f"{further_off} of {len(names)} tensors further off than their own limit": excess[worst],
+    }
+    reasons = [text for text, times in beyond.items() if times > 1.0]
     if not reasons:
         return None
     return Finding(
@@ -150,11 +137,7 @@ def _finding(
         tensor=worst,
         original=other[worst].norm,
         rewritten=other[worst].other_norm,
-        beyond=max(
-            times_beyond(stretch, limit),
-            times_beyond(whole.distance, whole.allowed),
-            excess[worst],
-        ),
+        beyond=max(beyond.values()),
     )
 
 
