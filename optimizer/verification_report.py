@@ -267,11 +267,7 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
         if settings.emulated_gpus:
             device = f"{device} (computed on the CPU; a GPU of this machine would not be used)"
         _line(console, f"on         {device}, torch {versions.torch}, Python {versions.python}")
-        if (
-            on_cpu
-            and report.verdict
-            and any("cuda" in text for text in report.rewritten.overrides.values())
-        ):
+        if on_cpu and report.verdict and _is_for_a_gpu(report):
             _line(console, "           code for a GPU stayed off: --emulate-cuda compares it, too")
     _line(console, f"with       {settings.python}")
     _line(console, f"           {counted(report.runs, 'run')}, seed {settings.seed}")
@@ -293,6 +289,18 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
         listed = f"{', no '.join(most)} and no {last}" if most else last
         missed = f"No {listed} within these steps, so none was compared"
         _line(console, f"{missed}: --steps N goes further.")
+
+
+def _is_for_a_gpu(report: VerificationReport) -> bool:
+    """Whether the rewrite speaks of CUDA in lines that the original does not have."""
+    for path, text in report.rewritten.overrides.items():
+        known = report.original.overrides.get(path)
+        if known is None:
+            known = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        lines = set(text.splitlines()) - set(known.splitlines())
+        if any("cuda" in line for line in lines):
+            return True
+    return False
 
 
 def _command(version: ScriptVersion) -> str:

@@ -130,13 +130,19 @@ def test_the_rewritten_script_is_told_from_the_original(
     assert "rewritten  out/faster.py\non " in own
 
 
-def test_what_did_not_run_for_lack_of_a_gpu_is_told(report: VerificationReport) -> None:
-    script = report.original.entry
+def test_what_did_not_run_for_lack_of_a_gpu_is_told(
+    report: VerificationReport, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("model.to('cuda' if args.cuda else 'cpu')\n")
+    report = replace(report, original=ScriptVersion(script))
     for_gpu = ScriptVersion(script, {script: "x = x.to('cuda', non_blocking=True)"})
     assert "--emulate-cuda" not in text_of(report)
     assert "--emulate-cuda" in text_of(replace(report, rewritten=for_gpu))
     on_gpu = replace(report, rewritten=for_gpu, versions=Versions("3.11.4", "2.9.0", "NVIDIA H200"))
     assert "--emulate-cuda" not in text_of(on_gpu)
+    for_cpu = ScriptVersion(script, {script: script.read_text() + "optimizer.fuse()\n"})
+    assert "--emulate-cuda" not in text_of(replace(report, rewritten=for_cpu))
 
 
 def test_a_rewrite_that_does_not_pay_leads_on_to_tune(report: VerificationReport) -> None:
