@@ -112,6 +112,8 @@ def compare_text(
     predictions, which rounding moves by whole samples; the values behind it are judged on their own. So are words that
     the neighbours change as well: what a network writes is another text when it is rounded otherwise.
     """
+    if original == rewritten:  # as are the data that a script makes for itself, which may be long
+        return []
     ours, theirs = read_lines(original), read_lines(rewritten)
     left_out = unrepeatable(ours, [read_lines(text) for text in repeats])
     near = [list(aligned(ours, read_lines(text))) for text in neighbours] if precision else []
