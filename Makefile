@@ -17,7 +17,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY) ## rewrite a slow training script, run both versions, show the diff and the proof
+demo: $(READY) ## a slow training script: the diff, the proof, and what each change buys on this machine
 	$(BIN)/python -m benchmarks.demo
 
 test: $(READY) ## the test suite without its slow part
