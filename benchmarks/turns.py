@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchopt_cli.optimizer.execution.observations import ENDED_WELL, Memory, Observations, Timing
+from torchopt_cli.optimizer.execution.observations import (
+    ENDED_WELL,
+    Memory,
+    Observations,
+    Timing,
+    said_last,
+)
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.execution.turn_taking import Start, run_in_turns
 from torchopt_cli.optimizer.measurement import (
@@ -77,8 +83,7 @@ class _Failed(Exception):
 
 def _read(seen: Observations) -> TurnRun:
     if seen.status not in ENDED_WELL:
-        last = seen.failure_details.strip().splitlines()[-1:]
-        raise _Failed(last[0] if last else seen.status.value)
+        raise _Failed(said_last(seen.failure_details) or seen.status.value)
     rounds = seen.timing.round_seconds
     computed = seen.timing.processor_seconds
     return TurnRun(

@@ -229,8 +229,7 @@ class Session:
         """A module is called, from outside any module."""
         if not module.training:
             self._extent.evaluated(self._rounds.begun)
-            if self._extent.is_late():
-                self.stopped = True
+            if not self.stopped:
                 self.check()
         if not self.stopped:
             self._try(self._evaluations.begin, module, inputs)
