@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import Format, Settings, load_settings
-from ..discovery import discover
+from ..discovery import Discovery, discover
 from ..errors import ExitCode, TorchoptError
 from ..options import Options
 from ..terminal import display_path, painter, print_error, print_note, with_progress
@@ -124,8 +124,7 @@ def rewrite(
 
 
 def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str, ...]) -> int:
-    from ...transforms.registry import all_transforms, changing
-    from ..pipeline import rewrite_all
+    from ...transforms.registry import all_transforms
     from .catalogue import report_broken_transforms
 
     folder = paths[0] if paths[0].is_dir() else paths[0].parent
@@ -136,39 +135,12 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     report_broken_transforms()
     _note_what_cannot_run(transforms, options_in(folder))
     discovery = discover(paths)
-    questions = _questions() if settings.interactive else None
-    scripts = discovery.scripts if questions else with_progress(discovery.scripts, "Rewriting")
-    jobs = 1 if questions else min(settings.jobs or 1, len(discovery.groups))
-
-    def rewrite_without(scripts: Iterable[Path], ignored: frozenset[str]) -> Rewritten:
-        def options(script: Path) -> Options:
-            wanted = options_in(script.parent)
-            return replace(wanted, ignore=wanted.ignore | ignored)
-
-        return rewrite_all(scripts, transforms, options, questions)
-
-    if jobs > 1:
-        from ..parallel_rewrite import rewrite_in_processes
-
-        rewritten = rewrite_in_processes(
-            discovery.scripts,
-            discovery.groups,
-            transforms,
-            lambda script: options_in(script.parent),
-            jobs,
-            lambda scripts: with_progress(scripts, "Rewriting"),
-        )
-    else:
-        rewritten = rewrite_without(scripts, frozenset())
+    rewriter = Rewriter(transforms, options_in, _questions() if settings.interactive else None)
+    rewritten = rewriter.rewrite(discovery, settings.jobs or 1)
     errors = (*discovery.errors, *rewritten.errors)
     for error in errors:
         print_error(error)
-    for result in rewritten.results:
-        if result.trains and result.unnamed_device is not None:
-            print_note(
-                f"{display_path(result.entry)} is taken for a script for the CPU: it names no GPU; "
-                f"if `{result.unnamed_device}` may be one, say --target cuda"
-            )
+    _note_unnamed_devices(rewritten)
     verified: tuple[VerifiedRewrite, ...] | None = None
     verdict = ExitCode.OK
     if settings.verify:
@@ -176,26 +148,88 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
         from .verified import verify_and_roll_back, what_is_left
 
         verified = verify_and_roll_back(
-            rewritten, rewrite_without, changing(transforms), settings, script_arguments
+            rewritten, rewriter.without, rewriter.changing, settings, script_arguments
         )
         rewritten = what_is_left(rewritten, verified)
         verdict = max(map(exit_code, verified), default=ExitCode.OK)
-    written = not (settings.dry_run or settings.check or (verdict and not rewritten.changed))
-    if settings.split_patches is not None and written:
-        from .split_patches import write_patches
-
-        written = False
-        refuse_loss(rewritten)
-        groups = [part.rewritten for part in verified] if verified is not None else [rewritten]
-        write_patches(
-            rewritten, groups, rewrite_without, changing(transforms), settings.split_patches
-        )
-    if written:
-        write_files(rewritten, settings.output)
+    written = False
+    if not (settings.dry_run or settings.check or (verdict and not rewritten.changed)):
+        written = _write(rewritten, verified, rewriter, settings)
     _report(rewritten, errors, settings, written, verified)
     if errors:
         return ExitCode.USAGE
     return verdict or (ExitCode.FINDINGS if settings.check and rewritten.changed else ExitCode.OK)
+
+
+@dataclass(frozen=True)
+class Rewriter:
+    """Rewrites scripts with ``transforms`` under the options of their folders, and again without some of them."""
+
+    transforms: Sequence[Transform]
+    options_in: Callable[[Path], Options]
+    questions: Questions | None
+
+    @property
+    def changing(self) -> tuple[str, ...]:
+        """The names of the transforms that change scripts; the others advise."""
+        from ...transforms.registry import changing
+
+        return changing(self.transforms)
+
+    def rewrite(self, discovery: Discovery, jobs: int) -> Rewritten:
+        """All that was discovered, in at most ``jobs`` processes at a time; in this one where questions are asked."""
+        if self.questions is not None:
+            return self.without(discovery.scripts, frozenset())
+        jobs = min(jobs, len(discovery.groups))
+        if jobs <= 1:
+            return self.without(with_progress(discovery.scripts, "Rewriting"), frozenset())
+        from ..parallel_rewrite import rewrite_in_processes
+
+        return rewrite_in_processes(
+            discovery.scripts,
+            discovery.groups,
+            self.transforms,
+            lambda script: self.options_in(script.parent),
+            jobs,
+            lambda scripts: with_progress(scripts, "Rewriting"),
+        )
+
+    def without(self, scripts: Iterable[Path], ignored: frozenset[str]) -> Rewritten:
+        """``scripts`` rewritten by the transforms whose names are not ``ignored``."""
+        from ..pipeline import rewrite_all
+
+        def options(script: Path) -> Options:
+            wanted = self.options_in(script.parent)
+            return replace(wanted, ignore=wanted.ignore | ignored)
+
+        return rewrite_all(scripts, self.transforms, options, self.questions)
+
+
+def _note_unnamed_devices(rewritten: Rewritten) -> None:
+    for result in rewritten.results:
+        if result.trains and result.unnamed_device is not None:
+            print_note(
+                f"{display_path(result.entry)} is taken for a script for the CPU: it names no GPU; "
+                f"if `{result.unnamed_device}` may be one, say --target cuda"
+            )
+
+
+def _write(
+    rewritten: Rewritten,
+    verified: Sequence[VerifiedRewrite] | None,
+    rewriter: Rewriter,
+    settings: Settings,
+) -> bool:
+    """Write the patches or the scripts that ``settings`` ask for; True if scripts were rewritten."""
+    if settings.split_patches is None:
+        write_files(rewritten, settings.output)
+        return True
+    from .split_patches import write_patches
+
+    refuse_loss(rewritten)
+    groups = [part.rewritten for part in verified] if verified is not None else [rewritten]
+    write_patches(rewritten, groups, rewriter.without, rewriter.changing, settings.split_patches)
+    return False
 
 
 def _questions() -> Questions:
