@@ -21,11 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchopt_cli.optimizer.ablation import measure_gains
+from torchopt_cli.optimizer.ablation import Gain, measure_gains
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.pipeline import Rewritten, rewrite_all
-from torchopt_cli.optimizer.profiling.opportunities import opportunities
+from torchopt_cli.optimizer.profiling.opportunities import Opportunity, opportunities
 from torchopt_cli.optimizer.profiling.profile import ProfileSettings, ScriptFailed, profile
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
@@ -77,16 +77,24 @@ def compared(script: CorpusScript, folder: Path, python: Path, sweeps: int) -> d
         )
     if gained.note:
         raise TorchoptError(gained.note, script.original)
+    rows = _parts_of_the_step(gained.gains, could, found.round_seconds)
+    return {"machine": machine(script.device), "load": [before, load()], "gains": rows}
+
+
+def _parts_of_the_step(
+    gains: Sequence[Gain], could: Mapping[str, Opportunity], round_seconds: float
+) -> list[dict[str, Any]]:
+    """What each of ``gains`` could save at most and saved, as parts of the original's step of ``round_seconds``."""
     rows: list[dict[str, Any]] = []
     left = 1.0
-    for gain in gained.gains:
+    for gain in gains:
         bounds = [could[name].at_most for name in gain.transforms if name in could]
         known = [bound for bound in bounds if bound is not None]
         factor, low, high = gain.speedup.factor, gain.speedup.low, gain.speedup.high
         rows.append(
             {
                 "transforms": list(gain.transforms),
-                "at_most": max(known) / found.round_seconds if known else None,
+                "at_most": max(known) / round_seconds if known else None,
                 "saved": left - left / factor,
                 "speedup": [
                     factor,
@@ -96,7 +104,7 @@ def compared(script: CorpusScript, folder: Path, python: Path, sweeps: int) -> d
             }
         )
         left /= factor
-    return {"machine": machine(script.device), "load": [before, load()], "gains": rows}
+    return rows
 
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
