@@ -30,9 +30,6 @@ from .execution.observations import Timing
 from .interludes import Stretch, log_stretch_ratio, stretch
 from .turn_ratios import centre, spread, steady_waits, turn_ratios
 
-TOO_WIDE = 1.5
-"""An interval whose ends are further apart than this factor names no winner."""
-
 STILL_CHANGING = 0.05
 """Relative change of the step time within the last half of a run that is no steady state."""
 
@@ -144,8 +141,6 @@ class Speedup:
 
     @property
     def verdict(self) -> SpeedVerdict:
-        if not math.isfinite(self.high) or self.high / self.low > TOO_WIDE:
-            return SpeedVerdict.TOO_NOISY
         if self.low > 1.0:
             return SpeedVerdict.FASTER
         return SpeedVerdict.SLOWER if self.high < 1.0 else SpeedVerdict.TOO_NOISY

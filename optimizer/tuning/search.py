@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ..measurement import TOO_WIDE, Speedup
+from ..measurement import Speedup
 from ..measurement import speedup as speedup_of
 from ..options import AmpDtype, CompileMode
 from .configurations import WRITTEN_BY, Configuration, alternatives, groups
@@ -26,8 +26,9 @@ FEWEST_PAIRS, MOST_PAIRS = 3, 6
 HOPELESS = math.log(0.97)
 """A change whose first two pairs are both slower by more than this is not measured further: it cannot be kept, and
 the worst that stopping does is to leave a gain out."""
-HOPELESS_AT_ONCE = -math.log(TOO_WIDE)
-"""One pair that is slower by more than this suffices: what varies so much from pair to pair is never shown to be faster."""
+HOPELESS_AT_ONCE = -math.log(1.5)
+"""One pair that is slower by more than this suffices: even six pairs show a change as faster then only if it is over 1.8 times as
+fast in all the others (Student's t)."""
 
 
 TELLING = math.log(1.02)

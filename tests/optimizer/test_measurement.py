@@ -79,7 +79,7 @@ def test_twice_as_fast_is_2x_and_no_change_is_1x() -> None:
         (1.1, 1.4, SpeedVerdict.FASTER),
         (0.7, 0.9, SpeedVerdict.SLOWER),
         (0.99, 1.2, SpeedVerdict.TOO_NOISY),
-        (1.1, 3.0, SpeedVerdict.TOO_NOISY),
+        (1.1, 3.0, SpeedVerdict.FASTER),
     ],
 )
 def test_a_winner_is_named_only_when_the_interval_allows(
