@@ -277,10 +277,11 @@ class LayoutProof:
         return inits[0] if len(inits) == 1 else None
 
     def _gives_on(self, forward: Function, seen: set[ast.AST]) -> bool:
-        """Whether ``forward`` calls such a layer on its own first argument."""
+        """Whether ``forward``, or a method that it calls, calls such a layer on its own first argument."""
         node = forward.node
-        if not isinstance(node, ast.FunctionDef) or len(node.args.args) < 2:
+        if not isinstance(node, ast.FunctionDef) or len(node.args.args) < 2 or node in seen:
             return False
+        seen = seen | {node}
         given = node.args.args[1].arg
         for call in (n for n in walk(node) if isinstance(n, ast.Call)):
             first = call.args[0] if call.args else None
@@ -294,9 +295,14 @@ class LayoutProof:
                 and getattr(binding.node, "lineno", 0) < call.lineno
             ]
             values = self._resolver.values(call.func, forward.module)
-            if not earlier and values and all(self._takes_images(v, seen) for v in values):
+            if not earlier and values and all(self._takes_on(v, seen) for v in values):
                 return True
         return False
+
+    def _takes_on(self, value: Value, seen: set[ast.AST]) -> bool:
+        if isinstance(value, Function):
+            return value.bound and self._gives_on(value, seen)
+        return self._takes_images(value, seen)
 
     def returns_flat(self) -> bool:
         """Whether what the network returns has no height and width any more."""

@@ -161,6 +161,14 @@ def test_a_sequence_that_is_not_seen_to_begin_with_a_convolution(
     check_noop(script(network=BLOCK.format(layers=layers)), reason=reason)
 
 
+def test_a_forward_of_several_methods(check_transformed: Check, check_noop: Check) -> None:
+    network = net().replace("self.norm(self.conv(x))", "self.encode(x)")
+    network += "\n    def encode(self, x):\n        return self.norm(self.conv(x))\n"
+    check_transformed(*transformed(network=network))
+    again = network.replace("return self.norm(self.conv(x))", "return self.encode(x)")
+    check_noop(script(network=again), reason="not seen to give its input to a convolution")
+
+
 def test_copies_under_a_test(check_transformed: Check) -> None:
     """As they were written before PyTorch 0.4: the network and its batches are on the GPU where there is one."""
     loop = "\n".join(
