@@ -11,9 +11,9 @@ for (`--target cpu --select channels-last`); `torchopt tune` tries it. The netwo
 where it is copied there.
 
 Applied to networks of which every operation is known: convolutions, norms, pooling, activations, concatenation,
-interpolation, linear layers behind a `flatten`, and torchvision's classifiers. Left alone: `.view` on images, which fails in this
-layout (`.flatten(1)` does not), unless they are pooled to 1x1; dropout of single pixels and noise drawn by `randn_like`, whose order is that
-of memory; weights drawn after the network was moved; several networks in one step; inputs that are changed between copy and
+interpolation, linear layers behind a `flatten`, and torchvision's classifiers. A `.view(x.size(0), -1)` that flattens images for those
+fails in this layout, unless they are pooled to 1x1, and becomes `.reshape`: the same values in the same order. Left alone: any other
+`.view` on images, or one that is written through; dropout of single pixels and noise drawn by `randn_like`, whose order is that of memory; weights drawn after the network was moved; several networks in one step; inputs that are changed between copy and
 network; `DataParallel`, hooks, scripting and export; 1-D and 3-D convolutions.
 
 Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html and
@@ -27,12 +27,13 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..optimizer.analysis.facts import Fact, seen_at
+from ..optimizer.analysis.facts import CallFact, Fact, seen_at
 from ..optimizer.analysis.layout_neutral import LayoutObstacle
 from ..optimizer.analysis.memory_formats import ChannelsLast, channels_last
 from ..optimizer.analysis.precision import may_do_without_autocast, under_autocast
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.splice import Piece, bounds, spliced
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.analysis.syntax import Module
 from ..optimizer.options import Options, Target, Tier
@@ -107,11 +108,13 @@ class ChannelsLastFormat(Transform):
         edits = [*_moved(found.move.module, found.move.node)]
         for copy in found.copies:
             edits += _with_format(copy.module, copy.node)
+        edits += [_reshaped(view) for view in found.views]
+        as_well = ", and `.view` becomes `.reshape`, which takes them so" if found.views else ""
         network = found.move.module.code(found.move.node.func.value)  # type: ignore[attr-defined]
         return self.change(
             found.move.path,
             found.move.span,
-            f"`{network.splitlines()[0]}` and its batches are laid out channels last",
+            f"`{network.splitlines()[0]}` and its batches are laid out channels last{as_well}",
             f"every operation of the network takes either layout{why_it_pays}",
             tuple(dict.fromkeys(edits)),
         )
@@ -138,6 +141,12 @@ def _with_format(module: Module, call: ast.Call) -> list[FileEdit]:
     format_ = reference(module, "torch.channels_last")
     edit = SetArgument(module.span(call), "memory_format", format_.code)
     return [*format_.edits, FileEdit(module.path, edit)]
+
+
+def _reshaped(view: CallFact) -> FileEdit:
+    end = bounds(view.module, view.node.func)[1]
+    code = spliced(view.module, view.node, [Piece(end - len(view.name), end, "reshape")])
+    return FileEdit(view.path, ReplaceExpression(view.span, code))
 
 
 def _refusal(script: TrainingScript, options: Options, steps: list[StepCode]) -> str | None:

@@ -8,7 +8,8 @@ same; a GPU may round a division by 255 otherwise.
 
 Applies to `transform=` of torchvision's datasets and to datasets of the script that apply `self.transform` to an image
 from `Image.open(..).convert("RGB")`, when every place where the images go is known and each loop copies them to the GPU
-before anything else looks at their values. Loops in several functions share a small `normalize` function.
+before anything else looks at their values. Loops in several functions share a small `normalize` function. Where the copy
+stands under `if use_cuda:`, the operations stand below it, and run wherever the images then are.
 
 Left alone: scripts for the CPU; transforms behind `ToTensor` that work on floats (`RandomErasing`, noise, a `Lambda`) and those
 before it that may make something else than images of 8 bits; images of unknown mode (`Image.open(..)` without `.convert(..)`
@@ -43,6 +44,10 @@ _LONGEST_LINE = 88
 _REASON = (
     "every loop that gets these images copies them to the GPU before it uses them, and the same operations run there in the "
     "same order"
+)
+_REASON_CONDITIONAL = (
+    "every loop that gets these images copies them to the GPU, where the script uses one, before it uses them, and the same "
+    "operations run below that in the same order"
 )
 
 
@@ -144,11 +149,12 @@ class GpuNormalize(Transform):
             kept += scaling.kept
         edits += pipeline_edits(script.project, pipelines, kept)
         what = "scales" if normalization is None else "normalizes"
+        conditional = any(copy.under for batches in groups for copy in batches.copies)
         return self.change(
             first.path,
             first.span,
             f"{what} images on the GPU, not in the workers",
-            _REASON,
+            _REASON_CONDITIONAL if conditional else _REASON,
             tuple(edits),
         )
 
@@ -172,28 +178,44 @@ class _Scaling:
 
     def edits(self) -> list[FileEdit]:
         normalization = self._normalization
-        if normalization is None or (normalization.is_uniform and len(self._copies) == 1):
+        places = {copy.under or copy for copy in self._copies}
+        if normalization is None or (normalization.is_uniform and len(places) == 1):
             operations = self._to_unit + _uniform(normalization)
-            if all(self._fits_behind(copy, operations) for copy in self._copies):
-                return [self._replaced(c, f"{c.copying}{operations}") for c in self._copies]
+            if all(self._fits(copy, operations) for copy in self._copies):
+                return self._scaled("", operations)
         if normalization is None:
             name = self._free("to_float", "images_to_float", "scale_images")
-            return [*self._helper(name, None), *self._around_copies(name)]
+            return [*self._helper(name, None), *self._scaled(name, "")]
         name = self._free("normalize", "normalize_images", "normalize_batch", "to_normalized")
-        return [*self._helper(name, normalization), *self._around_copies(name)]
+        return [*self._helper(name, normalization), *self._scaled(name, "")]
 
     def _free(self, *candidates: str) -> str:
         return free_name(self._module, candidates) or f"{candidates[0]}_on_device"
 
-    def _fits_behind(self, copy: ImageCopy, operations: str) -> bool:
-        line = self._module.lines[copy.span.end_line - 1]
+    def _fits(self, copy: ImageCopy, operations: str) -> bool:
+        """Whether ``operations`` behind what ``copy`` copies make no line too long."""
+        if copy.under is not None:
+            line = " " * copy.under.span.column + f"{copy.under.name} = {copy.under.name}"
+        else:
+            line = self._module.lines[copy.span.end_line - 1]
         return len(line) + len(operations) <= _LONGEST_LINE
 
-    def _around_copies(self, function: str) -> list[FileEdit]:
-        return [
-            self._below(copy, function) or self._replaced(copy, f"{function}({copy.copying})")
-            for copy in self._copies
-        ]
+    def _scaled(self, function: str, operations: str) -> list[FileEdit]:
+        """What the copies, or the variables below them, become: ``function`` of them, or with ``operations`` behind."""
+        edits: list[FileEdit] = []
+        for copy in self._copies:
+            if copy.under is None:
+                code = f"{function}({copy.copying})" if function else f"{copy.copying}{operations}"
+                below = self._below(copy, function) if function else None
+                edits.append(below or self._replaced(copy, code))
+                continue
+            name = copy.under.name
+            code = f"{function}({name})" if function else f"{name}{operations}"
+            inserted = InsertAfter(copy.under.span, f"{name} = {code}")
+            edits.append(FileEdit(self._module.path, inserted))
+            if copy.dtype is not None:
+                edits.append(self._replaced(copy, copy.copying))
+        return list(dict.fromkeys(edits))
 
     def _below(self, copy: ImageCopy, function: str) -> FileEdit | None:
         """A statement of its own below ``images, labels = images.to(device), labels.to(device)``, which is long enough."""
@@ -208,7 +230,7 @@ class _Scaling:
         ):
             return None
         target = targets.elts[statement.value.elts.index(copy.node)]
-        if not isinstance(target, ast.Name) or self._fits_behind(copy, f"{function}()"):
+        if not isinstance(target, ast.Name) or self._fits(copy, f"{function}()"):
             return None
         code = f"{target.id} = {function}({target.id})"
         return FileEdit(self._module.path, InsertAfter(self._module.span(statement), code))
@@ -273,6 +295,8 @@ class _Scaling:
         names: set[str] = set()
         for copy in self._copies:
             device = call_argument(copy.node, "device", 0)
+            if copy.under is not None:
+                return None
             if not isinstance(device, ast.Name) or not self._is_above(device, statement):
                 return None
             names.add(device.id)

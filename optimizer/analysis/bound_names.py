@@ -8,10 +8,20 @@ from collections.abc import Iterable, Sequence
 from .syntax import Module
 
 
-def is_bound(module: Module, bindings: Iterable[ast.AST], place: ast.stmt) -> bool:
-    """Whether one of ``bindings`` of a variable has certainly run above ``place``, in whichever branches."""
+def is_bound(
+    module: Module,
+    bindings: Iterable[ast.AST],
+    place: ast.stmt,
+    within: ast.AST | None = None,
+) -> bool:
+    """Whether one of ``bindings`` of a variable has certainly run above ``place``, in whichever branches.
+
+    With ``within``, a loop or function around ``place``: in the same pass or call of it.
+    """
     statements = {module.statement(binding) for binding in bindings}
     for around in [place, *module.ancestors(place)]:
+        if around is within:
+            return False
         if isinstance(around, ast.stmt):
             block = module.block(around)
             if _binds(block[: block.index(around)], statements):
@@ -40,12 +50,13 @@ def may_not_run(module: Module, node: ast.AST, whole: ast.AST | None) -> bool:
 def _binds(block: Sequence[ast.stmt], bindings: set[ast.stmt]) -> bool:
     """Whether ``block`` does not run to its end without one of ``bindings``."""
     return any(
-        statement in bindings or _leaves(statement) or _parts_bind(statement, bindings)
+        statement in bindings or _leaves(statement) or binds_always(statement, bindings)
         for statement in block
     )
 
 
-def _parts_bind(statement: ast.stmt, bindings: set[ast.stmt]) -> bool:
+def binds_always(statement: ast.stmt, bindings: set[ast.stmt]) -> bool:
+    """Whether no way through ``statement``, an ``if`` say, goes on without one of ``bindings``, its parts."""
     match statement:
         case ast.If(body=body, orelse=orelse):
             return _binds(body, bindings) and _binds(orelse, bindings)

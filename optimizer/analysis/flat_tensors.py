@@ -6,9 +6,10 @@ For these the order of channels and pixels in memory makes no difference.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from enum import IntEnum
 
-from .reaching import reaching_bindings
+from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Assigned
 from .signatures import call_argument
@@ -25,6 +26,8 @@ _COUNTS = frozenset({"bincount", "histc"})
 _POOLS = frozenset(
     "AdaptiveAvgPool2d AdaptiveMaxPool2d adaptive_avg_pool2d adaptive_max_pool2d".split()
 )
+_PROJECTIONS = frozenset({"Linear", "linear"})
+_IN_PROJECTIONS = _PROJECTIONS | _ELEMENTWISE | {"BatchNorm1d"}
 _SIZES = 2
 
 
@@ -53,6 +56,52 @@ class FlatTrace:
         finally:
             self._active.discard(node)
 
+    def is_projected(self, node: ast.expr, module: Module) -> bool:
+        """Whether ``node`` is what linear layers made, element by element operations aside: no layout of images is left in it."""
+        if node in self._active:
+            return True  # whatever else it may be decides
+        self._active.add(node)
+        try:
+            match node:
+                case ast.Name():
+                    values = self._assigned(node, module)
+                    return bool(values) and all(
+                        value is not None and self.is_projected(value, module) for value in values
+                    )
+                case ast.Call():
+                    return self._is_projected_call(node, module)
+                case _:
+                    return False
+        finally:
+            self._active.discard(node)
+
+    def _is_projected_call(self, node: ast.Call, module: Module) -> bool:
+        makers = self._resolver.maker_names(node.func, module)
+        called = _last_parts(makers or self._resolver.names(node.func, module))
+        inputs = node.args[:1]
+        if not called and isinstance(node.func, ast.Attribute):
+            called, inputs = {node.func.attr}, [node.func.value]
+        if called == {"Sequential"}:
+            return self._is_projection(node.func, module)
+        if called and called <= _PROJECTIONS:
+            return True
+        elementwise = bool(called) and called <= _ELEMENTWISE
+        return elementwise and any(self.is_projected(given, module) for given in inputs)
+
+    def _is_projection(self, sequence: ast.expr, module: Module) -> bool:
+        """Whether ``sequence`` is a ``Sequential`` of linear layers and activations."""
+        for value in self._resolver.values(sequence, module):
+            if not isinstance(value, Made):
+                return False
+            kinds = [
+                _last_parts(self._resolver.maker_names(layer, value.module))
+                for layer in value.call.args
+            ]
+            known = all(kind and kind <= _IN_PROJECTIONS for kind in kinds)
+            if not known or not any(kind & _PROJECTIONS for kind in kinds):
+                return False
+        return True
+
     def _shape(self, node: ast.expr, module: Module) -> Shape:
         match node:
             case ast.Name():
@@ -68,17 +117,20 @@ class FlatTrace:
                 return Shape.UNKNOWN
 
     def _name(self, node: ast.Name, module: Module) -> Shape:
-        scope = module.scope(node)
-        found = scope.lookup(node.id)
-        if found is None:
-            return Shape.UNKNOWN
-        known: list[Shape] = []
-        for binding in reaching_bindings(module, found[0], found[1], scope, node):
-            source = binding.source
-            if not isinstance(source, Assigned) or source.path:
-                return Shape.UNKNOWN
-            known.append(self.shape(source.value, module))
+        known = [
+            self.shape(value, module) if value is not None else Shape.UNKNOWN
+            for value in self._assigned(node, module)
+        ]
         return min(known, default=Shape.UNKNOWN)
+
+    def _assigned(self, node: ast.Name, module: Module) -> list[ast.expr | None]:
+        """What the variable may have been assigned; None for a value it has in another way."""
+        found: list[ast.expr | None] = []
+        for binding in bindings_of(module, node):
+            source = binding.source
+            plain = isinstance(source, Assigned) and not source.path
+            found.append(source.value if plain else None)  # type: ignore[union-attr]
+        return found
 
     def _call(self, node: ast.Call, module: Module) -> Shape:
         names = [*self._resolver.names(node.func, module)]
@@ -135,6 +187,10 @@ class FlatTrace:
         if last in _ELEMENTWISE and inputs:
             return self.shape(inputs[0], module)
         return Shape.UNKNOWN
+
+
+def _last_parts(names: Iterable[str]) -> set[str]:
+    return {name.rpartition(".")[2] for name in names}
 
 
 def _flattens(settings: ast.Call) -> bool:

@@ -53,7 +53,7 @@ class _Finder:
     def of_statement(self, statement: ast.Assign, module: Module) -> Iterator[HostMove]:
         """The moves that ``statement`` makes, one per name it assigns; none if it does anything else."""
         found: list[HostMove] = []
-        for target, value in _pairs(statement):
+        for target, value in assigned_pairs(statement):
             test: ast.expr | None = None
             if isinstance(value, ast.IfExp) and is_name(value.orelse, target.id):
                 value, test = value.body, value.test
@@ -153,7 +153,7 @@ class _Finder:
         return device, f"it is moved only if `{code}`, and no variable names that device"
 
 
-def _pairs(statement: ast.Assign) -> list[tuple[ast.Name, ast.expr]]:
+def assigned_pairs(statement: ast.Assign) -> list[tuple[ast.Name, ast.expr]]:
     """The names a statement assigns, each with its own expression; empty for other targets."""
     if len(statement.targets) != 1:
         return []

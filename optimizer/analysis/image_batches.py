@@ -65,6 +65,7 @@ def _joined(
     if obstacle is None:
         obstacle = (
             _mixed_images(group)
+            or _repeated(group)
             or _other_items(group)
             or _other_sources(resolver, group)
             or _strangers(resolver, loaders, group, copies.values())
@@ -91,6 +92,16 @@ def _mixed_images(group: list[ImageTrace]) -> Obstacle | None:
         for fact in trace.images.mixed(other.images for other in group):
             message = f"`{fact.excerpt}` may be something else than the images"
             return Obstacle(fact.module, fact.node, message)
+    return None
+
+
+def _repeated(group: list[ImageTrace]) -> Obstacle | None:
+    """An ``if`` that copies images, and that the same images may come to twice: they would be normalized twice."""
+    for trace in group:
+        for copy in trace.images.again():
+            test = copy.module.code(copy.node.test)
+            message = f"`{copy.name}` may be of an earlier pass where `if {test}:` copies it"
+            return Obstacle(copy.module, copy.node, message)
     return None
 
 
@@ -154,7 +165,7 @@ def _different(group: list[ImageTrace]) -> Obstacle | None:
         normalization = pipeline.normalization
         if normalization is not None and not normalization.is_uniform:
             for copy in trace.copies:
-                if copy.is_view:
+                if copy.is_view or (copy.under is not None and trace.images.reshapes):
                     message = f"`{copy.excerpt}` copies reshaped images, whose channels are not told apart"
                     return Obstacle(copy.module, copy.node, message)
     return None

@@ -7,27 +7,33 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
+from .conditional_copies import ConditionalCopies, ConditionalCopy, are_fresh
 from .facts import DeviceKind, Fact
 from .object_flow import ObjectFlow, Steps, Use
 from .placement import move_target
 from .resolver import Resolver
-from .scopes import Assigned
+from .scopes import Assigned, Binding
 from .splice import spliced, without_keyword
 from .syntax import Module
 
 _SIZES = frozenset("shape size dim ndim numel nelement device is_cuda".split())
 _LEN = frozenset({"builtins.len"})
-_VIEWS = frozenset("view reshape flatten squeeze unsqueeze contiguous detach".split())
+_RESHAPED = frozenset("view reshape flatten squeeze unsqueeze".split())
+_VIEWS = _RESHAPED | {"contiguous", "detach"}
 
 
 @dataclass(frozen=True, eq=False)
 class ImageCopy(Fact):
-    """The call that copies images to the device: ``images.to(device)``. ``is_view`` when they were reshaped before."""
+    """The call that copies images to the device: ``images.to(device)``. ``is_view`` when they were reshaped before.
+
+    ``under`` is the ``if`` that it is under, where images that stay on the host go on below that, too.
+    """
 
     node: ast.Call
     source: ast.expr
     is_view: bool
     dtype: ast.keyword | None = None
+    under: ConditionalCopy | None = None
 
     @property
     def copying(self) -> str:
@@ -57,13 +63,19 @@ def refuse(fact: Fact, message: str) -> NoReturn:
 
 
 class ImageFlow:
-    """Follows the images of batches, which begin at expressions and loop targets."""
+    """Follows the images of batches, which begin at expressions and loop targets.
+
+    ``reshapes`` says whether they were seen to be reshaped anywhere before they are copied.
+    """
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._flow = ObjectFlow(resolver, exact=True)
+        self._flow = ObjectFlow(resolver, exact=True, ends=self._ends)
+        self._conditional = ConditionalCopies(resolver)
+        self._passing: dict[ConditionalCopy, list[Binding]] = {}
         self._pending: list[Use] = []
         self._views: set[ast.AST] = set()
+        self.reshapes = False
 
     def begin(self, node: ast.expr, module: Module, path: Steps) -> None:
         """``node`` holds images at ``path``."""
@@ -76,6 +88,17 @@ class ImageFlow:
     def mixed(self, others: Iterable[ImageFlow]) -> Iterator[Fact]:
         """Where a variable may hold something else than images that this or one of ``others`` follows."""
         return self._flow.mixed([other._flow for other in others])
+
+    def again(self) -> Iterator[ConditionalCopy]:
+        """The conditional copies that images may come to again, from below them."""
+        return (copy for copy, found in self._passing.items() if not are_fresh(found, copy))
+
+    def _ends(self, use: ast.Name, binding: Binding, module: Module) -> bool:
+        """Whether ``use`` reads the images below a conditional copy, on whichever device they then are."""
+        copy = self._conditional.above(use, binding, module)
+        if copy is not None:
+            self._passing.setdefault(copy, []).append(binding)
+        return copy is not None
 
     def copies(self) -> Iterator[ImageCopy]:
         """The copies to the device; raises :class:`Refused` for any other use of the images' values."""
@@ -90,6 +113,7 @@ class ImageFlow:
             if attribute.attr in _SIZES:
                 continue
             if attribute.attr in _VIEWS and call is not None:
+                self.reshapes |= attribute.attr in _RESHAPED
                 found = self._flow.follow(call, use.module)
                 self._views.update(use.node for use in found)
                 self._pending += found
@@ -120,7 +144,10 @@ class ImageFlow:
         target = move_target(self._resolver, call, use.module)
         if target not in {DeviceKind.CUDA, DeviceKind.CHOSEN} or not plain:
             refuse(use, f"`{code}` is not known to be a mere copy to a device")
-        return ImageCopy(use.module, call, use.node, use.node in self._views, dtype)
+        under = self._conditional.of_call(call, use.module)
+        if under is not None:
+            self._pending += self._flow.follow(call, use.module)
+        return ImageCopy(use.module, call, use.node, use.node in self._views, dtype, under)
 
 
 def _unless(use: Use) -> str:

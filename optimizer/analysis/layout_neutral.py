@@ -1,7 +1,8 @@
 """Whether a network computes the same, but for rounding, when its images are laid out channels last.
 
 Only what is known to be so passes: convolutions, norms, pooling, element by element operations and linear layers behind a
-``flatten``. ``view`` fails on images that are laid out so, and dropout would draw its mask in another order.
+``flatten``. ``view`` fails on images that are laid out so, where ``reshape`` does not, and dropout would draw its mask in
+another order.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .classes import class_attribute
-from .facts import Fact, Model
+from .facts import CallFact, Fact, Model
 from .flat_tensors import FlatTrace, Shape
 from .forward_code import forward_code
 from .network_layers import network_code
@@ -23,6 +24,7 @@ from .scopes import Parameter
 from .syntax import Module
 from .trees import walk
 from .values import Class, External, Function, Made, Value
+from .written_views import is_written
 
 _LAYERS = frozenset(
     "Conv2d ConvTranspose2d BatchNorm2d BatchNorm1d GroupNorm InstanceNorm2d Linear Flatten Identity Sequential ModuleList "
@@ -33,14 +35,16 @@ _LAYERS = frozenset(
 _FUNCTIONS = frozenset(
     "cat concat stack add sub mul div relu relu_ relu6 leaky_relu elu gelu silu mish hardswish sigmoid tanh softmax "
     "log_softmax softplus max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d interpolate pad flatten reshape "
-    "mean sum clamp exp log sqrt abs dropout2d dropout conv2d linear chunk split maximum minimum add_ mul_ pow normalize".split()
+    "mean sum clamp exp log sqrt abs squeeze unsqueeze dropout2d dropout conv2d linear chunk split maximum minimum add_ mul_ pow normalize".split()
 )
 _METHODS = (
     _FUNCTIONS - {"stack", "pad", "cat", "concat", "interpolate", "conv2d", "linear"}
 ) | frozenset(
-    "size dim contiguous squeeze unsqueeze detach float expand_as append pop extend items keys values get "
+    "size dim contiguous detach float expand_as append pop extend items keys values get "
     "insert type_as".split()
 )
+_NEW = frozenset("randn rand randint zeros ones full empty tensor arange linspace eye".split())
+"""Make tensors of a size that is given, in the usual layout, whatever that of the images is."""
 _CLASSIFIERS = (
     "resnet",
     "resnext",
@@ -73,6 +77,8 @@ class LayoutProof:
         self._network = network
         self._flat = FlatTrace(resolver)
         self._networks = Networks(resolver)
+        self.views: list[CallFact] = []
+        """The calls of ``view`` that have to be ``reshape``, once the obstacles were looked for."""
 
     @property
     def _is_classifier(self) -> bool:
@@ -185,10 +191,18 @@ class LayoutProof:
         if not isinstance(node.func, ast.Attribute):
             return f"`{module.code(node.func)}` cannot be followed"
         if node.func.attr == "view":
-            fails = (
+            if self._may_be_viewed(node.func.value, module):
+                return None
+            # A view of what is still an image, such as that of a shuffle of channels, would be a copy in each pass.
+            is_end = self._flat.shape(node, module) is Shape.FLAT or self._flat.is_projected(
+                node.func.value, module
+            )
+            if is_end and not is_written(self._resolver, node, module):
+                self.views.append(CallFact(module, node, "view"))
+                return None
+            return (
                 "`.view` fails on images laid out channels last (`.flatten` and `.reshape` do not)"
             )
-            return None if self._may_be_viewed(node.func.value, module) else fails
         if node.func.attr not in _METHODS:
             return f"`.{node.func.attr}` is not known to take any memory format"
         return None
@@ -200,7 +214,9 @@ class LayoutProof:
         if called == "dropout":
             flat = node.args and self._flat.shape(node.args[0], module) is Shape.FLAT
             return None if flat else "dropout draws its mask in the order of memory"
-        if package in {"math", "torch.nn"} or (name.startswith("torch.") and called in _FUNCTIONS):
+        if package in {"math", "torch.nn"} or (
+            name.startswith("torch.") and called in _FUNCTIONS | _NEW
+        ):
             return None
         return f"`{name}` is not known to take any memory format"
 
@@ -261,10 +277,11 @@ class LayoutProof:
         return inits[0] if len(inits) == 1 else None
 
     def _gives_on(self, forward: Function, seen: set[ast.AST]) -> bool:
-        """Whether ``forward`` calls such a layer on its own first argument."""
+        """Whether ``forward``, or a method that it calls, calls such a layer on its own first argument."""
         node = forward.node
-        if not isinstance(node, ast.FunctionDef) or len(node.args.args) < 2:
+        if not isinstance(node, ast.FunctionDef) or len(node.args.args) < 2 or node in seen:
             return False
+        seen = seen | {node}
         given = node.args.args[1].arg
         for call in (n for n in walk(node) if isinstance(n, ast.Call)):
             first = call.args[0] if call.args else None
@@ -278,9 +295,14 @@ class LayoutProof:
                 and getattr(binding.node, "lineno", 0) < call.lineno
             ]
             values = self._resolver.values(call.func, forward.module)
-            if not earlier and values and all(self._takes_images(v, seen) for v in values):
+            if not earlier and values and all(self._takes_on(v, seen) for v in values):
                 return True
         return False
+
+    def _takes_on(self, value: Value, seen: set[ast.AST]) -> bool:
+        if isinstance(value, Function):
+            return value.bound and self._gives_on(value, seen)
+        return self._takes_images(value, seen)
 
     def returns_flat(self) -> bool:
         """Whether what the network returns has no height and width any more."""

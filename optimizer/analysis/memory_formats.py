@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .batches import BatchCopy
+from .construction import VARIABLE
 from .facts import CallFact, DeviceKind, Model
 from .flat_tensors import FlatTrace, Shape
 from .forward_code import networks_run
@@ -64,10 +65,14 @@ _WEIGHTS = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class ChannelsLast:
-    """The calls to give ``memory_format``: that which moves the network, and those which copy its images."""
+    """The calls to give ``memory_format``: that which moves the network, and those which copy its images.
+
+    ``views`` are calls of ``view`` in the network that fail in this format, where ``reshape`` gives the same.
+    """
 
     move: CallFact
     copies: tuple[BatchCopy, ...]
+    views: tuple[CallFact, ...]
 
 
 def channels_last(
@@ -106,7 +111,7 @@ class _Search:
         obstacle = self._drawn_after(moves[0], network) or self._layout_known(
             network, found, flat=proof.returns_flat()
         )
-        return obstacle or ChannelsLast(moves[0], found)
+        return obstacle or ChannelsLast(moves[0], found, tuple(proof.views))
 
     def _networks(self) -> tuple[Model, ...]:
         found: dict[ast.Call, Model] = {}
@@ -350,6 +355,10 @@ class _Search:
             case ast.BinOp(left=left):
                 return self._copied(left, module, seen)
             case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in _ARITHMETIC:
+                return self._copied(value, module, seen)
+            case ast.Call(func=func, args=[value, *_]) if (
+                self._resolver.names(func, module) == VARIABLE
+            ):
                 return self._copied(value, module, seen)
             case ast.Call():
                 returned = self._returned(node, module)

@@ -7,7 +7,7 @@ everything that happens to the object.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -57,12 +57,20 @@ class ObjectFlow:
     """Follows one object, which may start at several places.
 
     ``exact`` is for objects that code must not mix up with others: places where the object *may* be meant, beside something
-    else, are then uses, too, and :meth:`mixed` says which variables may hold something else.
+    else, are then uses, too, and :meth:`mixed` says which variables may hold something else. Following ends where ``ends``
+    says so, of a variable that holds the object by a binding.
     """
 
-    def __init__(self, resolver: Resolver, *, exact: bool = False) -> None:
+    def __init__(
+        self,
+        resolver: Resolver,
+        *,
+        exact: bool = False,
+        ends: Callable[[ast.Name, Binding, Module], bool] | None = None,
+    ) -> None:
         self._resolver = resolver
         self._exact = exact
+        self._ends = ends
         self._names = NameUses()
         self._seen: set[tuple[ast.AST, Steps]] = set()
         self._bound: set[tuple[ast.AST, Steps]] = set()
@@ -298,7 +306,8 @@ class ObjectFlow:
         for use in self._names.of(binding, module):
             if isinstance(use.ctx, ast.Load):
                 self._reads.append((use, module, path))
-                self._pending.append((use, module, path))
+                if path or self._ends is None or not self._ends(use, binding, module):
+                    self._pending.append((use, module, path))
             elif isinstance(module.parents[use], ast.AugAssign):
                 self._use(use, module, path)
         for use in module.names_of(binding.name):

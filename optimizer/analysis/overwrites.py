@@ -35,7 +35,7 @@ def overwritten_result(
     search = _Search(resolver, fresh)
     for module in resolver.project.modules:
         for node in module.nodes:
-            if _says_inplace(node):
+            if says_inplace(node):
                 assert isinstance(node, ast.Call)
                 if not is_proven(node, module):
                     return Fact(module, node)
@@ -44,7 +44,8 @@ def overwritten_result(
     return None
 
 
-def _says_inplace(node: ast.AST) -> bool:
+def says_inplace(node: ast.AST) -> bool:
+    """Whether ``node`` is a call that asks for in-place work: ``nn.ReLU(inplace=True)``, ``F.relu(x, True)``."""
     if not isinstance(node, ast.Call):
         return False
     for keyword in node.keywords:
@@ -80,7 +81,7 @@ class _Search:
                     and self._may_be_result(t.value, module)
                     for t in targets
                 )
-            case ast.Call(ast.Attribute(receiver, method)) if _is_inplace_method(method):
+            case ast.Call(ast.Attribute(receiver, method)) if is_inplace_method(method):
                 names = self._resolver.names(node.func, module)  # type: ignore[attr-defined]
                 if any(name.startswith("torch.nn.init.") for name in names):
                     return False
@@ -88,7 +89,7 @@ class _Search:
                     return True  # F.leaky_relu_(x)
                 return self._receiver_may_be_result(receiver, module)
             case ast.Call(ast.Name()) if any(
-                name.startswith("torch.nn.functional.") and _is_inplace_method(name)
+                name.startswith("torch.nn.functional.") and is_inplace_method(name)
                 for name in self._resolver.names(node.func, module)  # type: ignore[attr-defined]
             ):
                 return True
@@ -150,5 +151,6 @@ class _Search:
         return self._networks.is_call(call, module)
 
 
-def _is_inplace_method(name: str) -> bool:
+def is_inplace_method(name: str) -> bool:
+    """Whether a method or function of that name writes to its tensor: ``add_``."""
     return name.endswith("_") and not name.endswith("__") and name not in _OF_MODULES

@@ -123,6 +123,8 @@ def test_a_sequential(check_transformed: Check) -> None:
         {"size": "2", "flatten": "x = x.contiguous().view(x.size(0), -1)"},
         {"inside": "x = torch.cat([x, self.act(x)], 1)"},
         {"inside": "x = F.normalize(x, dim=1)"},
+        {"inside": "x = x + torch.randn(1, 8, 6, 6, device=x.device)"},
+        {"inside": "s = torch.squeeze(x)"},
     ],
 )
 def test_what_takes_either_layout(check_transformed: Check, parts: dict[str, str]) -> None:
@@ -159,6 +161,56 @@ def test_a_sequence_that_is_not_seen_to_begin_with_a_convolution(
     check_noop(script(network=BLOCK.format(layers=layers)), reason=reason)
 
 
+def test_a_forward_of_several_methods(check_transformed: Check, check_noop: Check) -> None:
+    network = net().replace("self.norm(self.conv(x))", "self.encode(x)")
+    network += "\n    def encode(self, x):\n        return self.norm(self.conv(x))\n"
+    check_transformed(*transformed(network=network))
+    again = network.replace("return self.norm(self.conv(x))", "return self.encode(x)")
+    check_noop(script(network=again), reason="not seen to give its input to a convolution")
+
+
+def test_copies_under_a_test(check_transformed: Check) -> None:
+    """As they were written before PyTorch 0.4: the network and its batches are on the GPU where there is one."""
+    loop = "\n".join(
+        [
+            "if use_cuda:",
+            "        x, y = {}, y.cuda()",
+            "    x, y = torch.autograd.Variable(x), torch.autograd.Variable(y)",
+        ]
+    )
+    move = "use_cuda = torch.cuda.is_available()\nif use_cuda:\n    model{}"
+    source = script().replace("x, y = x.to(device), y.to(device)", loop)
+    source = source.replace("model = model.to(device)", move)
+    check_transformed(
+        source.replace("{}, y.cuda()", "x.cuda(), y.cuda()").replace("model{}", "model.cuda()"),
+        source.replace("{}, y.cuda()", f"x.cuda({FORMAT}), y.cuda()").replace(
+            "model{}", f"model.cuda().to({FORMAT})"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"size": "2", "flatten": "x = x.view(x.size(0), -1)"},
+        {"size": "n", "flatten": "x = x.view(x.size(0), -1)"},
+        {"size": "2", "flatten": "x += 1\n        x = (x * 2).view(-1, 8 * 2 * 2)"},
+        {"inside": "s = x.flatten(2).view(x.size(0), -1)"},
+        {"inside": "s = F.relu(x.view(len(x), -1))"},
+        {
+            "inside": "s = F.relu(self.fc(x[:, :, 0, 0]).sigmoid())\n        s = s.view(-1, 10, 1, 1)"
+        },
+        {
+            "layer": "self.up = nn.Sequential(nn.Linear(8, 16), nn.ReLU())",
+            "inside": "s = self.up(x.mean((2, 3)))\n        s = s.view(-1, *self.shape)",
+        },
+    ],
+)
+def test_a_view_that_flattens(check_transformed: Check, parts: dict[str, str]) -> None:
+    before, after = transformed(network=net(**parts))
+    check_transformed(before, after.replace(".view(", ".reshape("))
+
+
 def test_a_table_of_counts_is_no_image(check_transformed: Check) -> None:
     """The network gives images back, so that what is made of them may be laid out as they are."""
     more = "counts = torch.bincount({}, minlength=4)\n    confusion = counts.view(2, 2)"
@@ -169,11 +221,24 @@ def test_a_table_of_counts_is_no_image(check_transformed: Check) -> None:
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ({"size": "2", "flatten": "x = x.view(x.size(0), -1)"}, "`.view` fails"),
-        ({"size": "n", "flatten": "x = x.view(x.size(0), -1)"}, "`.view` fails"),
+        ({"inside": "x.view(x.size(0), -1).mul_(2)"}, "`.view` fails"),
+        ({"inside": "s = x.view(x.size(0), -1)\n        s += 1"}, "`.view` fails"),
+        ({"inside": "s = x.view(x.size(0), -1)\n        s[0] = 1"}, "`.view` fails"),
+        ({"inside": "s = x.view(x.size(0), -1)\n        F.relu(s, inplace=True)"}, "`.view` fails"),
+        ({"inside": "self.s = x.view(x.size(0), -1)"}, "`.view` fails"),
+        (
+            {"layer": "self.act = nn.ReLU(True)", "inside": "self.act(x.view(x.size(0), -1))"},
+            "`.view` fails",
+        ),
         ({"inside": "x = x.view(x.size(0), 2, 4, 6, 6)"}, "`.view` fails"),
         ({"inside": "s = x.view(*x.shape[:1], -1)"}, "`.view` fails"),
-        ({"inside": "s = x.flatten(2).view(x.size(0), -1)"}, "`.view` fails"),
+        (
+            {
+                "layer": "self.up = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU())",
+                "inside": "s = self.up(x)\n        s = s.view(-1, 4, 4, 4)",
+            },
+            "`.view` fails",
+        ),
         ({"inside": "s = x.flatten(0, 1).view(-1)"}, "`.view` fails"),
         ({"inside": "x = self.drop(x)"}, "order of memory"),
         ({"inside": "x = F.dropout(x, 0.1, self.training)"}, "order of memory"),
@@ -467,25 +532,40 @@ def test_a_script_that_chooses_formats(check_noop: Check) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_verified(check_verified: Check) -> None:
+@pytest.mark.parametrize(
+    "head",
+    [
+        "nn.Flatten(), nn.Linear(144, 2)).to(device)",
+        "View()).to(device)",
+    ],
+)
+def test_verified(check_verified: Check, head: str) -> None:
     check_verified(
         """\
-        import torch
-        from torch import nn
-        from torch.utils.data import DataLoader, TensorDataset
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-        torch.manual_seed(0)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        data = TensorDataset(torch.randn(20, 3, 8, 8), torch.randint(2, (20,)))
-        loader = DataLoader(data, batch_size=8, shuffle=True)
-        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for epoch in range(2):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
-                    loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
-                loss.backward()
-                optimizer.step()
-        """
+class View(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(144, 2)
+
+    def forward(self, x):
+        return self.fc(x.view(x.size(0), -1))
+
+torch.manual_seed(0)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+data = TensorDataset(torch.randn(20, 3, 8, 8), torch.randint(2, (20,)))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), HEAD
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
+            loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+        loss.backward()
+        optimizer.step()
+""".replace("HEAD", head)
     )

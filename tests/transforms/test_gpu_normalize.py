@@ -700,16 +700,6 @@ def test_other_uses_of_the_loader(check_noop: Check, loader: str, reason: str) -
             "something else",
         ),
         (
-            "use = torch.cuda.is_available()\nfor images, labels in loader:\n    if use:\n        images = images.cuda()\n"
-            "    model(images)\n",
-            "the host uses the images in `model(images)`",
-        ),
-        (
-            "use = torch.cuda.is_available()\nfor images, labels in loader:\n    if use:\n"
-            "        images, labels = images.cuda(), labels.cuda()\n    model(images)\n",
-            "the host uses the images in `model(images)` unless `use` (line",
-        ),
-        (
             "for images, labels in loader:\n    pass\nmodel(torch.rand(2).to(device))\n",
             "no loop copies",
         ),
@@ -722,6 +712,132 @@ def test_other_uses_of_the_loader(check_noop: Check, loader: str, reason: str) -
 )
 def test_other_loops(check_noop: Check, loop: str, reason: str) -> None:
     check_noop(script(loop=loop), reason=reason)
+
+
+# Copies under `if use_cuda:`
+
+USE = "use_cuda = torch.cuda.is_available()\n"
+UNDER = """\
+for images, labels in loader:
+    if use_cuda:
+        images, labels = images.cuda(), labels.cuda()
+    model(images).sum().backward()
+"""
+UNDER_AFTER = UNDER.replace("    model", "    images = normalize(images)\n    model")
+
+
+@pytest.mark.parametrize(
+    ("copy", "imports"),
+    [
+        ("    if use_cuda:\n        images, labels = images.cuda(), labels.cuda()\n", ""),
+        ("    if use_cuda:\n        images = images.to('cuda', non_blocking=True)\n", ""),
+        (
+            "    if use_cuda:\n        images = Variable(images.cuda())\n    else:\n        images = Variable(images)\n",
+            "from torch.autograd import Variable\n",
+        ),
+        (
+            "    if use_cuda:\n        images = images.cuda()\n    elif labels.sum() > 9:\n        images = images.to('cuda:1')\n",
+            "",
+        ),
+        (
+            "    if use_cuda:\n        with torch.no_grad():\n            images = images.cuda()\n",
+            "",
+        ),
+        ("    if use_cuda:\n        x = images.cuda()\n    else:\n        x = images\n", ""),
+    ],
+)
+def test_copies_under_a_test(check_transformed: Check, copy: str, imports: str) -> None:
+    loop = USE + "for images, labels in loader:\n" + copy + "    {}model({}).sum().backward()\n"
+    name = "x" if "x =" in copy else "images"
+    after = CACHED + loop.format(f"{name} = normalize({name})\n    ", name)
+    after = after.replace(CACHED + USE, USE + "\n\n" + CACHED)
+    check_transformed(
+        script(loop=loop.format("", name), imports=imports + IMPORTS),
+        "import functools\n\n" + script(NEW_TRANSFORM, loop=after, imports=imports + IMPORTS),
+    )
+
+
+def test_equal_channels_below_a_test(check_transformed: Check) -> None:
+    transform = TRANSFORM.replace(NORMALIZE, "transforms.Normalize([0.5], [0.25])")
+    loop = USE + UNDER.replace("images.cuda()", "images.to(device, dtype=torch.float32)")
+    after = USE + UNDER.replace("images.cuda()", "images.to(device)")
+    scaled = "    images = images.float().div_(255).sub_(0.5).div_(0.25)\n    model"
+    check_transformed(
+        script(transform, loop=loop),
+        script(NEW_TRANSFORM, loop=after.replace("    model", scaled)),
+    )
+
+
+def test_loops_with_and_without_a_test(check_transformed: Check) -> None:
+    loop = """\
+        def train():
+        {}
+        def test():
+            for images, _ in loader:
+                model({})
+        train()
+        test()
+    """
+    body = "".join(f"            {line}\n" for line in UNDER.splitlines())
+    body_after = "".join(f"            {line}\n" for line in UNDER_AFTER.splitlines())
+    before = dedent(loop.replace("        {}\n", body).replace("{}", "images.to(device)"))
+    after = dedent(
+        loop.replace("        {}\n", body_after).replace("{}", "normalize(images.to(device))")
+    )
+    check_transformed(
+        script(loop=USE + before),
+        "import functools\n\n" + script(NEW_TRANSFORM, loop=USE + "\n\n" + CACHED + after),
+    )
+
+
+@pytest.mark.parametrize(
+    ("loop", "reason"),
+    [
+        (
+            "images, _ = next(iter(loader))\nfor _ in range(2):\n    if use_cuda:\n        images = images.cuda()\n"
+            "    model(images)\n",
+            "`images` may be of an earlier pass where `if use_cuda:` copies it",
+        ),
+        (
+            "batches = iter(loader)\nfor i in range(9):\n    if i % 2 == 0:\n        images, _ = next(batches)\n"
+            "    if use_cuda:\n        images = images.cuda()\n    model(images)\n",
+            "earlier pass",
+        ),
+        (
+            UNDER.replace("    model", "        model(images)\n    model"),
+            "the host uses the images in `model(images)`",
+        ),
+        (
+            UNDER.replace(
+                "    model", "    elif len(labels):\n        images = torch.rand(4)\n    model"
+            ),
+            "something else",
+        ),
+        (
+            UNDER.replace("    model", "    else:\n        images = images * 2\n    model"),
+            "images * 2",
+        ),
+        (
+            "for images, labels in loader:\n    if len(labels):\n        if use_cuda:\n            images = images.cuda()\n"
+            "    model(images)\n",
+            "the host uses the images in `model(images)`",
+        ),
+        (UNDER + "    images = torch.rand(4)\n    model(images)\nmodel(images)\n", "host uses"),
+        (
+            UNDER.replace(
+                "    if", "    if labels.sum():\n        images = images.view(4, -1)\n    if"
+            ),
+            "reshaped",
+        ),
+        (UNDER + "    def closure():\n        return model(images)\n", "the host uses the images"),
+        (
+            "for images, labels in loader:\n    if use_cuda:\n        labels = labels.cuda()\n    model(images)\n",
+            "the host uses the images in `model(images)`",
+        ),
+    ],
+)
+def test_no_place_below_a_test(check_noop: Check, loop: str, reason: str) -> None:
+    check_noop(script(loop=USE + loop), reason=reason)
 
 
 def test_copy_shared_with_another_loader(check_noop: Check) -> None:
@@ -802,33 +918,44 @@ def test_lightning_hands_its_loader_to_the_trainer(check_noop: Check) -> None:
     check_noop(script(loop=loop), reason="images become floats")
 
 
+VERIFIED = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+use_cuda = torch.cuda.is_available()
+device = torch.device("cuda" if use_cuda else "cpu")
+torch.manual_seed(0)
+transform = transforms.Compose([
+    transforms.RandomHorizontalFlip(),
+    transforms.ToTensor(),
+    transforms.Normalize([0.49, 0.48, 0.45], [0.2, 0.3, 0.4]),
+])
+dataset = datasets.FakeData(24, (3, 8, 8), 4, transform=transform)
+model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 4)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for images, labels in DataLoader(dataset, 4):
+    images, labels = images.to(device), labels.to(device)
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    print(f"loss {loss.item():.4f}")
+torch.save(model.state_dict(), "model.pt")
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.torch
-def test_verified(check_verified: Check) -> None:
+@pytest.mark.parametrize(
+    "copies",
+    [
+        "images, labels = images.to(device), labels.to(device)",
+        "if use_cuda:\n        images, labels = images.cuda(), labels.cuda()",
+    ],
+)
+def test_verified(check_verified: Check, copies: str) -> None:
     check_verified(
-        """\
-        import torch
-        from torch import nn
-        from torch.utils.data import DataLoader
-        from torchvision import datasets, transforms
-
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        torch.manual_seed(0)
-        transform = transforms.Compose([
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize([0.49, 0.48, 0.45], [0.2, 0.3, 0.4]),
-        ])
-        dataset = datasets.FakeData(24, (3, 8, 8), 4, transform=transform)
-        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 4)).to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for images, labels in DataLoader(dataset, 4):
-            images, labels = images.to(device), labels.to(device)
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images), labels)
-            loss.backward()
-            optimizer.step()
-            print(f"loss {loss.item():.4f}")
-        torch.save(model.state_dict(), "model.pt")
-        """
+        VERIFIED.replace("images, labels = images.to(device), labels.to(device)", copies)
     )

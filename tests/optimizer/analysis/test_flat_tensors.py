@@ -43,3 +43,26 @@ def test_shapes(script: Script, code: str, shape: Shape) -> None:
     understood = script(f"import torch\nfrom torch import nn\ndef f(x):\n{body}")
     ((expression, module),) = questions(understood)
     assert FlatTrace(understood.resolver).shape(expression, module) is shape
+
+
+@pytest.mark.parametrize(
+    ("code", "projected"),
+    [
+        ("ASK(x)", False),
+        ("fc = nn.Linear(2, 2)\nASK(fc(x))", True),
+        ("fc = nn.Linear(2, 2)\nh = fc(x)\nASK(torch.relu(h).sigmoid())", True),
+        ("fc = nn.Linear(2, 2)\nh = x\nif a:\n    h = fc(x)\nASK(h)", False),
+        ("fc = nn.Linear(2, 2)\nh = fc(x)\nfor i in n:\n    h = torch.relu(h)\nASK(h)", True),
+        ("fc = nn.Linear(2, 2)\nh = fc(x)\nfor i in n:\n    h = grow(h)\nASK(h)", False),
+        ("fc = nn.Sequential(nn.Linear(2, 2), nn.ReLU())\nASK(fc(x))", True),
+        ("fc = nn.Sequential(nn.Linear(2, 2), nn.Unflatten(1, (2, 1)))\nASK(fc(x))", False),
+        ("fc = nn.Sequential(nn.ReLU())\nASK(fc(x))", False),
+        ("fc = nn.Conv2d(2, 2, 1)\nASK(fc(x))", False),
+        ("ASK(torch.relu(x))", False),
+    ],
+)
+def test_what_linear_layers_made(script: Script, code: str, projected: bool) -> None:
+    body = "".join(f"    {line}\n" for line in code.splitlines())
+    understood = script(f"import torch\nfrom torch import nn\ndef f(x):\n{body}")
+    ((expression, module),) = questions(understood)
+    assert FlatTrace(understood.resolver).is_projected(expression, module) is projected

@@ -1,0 +1,56 @@
+"""Whether code writes through a view into the tensor it is a view of: a copy in its place would not be one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .name_uses import NameUses
+from .overwrites import is_inplace_method, says_inplace
+from .resolver import Resolver
+from .syntax import Module, last_identifier
+from .values import External, Made
+
+
+def is_written(resolver: Resolver, view: ast.Call, module: Module) -> bool:
+    """Whether the result of ``view``, or the variable it is assigned to, may be written to in place."""
+    places = _places(view, module)
+    return places is None or any(_writes(resolver, place, module) for place in places)
+
+
+def _places(view: ast.Call, module: Module) -> list[ast.expr] | None:
+    """Where the result of ``view`` is used; None where it is kept in something else than a variable."""
+    match module.parents[view]:
+        case ast.Assign(targets=[ast.Name() as target]):
+            found = module.scope(target).lookup(target.id)
+            bindings = [b for b in (found[1] if found else []) if b.node is target]
+            return [use for binding in bindings for use in NameUses().of(binding, module)]
+        case ast.Assign() | ast.AnnAssign() | ast.NamedExpr():
+            return None
+        case _:
+            return [view]
+
+
+def _writes(resolver: Resolver, place: ast.expr, module: Module) -> bool:
+    parent = module.parents[place]
+    match parent:
+        case ast.AugAssign(target=target):
+            return target is place
+        case ast.Subscript(value=value) if value is place:
+            return not isinstance(parent.ctx, ast.Load)
+        case ast.Attribute(attr=attr):
+            return is_inplace_method(attr) or attr == "data"
+        case ast.keyword(arg=arg):
+            return arg == "out"
+        case ast.Call(func=func) if func is not place:
+            calls = [parent, *_made_layers(resolver, parent, module)]
+            return is_inplace_method(last_identifier(func)) or any(map(says_inplace, calls))
+        case _:
+            return False
+
+
+def _made_layers(resolver: Resolver, call: ast.Call, module: Module) -> Iterator[ast.Call]:
+    """The calls that made the layer of PyTorch that ``call`` runs."""
+    for value in resolver.values(call.func, module):
+        if isinstance(value, Made) and isinstance(value.maker, External):
+            yield value.call
