@@ -205,7 +205,7 @@ def _no_longer_live(
             name = min(same)
             yield Finding(
                 Kind.CHECKPOINT_VALUE,
-                f"{ours.path}: {key} is not {name} as it is when saved, and in the original it is",
+                f"{ours.path}: {key} is not {name} as the last step left it, and in the original it is",
                 step=ours.rounds or None,
                 tensor=key,
                 original=name,
@@ -226,7 +226,7 @@ def _now_live(
             name = other.same_as[0]
             yield Finding(
                 Kind.CHECKPOINT_VALUE,
-                f"{ours.path}: {key} is {name} as it is when saved, and in the original it is not",
+                f"{ours.path}: {key} is {name} as the last step left it, and in the original it is not",
                 step=ours.rounds or None,
                 tensor=key,
                 rewritten=name,

@@ -108,7 +108,7 @@ class ParameterInfo:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Every stepped parameter after round ``round`` (1-based; 0 is before the first step).
+    """Every stepped parameter after round ``round`` (1-based; 0 is before the first step), whatever was loaded since then.
 
     ``hashes`` are sha256 over dtype, shape and bytes. ``file`` holds the tensors, None when they were larger than
     :attr:`RunSettings.snapshot_bytes`.
@@ -238,8 +238,8 @@ class Scheduler:
 class CheckpointEntry:
     """A leaf of a saved object: a tensor (``shape``, ``dtype``, ``sha256``), else its type and ``repr`` (cut short).
 
-    ``same_as`` are the parameters and buffers that were bit for bit the tensor when it was saved; any other is kept, as
-    far as there is room, ``stored_as`` that name in :meth:`Observations.saved_tensors`.
+    ``same_as`` are the parameters and buffers that the last step before left bit for bit as the tensor is; any other is
+    kept, as far as there is room, ``stored_as`` that name in :meth:`Observations.saved_tensors`.
     """
 
     kind: str

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from .fingerprints import dtype_name, sha256, total_bytes, write_safetensors
+from .last_step import LastStep
 from .names import entries_of, label_roots, name_parameters
 from .variables import reachable
 
@@ -39,6 +40,7 @@ class Parameters:
         self._by_hand: dict[tuple[torch.Size, ...], list[str]] = {}
         self._shown: set[int] = set()
         self._first: dict[int, Tensor] = {}
+        self.last_step = LastStep(whole_bytes)
         self.snapshots: list[dict[str, Any]] = []
 
     @property
@@ -132,11 +134,11 @@ class Parameters:
                 self._first[id(parameter)] = parameter.detach().clone()
 
     def snapshot(self, after_round: int) -> None:
-        """Keep every named parameter as it is now; once per round. Before any step, as it was first called with."""
+        """Keep every named parameter as the last step left it; once per round. Before any step, as it was first called with."""
         if any(snapshot["round"] == after_round for snapshot in self.snapshots) or not self.named:
             return
         first, self._first = self._first, {}
-        tensors = self.named
+        tensors = self.last_step.left(self.named)
         if after_round == 0:
             tensors = {name: first.get(id(p), p) for name, p in self.named.items()}
         file = None
@@ -154,10 +156,14 @@ class Parameters:
             for name, buffer in entries_of(root, "_buffers")
         }
 
+    def trained(self) -> dict[str, Tensor]:
+        """The named parameters and those buffers."""
+        return {**self.named, **self.buffers()}
+
     def live_hashes(self) -> dict[str, list[str]]:
-        """The names of the parameters and buffers by their hash, as they are now; several may hold the same."""
+        """The names of the parameters and buffers by their hash, as the last step left them; several may hold the same."""
         found: dict[str, list[str]] = {}
-        for name, tensor in {**self.named, **self.buffers()}.items():
+        for name, tensor in self.last_step.left(self.trained()).items():
             found.setdefault(sha256(tensor), []).append(name)
         return found
 

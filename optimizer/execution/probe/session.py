@@ -26,6 +26,7 @@ from .layer_outputs import LayerOutputs
 from .loader_passes import LoaderPasses, length_of
 from .optimizer_state import OptimizerStates
 from .parameters import Parameters
+from .patches import Patches
 from .perturbation import Perturbation
 from .printed import PrintedLines
 from .randomness import derive, seed_everything
@@ -122,6 +123,10 @@ class Session:
             self._states.stepped(optimizer)
         self._count_step(number)
 
+    def hear_of_loading(self, patches: Patches) -> None:
+        """Have the weights kept that a script loads others over."""
+        self._parameters.last_step.install(self._parameters.trained, patches)
+
     def by_hand(self) -> bool:
         """Whether the script has built no optimizer, so that gradients are all there is to count by."""
         return not self._parameters.optimizer_seen
@@ -181,6 +186,7 @@ class Session:
 
     def _count_step(self, number: int) -> None:
         self._stepped += 1
+        self._parameters.last_step.stepped()
         if self.observing:
             self._step_samples.append(self._samples)
             self._samples = 0
@@ -378,7 +384,7 @@ class Session:
         return {"workers": read_workers(self.folder / FOLDER)}
 
     def _write_buffers(self) -> dict[str, Any]:
-        buffers = self._parameters.buffers()
+        buffers = self._parameters.last_step.left(self._parameters.buffers())
         if buffers:
             write_safetensors(self.folder / BUFFERS, buffers)
         return {"buffers_file": BUFFERS if buffers else None}

@@ -141,7 +141,7 @@ def test_a_saved_tensor_that_is_no_longer_the_parameter_fails_in_the_numeric_tie
     (finding,) = compare_checkpoint_values(ours, saving(original, copied), near, Precision.BFLOAT16)
     assert (finding.kind, finding.fails) == (Kind.CHECKPOINT_VALUE, True)
     assert (finding.tensor, finding.original) == ("model/fc.weight", "Net.fc.weight")
-    assert "is not Net.fc.weight as it is when saved" in finding.message
+    assert "is not Net.fc.weight as the last step left it" in finding.message
 
 
 def test_what_equals_a_parameter_by_chance_may_differ(
