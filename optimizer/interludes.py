@@ -3,7 +3,8 @@
 It belongs to a training as its steps do. So the speed-up of a pair of runs is that of whole stretches, from one interlude to the
 next, with the steps between them. How many rounds hold one is counted from the first interlude that was timed to the last, so that a
 run which ends in the middle of an epoch counts no evaluation without its steps and no steps without their evaluation. Where fewer than
-two were timed nobody knows how many steps belong to one, and the speed-up is that of the steps alone.
+two were timed nobody knows how many steps belong to one, and the speed-up is that of the steps alone. What those of the warm-up
+took does not count, only where they were.
 
 Steps are compared as :mod:`.turn_ratios` says. Interludes are few, and one may evaluate where the next does not: it is their mean
 times that are compared. Where a device computes beside the script, what lies between two waits for it has an interlude as a whole,
@@ -24,12 +25,24 @@ from .execution.observations import Timing
 class Stretch:
     """Mean seconds of a round: ``step`` of one that is only a step, ``interlude`` of one that holds more.
 
-    ``share`` is the part of all rounds that do.
+    ``share`` is the part of all rounds that do. What can only be told of several ``rounds`` together is their mean, and ``share`` the
+    part of such groups.
     """
 
     step: float
     interlude: float
     share: float
+    rounds: int = 1
+
+    @property
+    def extra_seconds(self) -> float:
+        """What an interlude takes beyond a step."""
+        return (self.interlude - self.step) * self.rounds
+
+    @property
+    def every(self) -> float:
+        """How many rounds hold one interlude."""
+        return self.rounds / self.share
 
     @property
     def round_seconds(self) -> float:
@@ -69,16 +82,22 @@ def _stretch(
     timing: Timing, warm_up_rounds: int, rounds: int, interludes: Sequence[int]
 ) -> Stretch | None:
     seconds = timing.round_seconds
-    parts = [part for part in _parts(timing, rounds) if part.start >= warm_up_rounds]
-    means = [statistics.fmean(seconds[part.start : part.stop]) for part in parts]
+    parts = _parts(timing, rounds)
     having = {i for i, part in enumerate(parts) if any(number in part for number in interludes)}
-    step = [mean for i, mean in enumerate(means) if i not in having]
-    if len(having) < 2 or not step:
+    steady = {
+        i: statistics.fmean(seconds[part.start : part.stop])
+        for i, part in enumerate(parts)
+        if part.start >= warm_up_rounds
+    }
+    step = [mean for i, mean in steady.items() if i not in having]
+    interlude = [mean for i, mean in steady.items() if i in having]
+    if len(having) < 2 or not interlude or not step:
         return None
     return Stretch(
         statistics.fmean(step),
-        statistics.fmean(means[i] for i in having),
+        statistics.fmean(interlude),
         (len(having) - 1) / (max(having) - min(having)),
+        len(parts[0]),
     )
 
 

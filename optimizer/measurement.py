@@ -7,6 +7,8 @@ compared is the steady state:
   truncation heuristic for bias reduction in simulation output", Simulation 69, 1997): drop the first steps whose
   removal makes the standard error of the rest smallest, at most half of them. A running median of three first takes
   out single spikes. The first round, in which compilation happens, and the start-up are apart from the beginning.
+  Where a run shows more than one epoch the first is warm-up as a whole: its last, smaller batch and the evaluation behind
+  it come for the first time, and are compiled, tried out by cuDNN, or given workers.
 - **Evaluation and the start of an epoch** count as often as they come between steps, where the runs are long enough to show it
   (:mod:`.interludes`).
 - **Waiting for data**, beside workers the whole step, is averaged over neighbouring steps: worker processes hand over their batches in bursts, so that most
@@ -22,9 +24,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 
 from .execution.observations import Timing
 from .interludes import Stretch, log_stretch_ratio, stretch
@@ -230,6 +234,7 @@ def read_run(timing: Timing) -> Run:
     if len(steps.seconds) < 2:
         raise TooShort(f"only {len(timing.round_seconds)} rounds after the first were timed")
     dropped, settled = warm_up(steps.seconds)
+    dropped = max(dropped, _first_epoch(timing, steps))
     return Run(
         timing.startup_seconds or 0.0,
         timing.first_round_seconds or 0.0,
@@ -257,6 +262,15 @@ def _steps(timing: Timing) -> Steps:
         tuple(statistics.fmean(waits[number] for number in part) for part in plain),
         tuple(map(len, spans)),
     )
+
+
+def _first_epoch(timing: Timing, steps: Steps) -> int:
+    """How many of the first steps end with the first interlude; 0 where there is no other, or they are more than half."""
+    if len(timing.interludes) < 2:
+        return 0
+    ends = list(accumulate(steps.rounds))
+    number = bisect_right(ends, min(timing.interludes)) + 1
+    return number if 2 * number <= len(ends) else 0
 
 
 def warm_up(seconds: Sequence[float]) -> tuple[int, bool]:
@@ -336,10 +350,8 @@ def _version(timed: Sequence[TimedRun], samples_per_round: float | None) -> Vers
         runs=runs,
         step_seconds=seconds,
         round_seconds=statistics.geometric_mean([run.round_seconds for run in runs]),
-        interlude_seconds=(
-            statistics.fmean(s.interlude - s.step for s in stretches) if whole else None
-        ),
-        interlude_rounds=statistics.fmean(1 / s.share for s in stretches) if whole else None,
+        interlude_seconds=statistics.fmean(s.extra_seconds for s in stretches) if whole else None,
+        interlude_rounds=statistics.fmean(s.every for s in stretches) if whole else None,
         samples_per_second=samples_per_round / seconds if samples_per_round else None,
         startup_seconds=statistics.median(run.startup_seconds for run in runs),
         first_round_seconds=runs[0].first_round_seconds,

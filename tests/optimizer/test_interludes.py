@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -91,8 +92,9 @@ def test_one_that_only_the_rewrite_has_counts_for_both() -> None:
     assert math.exp(log_speedup(ours, theirs)) == pytest.approx(0.2 / 0.4)
 
 
-def test_what_is_told_of_a_version() -> None:
-    slow, fast = TimedRun(run(0.01, 0.6)), TimedRun(run(0.01, 0.1))
+@TURNS
+def test_what_is_told_of_a_version(turns: dict[str, int]) -> None:
+    slow, fast = TimedRun(run(0.01, 0.6, **turns)), TimedRun(run(0.01, 0.1, **turns))
     found = compare_speeds([slow, slow], [fast, fast])
     assert found.original.step_seconds == pytest.approx(0.01)
     assert found.original.round_seconds == pytest.approx(0.04)
@@ -114,6 +116,22 @@ def test_the_warm_up_counts_for_neither() -> None:
     slow = (9.0,) * 15 + timing.round_seconds[15:]
     warm = Timing(9.0, 1.0, 0.5, slow, timing.wait_seconds, interludes=timing.interludes)
     assert read_run(warm).round_seconds == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize("rounds", [45, 100])
+@TURNS
+def test_what_the_first_epoch_compiles_is_warm_up(turns: dict[str, int], rounds: int) -> None:
+    """Its last batch, which is smaller, and the first evaluation."""
+    ours, theirs = run(0.02, 0.1, rounds=rounds, **turns), run(0.01, 0.05, rounds=rounds, **turns)
+    seconds = [*theirs.round_seconds]
+    seconds[9] += 3.0
+    seconds[10] += 5.0
+    theirs = replace(theirs, round_seconds=tuple(seconds))
+    assert log_speedup(ours, theirs) == pytest.approx(math.log(2.0))
+    found = compare_speeds([TimedRun(ours)], [TimedRun(theirs)])
+    assert found.rewritten.step_seconds == pytest.approx(0.01)
+    assert found.rewritten.round_seconds == pytest.approx(0.0125)
+    assert found.rewritten.interlude_seconds == pytest.approx(0.05)
 
 
 def test_the_pace_of_a_run_is_that_of_all_it_does() -> None:

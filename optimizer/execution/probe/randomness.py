@@ -101,8 +101,8 @@ def draw_on_host(patches: Patches) -> None:
     """Have tensors of any device filled with what the CPU's generator would draw.
 
     So ``torch.randn(n).cuda()`` and ``torch.randn(n, device="cuda")`` give the same numbers. Calls that name a
-    generator or an output are left alone. Dropout and its like draw on their device, whose generator is seeded at
-    each step.
+    generator or an output are left alone. Dropout draws on its device, whose generator is seeded at each step (see
+    :mod:`.dropout_draws`).
     """
     for name in FACTORIES:
         patches.wrap(torch, name, _factory)

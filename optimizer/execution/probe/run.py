@@ -24,6 +24,7 @@ from .clock import Clock
 from .cuda.install import emulate_cuda
 from .cuda.state import NAME
 from .devices import in_use, peak_memory
+from .dropout_draws import draw_dropout_alike
 from .dropping import Dropouts
 from .entropy import Entropy
 from .full_precision import compute_in_full_precision
@@ -141,6 +142,7 @@ def _make_repeatable(seed: int, folder: Path, patches: Patches, protection: Prot
     patches.wrap(vars(type(torch.backends.cudnn))["benchmark"], "setter", _without_effect)
     AlignedLoading(seed, folder).install(patches)
     Entropy(seed).install(patches, protection)
+    draw_dropout_alike(patches)
     if torch.cuda.is_available():
         draw_on_host(patches)
 

@@ -48,10 +48,37 @@ TRAIN = """
             optimizer.step()
             last = loss.item()
 """
-HALF = TRAIN.replace(
-    "            loss = nn",
-    '            with torch.autocast("cuda", torch.bfloat16):\n                loss = nn',
-)
+DROPPING = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(256, 12, 64), torch.randint(0, 4, (256,)))
+    loader = DataLoader(data, batch_size=16, shuffle=True)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.2, batch_first=True)
+            self.recur = nn.LSTM(64, 32, 2, dropout=0.3, batch_first=True)
+            self.drop = nn.Dropout(0.25)
+            self.decide = nn.Linear(32, 4)
+
+        def forward(self, x):
+            states, _ = self.recur(self.attend(x))
+            return self.decide(self.drop(states[:, -1]))
+
+    model = Net().to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(40):
+        for x, y in loader:
+            x, y = x.to("cuda"), y.to("cuda")
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
 GRAPH = """
     import torch
     from torch import nn
@@ -80,6 +107,12 @@ GRAPH = """
     for _ in range(5):
         graph.replay()
 """
+
+
+def in_half(script: str) -> str:
+    """``script`` with its forward pass under autocast."""
+    region = '            with torch.autocast("cuda", torch.bfloat16):\n                loss = nn'
+    return script.replace("            loss = nn", region)
 
 
 def test_an_observed_run_repeats_itself_and_tells_what_it_ran_on(
@@ -140,11 +173,13 @@ def test_what_a_script_captures_does_not_fail_under_observation(
         assert seen.rounds == 3
 
 
-def test_half_precision_is_told_from_another_learning_rate(project: Make) -> None:
+@pytest.mark.parametrize("script", [TRAIN, DROPPING])
+def test_half_precision_is_told_from_another_learning_rate(project: Make, script: str) -> None:
     if not torch.cuda.is_bf16_supported():
         pytest.skip("no bfloat16")
-    wrong = HALF.replace("lr=0.01", "lr=0.011")
-    folder = project({"train.py": TRAIN, "half.py": HALF, "wrong.py": wrong})
+    half = in_half(script)
+    wrong = half.replace("lr=0.01", "lr=0.011")
+    folder = project({"train.py": script, "half.py": half, "wrong.py": wrong})
     settings = VerifySettings(Path(sys.executable), folder, measure_speed=False)
     found = [
         verify(ScriptVersion(folder / "train.py"), ScriptVersion(folder / name), settings)
@@ -152,3 +187,10 @@ def test_half_precision_is_told_from_another_learning_rate(project: Make) -> Non
     ]
     outcomes = [report.verdict and report.verdict.outcome for report in found]
     assert outcomes == [Outcome.EQUIVALENT, Outcome.NOT_EQUIVALENT]
+
+
+def test_a_network_that_drops_repeats_itself(project: Make, observe: Observe) -> None:
+    folder = project({"train.py": DROPPING})
+    first, again = (observe(folder, steps=20) for _ in range(2))
+    assert first.status is Status.STOPPED, first.failure_details
+    assert judge_exact(first, [again], again).outcome is Outcome.EQUIVALENT
