@@ -33,6 +33,7 @@ from .evaluation_shares import EvaluationShare, EvaluationShares, find_evaluatio
 from .facts import CallFact, Fact
 from .layer_uses import conditional_layer, layer_left_out
 from .mean_losses import WEIGHTS, batch_norms
+from .meeting_place import meeting_place, process_group_edit
 from .network_flow import NetworkFlow, network_flow
 from .network_wrapping import Wrapping, wrap_beside, wrap_instead, wrapped_name
 from .obstacles import Obstacle
@@ -56,12 +57,6 @@ from .synchronization import accumulation_edits
 from .telling import Telling
 from .told_figures import ToldFigures, find_told_figures
 from .trained import trained_in_each
-
-_BEFOREHAND = (
-    *("builtins.", "argparse.", "collections.", "datetime.", "logging.", "os.", "pathlib.", "sys."),
-    *("time.", "warnings.", "yaml.", "json."),
-)
-"""What a script may call before its processes meet: nothing that takes part in the training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,18 +103,18 @@ class _Plan:
         loader = self._loader()
         self._refuse_if(step_obstacle(script, step))
         blocks = list(training_blocks(script))
-        setup = self._setup_place(blocks)
+        preparation = self._preparation(blocks)
+        group = self._process_group(blocks, loader, preparation)
         network, metrics = [*self._network()], [*self._metrics()]
         epochs = [*self._epochs(loader)] if loader.shuffles else []
-        preparation = self._preparation(blocks)
         # What is put before one statement comes in this order: a dataset that is made ahead of its loader waits, too.
         edits = [*network, *self._barriers(preparation), *loader.edits, *metrics, *epochs]
-        edits.insert(0, self._process_group(*setup, preparation is not None))
+        edits.insert(0, group)
         edits += [*self._rank_zero(preparation, edits)]
         edits += self._any_gpu()
         edits += checkpoint_edits(self._script, self._names)
         self._say_what_changes()
-        edits[:0] = self._names.edits()
+        edits[:0] = self._names.edits(edits)
         place = step.backwards[0]
         replaced = bool(data_parallel_calls(resolver))
         return Distribution(place.module, place.node, replaced, tuple(edits), tuple(self._notes))
@@ -133,51 +128,20 @@ class _Plan:
 
     # The processes
 
-    def _setup_place(self, blocks: list[Block]) -> tuple[Block, ast.stmt]:
-        """Where the processes meet: above the first statement that has to do with torch, below a main guard."""
+    def _process_group(
+        self, blocks: list[Block], loader: ShardedLoader, preparation: Preparation | None
+    ) -> FileEdit:
         entry = self._script.entry
-        for block in blocks:
-            if block.module is entry and entry.main_guards and block.trains in entry.tree.body:
-                continue  # also runs when workers import the file
-            for statement in block.before:
-                if self._starts(statement, block):
-                    return block, statement
-        if not blocks:
-            self._refuse(
-                self._step, "the way from the script's beginning to its training is not seen"
-            )
-        return blocks[-1], blocks[-1].trains
-
-    def _starts(self, statement: ast.stmt, block: Block) -> bool:
-        passed = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        if isinstance(statement, passed):
-            return False
-        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
-        return any(
-            self._resolver.callees(call, block.module)
-            or any(
-                not name.startswith(_BEFOREHAND)
-                for name in self._resolver.names(call.func, block.module)
-            )
-            for call in calls
-        )
-
-    def _process_group(self, block: Block, statement: ast.stmt, waits_long: bool) -> FileEdit:
-        module, names = block.module, self._names
-        dist, torch = names.distributed(module), names.spelled(module, "torch")
-        atexit = names.spelled(module, "atexit")
-        backends = f'"cpu:gloo,cuda:nccl" if {torch}.cuda.is_available() else "gloo"'
-        if waits_long:
-            backends += f", timeout={names.imported(module, 'datetime', 'timedelta')}(hours=2)"
-        rows = [
-            f"if {names.name(Place.WORLD_SIZE, module)} > 1:",
-            f"    if {torch}.cuda.is_available():",
-            f"        {torch}.cuda.set_device({names.name(Place.LOCAL_RANK, module)})",
-            f"    {dist}.init_process_group({backends})",
-            f"    {atexit}.register({dist}.destroy_process_group)  # also behind an error",
-        ]
-        code = "\n".join(rows)
-        return FileEdit(module.path, InsertBefore(module.span(statement), code, True, outside=True))
+        beforehand: set[ast.AST] = {loader.loader.node}
+        if preparation is not None:
+            beforehand.add(preparation.node)
+        place = meeting_place(self._resolver, entry, blocks, beforehand)
+        if place is None:
+            why = "the way from the script's beginning to its training is not seen"
+            self._refuse(self._step, why)
+        if place.also_imported:
+            self._names.alone_where_imported()
+        return process_group_edit(place, self._names, waits_long=preparation is not None)
 
     def _any_gpu(self) -> Iterator[FileEdit]:
         """The GPU that a process has been given, in place of one that is named by its number."""
@@ -333,6 +297,15 @@ class _Plan:
     # What one process does
 
     def _preparation(self, blocks: list[Block]) -> Preparation | None:
+        for module in self._script.modules:
+            if module is not self._script.entry:
+                imported = [s for s in module.tree.body if s not in module.main_only]
+                found = find_preparation(self._resolver, imported, module)
+                if found is not None:
+                    why = (
+                        "every process would write this at the same time, when it imports the file"
+                    )
+                    self._refuse(found, why)
         for block in blocks:
             found = find_preparation(self._resolver, block.before, block.module)
             if isinstance(found, Preparation):

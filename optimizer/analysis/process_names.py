@@ -8,10 +8,11 @@ it itself, so that nothing has to be handed from file to file.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
-from ..rewriting.edits import AddImport, FileEdit, InsertBefore
+from ..rewriting.edits import AddImport, Edit, FileEdit, InsertBefore, Span
 from .facts import Fact
 from .obstacles import Obstacle
 from .references import quoted, reference
@@ -112,6 +113,11 @@ class ProcessNames:
         self._places: dict[Module, set[Place]] = {}
         self._helpers: dict[Module, set[Helper]] = {}
         self._imports: dict[Module, list[AddImport]] = {}
+        self._alone_where_imported = False
+
+    def alone_where_imported(self) -> None:
+        """Let a worker process that imports the script know of no other processes: it is none of torchrun's."""
+        self._alone_where_imported = True
 
     def name(self, place: Place, module: Module) -> str:
         """How ``module`` calls ``place``."""
@@ -155,10 +161,14 @@ class ProcessNames:
         if edit not in wanted:
             wanted.append(edit)
 
-    def edits(self) -> Iterator[FileEdit]:
-        """The definitions and imports that were asked for."""
+    def edits(self, others: Iterable[FileEdit]) -> Iterator[FileEdit]:
+        """The definitions and imports that were asked for, above all that ``others`` change."""
+        lines: dict[Module, list[int]] = {module: [sys.maxsize] for module in self._places}
+        for module, found in lines.items():
+            found += [_line(other.edit) for other in others if other.path == module.path]
         for module, places in self._places.items():
-            environment = self.spelled(module, "os")
+            statement = _below_imports(module, min(lines[module]))
+            environment = self._environment(module, statement)
             rows = [
                 f"{place.name} = int({environment}.environ.get({quoted(module, place.name)}, {place.alone}))"
                 for place in Place
@@ -166,6 +176,13 @@ class ProcessNames:
             ]
             if module is self._entry:
                 rows.insert(0, _COMMENT)
+                if self._alone_where_imported:
+                    used = [place for place in Place if place in places]
+                    names = ", ".join(place.name for place in used)
+                    alone = ", ".join(str(place.alone) for place in used)
+                    main = f"__name__ != {quoted(module, '__main__')}"
+                    rows.append(f"if {main}:  # a worker of a DataLoader that imports this file")
+                    rows.append(f"    {names} = {alone}")
             for helper in Helper:
                 if helper in self._helpers.get(module, ()):
                     code = helper.value.format(
@@ -174,19 +191,44 @@ class ProcessNames:
                         cpu=quoted(module, "cpu"),
                     )
                     rows += ["", "", code.rstrip()]
-            target = module.span(first_statement(module))
             code = "\n".join(rows)
-            yield FileEdit(module.path, InsertBefore(target, code, apart=True, outside=True))
+            edit = InsertBefore(module.span(statement), code, apart=True, outside=True)
+            yield FileEdit(module.path, edit)
         for module, wanted in self._imports.items():
             for edit in sorted(wanted, key=lambda e: (e.module, e.name or "")):
                 yield FileEdit(module.path, edit)
 
+    def _environment(self, module: Module, statement: ast.stmt) -> str:
+        """How ``module`` calls ``os`` at ``statement``, above which it may not be imported yet."""
+        spelled = self.spelled(module, "os")
+        bindings = module.scopes.by_node[module.tree].bindings.get(spelled.partition(".")[0], ())
+        lines = [module.statement(binding.node).lineno for binding in bindings]
+        if lines and min(lines) > statement.lineno:
+            self._import(module, AddImport("os"))
+            return "os"
+        return spelled
 
-def first_statement(module: Module) -> ast.stmt:
-    """The first statement of ``module`` below its docstring and its imports."""
+
+def _line(edit: Edit) -> int:
+    """The first line that ``edit`` is about."""
+    spans = [value for value in vars(edit).values() if isinstance(value, Span)]
+    return min((span.line for span in spans), default=sys.maxsize)
+
+
+def _below_imports(module: Module, used: int) -> ast.stmt:
+    """The statement of ``module`` above which a name that line ``used`` needs is defined best.
+
+    It is the first below the docstring and the imports, also below those that stand behind a ``__version__ = ...``.
+    """
     body = module.tree.body
     start = 1 if ast.get_docstring(module.tree) is not None and len(body) > 1 else 0
-    return next((s for s in body[start:] if not _imports(s)), body[-1])
+    best = body[start]
+    for statement, following in zip(body[start:], [*body[start + 1 :], body[-1]], strict=True):
+        if _imports(statement):
+            best = following
+        elif hasattr(statement, "body") or (statement.end_lineno or statement.lineno) >= used:
+            break
+    return best
 
 
 def _imports(statement: ast.stmt) -> bool:

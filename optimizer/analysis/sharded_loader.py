@@ -66,6 +66,9 @@ def shard_loader(
     shuffle = loader.arguments.get("shuffle")
     shuffles = shuffle is not None and not _is(resolver, loader, shuffle, False)
     given = ", ".join([code, *_sampler_arguments(script, loader, shuffle, shuffles)])
+    if module is not script.entry and module.function(loader.node) is None:
+        # Made as the file is imported, before the processes have met.
+        given += f", num_replicas={world}, rank={names.name(Place.RANK, module)}"
     rows.append(f"{_SAMPLER} = {sampler}({given}) if {world} > 1 else None")
     edits.append(FileEdit(module.path, InsertBefore(module.span(statement), "\n".join(rows))))
     changed = {"batch_size": f"{batch} // {world}"}

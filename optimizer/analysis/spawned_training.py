@@ -95,7 +95,7 @@ class _Plan:
         self._group(given)
         edits = [*counted, *self._addresses(), *self._devices()]
         edits.append(self._started(statement, given))
-        edits[:0] = self._names.edits()
+        edits[:0] = self._names.edits(edits)
         return SpawnedTraining(self._module, statement, tuple(edits))
 
     def _refuse(self, node: ast.AST, why: str, module: Module | None = None) -> NoReturn:

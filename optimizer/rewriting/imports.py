@@ -25,9 +25,10 @@ def add_import(text: str, edit: AddImport, style: Style) -> str:
     """``text`` with the import of ``edit``, unless it is there."""
     source = SourceTree.parse(text)
     imports = [node for node in source.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    if any(_imports(node, edit) for node in imports):
-        return text
     bound = edit.alias or edit.name or edit.module.partition(".")[0]
+    needed = min(_uses_at_import(source.tree, bound), default=sys.maxsize)
+    if any(_imports(node, edit) for node in imports if end_line(node) < needed):
+        return text
     uses = (n.lineno for n in ast.walk(source.tree) if isinstance(n, ast.Name) and n.id == bound)
     first_use = min(uses, default=sys.maxsize)  # below it an import comes too late
     imports = [node for node in imports if end_line(node) < first_use]
@@ -40,6 +41,17 @@ def add_import(text: str, edit: AddImport, style: Style) -> str:
         new = style.newline + new.removesuffix(style.newline)
     at = source.starts[line]
     return text[:at] + new + text[at:]
+
+
+def _uses_at_import(node: ast.AST, name: str) -> Iterator[int]:
+    """The lines that use ``name`` when the file is imported, not when a function of it is called."""
+    left = [node]
+    while left:
+        for child in ast.iter_child_nodes(left.pop()):
+            if isinstance(child, ast.Name) and child.id == name:
+                yield child.lineno
+            elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                left.append(child)
 
 
 def _imports(node: ImportNode, edit: AddImport) -> bool:
