@@ -6,7 +6,8 @@ What the tools made is verified against the original, then all versions take tur
 that is there already, the speed of light of whatever could be done about the data. After each script the results are
 written to ``benchmarks/results/<device>.json``, so that an interrupted command goes on where it was: without names, scripts
 are left out whose texts and arguments are those of the results, and that were tuned where ``--tune`` asks for it. With ``--minutes`` no script is begun
-for which the time is too short, as far as those before tell; with ``--data`` verdicts are kept, too. The table is printed and put into the README.
+for which the time is too short, as far as those before tell; with ``--data`` verdicts are kept, too. Why a script could not be measured is written to
+``benchmarks/results/failures-<device>.json``. The table is printed and put into the README.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,7 +35,7 @@ from torchopt_cli.transforms.registry import all_transforms
 
 from .equivalence import Verdict, equivalence, original_texts, texts_digest
 from .machine import load, machine
-from .results import read_results, write_results
+from .results import read_failures, read_results, write_failures, write_results
 from .scripts import (
     PYTHON,
     TIMEOUT_S,
@@ -85,19 +87,18 @@ class Bench:
 
     @cached_property
     def _timed(self) -> Prepared:
-        return prepare(self.script, self._folder, self._python, timed=True)
+        timeout = self._options.timeout
+        return prepare(self.script, self._folder, self._python, timed=True, timeout_s=timeout)
 
     def verified(self) -> dict[str, Verdict]:
         """The verdicts on what the tools made. Raises TorchoptError when there is nothing to compare."""
         claims = {name: one for name, one in self._versions.items() if name != EXPERT}
-        return equivalence(self.script, claims, self._folder, self._python, self._tell)
+        where = self._folder, self._python, self._options.timeout
+        return equivalence(self.script, claims, *where, self._tell)
 
-    def result(self) -> dict[str, Any]:
-        """The script's part of the results. Raises TorchoptError when there is nothing to compare."""
+    def result(self, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
+        """The script's part of the results. Raises TorchoptError when the original fails."""
         before = load()
-        if self._options.tune:
-            self._tune()
-        verdicts = self.verified()
         rounds = math.ceil(self._options.seconds / self._timed.pace)
         rounds = max(FEWEST_ROUNDS, min(rounds, MOST_ROUNDS))
         turns = self._take_turns(rounds)
@@ -127,11 +128,14 @@ class Bench:
             flush=True,
         )
 
-    def _tune(self) -> None:
-        """What ``torchopt tune`` makes of the original within its budget."""
+    def tune(self) -> None:
+        """Add what ``torchopt tune`` makes of the original within its budget."""
         with tempfile.TemporaryDirectory() as cwd:
             limits = VerifySettings(
-                self._python, Path(cwd), timeout_s=TIMEOUT_S, env=self.script.environment
+                self._python,
+                Path(cwd),
+                timeout_s=self._options.timeout,
+                env=self.script.environment,
             )
             journal = Path(cwd) / "journal.json"
             settings = TuneSettings(limits, 60.0 * self._options.tune, journal)
@@ -171,12 +175,16 @@ class Bench:
                 Path(cwd),
                 steps=rounds,
                 mode=Mode.TIME,
-                timeout_s=TIMEOUT_S,
+                timeout_s=self._options.timeout,
                 env=self.script.environment,
                 cache=Path(cwd) / "compiled",
             )
             settings = in_turns_of_their_length(settings, self._timed.pace)
-            return take_turns(contestants, settings, self._options.sweeps, self._tell)
+            # On a GPU a start takes longer than what is timed, and there is memory for all.
+            together = self._options.device == "cuda"
+            return take_turns(
+                contestants, settings, self._options.sweeps, self._tell, start_together=together
+            )
 
 
 def digest(script: CorpusScript) -> str:
@@ -189,12 +197,13 @@ def digest(script: CorpusScript) -> str:
 def outdated(
     scripts: Sequence[CorpusScript], results: Mapping[str, Any], *, tuned: bool
 ) -> list[CorpusScript]:
-    """The scripts without a result, with ``tuned`` without a tuned version, and those that are no longer what was measured."""
+    """The scripts without a result or a verdict, with ``tuned`` without a tuned version, and those that are no longer what was measured."""
 
     def is_measured(script: CorpusScript) -> bool:
         result = results.get(script.name)
-        return (
+        return bool(
             result is not None
+            and {"outcome", "failed"} & {*result["versions"]["torchopt"]}
             and (not tuned or "tuned" in result["versions"])
             and result["digest"] == digest(script)
         )
@@ -233,6 +242,9 @@ def main() -> int:
         "--minutes", type=float, default=math.inf, help="begin nothing that would take longer"
     )
     parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS", help="of each run"
+    )
+    parser.add_argument(
         "--table", action="store_true", help="measure nothing; print the table of the results"
     )
     options = parser.parse_args()
@@ -249,55 +261,90 @@ def main() -> int:
 
 
 def measure(
-    scripts: list[CorpusScript], results: dict[str, Any], options: argparse.Namespace
+    scripts: Sequence[CorpusScript], results: dict[str, Any], options: argparse.Namespace
 ) -> int:
-    """Measure ``scripts`` into ``results``; how many of them were."""
+    """Measure ``scripts`` into ``results``; how many of them were.
+
+    As many as there are ``jobs`` are verified at the same time, and then timed one by one, before the next are: so there are whole
+    results whenever the time is over. Those that failed the last time come last.
+    """
     ends = time.monotonic() + 60.0 * options.minutes
+    failures = Failures(options.device)
+    scripts = sorted(scripts, key=lambda script: script.name in failures.known)
+    longest, measured = 0.0, 0
     with (
         tempfile.TemporaryDirectory() as temporary,
         interpreter(options.device, options.threads) as python,
     ):
         folder = options.data.absolute() if options.data else Path(temporary)
-        made = [_attempt(s, lambda s=s: Bench(s, options, folder, python)) for s in scripts]
-        benches = [bench for bench in made if bench is not None]
-        if options.jobs > 1:
-            benches = _verified(benches, options.jobs, ends)
-        longest, measured = 0.0, 0
-        for number, bench in enumerate(benches):
-            started = time.monotonic()
-            if started + longest > ends:
-                left = ", ".join(bench.script.name for bench in benches[number:])
-                print(f"no time left for {left}: the same command goes on there", file=sys.stderr)
-                break
-            found = _attempt(bench.script, bench.result)
-            if found is not None:
-                results[bench.script.name] = found
-                measured += 1
-                write_results(options.device, results)
-            longest = max(longest, time.monotonic() - started)
+        for first in range(0, len(scripts), options.jobs):
+            some = scripts[first : first + options.jobs]
+            made = [
+                failures.attempt(s, lambda s=s: Bench(s, options, folder, python)) for s in some
+            ]
+            benches = [bench for bench in made if bench is not None]
+            for bench in benches if options.tune else ():
+                failures.attempt(bench.script, bench.tune)
+            # Without a verdict it is timed all the same: how fast a version is is another matter.
+            verdicts = _verified(benches, failures) if time.monotonic() < ends else {}
+            for number, bench in enumerate(benches):
+                started = time.monotonic()
+                if started + longest > ends:
+                    left = [one.script for one in benches[number:]] + scripts[first + len(some) :]
+                    names = ", ".join(script.name for script in left)
+                    print(
+                        f"no time left for {names}: the same command goes on there", file=sys.stderr
+                    )
+                    return measured
+                told = verdicts.get(bench.script.name)
+                found = failures.attempt(
+                    bench.script, lambda bench=bench, told=told: bench.result(told or {})
+                )
+                if found is not None:
+                    results[bench.script.name] = found
+                    write_results(options.device, results)
+                    if told is not None:
+                        measured += 1
+                        failures.forget(bench.script)
+                longest = max(longest, time.monotonic() - started)
     return measured
 
 
-def _verified(benches: list[Bench], jobs: int, ends: float) -> list[Bench]:
-    """Those of ``benches`` whose verdicts are known, or for which there is no time until ``ends``."""
-
-    def is_fine(bench: Bench) -> bool:
-        return time.monotonic() >= ends or _attempt(bench.script, bench.verified) is not None
-
-    with ThreadPoolExecutor(jobs) as pool:
-        return [b for b, fine in zip(benches, pool.map(is_fine, benches), strict=True) if fine]
+def _verified(benches: Sequence[Bench], failures: Failures) -> dict[str, dict[str, Verdict]]:
+    """The verdicts by script, of those that could be verified, all at the same time."""
+    with ThreadPoolExecutor(max(1, len(benches))) as pool:
+        found = pool.map(lambda bench: failures.attempt(bench.script, bench.verified), benches)
+        pairs = zip(benches, found, strict=True)
+        return {bench.script.name: told for bench, told in pairs if told is not None}
 
 
-def _attempt(script: CorpusScript, work: Callable[[], _T]) -> _T | None:
-    """What ``work`` gives; None, once it is said why, where the script cannot be measured."""
-    if script.missing:
-        print(f"{script.name}: needs {', '.join(script.missing)}", file=sys.stderr)
-        return None
-    try:
-        return work()
-    except (TorchoptError, RuntimeError) as error:
-        print(f"{script.name}: {error}", file=sys.stderr)
-        return None
+class Failures:
+    """Why scripts could not be measured, written down. One that cannot be leaves the others to be."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self.known = read_failures(device)
+
+    def attempt(self, script: CorpusScript, work: Callable[[], _T]) -> _T | None:
+        """What ``work`` gives; None, once it is said and written why, where the script cannot be measured."""
+        if script.missing:
+            return self._failed(script, f"needs {', '.join(script.missing)}")
+        try:
+            return work()
+        except (TorchoptError, RuntimeError) as error:
+            return self._failed(script, str(error))
+        except Exception:
+            return self._failed(script, traceback.format_exc())
+
+    def forget(self, script: CorpusScript) -> None:
+        """It was measured."""
+        if self.known.pop(script.name, None) is not None:
+            write_failures(self._device, self.known)
+
+    def _failed(self, script: CorpusScript, why: str) -> None:
+        print(f"{script.name}: {why}", file=sys.stderr)
+        self.known[script.name] = why
+        write_failures(self._device, self.known)
 
 
 if __name__ == "__main__":

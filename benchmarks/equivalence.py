@@ -21,9 +21,11 @@ from torchopt_cli.optimizer.original_runs import original_runs
 from torchopt_cli.optimizer.verification import verify_against
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 
-from .scripts import TIMEOUT_S, CorpusScript, prepare
+from .scripts import CorpusScript, prepare
 
 Verdict = dict[str, str]
+VERDICTS = "equivalence.json"
+"""Beside a script's data: its verdicts, by what they are about."""
 
 
 def equivalence(
@@ -31,14 +33,15 @@ def equivalence(
     versions: Mapping[str, tuple[ScriptVersion, Tier | None]],
     folder: Path,
     python: Path,
+    timeout_s: float,
     tell: Callable[[str], None],
 ) -> dict[str, Verdict]:
     """The verdict on each of ``versions``, with the tier it claims (None: the strictest that holds).
 
     ``folder`` holds the data of the scripts. Raises TorchoptError when the original fails.
     """
-    prepared = prepare(script, folder, python, timed=False)
-    place = folder / script.name / "equivalence.json"
+    prepared = prepare(script, folder, python, timed=False, timeout_s=timeout_s)
+    place = folder / script.name / VERDICTS
     known: dict[str, Verdict] = json.loads(place.read_text()) if place.exists() else {}
     keys = {name: _key(script, version) for name, (version, _) in versions.items()}
     original = replace(ScriptVersion(script.original), args=prepared.arguments)
@@ -50,7 +53,7 @@ def equivalence(
                 python,
                 Path(cwd),
                 tier=tier,
-                timeout_s=TIMEOUT_S,
+                timeout_s=timeout_s,
                 measure_speed=False,
                 env=script.environment,
             )

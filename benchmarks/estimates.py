@@ -16,6 +16,7 @@ import json
 import math
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,10 +36,12 @@ from .results import RESULTS
 from .scripts import TIMEOUT_S, CorpusScript, corpus, interpreter, prepare, rewrite_options
 
 
-def compared(script: CorpusScript, folder: Path, python: Path, sweeps: int) -> dict[str, Any]:
+def compared(
+    script: CorpusScript, folder: Path, python: Path, sweeps: int, timeout_s: float
+) -> dict[str, Any]:
     """Bounds and savings of the transforms of one script, as parts of the original's step."""
     before = load()
-    prepared = prepare(script, folder, python, timed=True)
+    prepared = prepare(script, folder, python, timed=True, timeout_s=timeout_s)
     transforms, options = all_transforms(), rewrite_options(script)
     names = [transform.name for transform in transforms]
 
@@ -49,7 +52,7 @@ def compared(script: CorpusScript, folder: Path, python: Path, sweeps: int) -> d
     with tempfile.TemporaryDirectory() as cwd:
         original = ScriptVersion(script.original, args=prepared.arguments)
         how = ProfileSettings(
-            python, Path(cwd), timeout_s=TIMEOUT_S, env=script.environment, resident=False
+            python, Path(cwd), timeout_s=timeout_s, env=script.environment, resident=False
         )
         found = profile(original, how)
         changes = [change for file in without(frozenset()).files for change in file.changes]
@@ -59,7 +62,7 @@ def compared(script: CorpusScript, folder: Path, python: Path, sweeps: int) -> d
         settings = VerifySettings(
             python,
             Path(cwd),
-            timeout_s=TIMEOUT_S,
+            timeout_s=timeout_s,
             pairs=sweeps,
             timing_seconds=2.0,
             env=script.environment,
@@ -167,6 +170,9 @@ def main() -> int:
     )
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the scripts' data here")
     parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS", help="of each run"
+    )
+    parser.add_argument(
         "--table", action="store_true", help="measure nothing; print the table of the results"
     )
     options = parser.parse_args()
@@ -183,9 +189,15 @@ def main() -> int:
             if script.missing or (script.name in results and not options.scripts):
                 continue
             try:
-                results[script.name] = compared(script, folder, python, options.sweeps)
+                results[script.name] = compared(
+                    script, folder, python, options.sweeps, options.timeout
+                )
             except (TorchoptError, ScriptFailed, RuntimeError) as error:
                 print(f"{script.name}: {error}", file=sys.stderr)
+                failed = True
+                continue
+            except Exception:
+                print(f"{script.name}: {traceback.format_exc()}", file=sys.stderr)
                 failed = True
                 continue
             RESULTS.mkdir(exist_ok=True)

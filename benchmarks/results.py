@@ -23,6 +23,15 @@ def write_results(device: str, results: Mapping[str, Any]) -> None:
     (RESULTS / f"{device}.json").write_text(text, encoding="utf-8")
 
 
+def read_failures(device: str) -> dict[str, str]:
+    """Why scripts could not be measured, by script."""
+    return read_results(f"failures-{device}")
+
+
+def write_failures(device: str, failures: Mapping[str, str]) -> None:
+    write_results(f"failures-{device}", failures)
+
+
 def conditions(results: Mapping[str, Any]) -> str:
     """What the results were measured on, in a line; several machines are all named."""
     found: dict[str, None] = {}

@@ -100,7 +100,14 @@ class Prepared:
     pace: float
 
 
-def prepare(script: CorpusScript, folder: Path, python: Path, *, timed: bool) -> Prepared:
+def prepare(
+    script: CorpusScript,
+    folder: Path,
+    python: Path,
+    *,
+    timed: bool,
+    timeout_s: float = TIMEOUT_S,
+) -> Prepared:
     """Let ``python`` run the script until it has its data below ``folder``; what is there already is taken over.
 
     Raises RuntimeError when the script fails.
@@ -118,7 +125,7 @@ def prepare(script: CorpusScript, folder: Path, python: Path, *, timed: bool) ->
             Path(cwd),
             steps=PACE_ROUNDS,
             mode=Mode.TIME,
-            timeout_s=TIMEOUT_S,
+            timeout_s=timeout_s,
             env=script.environment,
             block_steps=1,
             device_block_steps=1,

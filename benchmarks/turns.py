@@ -52,8 +52,10 @@ def take_turns(
     settings: RunSettings,
     sweeps: int,
     tell: Callable[[str], None],
+    *,
+    start_together: bool = False,
 ) -> dict[str, list[TurnRun] | str]:
-    """The ``sweeps`` runs of each; of one that fails, how it did."""
+    """The ``sweeps`` runs of each; of one that fails, how it did. See :func:`run_in_turns` for ``start_together``."""
     found: dict[str, list[TurnRun]] = {name: [] for name in contestants}
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as temporary:
@@ -68,7 +70,7 @@ def take_turns(
                 )
                 for name in (names if sweep % 2 == 0 else names[::-1])
             ]
-            seen = run_in_turns(starts, run)
+            seen = run_in_turns(starts, run, start_together=start_together)
             for name, one in zip(names, seen if sweep % 2 == 0 else seen[::-1], strict=True):
                 try:
                     found[name].append(_read(one))

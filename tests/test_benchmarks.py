@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import math
 import xml.etree.ElementTree as ElementTree
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks import chart, corpus, equivalence, estimates, gpu, tables
+from benchmarks import results as results_module
 from benchmarks.results import RESULTS, read_results
 from benchmarks.scripts import CorpusScript, Prepared, rewritten, rewritten_version
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
@@ -185,9 +187,10 @@ def test_what_a_test_report_says(tmp_path: Path) -> None:
     (tmp_path / "report.xml").write_text(JUNIT)
     assert gpu.outcome_of(tmp_path / "report.xml") == {
         "passed": 1,
-        "failed": ["tests.a::test_two", "tests.b::test_three"],
+        "failed": {"tests.a::test_two": "no", "tests.b::test_three": "no"},
         "skipped": ["tests.b::test_four"],
     }
+    assert gpu.outcome_of(tmp_path / "none.xml") == {"passed": 0, "failed": {}, "skipped": []}
 
 
 def test_a_session_ends_what_takes_too_long(
@@ -199,6 +202,87 @@ def test_a_session_ends_what_takes_too_long(
     session = gpu.Session(10, tmp_path, "cpu")
     assert session.run("this")
     assert not session.run("no_such_module")
+
+
+def test_what_is_ended_may_write_what_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    monkeypatch.setattr(gpu, "FEWEST_SECONDS", 0.0)
+    monkeypatch.setattr(gpu, "GRACE_SECONDS", 5.0)
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, time\ntry:\n    time.sleep(60)\nfinally:\n    pathlib.Path('told').touch()\n"
+    )
+    assert not gpu.Session(10, tmp_path, "cpu").run("slow", seconds=6.0)
+    assert (tmp_path / "told").exists()
+
+
+class _GpuRun:
+    """Stands in for the commands of a session."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.asked: list[str] = []
+        self.report = JUNIT
+        self.results, self._folder = folder / "results", folder
+        monkeypatch.setattr(gpu.Session, "run", lambda *args, **_: self.run(*args))
+        monkeypatch.setattr(gpu, "RESULTS", self.results)
+        monkeypatch.setattr(gpu, "machine", lambda _: {})
+        monkeypatch.setattr(gpu.chart, "main", self.draw)
+
+    def run(self, session: gpu.Session, module: str, *arguments: str) -> bool:
+        self.asked.append(module)
+        if module == "pytest":
+            report = next(one for one in arguments if one.startswith("--junit-xml="))
+            Path(report.removeprefix("--junit-xml=")).write_text(self.report)
+            return "failure" not in self.report
+        if module == "benchmarks.corpus":
+            (session.data / "vae").mkdir(exist_ok=True)
+            (session.data / "vae" / equivalence.VERDICTS).write_text('{"of": {}}')
+            (self.results / "cuda.json").write_text("{}")
+        return True
+
+    def draw(self) -> None:
+        raise ZeroDivisionError
+
+    def go(self, minutes: float, data: str) -> tuple[int, list[str], set[str]]:
+        self.asked.clear()
+        output = self._folder / f"output-{data}"
+        status = gpu.main(
+            [f"--minutes={minutes}", f"--data={self._folder / data}", f"--output={output}"]
+        )
+        return status, [*self.asked], {path.name for path in output.iterdir()}
+
+
+def test_what_failed_is_done_again_after_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _GpuRun(monkeypatch, tmp_path)
+    measuring = ["benchmarks.corpus", "benchmarks.estimates"]
+    written = {"gpu-tests.json", "gpu-verdicts.json", "cuda.json"}
+    assert made.go(9, "here") == (1, ["pytest", *measuring], written)
+    assert made.go(9, "here") == (1, [*measuring, "pytest"], written)
+    made.report = JUNIT.replace("failure", "system-out").replace("error", "system-out")
+    assert made.go(9, "here")[:2] == (0, [*measuring, "pytest"])
+    assert made.go(9, "elsewhere")[:2] == (0, measuring)
+    kept = tmp_path / "elsewhere" / "vae" / equivalence.VERDICTS
+    assert kept.read_text() == '{"of": {}}'
+
+
+def test_verdicts_go_with_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "RESULTS", tmp_path / "results")
+    one, other = tmp_path / "one", tmp_path / "other"
+    (one / "vae").mkdir(parents=True)
+    (one / "vae" / equivalence.VERDICTS).write_text('{"key": {"outcome": "equivalent"}}')
+    gpu.keep_verdicts(one)
+    gpu.bring_verdicts(other)
+    assert (
+        other / "vae" / equivalence.VERDICTS
+    ).read_text() == '{"key": {"outcome": "equivalent"}}'
+
+
+def test_the_tests_that_need_a_gpu_are_found() -> None:
+    found = [p.name for p in (gpu.ROOT / "tests").rglob("test_*.py") if gpu.MARK in p.read_text()]
+    assert "test_gpu_runs.py" in found
 
 
 class _Verifier:
@@ -235,7 +319,7 @@ def test_verdicts_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
             name: (ScriptVersion(script.original, {script.original: text}), Tier.NUMERIC)
             for name, text in texts.items()
         }
-        found = equivalence.equivalence(script, versions, tmp_path, Path("python"), print)
+        found = equivalence.equivalence(script, versions, tmp_path, Path("python"), 60.0, print)
         return {name: verdict["outcome"] for name, verdict in found.items()}
 
     assert ask(torchopt="right", torchfix="wrong") == {
@@ -249,28 +333,82 @@ def test_verdicts_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert verifier.judged[0].args == ("--epochs", "1")
 
 
+class _OneMinute:
+    """Stands in for ``Bench``: what is timed takes a minute."""
+
+    now = 0.0
+    broken: frozenset[str] = frozenset()
+    unverified: frozenset[str] = frozenset()
+
+    def __init__(self, script: CorpusScript, *_: Any) -> None:
+        self.script = script
+
+    def verified(self) -> dict[str, Any]:
+        if self.script.name in self.unverified:
+            raise ZeroDivisionError
+        return {"torchopt": {"outcome": "equivalent"}}
+
+    def result(self, verdicts: dict[str, Any]) -> dict[str, Any]:
+        type(self).now += 60.0
+        if self.script.name in self.broken:
+            raise KeyError("no such thing")
+        return {"of": self.script.name, "verdicts": [*verdicts]}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[_OneMinute]:
+    class Bench(_OneMinute):
+        pass
+
+    monkeypatch.setattr(corpus, "Bench", Bench)
+    monkeypatch.setattr(corpus, "interpreter", lambda *_: nullcontext(Path("python")))
+    monkeypatch.setattr(results_module, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(corpus.time, "monotonic", lambda: Bench.now)
+    return Bench
+
+
+def measured(
+    names: list[str], tmp_path: Path, *, jobs: int = 1, minutes: float = 60.0
+) -> tuple[int, dict[str, Any]]:
+    results: dict[str, Any] = {}
+    options = argparse.Namespace(
+        device="cpu", threads=1, data=tmp_path, jobs=jobs, minutes=minutes, tune=None
+    )
+    return corpus.measure(corpus.corpus(names, "cpu"), results, options), results
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 5])
 @pytest.mark.parametrize(
-    ("minutes", "measured"), [(2.5, ["gan_flat", "vae"]), (10.0, ["gan_flat", "vae", "rnn_lm"])]
+    ("minutes", "done"), [(2.5, ["gan_flat", "vae"]), (10.0, ["gan_flat", "vae", "rnn_lm"])]
 )
 def test_no_script_is_begun_that_would_take_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float, measured: list[str]
+    tmp_path: Path, bench: type[_OneMinute], minutes: float, done: list[str], jobs: int
 ) -> None:
-    now = [0.0]
+    names = ["gan_flat", "vae", "rnn_lm"]
+    count, results = measured(names, tmp_path, jobs=jobs, minutes=minutes)
+    assert count == len(done)
+    assert results == {name: {"of": name, "verdicts": ["torchopt"]} for name in done}
+    assert read_results("cpu") == results
 
-    class OneMinute:
-        def __init__(self, script: CorpusScript, *_: Any) -> None:
-            self.script = script
 
-        def result(self) -> dict[str, Any]:
-            now[0] += 60.0
-            return {"of": self.script.name}
-
-    monkeypatch.setattr(corpus, "Bench", OneMinute)
-    monkeypatch.setattr(corpus, "interpreter", lambda *_: nullcontext(Path("python")))
-    monkeypatch.setattr(corpus, "write_results", lambda *_: None)
-    monkeypatch.setattr(corpus.time, "monotonic", lambda: now[0])
-    results: dict[str, Any] = {}
-    scripts = corpus.corpus(["gan_flat", "vae", "rnn_lm"], "cpu")
-    options = argparse.Namespace(device="cpu", threads=1, data=tmp_path, jobs=1, minutes=minutes)
-    assert corpus.measure(scripts, results, options) == len(measured)
-    assert results == {name: {"of": name} for name in measured}
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_script_that_cannot_be_measured_leaves_the_others(
+    tmp_path: Path, bench: type[_OneMinute], jobs: int
+) -> None:
+    bench.broken, bench.unverified = frozenset(["gan_flat"]), frozenset(["vae"])
+    names = ["gan_flat", "vae", "rnn_lm"]
+    count, results = measured(names, tmp_path, jobs=jobs)
+    assert count == 1
+    assert {name: result["verdicts"] for name, result in results.items()} == {
+        "vae": [],
+        "rnn_lm": ["torchopt"],
+    }
+    failures = results_module.read_failures("cpu")
+    assert "no such thing" in failures["gan_flat"]
+    assert "ZeroDivisionError" in failures["vae"]
+    bench.broken = bench.unverified = frozenset()
+    bench.now = 0.0
+    _, results = measured(names, tmp_path, jobs=jobs, minutes=1.5)
+    assert [*results] == ["rnn_lm"], "those that failed come last"
+    measured(names, tmp_path, jobs=jobs, minutes=math.inf)
+    assert results_module.read_failures("cpu") == {}

@@ -10,7 +10,8 @@ alone find their own data in the processor's caches in half of their turns: they
 nobody takes two turns in a row.
 
 The first run comes to rest after its first round, then the next is started, so that nothing disturbs a start or a compilation. Where
-memory does not suffice for two, the runs are made one after the other.
+memory does not suffice for two, the runs are made one after the other. Who asks for nothing but the steps may have all of them
+start at the same time, which memory must suffice for.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Start:
     folder: Path
 
 
-def run_in_turns(starts: Sequence[Start], run: Runner) -> list[Observations]:
+def run_in_turns(
+    starts: Sequence[Start], run: Runner, *, start_together: bool = False
+) -> list[Observations]:
     """Make the runs by turns, the first of ``starts`` first; ``run`` makes one.
 
     ``Timing.turns`` says how many turns each took beside others; 0 where they ran one after the other. One that fails
@@ -54,7 +57,7 @@ def run_in_turns(starts: Sequence[Start], run: Runner) -> list[Observations]:
         return [run(start.version, start.settings, start.folder) for start in starts]
     runs = [_Run(start, run, len(starts)) for start in starts]
     try:
-        _take_turns(runs)
+        _take_turns(runs, together=start_together)
     except BaseException:
         for one in runs:
             one.end()
@@ -65,13 +68,17 @@ def run_in_turns(starts: Sequence[Start], run: Runner) -> list[Observations]:
     return [one.observations() for one in runs]
 
 
-def _take_turns(runs: Sequence[_Run]) -> None:
+def _take_turns(runs: Sequence[_Run], *, together: bool) -> None:
     resting: list[_Run] = []
-    for one in runs:
-        if resting and not _room(resting):
-            _to_their_ends(resting)
-            resting = []
+    for one in runs if together else ():
+        one.beside_others = True
         one.start()
+    for one in runs:
+        if not together:
+            if resting and not _room(resting):
+                _to_their_ends(resting)
+                resting = []
+            one.start()
         if one.rests():
             one.freeze()
             resting.append(one)

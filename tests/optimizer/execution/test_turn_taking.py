@@ -109,6 +109,23 @@ def test_one_computes_at_a_time_there_and_back(starts: Starts) -> None:
     assert {how.timeout_s for _, how in made.asked} == {40.0}
 
 
+def test_all_may_start_at_the_same_time(starts: Starts) -> None:
+    made = Made({"a": 6, "b": 6, "c": 6})
+    seen = run_in_turns(starts("a", "b", "c"), made.run, start_together=True)
+    assert [one.folder.name for one in seen] == ["a", "b", "c"]
+    firsts, others = zip(*((turns[0], turns[1:]) for turns, *_ in made.seen.values()))
+    assert max(end for _, end in firsts) < min(turn[0] for turns in others for turn in turns)
+    later = sorted(turn for turns in others for turn in turns)
+    assert all(end <= start for (_, end), (start, _) in pairwise(later))
+
+
+def test_one_that_fails_while_all_start_is_made_again_by_itself(starts: Starts) -> None:
+    made = Made({"a": 0, "b": 4, "c": 4})
+    seen = run_in_turns(starts("a", "b", "c"), made.run, start_together=True)
+    assert [one.folder.name for one in seen] == ["a-alone", "b", "c"]
+    assert [len(made.seen[name][0]) for name in "bc"] == [4, 4]
+
+
 def test_of_more_than_two_nobody_takes_two_turns_in_a_row(starts: Starts) -> None:
     made = Made({"a": 12, "b": 12, "c": 12})
     seen = run_in_turns(starts("a", "b", "c"), made.run)
