@@ -156,7 +156,9 @@ class DistributedDataParallel(Transform):
             why = "the script runs on the CPU, in one process"
             yield self.skip(place.path, place.span, f"not distributed: {why}")
             return
-        found = find_distribution(script, steps[0], sync_batchnorm=options.sync_batchnorm)
+        found = find_distribution(
+            script, steps[0], options.gpus, sync_batchnorm=options.sync_batchnorm
+        )
         if not isinstance(found, Distribution):
             yield self.skip(place.path, place.span, f"not distributed: {_said(found, place)}")
             return

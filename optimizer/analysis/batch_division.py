@@ -144,15 +144,40 @@ def other_use(
 
 def _is_harmless(resolver: Resolver, node: ast.expr, module: Module, loaders: set[ast.AST]) -> bool:
     parent = module.parents[node]
-    if isinstance(parent, ast.keyword):
+    while isinstance(parent, ast.BinOp | ast.keyword):
         parent = module.parents[parent]
     if parent in loaders:
         return True
+    parent = module.parents[node]
+    if isinstance(parent, ast.keyword):
+        parent = module.parents[parent]
     if isinstance(parent, ast.Call) and resolver.callees(parent, module):
         return True  # what a function of the project does with it is seen there
     if isinstance(parent, ast.Assign):
         return all(isinstance(target, ast.Name) for target in parent.targets)
-    return _is_printed(resolver, node, module)
+    return _is_printed(resolver, node, module) or _is_text(resolver, node, module)
+
+
+def _is_text(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` becomes part of a text, such as the name of a folder."""
+    child = node
+    for ancestor in module.ancestors(node):
+        match ancestor:
+            case ast.stmt() | ast.Lambda():
+                return False
+            case ast.FormattedValue():
+                return True
+            case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str())):
+                return child is ancestor.right
+            case ast.Call(func=ast.Attribute(value=ast.Constant(value=str()), attr="format")):
+                return child is not ancestor.func
+            case ast.Call() if "builtins.str" in resolver.names(ancestor.func, module):
+                return True
+            case ast.Call():
+                return False
+            case _:
+                child = ancestor
+    return False
 
 
 def _is_printed(resolver: Resolver, node: ast.AST, module: Module) -> bool:

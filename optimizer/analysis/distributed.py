@@ -30,7 +30,7 @@ from .distributed_obstacles import (
 from .divergence import Divergence
 from .epoch_loops import EpochLoop, epoch_loop
 from .evaluation_shares import EvaluationShare, EvaluationShares, find_evaluation_shares
-from .facts import CallFact, Fact
+from .facts import CallFact, DataLoader, Fact
 from .layer_uses import conditional_layer, layer_left_out
 from .mean_losses import WEIGHTS, batch_norms
 from .meeting_place import meeting_place, process_group_edit
@@ -52,6 +52,7 @@ from .setup_place import Block, training_blocks
 from .sharded_loader import ShardedLoader, shard_loader
 from .share_notes import share_notes
 from .shared_metrics import evaluation_edits, told_figure_edits, training_sum_edits
+from .statements import only_one_runs
 from .steps import StepCode
 from .synchronization import accumulation_edits
 from .telling import Telling
@@ -75,18 +76,20 @@ class _NotPossibleError(Exception):
 
 
 def find_distribution(
-    script: TrainingScript, step: StepCode, *, sync_batchnorm: bool
+    script: TrainingScript, step: StepCode, gpus: int | None, *, sync_batchnorm: bool
 ) -> Distribution | Fact:
-    """How the training of ``step`` runs in several processes, or why it does not."""
+    """How the training of ``step`` runs in several processes, ``gpus`` if that is known, or why it does not."""
     try:
-        return _Plan(script, step, sync_batchnorm).distribution()
+        return _Plan(script, step, gpus, sync_batchnorm).distribution()
     except _NotPossibleError as error:
         return error.fact
 
 
 class _Plan:
-    def __init__(self, script: TrainingScript, step: StepCode, sync_batchnorm: bool) -> None:
-        self._script, self._step = script, step
+    def __init__(
+        self, script: TrainingScript, step: StepCode, gpus: int | None, sync_batchnorm: bool
+    ) -> None:
+        self._script, self._step, self._gpus = script, step, gpus
         self._resolver = script.resolver
         self._names = ProcessNames(script.entry)
         self._sync_batchnorm = sync_batchnorm
@@ -100,15 +103,17 @@ class _Plan:
         self._refuse_if(script_obstacle(script, step))
         for module in script.modules:
             self._refuse_if(taken_name(module))
-        loader = self._loader()
+        loaders = self._loaders()
         self._refuse_if(step_obstacle(script, step))
         blocks = list(training_blocks(script))
         preparation = self._preparation(blocks)
-        group = self._process_group(blocks, loader, preparation)
+        group = self._process_group(blocks, loaders, preparation)
         network, metrics = [*self._network()], [*self._metrics()]
-        epochs = [*self._epochs(loader)] if loader.shuffles else []
+        shuffles = any(loader.shuffles for loader in loaders)
+        epochs = [*self._epochs(loaders)] if shuffles else []
         # What is put before one statement comes in this order: a dataset that is made ahead of its loader waits, too.
-        edits = [*network, *self._barriers(preparation), *loader.edits, *metrics, *epochs]
+        data = [edit for loader in loaders for edit in loader.edits]
+        edits = [*network, *self._barriers(preparation), *data, *metrics, *epochs]
         edits.insert(0, group)
         edits += [*self._rank_zero(preparation, edits)]
         edits += self._any_gpu()
@@ -129,10 +134,13 @@ class _Plan:
     # The processes
 
     def _process_group(
-        self, blocks: list[Block], loader: ShardedLoader, preparation: Preparation | None
+        self,
+        blocks: list[Block],
+        loaders: list[ShardedLoader],
+        preparation: Preparation | None,
     ) -> FileEdit:
         entry = self._script.entry
-        beforehand: set[ast.AST] = {loader.loader.node}
+        beforehand: set[ast.AST] = {loader.loader.node for loader in loaders}
         if preparation is not None:
             beforehand.add(preparation.node)
         place = meeting_place(self._resolver, entry, blocks, beforehand)
@@ -214,13 +222,17 @@ class _Plan:
             raise _NotPossibleError(edits)
         yield from edits
 
-    def _loader(self) -> ShardedLoader:
+    def _loaders(self) -> list[ShardedLoader]:
+        """The DataLoader of the training; several where a test chooses one of them."""
         loaders = self._step.loop.loaders
-        if len(loaders) != 1:
+        if not loaders or not only_one_runs(loaders):
             self._refuse(
                 self._step.loop, "the loop over the batches does not go over one DataLoader"
             )
-        sharded = shard_loader(self._script, loaders[0], self._step.loop, self._names)
+        return [self._sharded(loader) for loader in loaders]
+
+    def _sharded(self, loader: DataLoader) -> ShardedLoader:
+        sharded = shard_loader(self._script, loader, self._step.loop, self._names, self._gpus)
         if not isinstance(sharded, ShardedLoader):
             raise _NotPossibleError(sharded)
         return sharded
@@ -279,13 +291,13 @@ class _Plan:
         inside = share.node in share.module.ancestors(network)
         return bool(names) and not (inside and getattr(network, "id", None) not in names)
 
-    def _epochs(self, loader: ShardedLoader) -> Iterator[FileEdit]:
+    def _epochs(self, loaders: list[ShardedLoader]) -> Iterator[FileEdit]:
         epochs = epoch_loop(self._resolver, self._step.loop)
         if epochs is None:
             return
         if not isinstance(epochs, EpochLoop):
             raise _NotPossibleError(epochs)
-        name = epochs.name_of(self._resolver, loader.loader)
+        name = epochs.name_of(self._resolver, [loader.loader for loader in loaders])
         if name is None:
             self._refuse(epochs, "the DataLoader has no name in the loop over epochs")
         module = epochs.module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from .facts import DataLoader, Fact, Loop
@@ -20,22 +21,22 @@ class EpochLoop(Fact):
     node: ast.For
     counter: ast.Name
 
-    def name_of(self, resolver: Resolver, loader: DataLoader) -> str | None:
-        """What ``loader`` is called in the body of the loop, None when it has no name there."""
+    def name_of(self, resolver: Resolver, loaders: Sequence[DataLoader]) -> str | None:
+        """What the one of ``loaders`` that there is, is called in the body of the loop; None when it has no name there."""
         module = self.module
         inside = [
             n for n in lexical_nodes(self.node.body) if isinstance(n, ast.Name | ast.Attribute)
         ]
         for node in [*inside, *(n for n in module.nodes if isinstance(n, ast.Name))]:
-            if isinstance(node.ctx, ast.Load) and self._is(resolver, node, loader):
+            if isinstance(node.ctx, ast.Load) and self._is(
+                resolver, node, {loader.node for loader in loaders}
+            ):
                 return module.code(node)
         return None
 
-    def _is(self, resolver: Resolver, node: ast.expr, loader: DataLoader) -> bool:
-        values = resolver.values(node, self.module)
-        if len(values) != 1 or not all(
-            isinstance(v, Made) and v.call is loader.node for v in values
-        ):
+    def _is(self, resolver: Resolver, node: ast.expr, loaders: Set[ast.AST]) -> bool:
+        made = [v.call if isinstance(v, Made) else None for v in resolver.values(node, self.module)]
+        if not made or {*made} != loaders:
             return False
         base = first_name(node)
         if base is None:

@@ -10,6 +10,7 @@ from .facts import Argument, DataLoader, Loop, LoopKind
 from .iterations import Iteration
 from .resolver import Resolver
 from .signatures import call_argument
+from .statements import only_one_runs
 from .syntax import first_name
 from .values import External, Literal, Made, Option, Value, whole_number
 
@@ -33,7 +34,7 @@ def only_trains(
     mine = [loop for loop in loops if loader in loop.loaders]
     if not any(loop.kind is LoopKind.TRAINING for loop in mine):
         return "no training loop is seen that goes over it"
-    if any(loop.kind is not LoopKind.TRAINING or len(loop.loaders) > 1 for loop in mine):
+    if any(loop.kind is not LoopKind.TRAINING or not only_one_runs(loop.loaders) for loop in mine):
         return "the loop that goes over it is not for training alone"
     nodes = {loop.node for loop in mine}
     for iteration in iterations:

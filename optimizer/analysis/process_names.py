@@ -85,7 +85,7 @@ def sums_over_processes(*values):
 _TAKEN = frozenset(
     {place.name for place in Place}
     | {helper.function for helper in Helper}
-    | {"dist", "DistributedSampler"}
+    | {"DistributedSampler"}
 )
 
 
@@ -95,10 +95,9 @@ def taken_name(module: Module) -> Fact | None:
         for name, bindings in scope.bindings.items():
             if name in _TAKEN:
                 node = bindings[0].node
-                imports = {"torch.distributed", "DistributedSampler"}
                 statement = module.statement(node) if not isinstance(node, ast.arg) else node
-                if isinstance(statement, ast.Import | ast.ImportFrom) and any(
-                    alias.name in imports for alias in statement.names
+                if isinstance(statement, ast.ImportFrom) and any(
+                    alias.name == "DistributedSampler" for alias in statement.names
                 ):
                     continue
                 return Obstacle(module, node, f"`{name}` is a name of the script's own")
@@ -135,10 +134,14 @@ class ProcessNames:
     def distributed(self, module: Module) -> str:
         """How ``module`` calls ``torch.distributed``."""
         known = reference(module, "torch.distributed")
-        if not known.edits and "." not in known.code:
-            return known.code
-        self._import(module, AddImport("torch.distributed", alias="dist"))
-        return "dist"
+        name = known.code if not known.edits and "." not in known.code else "dist"
+        scopes = [s for s in module.scopes.by_node.values() if name in s.bindings]
+        if name == known.code and scopes == [module.scopes.by_node[module.tree]]:
+            return name
+        if scopes:  # a name of the script's own, such as that of a distance
+            return f"{self.spelled(module, 'torch')}.distributed"
+        self._import(module, AddImport("torch.distributed", alias=name))
+        return name
 
     def imported(self, module: Module, package: str, name: str) -> str:
         """How ``module`` calls ``name`` of ``package``, imported from there when it is not yet."""

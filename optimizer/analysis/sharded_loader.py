@@ -18,6 +18,7 @@ from .references import quoted
 from .resolver import Resolver
 from .script import TrainingScript
 from .syntax import Module, first_name
+from .values import Literal
 
 _SAMPLER = "train_sampler"
 _DEFAULTS = {"batch_size": "1", "shuffle": "False", "drop_last": "False"}
@@ -34,11 +35,15 @@ class ShardedLoader(Fact):
 
 
 def shard_loader(
-    script: TrainingScript, loader: DataLoader, loop: Loop, names: ProcessNames
+    script: TrainingScript,
+    loader: DataLoader,
+    loop: Loop,
+    names: ProcessNames,
+    processes: int | None,
 ) -> ShardedLoader | Fact:
     """``loader`` with a DistributedSampler, or what forbids that."""
     resolver = script.resolver
-    obstacle = _obstacle(script, loader, loop)
+    obstacle = _obstacle(script, loader, loop, processes or 1)
     if obstacle is not None:
         return obstacle
     module, statement = loader.module, loader.module.statement(loader.node)
@@ -133,7 +138,9 @@ def _changed_arguments(loader: DataLoader, changed: Mapping[str, str]) -> Iterat
         )
 
 
-def _obstacle(script: TrainingScript, loader: DataLoader, loop: Loop) -> Fact | None:
+def _obstacle(
+    script: TrainingScript, loader: DataLoader, loop: Loop, processes: int
+) -> Fact | None:
     resolver, module = script.resolver, loader.module
     why = _not_shared(resolver, loader) or only_trains(
         resolver, loader, script.loops, script.iterations
@@ -141,14 +148,19 @@ def _obstacle(script: TrainingScript, loader: DataLoader, loop: Loop) -> Fact | 
     if why is not None:
         return Obstacle(module, loader.node, f"its DataLoader cannot be shared: {why}")
     size = loader.arguments["batch_size"]
-    number = known_number(resolver.values(size.value, size.module))
+    values = resolver.values(size.value, size.module)
+    number = known_number(values)
+    written = [v.value for v in values if isinstance(v, Literal)]
+    if number is not None and number in written and number % processes:
+        why = f"a batch of {number} samples does not divide into {processes} equal parts"
+        return Obstacle(module, loader.node, why)
     if number is not None:
         counted = counted_on(resolver, number, loop)
         if counted is not None:
             return counted
     if isinstance(size.value, ast.Constant):
         return None
-    return other_use(resolver, resolver.values(size.value, size.module), script.loaders)
+    return other_use(resolver, values, script.loaders)
 
 
 def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from itertools import combinations
 from typing import cast
 
+from .facts import Fact
 from .syntax import Module
 
 
@@ -52,6 +54,14 @@ def are_alternatives(one: ast.AST, other: ast.AST, module: Module) -> bool:
             is_test = isinstance(ancestor, ast.If | ast.IfExp)
             return is_test and {around[ancestor], child} == {"body", "orelse"}
     return False
+
+
+def only_one_runs(facts: Iterable[Fact]) -> bool:
+    """Whether tests choose one of ``facts``, if they are several."""
+    return all(
+        one.module is other.module and are_alternatives(one.node, other.node, one.module)
+        for one, other in combinations(facts, 2)
+    )
 
 
 def _branches(module: Module, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:

@@ -167,3 +167,21 @@ def test_two_processes_run(
 ) -> None:
     out = started(tmp_path, texts(rewrite(files, ["ddp"], **GPUS)))
     assert len(out.splitlines()) == 2 + any('print("1")' in text for text in files.values())
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "dist = torch.ones(3).norm()\n",
+        "def distance(a, b):\n    dist = (a - b).norm()\n    return dist\n\n\n",
+        "import torch.distributed as dist\n\n\ndef norm(dist):\n    return dist.norm()\n\n\n",
+    ],
+    ids=["a variable", "in a function", "a parameter beside the import"],
+)
+def test_dist_is_a_name_of_the_scripts_own(
+    rewrite: Callable[..., RewriteResult], named: str
+) -> None:
+    text = texts(rewrite(FLAT.replace("model = ", named + "model = "), ["ddp"], **GPUS))["train.py"]
+    assert "    torch.distributed.init_process_group(" in text
+    assert "    torch.distributed.all_reduce(total)" in text
+    assert " dist.all_reduce" not in text

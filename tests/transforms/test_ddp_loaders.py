@@ -1,0 +1,108 @@
+"""``ddp`` and the loaders of a training: one that a test chooses, batches of any size, what else knows their size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
+GPUS = {"gpus": 2}
+SCRIPT = """\
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--large", action="store_true")
+parser.add_argument("--batch-size", type=int, default=16)
+args = parser.parse_args()
+data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
+loader = DataLoader(data, batch_size=args.batch_size, shuffle=True)
+model = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+"""
+LOADER = "loader = DataLoader(data, batch_size=args.batch_size, shuffle=True)\n"
+CHOSEN = """\
+if args.large:
+    loader = DataLoader(data, batch_size=args.batch_size, shuffle=True)
+else:
+    loader = DataLoader(data, batch_size=8)
+"""
+
+
+def text(result: RewriteResult) -> str:
+    assert [error for file in result.files for error in file.errors] == []
+    return result.files[0].text
+
+
+def left_alone(result: RewriteResult, why: str) -> bool:
+    told = [skip.message for file in result.files for skip in file.skips]
+    return not any(file.changed for file in result.files) and any(why in each for each in told)
+
+
+def test_a_loader_that_a_test_chooses(rewrite: Callable[..., RewriteResult]) -> None:
+    after = text(rewrite(SCRIPT.replace(LOADER, CHOSEN), ["ddp"], **GPUS))
+    assert "\n    train_sampler = DistributedSampler(data) if WORLD_SIZE > 1 else None\n" in after
+    assert "train_sampler = DistributedSampler(data, shuffle=False) if WORLD_SIZE" in after
+    assert after.count("sampler=train_sampler") == 2
+    assert after.count("loader.sampler.set_epoch(epoch)") == 1
+
+
+def test_two_loaders_that_take_turns(rewrite: Callable[..., RewriteResult]) -> None:
+    turns = LOADER + CHOSEN.replace("\nelse:\n", "\nif args.batch_size:\n")
+    assert left_alone(
+        rewrite(SCRIPT.replace(LOADER, turns), ["ddp"], **GPUS), "does not go over one DataLoader"
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "name = 'size_{}'.format(args.batch_size)",
+        "name = f'size_{args.batch_size:03d}'",
+        "name = 'size_%d_%s' % (args.batch_size, 'a')",
+        "name = 'size_' + str(2 * args.batch_size)",
+        "test = DataLoader(data, batch_size=args.batch_size * 2)",
+    ],
+)
+def test_texts_and_other_loaders_may_know_the_batch_size(
+    rewrite: Callable[..., RewriteResult], use: str
+) -> None:
+    after = text(rewrite(SCRIPT.replace("model = ", f"{use}\nmodel = "), ["ddp"], **GPUS))
+    assert use in after
+    assert "batch_size=args.batch_size // WORLD_SIZE" in after
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "x = torch.zeros(args.batch_size, 3)",
+        "x = args.batch_size % 3",
+        "x = '{}'.format([0])[args.batch_size]",
+    ],
+)
+def test_what_else_knows_the_batch_size(rewrite: Callable[..., RewriteResult], use: str) -> None:
+    assert left_alone(
+        rewrite(SCRIPT.replace("model = ", f"{use}\nmodel = "), ["ddp"], **GPUS), "has other uses"
+    )
+
+
+def test_a_batch_that_does_not_divide(rewrite: Callable[..., RewriteResult]) -> None:
+    odd = SCRIPT.replace("batch_size=args.batch_size", "batch_size=15")
+    assert left_alone(
+        rewrite(odd, ["ddp"], **GPUS), "a batch of 15 samples does not divide into 2 equal parts"
+    )
+    assert "batch_size=15 // WORLD_SIZE" in text(rewrite(odd, ["ddp"], gpus=3))
+    # an option may be another number when the script is started
+    option = SCRIPT.replace("default=16", "default=15")
+    assert "args.batch_size // WORLD_SIZE" in text(rewrite(option, ["ddp"], **GPUS))
