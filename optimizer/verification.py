@@ -59,6 +59,7 @@ class Seen:
 
     ``samples`` were read from the loaders, ``evaluated`` of them or others passed through a model in eval mode;
     ``checkpoints`` counts calls of ``torch.save``, ``passes`` those begun over the loader that training read most often.
+    ``completed`` says that the script came to its own end: nothing lies beyond.
     """
 
     steps: int
@@ -66,13 +67,15 @@ class Seen:
     evaluated: int
     checkpoints: int
     passes: int = 0
+    completed: bool = False
 
     @classmethod
     def of(cls, run: Observations) -> Seen:
         samples = sum(one.samples for one in run.loader_passes)
         passes = Counter(one.loader for one in run.loader_passes if one.steps)
         most = max(passes.values(), default=0)
-        return cls(run.rounds, samples, run.eval_samples, len(run.checkpoints), most)
+        completed = run.status is Status.COMPLETED
+        return cls(run.rounds, samples, run.eval_samples, len(run.checkpoints), most, completed)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class RunJson(TypedDict):
     evaluated: int
     checkpoints: int
     passes: int
+    completed: bool
     seed: int
     runs: int
 
@@ -208,6 +209,7 @@ def to_json(report: VerificationReport) -> ReportJson:
             "evaluated": report.seen.evaluated,
             "checkpoints": report.seen.checkpoints,
             "passes": report.seen.passes,
+            "completed": report.seen.completed,
             "seed": settings.seed,
             "runs": report.runs,
         },

@@ -271,12 +271,19 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
             _line(console, "           code for a GPU stayed off: --emulate-cuda compares it, too")
     _line(console, f"with       {settings.python}")
     _line(console, f"           {counted(report.runs, 'run')}, seed {settings.seed}")
+    _what_was_seen(report, console)
+
+
+def _what_was_seen(report: VerificationReport, console: Console) -> None:
     seen = report.seen
+    end = ", to the end of the script" if seen.completed else ""
     _line(
         console,
-        f"seen       {seen.steps} steps, {seen.samples} samples read, {seen.evaluated} evaluated, "
+        f"seen       {seen.steps} steps{end}, {seen.samples} samples read, {seen.evaluated} in eval mode, "
         f"{seen.checkpoints} checkpoints",
     )
+    if seen.completed or report.verdict is None:
+        return
     beyond = [
         what
         for what, count in (("evaluation", seen.evaluated), ("checkpoint", seen.checkpoints))
@@ -284,7 +291,7 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
     ]
     if seen.passes == 1:  # what would be another in every epoch has not been seen to be
         beyond.append("second epoch")
-    if beyond and report.verdict is not None:
+    if beyond:
         *most, last = beyond
         listed = f"{', no '.join(most)} and no {last}" if most else last
         missed = f"No {listed} within these steps, so none was compared"

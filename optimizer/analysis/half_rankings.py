@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from .forward_code import called_names, method_name
-from .half_values import HalfTrace
+from .half_trace import HalfTrace
 from .obstacles import Obstacle
 from .reach import Reached, reached_nodes
 from .resolver import Resolver

@@ -13,7 +13,7 @@ from .gradient_graphs import may_build_gradient_graph
 from .half_precision import half_precision_obstacles
 from .half_range import range_obstacles
 from .half_rankings import ranking
-from .half_values import HalfTrace
+from .half_trace import HalfTrace
 from .loops import forward_calls
 from .models import steps_lbfgs
 from .obstacles import Obstacle, ProbabilityLoss

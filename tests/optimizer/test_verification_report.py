@@ -164,6 +164,9 @@ def test_what_was_not_reached_is_told(report: VerificationReport) -> None:
     assert "No second epoch within these steps, so none was compared" in text_of(first)
     short = replace(report, seen=Seen(20, 640, 0, 0, passes=1))
     assert "No evaluation, no checkpoint and no second epoch within" in text_of(short)
+    whole = text_of(replace(report, seen=Seen(20, 640, 0, 0, passes=1, completed=True)))
+    assert "none was compared" not in whole, "no number of steps goes further"
+    assert "20 steps, to the end of the script" in whole
 
 
 def test_a_long_run_shows_its_first_and_last_step_and_some_between(
