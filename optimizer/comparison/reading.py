@@ -38,6 +38,9 @@ def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
         elif theirs is None and not read[ours.loader] and _evaluated_alike(ours, original, other):
             message = f"{where}: not read; as many samples are evaluated all the same"
             yield note(Kind.SAMPLES, message)
+        elif theirs is None and not read[ours.loader] and _trained_alike(ours, original, other):
+            message = f"{where}: not read; as many samples are trained on all the same"
+            yield note(Kind.SAMPLES, message)
         elif theirs is None:
             yield Finding(
                 Kind.SAMPLES,
@@ -141,6 +144,22 @@ def _evaluated_alike(ours: LoaderPass, original: Observations, other: Observatio
     evaluated = [_evaluated(run, ours.rounds) for run in (original, other)]
     enough = any(samples >= ours.samples for samples in evaluated[0].values())
     return in_order and not ours.steps and enough and evaluated[0] == evaluated[1]
+
+
+def _trained_alike(ours: LoaderPass, original: Observations, other: Observations) -> bool:
+    """Whether as many samples go through each model in training mode as went there of this pass, without the loader.
+
+    Which ones they are shows in the losses: a script that shuffles by itself is given the orders of a loader.
+    """
+    trained = [_in_training(run, ours) for run in (original, other)]
+    return bool(trained[0]) and trained[0] == trained[1]
+
+
+def _in_training(run: Observations, read: LoaderPass) -> dict[tuple[str, int], tuple[int, int]]:
+    """What each module was called on in training mode before each step that was made of ``read``, or at that place."""
+    rounds = range(read.rounds, read.rounds + max(read.steps, 1))
+    calls = (call for call in run.training_calls if call.rounds in rounds)
+    return {(c.module, c.rounds): (c.samples, c.without_gradients) for c in calls}
 
 
 def _evaluated(run: Observations, rounds: int) -> Counter[str]:

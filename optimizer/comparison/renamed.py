@@ -1,7 +1,9 @@
-"""Model classes that only have another name in the rewrite: ``Net`` that has become ``FastNet``.
+"""What only has another name in the rewrite: the class ``Net`` that has become ``FastNet``, a layer kept as another attribute.
 
 Everything a run tells of parameters, layers and calls begins with the class of a root module. A class is another's by what
-its models hold: the same parameters, by name and shape, in as many models.
+its models hold: the same parameters, by name and shape, in as many models. A parameter is another's where an optimizer has it in
+place of it, and it starts from the same values: names are all that tells such tensors apart. Those in checkpoints are compared by
+themselves.
 """
 
 from __future__ import annotations
@@ -9,13 +11,67 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from ..execution.observations import Checkpoint, Observations
 from .findings import Finding, Kind, note
 
 _NO_CLASS = re.compile(r"optimizer\d+$")
 """What the name of a parameter of no module begins with."""
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """For classes and parameters of a rewrite those they are in the original, where they have other names there."""
+
+    classes: Mapping[str, str]
+    parameters: Mapping[str, str]
+
+    @classmethod
+    def of(cls, original: Observations, other: Observations) -> Renaming:
+        """What ``other`` calls otherwise."""
+        classes = renamed_classes(original, other)
+        return cls(classes, renamed_parameters(original, with_classes(other, classes)))
+
+    def undone(self, run: Observations) -> Observations:
+        """``run``, of the rewrite, with the original's names."""
+        run = with_classes(run, self.classes)
+        return _with_names(run, _path_caller(self.parameters)) if self.parameters else run
+
+    def notes(self) -> Iterator[Finding]:
+        """What was taken for the same."""
+        for theirs, ours in self.classes.items():
+            message = f"what is {ours} in the original is {theirs} in the rewrite, with the same parameters"
+            yield note(Kind.INITIAL_PARAMETERS, message)
+        if self.parameters:
+            theirs, ours = next(iter(self.parameters.items()))
+            more = f" ({len(self.parameters)} in all)" if len(self.parameters) > 1 else ""
+            message = f"what is {ours} in the original is {theirs} in the rewrite, with the same initial values"
+            yield note(Kind.INITIAL_PARAMETERS, message + more)
+
+
+def renamed_parameters(original: Observations, other: Observations) -> dict[str, str]:
+    """For parameters of ``other`` that ``original`` has not, those they are there; of several alike the first is the first."""
+    free: dict[object, list[str]] = defaultdict(list)
+    for start, name in _starts(original):
+        if name not in other.parameters:
+            free[start].append(name)
+    found: dict[str, str] = {}
+    for start, name in _starts(other):
+        if name not in original.parameters and free[start]:
+            found[name] = free[start].pop(0)
+    return found
+
+
+def _starts(run: Observations) -> Iterator[tuple[object, str]]:
+    """The optimizers' parameters, each with what it starts from: dtype, shape and bits, in which optimizer."""
+    first = run.snapshot(0)
+    if first is not None:
+        for number, optimizer in enumerate(run.optimizers):
+            for name in chain(*optimizer.groups):
+                if name in first.hashes:
+                    yield (number, first.hashes[name]), name
 
 
 def renamed_classes(original: Observations, other: Observations) -> dict[str, str]:
@@ -45,9 +101,15 @@ def _held(run: Observations) -> dict[str, list[frozenset[tuple[str, tuple[int, .
 
 def with_classes(run: Observations, names: Mapping[str, str]) -> Observations:
     """``run`` with its classes called as ``names`` says."""
-    if not names:
-        return run
-    called = _caller(names)
+    return _with_names(run, _caller(names)) if names else run
+
+
+def _with_names(run: Observations, called: Callable[[str], str]) -> Observations:
+    """``run`` with everything as it is ``called``."""
+    before = run.called
+
+    def both(name: str) -> str:
+        return called(name if before is None else before(name))
 
     def keys(known: Mapping[str, object]) -> dict[str, object]:
         return {called(name): value for name, value in known.items()}
@@ -72,8 +134,8 @@ def with_classes(run: Observations, names: Mapping[str, str]) -> Observations:
         eval_calls=tuple(replace(one, module=called(one.module)) for one in run.eval_calls),
         training_calls=tuple(replace(one, module=called(one.module)) for one in run.training_calls),
         checkpoints=tuple(map(saved, run.checkpoints)),
-        ranks=tuple(with_classes(rank, names) for rank in run.ranks),
-        called=called,
+        ranks=tuple(_with_names(rank, called) for rank in run.ranks),
+        called=both,
     )
 
 
@@ -84,10 +146,27 @@ def _caller(names: Mapping[str, str]) -> Callable[[str], str]:
     return lambda name: pattern.sub(lambda match: names[match[1]], name)
 
 
-def renaming_notes(names: Mapping[str, str]) -> Iterator[Finding]:
-    """What was taken for the same class."""
-    for theirs, ours in names.items():
-        message = (
-            f"what is {ours} in the original is {theirs} in the rewrite, with the same parameters"
-        )
-        yield note(Kind.INITIAL_PARAMETERS, message)
+def _path_caller(parameters: Mapping[str, str]) -> Callable[[str], str]:
+    """What a tensor, a layer or a model is called, the modules that hold ``parameters`` being those of the original."""
+    known = dict(parameters)
+    for theirs, ours in parameters.items():
+        path, counterpart = theirs.rpartition(".")[0], ours.rpartition(".")[0]
+        while path and counterpart and path != counterpart:
+            known.setdefault(path, counterpart)
+            (path, _, last), (counterpart, _, same) = (
+                path.rpartition("."),
+                counterpart.rpartition("."),
+            )
+            if last != same:
+                break
+
+    def called(name: str) -> str:
+        """The longest known part that its last part, by slashes, begins with is the original's."""
+        before, slash, path = name.rpartition("/")
+        known_part, rest = path, ""
+        while known_part and known_part not in known:
+            known_part, dot, last = known_part.rpartition(".")
+            rest = f"{dot}{last}{rest}"
+        return f"{before}{slash}{known[known_part]}{rest}" if known_part else name
+
+    return called

@@ -15,7 +15,7 @@ aligned is what the second and third stage judge; where there is dropout, agains
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from .findings import Finding, Kind, step_number
 from .numeric import rounding_only
 from .onset import rounds_alike
 from .ranks import layers_per_rank
-from .renamed import renamed_classes, renaming_notes, with_classes
+from .renamed import Renaming
 from .tolerance import MARGINAL, MORE_NEIGHBOURS, Precision, coarsest, perturbation_scale
 from .verdict import (
     Outcome,
@@ -114,9 +114,8 @@ def judge_in_stages(
 
     ``tier`` is the one claimed, None for the strictest that holds; ``precision`` None is taken from the runs.
     """
-    names = renamed_classes(first, rewritten)
-    if names:
-        rewritten, observe = with_classes(rewritten, names), _Renamed(observe, names)
+    renaming = Renaming.of(first, rewritten)
+    rewritten, observe = renaming.undone(rewritten), _Renamed(observe, renaming)
     repeats = [observe("original, again", original=True)]
     if not repeats_itself(first, repeats[0]):
         repeats.append(observe("original, a third time", original=True))
@@ -142,20 +141,20 @@ def judge_in_stages(
     else:
         found = _judge_rounding(first, repeats, rewritten, observe, precision, perturbed_runs)
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
-    findings = (*verdict.findings, *renaming_notes(names))
+    findings = (*verdict.findings, *renaming.notes())
     return replace(found, verdict=replace(verdict, findings=findings))
 
 
 class _Renamed:
-    """Observes runs with the rewrite's classes called as in the original."""
+    """Observes runs with the rewrite's classes and parameters called as in the original."""
 
-    def __init__(self, observe: Observe, names: Mapping[str, str]) -> None:
+    def __init__(self, observe: Observe, renaming: Renaming) -> None:
         self._observe = observe
-        self._names = names
+        self._renaming = renaming
 
     def __call__(self, description: str, *, original: bool, **how: Any) -> Observations:
         run = self._observe(description, original=original, **how)
-        return run if original else with_classes(run, self._names)
+        return run if original else self._renaming.undone(run)
 
 
 def _decided(verdict: Verdict) -> bool:

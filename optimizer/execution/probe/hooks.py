@@ -92,6 +92,7 @@ class Hooks:
             wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
             self._session.schedulers.install(self._patches)
             self._session.shuffles.install(self._patches)
+            self._session.permutations.install(self._patches)
             self._session.hear_of_loading(self._patches)
         # This imports Dynamo, which must find Module.__call__ replaced: it takes what it finds for torch's own.
         self._session = _untraced(self._session)

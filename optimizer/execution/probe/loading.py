@@ -27,9 +27,9 @@ from torch.utils.data._utils import fetch, worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
-from .loader_passes import LoaderPass, LoaderPasses
+from .loader_passes import LoaderPass, LoaderPasses, length_of
 from .patches import Patches
-from .randomness import Stream, derive, isolated, seed_host
+from .randomness import Stream, derive, isolated, permutation_seed, seed_host
 from .worker_generators import FOLDER, WorkerWatch
 
 _STREAM = "_torchopt_stream"
@@ -56,7 +56,7 @@ class AlignedLoading:
         self._starting: tuple[LoaderPass, Stream] | None = None
         self._sampling: LoaderPass | None = None
         self._shuffles: Counter[LoaderPass] = Counter()
-        self._outside: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._outside = _ByThing()
         self._epochs: dict[int, dict[int, int]] = {}
         self._epochs_outside: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
 
@@ -120,8 +120,7 @@ class AlignedLoading:
     def _shuffle(self, sampler: Any) -> int:
         """Which shuffle ``sampler`` begins: a pass's is the pass's own, and any more in it are those of the next ones."""
         if self._sampling is None:
-            self._outside[sampler] = self._outside.get(sampler, -1) + 1
-            return self._outside[sampler]
+            return self._outside.next(sampler.data_source)
         self._shuffles[self._sampling] += 1
         return self._sampling.epoch + self._shuffles[self._sampling] - 1
 
@@ -144,7 +143,23 @@ class AlignedLoading:
         return wrapper
 
     def _permutation(self, epoch: int) -> int:
-        return derive(self._seed, "permutation", epoch)
+        return permutation_seed(self._seed, epoch)
+
+
+class _ByThing:
+    """Counts what is done with each thing, whichever objects do it."""
+
+    def __init__(self) -> None:
+        self._counts: WeakKeyDictionary[Any, itertools.count[int]] = WeakKeyDictionary()
+        self._by_length: dict[int | None, itertools.count[int]] = {}
+
+    def next(self, thing: Any) -> int:
+        """How often this was asked for ``thing`` before; for one that is not hashable, or goes by its value, for any as long."""
+        try:
+            counts = self._counts.setdefault(thing, itertools.count())
+        except TypeError:
+            counts = self._by_length.setdefault(length_of(thing), itertools.count())
+        return next(counts)
 
 
 def align_fetching(seed: int, workers: Path, patches: Patches) -> None:

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import random
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,11 @@ def derive(*purpose: object) -> int:
     return (
         int.from_bytes(hashlib.blake2b(repr(purpose).encode(), digest_size=8).digest(), "big") >> 2
     )
+
+
+def permutation_seed(seed: int, number: int) -> int:
+    """What the permutation of a pass is drawn from, by the number of the pass, in a run with ``seed``."""
+    return derive(seed, "permutation", number)
 
 
 def seed_host(seed: int) -> None:
@@ -65,14 +71,24 @@ class States:
             sys.modules["numpy"].random.set_state(self._numpy)
 
 
+_isolation = threading.local()
+
+
+def is_isolated() -> bool:
+    """Whether what this thread draws now does not show outside."""
+    return bool(getattr(_isolation, "depth", 0))
+
+
 @contextmanager
 def isolated(others: Sequence[torch.Generator] = ()) -> Generator[None, None, None]:
     """Whatever is drawn or seeded inside does not show outside."""
     states = States(others)
+    _isolation.depth = getattr(_isolation, "depth", 0) + 1
     try:
         with own_draws():
             yield
     finally:
+        _isolation.depth -= 1
         states.restore()
 
 

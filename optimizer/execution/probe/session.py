@@ -27,6 +27,7 @@ from .loader_passes import LoaderPasses, length_of
 from .optimizer_state import OptimizerStates
 from .parameters import Parameters
 from .patches import Patches
+from .permutations import Permutations
 from .perturbation import Perturbation
 from .printed import PrintedLines
 from .randomness import derive, seed_everything
@@ -74,7 +75,7 @@ class Session:
         self._perturbation = Perturbation(**perturb) if perturb else None
         self._stepping: list[int] = []
         self._stepped = 0
-        self.shuffles = Shuffles()
+        self.shuffles, self.permutations = Shuffles(), Permutations(self._seed)
         self.told = Told(self.folder)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
         self.printed = PrintedLines(lambda: self._rounds.begun)
@@ -193,6 +194,7 @@ class Session:
             if self._read_from is not None:
                 self._read_from["steps"] += 1
             seed_everything(derive(self._seed, "step", self._stepped))
+            self.permutations.stepped()
         if self._rounds.fresh:
             self._extent.round_begins()
             begun = self._rounds.finished + 1

@@ -10,6 +10,7 @@ from torchopt_cli.optimizer.execution.observations import (
     LoaderPass,
     Observations,
     ReadMark,
+    TrainingCalls,
     WorkerStart,
 )
 from torchopt_cli.optimizer.execution.probe.sampling import ReadOrder
@@ -224,6 +225,42 @@ def test_training_samples_come_from_the_loader(validated: Observations) -> None:
     _, val, test = validated.loader_passes
     passes = (replace(val, loader=0), replace(test, loader=1))
     (finding,) = compare_reading(validated, replace(validated, loader_passes=passes))
+    assert (finding.fails, finding.message) == (True, "loader 0, epoch 0: never read")
+
+
+def training(*samples: int, without_gradients: int = 0) -> tuple[TrainingCalls, ...]:
+    """Calls of a model in training mode, on so many samples before each step."""
+    return tuple(TrainingCalls("Net", n, each, without_gradients) for n, each in enumerate(samples))
+
+
+def without_training_loader(validated: Observations, calls: tuple[TrainingCalls, ...]):
+    """What is found where only the validation and the test have loaders."""
+    _, val, test = validated.loader_passes
+    before = replace(validated, training_calls=training(2, 2, 2, 2))
+    passes = (replace(val, loader=0), replace(test, loader=1))
+    return compare_reading(before, replace(before, loader_passes=passes, training_calls=calls))
+
+
+def test_as_many_samples_may_be_trained_on_without_a_loader(validated: Observations) -> None:
+    (finding,) = without_training_loader(validated, training(2, 2, 2, 2))
+    assert (finding.kind, finding.fails) == (Kind.SAMPLES, False)
+    assert "as many samples are trained on" in finding.message
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        training(2, 2, 2, 1),
+        training(2, 2, 2),
+        training(4, 4),
+        training(2, 2, 2, 2, without_gradients=2),
+    ],
+    ids=["tail", "step", "batch", "no gradients"],
+)
+def test_other_samples_trained_on_without_a_loader_fail(
+    validated: Observations, calls: tuple[TrainingCalls, ...]
+) -> None:
+    (finding,) = without_training_loader(validated, calls)
     assert (finding.fails, finding.message) == (True, "loader 0, epoch 0: never read")
 
 

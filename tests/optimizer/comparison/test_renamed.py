@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from torchopt_cli.optimizer.comparison.findings import Kind
-from torchopt_cli.optimizer.comparison.renamed import renamed_classes, with_classes
+from torchopt_cli.optimizer.comparison.renamed import Renaming, renamed_classes, with_classes
 from torchopt_cli.optimizer.comparison.stages import judge_in_stages
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.execution.observations import Observations, ParameterInfo
@@ -78,3 +78,78 @@ def test_only_what_begins_with_the_class_is_called_otherwise(
     caller = fast(run()).called
     assert caller is not None
     assert caller(name) == called
+
+
+FIRST = {"Net.fc1.weight": "Net.first.weight", "Net.fc1.bias": "Net.first.bias"}
+
+
+def first(run: Observations) -> Observations:
+    """``run`` as that of a script whose layer ``fc1`` is called ``first``."""
+    return Renaming({}, FIRST).undone(run)
+
+
+def test_a_layer_may_be_called_otherwise(run: Run) -> None:
+    verdict = judged(run(), first(run()), run)
+    assert verdict.outcome is Outcome.EQUIVALENT
+    (told,) = verdict.findings
+    assert not told.fails
+    assert (
+        "what is Net.fc1.weight in the original is Net.first.weight in the rewrite" in told.message
+    )
+
+
+def test_class_and_layer_may_be_called_otherwise(run: Run) -> None:
+    names = {
+        name: name.replace("Net.", "FastNet.").replace("fc1", "first") for name in run().parameters
+    }
+    other = Renaming({}, names).undone(run())
+    assert {name.partition(".")[0] for name in other.parameters} == {"FastNet"}
+    assert judged(run(), other, run).outcome is Outcome.EQUIVALENT
+
+
+def test_mistakes_beside_another_layer_name_are_seen(run: Run) -> None:
+    verdict = judged(run(), first(run(mistakes=("clipped",))), run)
+    assert verdict.failures[0].kind is Kind.GRADIENT
+
+
+def test_another_start_is_not_another_name(run: Run) -> None:
+    other = first(run())
+    start, *later = other.snapshots
+    start = replace(start, hashes={**start.hashes, "Net.first.weight": "another"})
+    verdict = judged(run(), replace(other, snapshots=(start, *later)), run)
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert verdict.failures[0].kind is Kind.INITIAL_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("theirs", "name", "ours"),
+    [
+        (
+            "Net.lstm.weight_l0",
+            "optimizer 0/exp_avg/Net.lstm.weight_l0",
+            "optimizer 0/exp_avg/Net.cell.weight",
+        ),
+        (
+            "Net.parts.0.fc.weight",
+            "Net.parts.0.norm.running_mean",
+            "Net.blocks.0.norm.running_mean",
+        ),
+        ("Net.parts.0.fc.weight", "Net.parts.1.fc.bias", "Net.blocks.1.fc.bias"),
+        ("FastNet.fc.weight", "FastNet", "Net"),
+        ("Net.first.weight", "Net", "Net"),
+        ("Net.first.weight", "Net.first2.weight", "Net.first2.weight"),
+        ("Net.first.weight", "ema.shadow/first.weight", "ema.shadow/first.weight"),
+    ],
+)
+def test_what_lies_beside_a_parameter_goes_with_it(
+    run: Run, theirs: str, name: str, ours: str
+) -> None:
+    originals = {
+        "Net.lstm.weight_l0": "Net.cell.weight",
+        "Net.parts.0.fc.weight": "Net.blocks.0.fc.weight",
+        "FastNet.fc.weight": "Net.fc.weight",
+        "Net.first.weight": "Net.fc1.weight",
+    }
+    called = Renaming({}, {theirs: originals[theirs]}).undone(run()).called
+    assert called is not None
+    assert called(name) == ours

@@ -1,0 +1,72 @@
+"""The permutations that a script draws for itself: those of its epochs, where it cuts batches without a loader.
+
+A loader's pass has a permutation of its own under aligned randomness. A script that has its data on the device, and goes
+through it by ``torch.randperm``, is given the same ones in the same order.
+"""
+
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .patches import Patches
+from .randomness import is_isolated, permutation_seed
+from .transformations import transforming
+
+
+class Permutations:
+    """Aligns ``torch.randperm`` in the main thread, but where a generator is given, or a sample is made."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._drawn: Counter[int] = Counter()
+        self._seeded_again = False
+
+    def install(self, patches: Patches) -> None:
+        """Patch what draws them, and what seeds the generator they would be drawn from."""
+        patches.wrap(torch, "randperm", self._randperm)
+        for module in (torch, torch.random):
+            patches.wrap(module, "manual_seed", self._seeding)
+
+    def stepped(self) -> None:
+        """The run has seeded the generators itself, after a step."""
+        self._seeded_again = False
+
+    def _seeding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(seed):
+            # Seeded anew in every epoch, the order would repeat itself; so what is drawn next is what would be drawn.
+            self._seeded_again = bool(self._drawn)
+            return original(seed)
+
+        return wrapper
+
+    def _randperm(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(*args, **kwargs):
+            if torch.compiler.is_compiling() or not self._for_an_epoch(args, kwargs):
+                return original(*args, **kwargs)
+            count = args[0]
+            generator = torch.Generator()
+            generator.manual_seed(permutation_seed(self._seed, self._drawn[count]))
+            self._drawn[count] += 1
+            device = kwargs.pop("device", None) or torch.empty(0).device
+            drawn = original(count, **{**kwargs, "generator": generator, "device": "cpu"})
+            return drawn.to(device)
+
+        return wrapper
+
+    def _for_an_epoch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether this call may be a pass's order."""
+        if len(args) != 1 or not isinstance(args[0], int) or kwargs.keys() & {"generator", "out"}:
+            return False
+        elsewhere = is_isolated() or transforming() or self._seeded_again
+        return not elsewhere and threading.current_thread() is threading.main_thread()

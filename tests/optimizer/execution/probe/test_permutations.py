@@ -1,0 +1,103 @@
+"""A script that shuffles by itself is given the orders of a loader."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+DATA = range(6)
+EPOCHS = 3
+
+
+def orders(recorded, epoch, seeding=lambda: None):
+    """In which order each epoch goes through the data; ``epoch`` gives its batches."""
+    found: list[list[int]] = []
+
+    def train():
+        torch.manual_seed(0)
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(EPOCHS):
+            seeding()
+            found.append([])
+            for batch in epoch():
+                optimizer.zero_grad()
+                model(torch.ones(len(batch), 1)).sum().backward()
+                optimizer.step()
+                found[-1] += [int(index) for index in batch]
+
+    recorded(train)
+    return found
+
+
+def test_the_order_is_that_of_a_loader_pass(recorded):
+    loader = DataLoader(DATA, batch_size=2, shuffle=True)
+    passes = orders(recorded, lambda: loader)
+    assert len({tuple(one) for one in passes}) == EPOCHS
+    assert orders(recorded, lambda: torch.randperm(len(DATA)).split(2)) == passes
+
+
+class Samples(Dataset[int]):
+    def __len__(self):
+        return len(DATA)
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_a_sampler_without_a_loader_goes_on_where_the_one_before_it_stopped(recorded):
+    loader, samples = DataLoader(DATA, batch_size=2, shuffle=True), Samples()
+    for data in (DATA, samples):
+        own = orders(recorded, lambda data=data: BatchSampler(RandomSampler(data), 2, False))
+        assert own == orders(recorded, lambda: loader)
+
+
+def test_an_order_that_seeding_repeats_is_seen_to(recorded):
+    own = orders(recorded, lambda: [torch.randperm(len(DATA))], lambda: torch.manual_seed(7))
+    assert own[1] == own[2]
+
+
+def test_orders_of_other_lengths_are_counted_apart(recorded):
+    def split_first():
+        torch.randperm(4)
+        return torch.randperm(len(DATA)).split(2)
+
+    expected = orders(recorded, lambda: torch.randperm(len(DATA)).split(2))
+    assert orders(recorded, split_first) == expected
+
+
+def test_what_has_a_generator_or_makes_a_sample_draws_as_it_did(recorded):
+    class Drawn(Dataset[int]):
+        def __len__(self):
+            return len(DATA)
+
+        def __getitem__(self, index):
+            return int(torch.randperm(1000)[0])
+
+    def seen(workers):
+        return orders(recorded, lambda: DataLoader(Drawn(), batch_size=2, num_workers=workers))
+
+    assert seen(0) == seen(1)
+    generator = torch.Generator().manual_seed(3)
+    own = torch.randperm(len(DATA), generator=torch.Generator().manual_seed(3)).tolist()
+    assert orders(recorded, lambda: [torch.randperm(len(DATA), generator=generator)])[0] == own
+
+
+def test_a_thread_of_the_script_draws_as_it_did(recorded):
+    def in_a_thread():
+        drawn = []
+        thread = threading.Thread(target=lambda: drawn.append(torch.randperm(len(DATA))))
+        thread.start()
+        thread.join()
+        return [*drawn, torch.randperm(len(DATA))]
+
+    own = [one[len(DATA) :] for one in orders(recorded, in_a_thread)]
+    assert own == orders(recorded, lambda: [torch.randperm(len(DATA))])
