@@ -192,7 +192,7 @@ class Autocast(Transform):
             first.path,
             _span(first),
             f"forward and loss of the training {where} under autocast in {precision.value}{doubt}"
-            f"{_left_out(codes)}",
+            f"{_left_out(script, codes)}",
             "every loss, backward and update of the step is known, and no operation in it needs float32",
             plan.edits(),
         )
@@ -245,10 +245,18 @@ def _other_user(script: TrainingScript, evaluation: EvaluationCode) -> str | Non
     return user_of_definition(script.project, evaluation.module, evaluation.span.line)
 
 
-def _left_out(codes: Sequence[HalfCode]) -> str:
+def _left_out(script: TrainingScript, codes: Sequence[HalfCode]) -> str:
     """The forward passes of the steps that no region covers."""
     covered = {call for half in codes for call in half.forwards}
-    calls = [call for half in codes for call in half.code.loop.forwards if call.node not in covered]
+    steps = {half.code.node for half in codes}
+    calls = [
+        call
+        for half in codes
+        for call in half.code.loop.forwards
+        if call.node not in covered
+        # The `forward` of a meta-learner is the step itself.
+        and not any(run.node in steps for run in script.resolver.callees(call.node, call.module))
+    ]
     return f"; `{calls[0].excerpt}` stays in float32" if calls else ""
 
 

@@ -73,7 +73,8 @@ def reached_nodes(
 ) -> Iterator[Reached]:
     """Every node that runs when ``roots`` run, following calls to first-party functions, each function once.
 
-    Functions handed to ``.step(...)`` (closures), to ``map`` and its like count as called. A model's ``forward`` is followed only when asked.
+    Functions handed to ``.step(...)`` (closures), to ``map`` and its like count as called. A model's ``forward`` is followed only when asked,
+    or where it is a training step itself, as that of a meta-learner.
     """
     seen: set[FunctionNode | ast.Lambda] = set()
     pending: list[tuple[list[ast.AST], Module, bool]] = [(list(roots), module, True)]
@@ -100,7 +101,19 @@ def _is_forward(resolver: Resolver, function: FunctionNode | ast.Lambda, module:
         getattr(function, "name", "") == "forward"
         and isinstance(cls, ast.ClassDef)
         and is_module_class(resolver, Class(cls, module))
+        and not _is_training_step(function)
     )
+
+
+def _is_training_step(function: FunctionNode | ast.Lambda) -> bool:
+    """Whether ``function`` itself backpropagates and updates weights."""
+    body = function.body if isinstance(function.body, list) else [function.body]
+    methods = {
+        node.func.attr
+        for node in lexical_nodes(body)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    return {"backward", "step"} <= methods
 
 
 def called(resolver: Resolver, call: ast.Call, module: Module) -> Sequence[Called]:

@@ -231,6 +231,36 @@ def test_a_step_in_a_class_whose_base_keeps_the_optimizer(check_transformed: Che
     )
 
 
+LEARNER = """
+class Learner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def forward(self, x, y):
+        self.optimizer.zero_grad()
+        {computed}
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+learner = Learner().cuda()
+for x, y in loader:
+    loss = learner(x.cuda(), y.cuda())
+"""
+
+
+def test_a_step_in_the_forward_of_a_learner(check_transformed: Check, rewrite: Rewrite) -> None:
+    computed = "loss = nn.functional.cross_entropy(self.net(x), y)"
+    covered = f'with torch.autocast("cuda", dtype=torch.bfloat16):\n            {computed}'
+    before = script(LEARNER.format(computed=computed))
+    check_transformed(before, script(LEARNER.format(computed=covered)), amp=BF16)
+    (change,) = rewrite(before, ["autocast"], amp=BF16).files[0].changes
+    assert "stays in float32" not in change.message + change.reason
+
+
 HOOKED = """
 class Base:
     def __init__(self, model):

@@ -95,6 +95,30 @@ for epoch in range(9):
     assert [call.name for call in loop.optimizer_steps] == ["step"]
 
 
+@pytest.mark.parametrize(
+    ("update", "kind"),
+    [("self.optimizer.step()", LoopKind.TRAINING), ("x.grad.zero_()", LoopKind.EVALUATION)],
+)
+def test_a_forward_that_is_a_training_step(script: Script, update: str, kind: LoopKind) -> None:
+    """A meta-learner's; one that only takes gradients belongs to the network."""
+    found = script(
+        f"""{SETUP}
+class Learner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def forward(self, x):
+        self.net(x).sum().backward()
+        {update}
+learner = Learner()
+for x in loader:
+    learner(x)
+"""
+    )
+    assert kinds(found) == [("for x in loader:", kind)]
+
+
 def test_a_closure_handed_to_step_is_training(script: Script) -> None:
     source = f"""{SETUP}
 for i in range(5):
