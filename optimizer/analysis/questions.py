@@ -39,7 +39,7 @@ class Questions:
 
     In code where everything leads to everything, that may take forever. After :data:`MOST_STEPS` such answers are kept
     until the outermost question is answered, and remembered as incomplete: then each takes one step at most. The same
-    goes where :data:`MOST_NESTED` questions are asked within each other.
+    goes where :data:`MOST_NESTED` questions are asked within each other, or more than Python can take.
     """
 
     def __init__(self) -> None:
@@ -91,6 +91,10 @@ class Questions:
         outside, self._cuts = self._cuts, 0
         try:
             found = answer()
+        except RecursionError:
+            # Python 3.12 has a limit of its own for calls through C, 1,500 at first. As above, but here a call may be one too many.
+            self._steps, self._cuts = MOST_STEPS + 1, self._cuts | 1
+            found = answers.when_asked_again
         except BaseException:
             del self._asked[key]
             if not depth:

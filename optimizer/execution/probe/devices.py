@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 
 import torch
+
+_own = threading.local()
 
 
 def in_use() -> bool:
@@ -26,8 +29,17 @@ def synchronise() -> None:
     """Wait for the devices in use, unless a CUDA graph is being captured, where there is nothing to wait for."""
     if in_use() and not is_capturing():
         used = [n for n in range(torch.cuda.device_count()) if _holds_memory(n)]
-        for device in used:
-            torch.cuda.synchronize(device)
+        _own.waiting = True
+        try:
+            for device in used:
+                torch.cuda.synchronize(device)
+        finally:
+            _own.waiting = False
+
+
+def is_waiting() -> bool:
+    """Whether it is :func:`synchronise` that waits in this thread, and not the script."""
+    return getattr(_own, "waiting", False)
 
 
 def _holds_memory(device: int) -> bool:

@@ -25,6 +25,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .devices import is_waiting
 from .hooks import grad_scalers
 from .patches import Patches
 from .phases import BACKWARD, CLEAR, COPY, DATA, EVALUATION, FORWARD, OPTIMIZER, SYNC, Phases
@@ -163,7 +164,7 @@ class PhaseHooks:
     def _wait(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*args, **kwargs):
-            if torch.compiler.is_compiling() or not self._waits(args):
+            if torch.compiler.is_compiling() or is_waiting() or not self._waits(args):
                 return original(*args, **kwargs)
             started = time.perf_counter()
             with self._phases.phase(SYNC):

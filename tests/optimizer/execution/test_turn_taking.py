@@ -113,7 +113,7 @@ def test_all_may_start_at_the_same_time(starts: Starts) -> None:
     made = Made({"a": 6, "b": 6, "c": 6})
     seen = run_in_turns(starts("a", "b", "c"), made.run, start_together=True)
     assert [one.folder.name for one in seen] == ["a", "b", "c"]
-    firsts, others = zip(*((turns[0], turns[1:]) for turns, *_ in made.seen.values()))
+    firsts, others = zip(*((turns[0], turns[1:]) for turns, *_ in made.seen.values()), strict=True)
     assert max(end for _, end in firsts) < min(turn[0] for turns in others for turn in turns)
     later = sorted(turn for turns in others for turn in turns)
     assert all(end <= start for (_, end), (start, _) in pairwise(later))

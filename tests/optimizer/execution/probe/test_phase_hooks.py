@@ -59,3 +59,34 @@ def test_a_copy_from_the_host_is_a_copy(phases: Phases) -> None:
     torch.ones(4).to("meta")
     phases.round_ends()
     assert "copy" in phases.finish()["phases"][0]
+
+
+def test_waiting_at_the_edges_of_phases_is_no_wait_of_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[object] = []
+    for name, value in {
+        "is_initialized": True,
+        "is_available": True,
+        "is_current_stream_capturing": False,
+        "device_count": 1,
+        "memory_stats_as_nested_dict": {"reserved_bytes": {"all": {"current": 1}}},
+        "max_memory_allocated": 1,
+        "reset_peak_memory_stats": None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *args: waits.append(args))
+    patches, phases = Patches(), Phases(nvtx=False)
+    hooks = PhaseHooks(phases, patches)
+    hooks.install()
+    hooks.counting = True
+    phases.start()
+    assert waits == [(0,)]
+    with phases.phase("forward"):
+        pass
+    torch.cuda.synchronize()
+    phases.round_ends()
+    patches.undo()
+    assert [point["call"] for point in hooks.finish(1)] == ["torch.cuda.synchronize"]
+    assert waits.count(()) == 1
+    assert phases.rounds[0].keys() == {"forward", "sync", "other"}
