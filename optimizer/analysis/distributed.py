@@ -105,7 +105,7 @@ class _Plan:
             self._refuse_if(taken_name(module))
         loaders = self._loaders()
         self._refuse_if(step_obstacle(script, step))
-        blocks = list(training_blocks(script))
+        blocks = list(training_blocks(script, methods=True))
         preparation = self._preparation(blocks)
         group = self._process_group(blocks, loaders, preparation)
         network, metrics = [*self._network()], [*self._metrics()]

@@ -135,7 +135,7 @@ def loss_share(resolver: Resolver, step: StepCode) -> Share | None:
 
 def _thaws(script: TrainingScript) -> Fact | None:
     """Where parameters begin or cease to be trained once the network is wrapped, which settles which of them are."""
-    for block in list(training_blocks(script))[-1:]:
+    for block in list(training_blocks(script, methods=True))[-1:]:
         for reached in reached_nodes(script.resolver, [block.trains], block.module):
             node = reached.node
             if (

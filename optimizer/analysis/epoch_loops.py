@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from .facts import DataLoader, Fact, Loop
@@ -23,27 +23,47 @@ class EpochLoop(Fact):
 
     def name_of(self, resolver: Resolver, loaders: Sequence[DataLoader]) -> str | None:
         """What the one of ``loaders`` that there is, is called in the body of the loop; None when it has no name there."""
-        module = self.module
-        inside = [
-            n for n in lexical_nodes(self.node.body) if isinstance(n, ast.Name | ast.Attribute)
-        ]
-        for node in [*inside, *(n for n in module.nodes if isinstance(n, ast.Name))]:
-            if isinstance(node.ctx, ast.Load) and self._is(
-                resolver, node, {loader.node for loader in loaders}
-            ):
+        module, made = self.module, {loader.node for loader in loaders}
+        inside = lexical_nodes(self.node.body)
+        names = [n for n in inside if isinstance(n, ast.Name | ast.Attribute | ast.Subscript)]
+        names += [n for n in module.nodes if isinstance(n, ast.Name)]
+        for node in [*names, *self._attributes()]:
+            if isinstance(node.ctx, ast.Load) and self._is(resolver, node, made):
                 return module.code(node)
         return None
 
+    def _attributes(self) -> Iterator[ast.Attribute]:
+        """The uses of ``self.loader`` in the methods of the class that the loop is in, which the loop can name so, too."""
+        module, mine = self.module, _own_name(self.module, self.node)
+        cls = module.enclosing_class(self.node)
+        for node in ast.walk(cls) if cls is not None and mine is not None else ():
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == mine == _own_name(module, node)
+            ):
+                yield node
+
     def _is(self, resolver: Resolver, node: ast.expr, loaders: Set[ast.AST]) -> bool:
         made = [v.call if isinstance(v, Made) else None for v in resolver.values(node, self.module)]
-        if not made or {*made} != loaders:
-            return False
-        base = first_name(node)
-        if base is None:
+        base = first_name(node.value if isinstance(node, ast.Subscript) else node)
+        if not made or {*made} != loaders or base is None:
             return False
         there = self.module.scope(node).lookup(base.id)
         here = self.module.scope(self.node).lookup(base.id)
-        return there is not None and here is not None and there[0] is here[0]
+        if there is None or here is None:
+            return False
+        mine = _own_name(self.module, self.node)
+        return there[0] is here[0] or base.id == mine == _own_name(self.module, node)
+
+
+def _own_name(module: Module, node: ast.AST) -> str | None:
+    """What the method around ``node`` calls its object: ``self``."""
+    function = module.function(node)
+    if not isinstance(function, ast.FunctionDef) or not function.args.args:
+        return None
+    is_method = isinstance(module.parents[function], ast.ClassDef)
+    return function.args.args[0].arg if is_method else None
 
 
 def epoch_loop(resolver: Resolver, loop: Loop) -> EpochLoop | Obstacle | None:

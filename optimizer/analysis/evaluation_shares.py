@@ -130,6 +130,9 @@ def _other_effects(
         if accumulator.resets:
             why = f"`{accumulator.name}` becomes zero again in between"
             yield Obstacle(module, accumulator.resets[0], why)
+        if accumulator.becomes_array:
+            why = f"`{accumulator.name}` may become an array, of which a process without batches knows no shape"
+            yield Obstacle(module, accumulator.node, why)
         if accumulator.looked_at:
             why = f"it looks at `{accumulator.name}` while it adds up"
             yield Obstacle(module, accumulator.node, why)

@@ -14,13 +14,16 @@ from ..rewriting.edits import (
     ReplaceStatement,
 )
 from .data_parallel import DataParallelUse, later_moves
+from .models import is_module_class
 from .network_flow import NetworkFlow
 from .obstacles import Obstacle
 from .process_names import Place, ProcessNames
+from .reach import reached_nodes
 from .script import TrainingScript
 from .setup_place import Block, training_blocks
 from .statements import is_elif, outermost_test
 from .syntax import Module
+from .values import Class
 
 
 @dataclass(frozen=True)
@@ -101,19 +104,29 @@ def _block(script: TrainingScript, flow: NetworkFlow) -> Block | Obstacle:
     """The statements that lead to the training where the network has its variable."""
     module = flow.module
     blocks = [
-        block for block in training_blocks(script) if block.module is module and _sees(flow, block)
+        block
+        for block in training_blocks(script, methods=True)
+        if block.module is module and _sees(flow, block)
     ]
     if not blocks:
         why = "the network is made where the way to the training is not seen"
         return Obstacle(module, flow.node, why)
     block = blocks[-1]
-    for binding in _stores(flow):
-        if binding.lineno >= block.trains.lineno and module.function(binding) is module.function(
-            block.trains
-        ):
-            return Obstacle(
-                module, binding, "the network is made anew in the course of the training"
+    if isinstance(flow.node, ast.Attribute):
+        owner = module.enclosing_class(flow.node)
+        if owner is not None and is_module_class(script.resolver, Class(owner, module)):
+            why = (
+                "the network is part of another one, of which the wrapped one would be a part, too"
             )
+            return Obstacle(module, flow.node, why)
+    inside = {r.node for r in reached_nodes(script.resolver, [block.trains], module)}
+    for binding in _stores(flow):
+        below = binding.lineno >= block.trains.lineno and module.function(
+            binding
+        ) is module.function(block.trains)
+        if below or binding in inside:
+            why = "the network is made anew in the course of the training"
+            return Obstacle(module, binding, why)
     return block
 
 
@@ -153,7 +166,7 @@ def wrap_instead(
 
     Both call the network inside ``module``, so that checkpoints keep their keys.
     """
-    blocks = list(training_blocks(script))
+    blocks = list(training_blocks(script, methods=True))
     if not blocks:
         return Obstacle(
             use.module, use.node, "the way from the network to its training is not seen"

@@ -9,8 +9,11 @@ from .batch_shares import Share, ShareOf, converted, makes_zero
 from .divergence import Divergence
 from .facts import DataLoader, Fact, Loop
 from .resolver import Resolver
-from .scopes import Binding
+from .scopes import Assigned, Binding
+from .syntax import Module
 from .trees import walk
+
+_NUMBERS = frozenset({"builtins.float", "builtins.int", "builtins.len"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +22,7 @@ class Accumulator(Fact):
 
     ``share`` is what the variable of one process is to that of all, None where that is not understood. ``looked_at``:
     the loop also reads it; ``read_later``: other code does. ``resets`` are where the loop makes it zero again.
+    ``becomes_array``: it begins as a number, and what is added may be an array.
     """
 
     node: ast.AugAssign
@@ -28,6 +32,7 @@ class Accumulator(Fact):
     looked_at: bool
     read_later: bool
     resets: tuple[ast.stmt, ...] = ()
+    becomes_array: bool = False
 
 
 def find_accumulators(resolver: Resolver, loop: Loop) -> tuple[Accumulator, ...]:
@@ -100,9 +105,44 @@ def _accumulator(
         for addition in additions
     }
     share = kinds.pop() if len(kinds) == 1 else None
-    return Accumulator(
-        module, additions[0], loop, name, share, looked_at, read_later, tuple(resets)
+    becomes_array = (
+        share is None
+        and _is_number(starts[-1])
+        and any(_may_be_array(resolver, addition.value, module) for addition in additions)
     )
+    return Accumulator(
+        module, additions[0], loop, name, share, looked_at, read_later, tuple(resets), becomes_array
+    )
+
+
+def _is_number(start: Binding) -> bool:
+    """Whether ``start`` makes the variable a number of Python's."""
+    source = start.source
+    value: ast.expr | None = source.value if isinstance(source, Assigned) else None
+    for part in source.path if isinstance(source, Assigned) else ():
+        if isinstance(value, ast.Tuple | ast.List) and isinstance(part, int):
+            value = value.elts[part]
+    return isinstance(value, ast.Constant)
+
+
+def _may_be_array(resolver: Resolver, value: ast.expr, module: Module) -> bool:
+    """Whether ``value`` has in it what numpy, a function of the script or a sum along a dimension gives, not made a number."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr="item")):
+            return False
+        case ast.Call(func=function) if resolver.names(function, module) & _NUMBERS:
+            return False
+        case ast.Call(func=function) if resolver.callees(value, module) or any(
+            name.startswith("numpy.") for name in resolver.names(function, module)
+        ):
+            return True
+        case ast.Call(func=ast.Attribute(attr="sum" | "mean"), args=[_, *_]):
+            return True
+        case ast.Call(func=ast.Attribute(attr="sum" | "mean"), keywords=[_, *_]):
+            return True
+        case _:
+            parts = (part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr))
+            return any(_may_be_array(resolver, part, module) for part in parts)
 
 
 def _starts_at_zero(resolver: Resolver, start: Binding, loop: Loop) -> bool:

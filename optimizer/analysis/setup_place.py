@@ -87,8 +87,8 @@ def setup_place(script: TrainingScript) -> SetupPlace | None:
     return SetupPlace(last.module, last.trains, False)
 
 
-def training_blocks(script: TrainingScript) -> Iterator[Block]:
-    """The blocks that lead from the script's beginning to its training, outside in."""
+def training_blocks(script: TrainingScript, *, methods: bool = False) -> Iterator[Block]:
+    """The blocks that lead from the script's beginning to its training, outside in; also through ``methods``."""
     resolver, module = script.resolver, script.entry
     body: Sequence[ast.stmt] = module.tree.body
     seen: set[FunctionNode] = set()
@@ -101,7 +101,7 @@ def training_blocks(script: TrainingScript) -> Iterator[Block]:
         if branch is not None:
             body = branch
             continue
-        called = _called(resolver, trains, module)
+        called = _called(resolver, trains, module, methods)
         if called is None or called[0] in seen:
             return
         function, module = called
@@ -125,9 +125,9 @@ def _branch(resolver: Resolver, statement: ast.stmt, module: Module) -> list[ast
 
 
 def _called(
-    resolver: Resolver, statement: ast.stmt, module: Module
+    resolver: Resolver, statement: ast.stmt, module: Module, methods: bool
 ) -> tuple[FunctionNode, Module] | None:
-    """The function that a statement ``main(args)`` runs, when nothing else calls it."""
+    """The function that a statement ``main(args)`` runs, when nothing else calls it; of ``trainer.fit()``, with ``methods``."""
     if not isinstance(statement, ast.Expr | ast.Assign):
         return None
     call = statement.value
@@ -137,7 +137,7 @@ def _called(
     if len(callees) != 1 or not isinstance(callees[0].node, ast.FunctionDef):
         return None
     function = callees[0].node
-    if callees[0].bound or len(resolver.call_sites(function)) != 1:
+    if (callees[0].bound and not methods) or len(resolver.call_sites(function)) != 1:
         return None
     return function, callees[0].module
 

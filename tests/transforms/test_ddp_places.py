@@ -150,25 +150,6 @@ def test_names_are_defined_below_what_they_need_and_above_their_uses(
     compile(text, "train.py", "exec")
 
 
-@pytest.mark.slow
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"train.py": GUARDED},
-        {"train.py": GUARDED.replace("shuffle=True", "shuffle=True, num_workers=1")},
-        {"train.py": MAIN, "data.py": DATA},
-        {"train.py": FLAT.replace("import torch\n", 'print("1")\nimport torch\nimport os\n', 1)},
-    ],
-    ids=["guarded", "with workers", "imported", "told first"],
-)
-def test_two_processes_run(
-    rewrite: Callable[..., RewriteResult], tmp_path: Path, files: dict[str, str]
-) -> None:
-    out = started(tmp_path, texts(rewrite(files, ["ddp"], **GPUS)))
-    assert len(out.splitlines()) == 2 + any('print("1")' in text for text in files.values())
-
-
 @pytest.mark.parametrize(
     "named",
     [
@@ -185,3 +166,112 @@ def test_dist_is_a_name_of_the_scripts_own(
     assert "    torch.distributed.init_process_group(" in text
     assert "    torch.distributed.all_reduce(total)" in text
     assert " dist.all_reduce" not in text
+
+
+TRAINER = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Trainer:
+    def __init__(self, model, loader):
+        self.model = model
+        self.loader = loader
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def train_epoch(self):
+        for x, y in self.loader:
+            self.optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(self.model(x), y)
+            loss.backward()
+            self.optimizer.step()
+        print(loss.item())
+
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            self.train_epoch()
+            torch.save(self.model.state_dict(), "model.pt")
+
+
+def main():
+    data = TensorDataset(torch.ones(40, 8), torch.zeros(40, dtype=torch.long))
+    trainer = Trainer(nn.Linear(8, 3), DataLoader(data, batch_size=8, shuffle=True))
+    trainer.fit(2)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_an_object_that_trains(rewrite: Callable[..., RewriteResult]) -> None:
+    text = texts(rewrite(TRAINER, ["ddp"], **GPUS))["train.py"]
+    assert (
+        """\
+        self.ddp_model = self.model
+        if WORLD_SIZE > 1:
+            self.ddp_model = DistributedDataParallel(self.model)
+            # every process draws its own dropout masks and augmentations
+            torch.manual_seed(torch.initial_seed() + RANK)
+
+        for epoch in range(epochs):
+            if WORLD_SIZE > 1:
+                self.loader.sampler.set_epoch(epoch)  # another order in every epoch
+"""
+        in text
+    )
+    assert "cross_entropy(self.ddp_model(x), y)" in text
+    assert "self.model.state_dict()" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("class Trainer:", "class Trainer(nn.Module):", "the network is part of another one"),
+        (
+            "        for x, y in self.loader:",
+            "        self.model = nn.Linear(8, 3)\n        for x, y in self.loader:",
+            "the network is made anew",
+        ),
+        ("    trainer.fit(2)", "    for n in range(2):\n        trainer.fit(n)", "self.model"),
+    ],
+)
+def test_an_object_that_trains_left_alone(
+    rewrite: Callable[..., RewriteResult], old: str, new: str, why: str
+) -> None:
+    assert old in TRAINER
+    result = rewrite(TRAINER.replace(old, new), ["ddp"], **GPUS)
+    assert not any(file.changed for file in result.files)
+    told = [skip.message for file in result.files for skip in file.skips]
+    assert any(why in each for each in told), told
+
+
+def test_a_loader_in_a_dict(rewrite: Callable[..., RewriteResult]) -> None:
+    script = FLAT.replace("loader = DataLoader(data, batch_size=8, shuffle=True)", "")
+    script = script.replace(
+        "model = ",
+        "loaders = {'train': DataLoader(data, batch_size=8, shuffle=True), 'test': 1}\nmodel = ",
+    ).replace("in loader:", "in loaders['train']:")
+    text = texts(rewrite(script, ["ddp"], **GPUS))["train.py"]
+    assert "loaders['train'].sampler.set_epoch(epoch)" in text
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.py": GUARDED},
+        {"train.py": GUARDED.replace("shuffle=True", "shuffle=True, num_workers=1")},
+        {"train.py": MAIN, "data.py": DATA},
+        {"train.py": TRAINER},
+        {"train.py": FLAT.replace("import torch\n", 'print("1")\nimport torch\nimport os\n', 1)},
+    ],
+    ids=["guarded", "with workers", "imported", "an object", "told first"],
+)
+def test_two_processes_run(
+    rewrite: Callable[..., RewriteResult], tmp_path: Path, files: dict[str, str]
+) -> None:
+    out = started(tmp_path, texts(rewrite(files, ["ddp"], **GPUS)))
+    assert len(out.splitlines()) == 2 + any('print("1")' in text for text in files.values())

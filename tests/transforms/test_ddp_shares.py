@@ -13,6 +13,7 @@ START = """\
 import sys
 import time
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -206,6 +207,8 @@ def test_arguments_by_position(rewrite: Rewrite) -> None:
             "            model.last = out\n            correct +=",
             "`model.last` is kept",
         ),
+        (".sum().item()", ".sum(0)", "`correct` may become an array"),
+        ("(out.argmax(1) == y).sum().item()", "numpy.bincount(y)", "`correct` may become an array"),
         (KEPT, "            out = model(x + torch.randn(8))\n", "it draws random numbers"),
         (
             KEPT,
