@@ -77,7 +77,8 @@ def setup_place(script: TrainingScript) -> SetupPlace | None:
     for block in blocks[::-1]:
         device = _device(script, block)
         if device is not None:
-            return SetupPlace(block.module, _last_setting(script.resolver, block, device), True)
+            last = _last_setting(script.resolver, block, _last_plain(block, device))
+            return SetupPlace(block.module, last, True)
     for block in blocks:
         made = _first_made(script, block)
         if made is not None:
@@ -157,6 +158,19 @@ def _last_setting(resolver: Resolver, block: Block, statement: ast.stmt) -> ast.
             _seeds(resolver, following, block.module, _SEEDS)
             or _sets(resolver, following, block.module)
         ):
+            break
+        statement = following
+    return statement
+
+
+def _last_plain(block: Block, statement: ast.stmt) -> ast.stmt:
+    """``statement``, or the last of the options in the lines right below it (``args.lr = 3e-4``): they are one list."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return statement
+    for following in block.before[block.before.index(statement) + 1 :]:
+        is_next = following.lineno == (statement.end_lineno or 0) + 1
+        is_plain = isinstance(following, ast.Assign) and isinstance(following.value, ast.Constant)
+        if not (is_next and is_plain):
             break
         statement = following
     return statement

@@ -67,6 +67,15 @@ def test_below_the_device_without_a_seed(check_transformed: Check) -> None:
     check_transformed(before, after)
 
 
+def test_below_the_options_among_which_the_device_is(check_transformed: Check) -> None:
+    setting = 'torch.set_float32_matmul_precision("high")'
+    setup = 'args.batch_size = 64\nargs.device = "cuda"\nargs.lr = 3e-4\nargs.epochs = 2\n{}\nargs.n = len(loader)'
+    head, rest = script("{setup}").split('device = torch.device("cuda"', 1)
+    before = head + rest.split("\n", 1)[1].replace("device", "args.device")
+    after = before.replace("{setup}", setup.replace("{}", setting))
+    check_transformed(before.replace("{setup}", setup.replace("{}\n", "")), after)
+
+
 def test_alias_of_torch_and_quotes(check_transformed: Check) -> None:
     before = """\
         import torch as th
