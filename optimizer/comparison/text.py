@@ -107,7 +107,7 @@ def compare_text(
 
     ``repeats`` are outputs of other runs of the original, ``neighbours`` those of the original with perturbed
     parameters. Without ``precision`` numbers must be equal; with it they may differ as :func:`.tolerance.allowed`
-    says, and by a unit in the last printed place. Only the first differing line and the first differing number are
+    says, and by a unit in the last printed place of the one with more of them. Only the first differing line and number are
     told. With a reduced precision a number beyond its tolerance is a note: what is printed may be a count of correct
     predictions, which rounding moves by whole samples; the values behind it are judged on their own. So are words that
     the neighbours change as well: what a network writes is another text when it is rounded otherwise.
@@ -239,7 +239,9 @@ def _times_beyond(x: str, y: str, limit: float | None) -> float:
     a, b = float(x), float(y)
     if limit is None or not (math.isfinite(a) and math.isfinite(b)):
         return math.inf
-    return times_beyond(abs(a - b), limit + max(last_digit(x), last_digit(y)) * 1.001)
+    # Of numbers with unequally many decimals it is that of the finer: what is rounded otherwise is told otherwise.
+    units = [unit for unit in (last_digit(x), last_digit(y)) if unit]
+    return times_beyond(abs(a - b), limit + min(units, default=0.0) * 1.001)
 
 
 def _at(finding: Finding, line: Line, step_of: Callable[[int], int | None] | None) -> Finding:

@@ -183,6 +183,15 @@ def test_an_integer_has_no_last_digit_to_differ_in() -> None:
     assert compare_text("13 right", "14 right", (), ["12 right"], Precision.FLOAT32) == []
 
 
+def test_fewer_digits_are_another_number() -> None:
+    for one, other in (("acc 0.6296", "acc 0.63"), ("acc 0.63", "acc 0.6296")):
+        assert compare_text(one, other, precision=Precision.FLOAT32)[0].fails
+    # A zero that is not written, a float32 in full.
+    assert compare_text("acc 0.63", "acc 0.6301", precision=Precision.FLOAT32) == []
+    assert compare_text("acc 0.63", "acc 0.6299999952316284", precision=Precision.FLOAT32) == []
+    assert compare_text("acc 1", "acc 0.9999", precision=Precision.FLOAT32) == []
+
+
 def test_under_reduced_precision_a_far_number_is_told_and_a_lost_one_fails() -> None:
     told = compare_text("acc 50.0", "acc 60.0", precision=Precision.BFLOAT16)
     assert [(f.kind, f.fails) for f in told] == [(Kind.STDOUT, False)]
