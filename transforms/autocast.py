@@ -14,12 +14,13 @@ NumPy, a file, a float32 matrix, or a softmax, sigmoid, exponential or logarithm
 scaler is not added to checkpoints: a resumed run finds its scale again within a few steps.
 
 Not when the script uses mixed precision already, or a framework that owns the step; with gradient penalties and other
-double backward; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
+double backward; for adversarial attacks, which go by the signs of gradients; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
 sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with Fourier transforms, complex, sparse or
 float64 tensors, matrix decompositions and in-place writes that want one type; with squared distances made of a matrix product (a nearest
 code or neighbour found so is another one in half precision); for networks that never move to a GPU.
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
-logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, closures, optimizers that step out of sight, updates written by hand.
+logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, closures, optimizers that step out of sight, updates written by hand,
+backward passes of which some stay in float32.
 
 Source: https://docs.pytorch.org/docs/stable/amp.html and https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 """
@@ -135,7 +136,9 @@ class Autocast(Transform):
             if isinstance(rewritten, tuple):
                 yield self._logits(stopped[0][0], rewritten)
                 return
-        yield from (self._skip(step, refusal or obstacle) for step, obstacle in stopped)
+        # Where other steps run under autocast, that half precision is in use already says nothing about these.
+        told = None if done else refusal
+        yield from (self._skip(step, told or obstacle) for step, obstacle in stopped)
         if refusal is not None:
             yield from (self._skip(half.code, refusal) for half in codes)
             evaluated = self._evaluations(script, done, float16=True)

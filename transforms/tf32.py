@@ -9,8 +9,8 @@ It is set where a training step runs linear layers or attention in float32, whic
 precision is not safe (`autocast` runs first). Parameters, optimizer states and checkpoints do not change.
 
 Left alone: scripts that decide about precision themselves (`allow_tf32`, `fp32_precision`) or ask for determinism; scripts
-that compute in float64, decompose matrices, take distances from matrix products, differentiate gradients, fit with LBFGS or compare numbers closely; steps
-under autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks of convolutions with a linear layer or two at the end, which gain nothing; scripts for the CPU.
+that compute in float64, decompose matrices, take distances from matrix products, differentiate gradients, fit with LBFGS, attack the network (`x.grad.sign()`) or compare numbers closely; steps under
+autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks of convolutions with a linear layer or two at the end, which gain nothing; scripts for the CPU.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html and
 https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
@@ -24,12 +24,14 @@ from typing import ClassVar
 from ..optimizer.analysis.backend_settings import BackendSetting, Topic
 from ..optimizer.analysis.facts import DeviceKind, Fact, Model, seen_at
 from ..optimizer.analysis.forward_code import networks_run
+from ..optimizer.analysis.input_gradients import ATTACKED, input_gradient
 from ..optimizer.analysis.network_device import network_device
 from ..optimizer.analysis.network_layers import NetworkLayers, network_layers
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.precision import may_do_without_autocast, under_autocast
 from ..optimizer.analysis.reach import reached_nodes
 from ..optimizer.analysis.references import quoted, reference
+from ..optimizer.analysis.resolver import Resolver
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.sensitive_code import needs_float32_products
 from ..optimizer.analysis.setup_place import settings_refused, setup_place
@@ -88,7 +90,7 @@ class Tf32(Transform):
         steps = [step for step in script.step_code if script.runs(step)]
         if not steps:
             return
-        refusal = _refusal(script, options)
+        refusal = _refusal(script, options) or _attack(script.resolver, steps)
         reasons = {step: refusal or _step_refusal(script, step) for step in steps}
         if all(reasons.values()):
             for step, reason in reasons.items():
@@ -123,6 +125,13 @@ def _said(reason: Fact | str | None, step: StepCode) -> str:
 def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
     """What about the script as a whole keeps its matrix products as they are."""
     return settings_refused(script, options) or needs_float32_products(script.resolver)
+
+
+def _attack(resolver: Resolver, steps: list[StepCode]) -> Obstacle | None:
+    """A step that goes by the signs of gradients: the setting holds for all of them."""
+    found = (input_gradient(resolver, step) for step in steps)
+    gradient = next((gradient for gradient in found if gradient is not None), None)
+    return Obstacle(gradient.module, gradient.node, ATTACKED) if gradient is not None else None
 
 
 def _step_refusal(script: TrainingScript, step: StepCode) -> str | None:

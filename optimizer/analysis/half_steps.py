@@ -14,6 +14,7 @@ from .half_precision import half_precision_obstacles
 from .half_range import range_obstacles
 from .half_rankings import ranking
 from .half_trace import HalfTrace
+from .input_gradients import ATTACKED, input_gradient
 from .loops import forward_calls
 from .models import steps_lbfgs
 from .obstacles import Obstacle, ProbabilityLoss
@@ -117,6 +118,9 @@ def _nodes(
 
 
 def _in_the_whole_step(resolver: Resolver, step: StepCode) -> Obstacle | None:
+    gradient = input_gradient(resolver, step)
+    if gradient is not None:
+        return Obstacle(gradient.module, gradient.node, ATTACKED)
     for reached in reached_nodes(resolver, step.body, step.module, into_forward=True):
         node = reached.node
         if not isinstance(node, ast.Call):

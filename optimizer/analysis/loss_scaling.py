@@ -64,6 +64,7 @@ def loss_scaling(resolver: Resolver, steps: Sequence[StepCode]) -> LossScaling |
     """How one scaler serves all of ``steps``."""
     try:
         _all_in_sight(steps)
+        _all_scaled(resolver, steps)
         unscalings = [found for step in steps for found in _unscalings(step)]
         below = [found for step in steps for found in _updated_below(step)]
         scaling = LossScaling(_companion(resolver, steps), tuple(unscalings), tuple(below))
@@ -86,6 +87,19 @@ def _all_in_sight(steps: Iterable[StepCode]) -> None:
                 raise _NotScalableError(call.module, call.node, why)
             if call.node not in seen:
                 why = "the optimizer steps inside a function of its own"
+                raise _NotScalableError(call.module, call.node, why)
+
+
+def _all_scaled(resolver: Resolver, steps: Sequence[StepCode]) -> None:
+    """That no backward pass of the loops stays as it is: its gradients may be added to scaled ones."""
+    scaled = {backward.node for step in steps for backward in step.backwards}
+    for step in steps:
+        for call in step.loop.backwards:
+            # A first-party method of that name calls the one that counts.
+            if call.node not in scaled and not resolver.callees(call.node, call.module):
+                why = (
+                    "gradients of a backward pass that stays in float32 may be added to scaled ones"
+                )
                 raise _NotScalableError(call.module, call.node, why)
 
 

@@ -2647,6 +2647,85 @@ def test_evaluation_that_takes_gradients_by_hand(
     assert any("by hand" in message for message in messages), messages
 
 
+ATTACKED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from data import train_set, test_set
+
+loader = DataLoader(train_set, batch_size=16, shuffle=True)
+test_loader = DataLoader(test_set, batch_size=16)
+model = nn.Linear(8, 3).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{attack}
+for x, y in loader:
+    x, y = x.cuda(), y.cuda()
+    {before}
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+for x, y in test_loader:
+    x, y = x.cuda(), y.cuda()
+    {evaluated}
+    print(model(x).argmax(1).tolist())
+"""
+FGSM = """x.requires_grad = True
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    x = x + 0.1 * x.grad.sign()"""
+PGD = """
+def attack(x, y):
+    x = x.clone().detach().requires_grad_(True)
+    for _ in range(3):
+        nn.functional.cross_entropy(model(x), y).backward()
+        x.data += 0.1 * x.grad.sign()
+        x.grad.zero_()
+    return x.detach()
+"""
+DELTA = """
+def attack(x, y):
+    for _ in range(3):
+        delta = torch.zeros_like(x, requires_grad=True)
+        nn.functional.cross_entropy(model(x + delta), y).backward()
+        x = x + delta.grad.sign()
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("attack", "before", "evaluated"),
+    [
+        ("", "pass", FGSM),
+        (PGD, "pass", "x = attack(x, y)"),
+        (DELTA, "pass", "x = attack(x, y)"),
+        (PGD, "x = attack(x, y)", "pass"),
+    ],
+)
+def test_gradients_of_the_input(rewrite: Rewrite, attack: str, before: str, evaluated: str) -> None:
+    """The sign of a gradient near zero is another one after rounding: an attack keeps its precision."""
+    code = ATTACKED.format(attack=attack, before=before, evaluated=evaluated)
+    for names in (["autocast"], ["autocast", "tf32"]):
+        result = rewrite(code, names).files[0]
+        assert "model(x + delta), y)" in result.text or "delta" not in code
+        told = [skip for skip in result.skips if "as an attack does" in skip.message]
+        assert {skip.transform for skip in told} == set(names), result.skips
+        scaled = "not in float16: gradients of a backward pass that stays in float32" not in (
+            "".join(change.message for change in result.changes)
+        )
+        assert scaled == (before == "pass")
+        assert "set_float32_matmul_precision" not in result.text
+
+
+def test_gradients_of_weights_by_hand(rewrite: Rewrite) -> None:
+    code = ATTACKED.format(attack="", before="pass", evaluated="pass")
+    by_hand = (
+        "for p in model.parameters():\n        p.requires_grad_()\n        p.data -= 0.1 * p.grad"
+    )
+    result = rewrite(code.replace("optimizer.step()", by_hand), ["autocast"]).files[0]
+    assert not any("attack" in skip.message for skip in result.skips)
+
+
 MEASURES = {
     "lambda with a name": (
         "measure = lambda out, x: torch.autograd.grad(out.sum(), x)[0]",
