@@ -61,9 +61,17 @@ class CorpusScript:
         return [p for p in self.manifest.get("requires", ()) if importlib.util.find_spec(p) is None]
 
     def arguments(self, *, timed: bool) -> tuple[str, ...]:
-        """Those of a short run; with ``timed`` those of one that goes on until its steps are steady."""
-        wanted = self.manifest["gpu" if self.device == "cuda" else "cpu"]
-        return (*wanted["args"], *(wanted.get("timed", ()) if timed else ()))
+        """Those of a short run; with ``timed`` those of one that goes on until its steps are steady.
+
+        A short run is the same on every device: what is told of it is whether it trains alike, many times over.
+        """
+        short, timing = (
+            self.manifest["cpu"],
+            self.manifest["gpu" if self.device == "cuda" else "cpu"],
+        )
+        if not timed:
+            return (*short["args"],)
+        return (*timing["args"], *timing.get("timed", ()))
 
     @property
     def environment(self) -> dict[str, str]:

@@ -8,7 +8,8 @@ compared is the steady state:
   removal makes the standard error of the rest smallest, at most half of them. A running median of three first takes
   out single spikes. The first round, in which compilation happens, and the start-up are apart from the beginning.
   Where a run shows more than one epoch the first is warm-up as a whole: its last, smaller batch and the evaluation behind
-  it come for the first time, and are compiled, tried out by cuDNN, or given workers.
+  it come for the first time, and are compiled, tried out by cuDNN, or given workers. So are the rounds, at most half, for which workers
+  made the batches ahead, while the first round was compiled.
 - **Evaluation and the start of an epoch** count as often as they come between steps, where the runs are long enough to show it
   (:mod:`.interludes`).
 - **Waiting for data**, beside workers the whole step, is averaged over neighbouring steps: worker processes hand over their batches in bursts, so that most
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -234,7 +235,7 @@ def read_run(timing: Timing) -> Run:
     if len(steps.seconds) < 2:
         raise TooShort(f"only {len(timing.round_seconds)} rounds after the first were timed")
     dropped, settled = warm_up(steps.seconds)
-    dropped = max(dropped, _first_epoch(timing, steps))
+    dropped = max(dropped, _first_epoch(timing, steps), _made_ahead(timing, steps))
     return Run(
         timing.startup_seconds or 0.0,
         timing.first_round_seconds or 0.0,
@@ -271,6 +272,14 @@ def _first_epoch(timing: Timing, steps: Steps) -> int:
     ends = list(accumulate(steps.rounds))
     number = bisect_right(ends, min(timing.interludes)) + 1
     return number if 2 * number <= len(ends) else 0
+
+
+def _made_ahead(timing: Timing, steps: Steps) -> int:
+    """How many of the first steps end with the last batch that may have been there before the first step; at most half."""
+    if not timing.ahead:
+        return 0
+    ends = list(accumulate(steps.rounds))
+    return min(bisect_left(ends, timing.ahead) + 1, len(ends) // 2)
 
 
 def warm_up(seconds: Sequence[float]) -> tuple[int, bool]:

@@ -7,6 +7,7 @@ import copy
 import math
 import xml.etree.ElementTree as ElementTree
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,12 @@ def test_ranks_that_lack_gpus_are_one_process(
     script = CorpusScript("instruments", "cuda")
     version, _ = rewritten_version(rewritten(script), script)
     assert version.processes == processes
+
+
+@pytest.mark.parametrize("script", corpus.corpus([], "cuda"), ids=lambda script: script.name)
+def test_what_is_verified_is_short_on_every_device(script: CorpusScript) -> None:
+    assert script.arguments(timed=False) == replace(script, device="cpu").arguments(timed=False)
+    assert script.arguments(timed=True) != replace(script, device="cpu").arguments(timed=True)
 
 
 JUNIT = """\

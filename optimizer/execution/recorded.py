@@ -288,8 +288,8 @@ class Timing:
     ``iter(loader)`` and ``next(iterator)``. ``synchronised``: after which of ``round_seconds`` (as a count: 0 is
     before the first) the device was waited for; between two of them only the sum is meaningful on a GPU.
     ``interludes``: which of ``round_seconds`` (0 is the first) hold more than a step, because a pass of a loader began in them or
-    a module was put into evaluation mode. ``workers``: whether processes of a loader worked beside the script.
-    ``processor_seconds``: CPU time of the script and its workers during all ``round_seconds``, None where it is not known.
+    a module was put into evaluation mode. ``workers``: whether processes of a loader worked beside the script;
+    they make as many as ``ahead`` batches before they are asked for. ``processor_seconds``: CPU time of the script and its workers during all ``round_seconds``, None where it is not known.
     ``asynchronous``: whether a device computes beside the script, so that rounds are not told apart. ``turns``: how many of
     the stretches between two of ``synchronised``, from the first on, were turns beside other runs (:mod:`.turn_taking`).
     """
@@ -302,6 +302,7 @@ class Timing:
     synchronised: tuple[int, ...] = ()
     interludes: tuple[int, ...] = ()
     workers: bool = False
+    ahead: int = 0
     processor_seconds: float | None = None
     asynchronous: bool = False
     turns: int = 0

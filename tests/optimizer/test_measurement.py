@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -216,3 +217,21 @@ def test_the_interval_of_pairs_holds_what_it_promises(truth: float) -> None:
         return found.low <= truth <= found.high
 
     assert 0.93 < sum(holds() for _ in range(3000)) / 3000 < 0.97
+
+
+@pytest.mark.parametrize("rounds", [40, 200])
+def test_batches_made_ahead_are_warm_up(rounds: int) -> None:
+    """While the first round is compiled, eight workers make two batches each; then a step waits for its own."""
+    waits = (0.0,) * 16 + (0.09,) * (rounds - 16)
+    seconds = tuple(0.01 + wait for wait in waits)
+    timing = Timing(9.0, 1.0, 30.0, seconds, waits, workers=True, ahead=16)
+    run = read_run(timing)
+    assert run.warm_up >= 16
+    assert run.median_seconds == pytest.approx(0.1, rel=0.25)
+    blocks = replace(timing, synchronised=tuple(range(0, rounds + 1, 4)), asynchronous=True)
+    assert read_run(blocks).warm_up >= 4
+
+
+def test_of_few_rounds_half_are_left_whatever_was_made_ahead() -> None:
+    timing = Timing(9.0, 1.0, 30.0, (0.1,) * 10, (0.0,) * 10, workers=True, ahead=16)
+    assert read_run(timing).warm_up == 5

@@ -39,16 +39,19 @@ class Clock:
         self._wait = 0.0
         self._synchronised: list[int] = []
         self._interludes: list[int] = []
-        self._workers = False
+        self._ahead = 0
         self._computed: list[float | None] = []
 
     def optimizer_built(self) -> None:
         """Training begins here, unless a loader is iterated afterwards."""
         self._begin()
 
-    def loader_started(self, *, workers: bool = False) -> None:
-        """Training begins at the last of these before the first step; later ones belong to no step."""
-        self._workers = self._workers or workers
+    def loader_started(self, *, ahead: int = 0) -> None:
+        """Training begins at the last of these before the first step; later ones belong to no step.
+
+        ``ahead`` batches are made by workers before they are asked for.
+        """
+        self._ahead = max(self._ahead, ahead)
         self._begin()
         self.interlude()
 
@@ -94,7 +97,8 @@ class Clock:
             "round_seconds": [b - a for a, b in itertools.pairwise(edges)],
             "wait_seconds": self._waits,
             "interludes": sorted({n for n in self._interludes if n < len(self._waits)}),
-            "workers": self._workers,
+            "workers": self._ahead > 0,
+            "ahead": self._ahead,
             "synchronised": self._synchronised,
             "processor_seconds": self._computing(),
             "asynchronous": _asynchronous(),

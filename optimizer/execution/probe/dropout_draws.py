@@ -7,7 +7,7 @@ layout would train with other masks, which is no change of training.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportPrivateUsage=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportPrivateUsage=false, reportDeprecated=false
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ from torch.overrides import has_torch_function_unary
 
 from .functions import Functions
 from .patches import Patches
+
+try:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    _plain_attention = functools.partial(sdpa_kernel, SDPBackend.MATH)
+except ImportError:  # before torch 2.3
+    _plain_attention = functools.partial(
+        torch.backends.cuda.sdp_kernel, enable_flash=False, enable_mem_efficient=False
+    )
 
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 
@@ -83,9 +92,7 @@ def _attention(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs):
         if not dropout_p or not query.is_cuda:
             return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
-        from torch.nn.attention import SDPBackend, sdpa_kernel  # since torch 2.3
-
-        with sdpa_kernel(SDPBackend.MATH):
+        with _plain_attention():
             return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
     return wrapper

@@ -260,7 +260,9 @@ class Session:
 
     def pass_begins(self, loader: Any) -> dict[str, Any] | None:
         """A loader is iterated; what to note about it, None in a run that is only timed."""
-        self._clock.loader_started(workers=getattr(loader, "num_workers", 0) > 0)
+        workers = getattr(loader, "num_workers", 0)
+        ahead = workers * (getattr(loader, "prefetch_factor", None) or 1)
+        self._clock.loader_started(ahead=ahead)
         if not self.observing:
             return None
         read = self._loaders.begin(loader)

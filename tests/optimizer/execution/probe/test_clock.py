@@ -92,7 +92,9 @@ def test_whether_workers_worked_beside_the_script_is_known(recorded, workers):
             net(x).sum().backward()
             optimizer.step()
 
-    assert recorded(reads, mode="time", steps=4).timing.workers is bool(workers)
+    timing = recorded(reads, mode="time", steps=4).timing
+    assert timing.workers is bool(workers)
+    assert timing.ahead == 2 * workers
 
 
 def test_a_timed_run_reads_nothing_from_the_device(recorded, monkeypatch):
