@@ -122,8 +122,8 @@ def part_edit(call: CallFact, names: ProcessNames) -> FileEdit:
     return FileEdit(module.path, SetArgument(module.span(call.node), "device_ids", code, 1))
 
 
-def later_moves(use: DataParallelUse) -> str:
-    """The move of the wrapped network to its device further down: ``.cuda()`` of ``model.cuda()``, or nothing."""
+def later_move(use: DataParallelUse) -> ast.Call | None:
+    """The move of the wrapped network to its device further down: ``model.cuda()``."""
     module: Module = use.module
     target = module.code(use.target)
     wanted = ast.dump(ast.parse(target, mode="eval").body)
@@ -136,5 +136,5 @@ def later_moves(use: DataParallelUse) -> str:
             and module.function(call) is module.function(use.statement)
             and ast.dump(ast.parse(module.code(function.value), mode="eval").body) == wanted
         ):
-            return module.code(call)[len(module.code(function.value)) :]
-    return ""
+            return call
+    return None

@@ -13,7 +13,7 @@ from ..rewriting.edits import (
     ReplaceExpression,
     ReplaceStatement,
 )
-from .data_parallel import DataParallelUse, later_moves
+from .data_parallel import DataParallelUse, later_move
 from .models import is_module_class
 from .network_flow import NetworkFlow
 from .obstacles import Obstacle
@@ -173,7 +173,11 @@ def wrap_instead(
         )
     module, statement = use.module, use.statement
     world = wrapping.names.name(Place.WORLD_SIZE, module)
-    moves = "".join(use.moves) or later_moves(use)
+    later = None if use.moves else later_move(use)
+    tested = _tested(module, use, later) if later is not None else None
+    moves = "".join(use.moves)
+    if later is not None and tested is None:
+        moves = module.code(later)[len(module.code(use.target)) :]
     devices = f"[{wrapping.names.name(Place.LOCAL_RANK, module)}]"
     if ".cuda(" not in moves:
         devices += f" if {wrapping.names.spelled(module, 'torch')}.cuda.is_available() else None"
@@ -181,6 +185,12 @@ def wrap_instead(
     begin = f"if {world} > 1:\n    {module.code(use.target)} = {wrapped}\n"
     edits = [_own_draws(blocks[-1], wrapping)]
     outer = module.parents[statement]
+    if tested is not None:  # the network is where it belongs below
+        alone = f"if {world} == 1:\n    {module.code(statement)}"
+        below = module.span(outermost_test(module, tested))
+        edits.append(FileEdit(module.path, ReplaceStatement(module.span(statement), alone)))
+        edits.append(FileEdit(module.path, InsertAfter(below, begin.rstrip())))
+        return tuple(edits)
     if isinstance(outer, ast.If) and statement in outer.body:
         if outer.body == [statement] and not outer.orelse and not is_elif(module, outer):
             test = module.code(outer.test)
@@ -193,6 +203,13 @@ def wrap_instead(
         return tuple(edits)
     code = f"{begin}else:\n    {module.code(statement)}"
     return (*edits, FileEdit(module.path, ReplaceStatement(module.span(statement), code)))
+
+
+def _tested(module: Module, use: DataParallelUse, move: ast.Call) -> ast.If | None:
+    """The test below ``use`` by which the script decides on ``move``: whether there is a GPU."""
+    around = {*module.ancestors(use.statement)}
+    tests = [a for a in module.ancestors(move) if isinstance(a, ast.If) and a not in around]
+    return tests[-1] if tests else None
 
 
 def _own_draws(block: Block, wrapping: Wrapping) -> FileEdit:

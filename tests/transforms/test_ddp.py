@@ -290,6 +290,23 @@ elif torch.cuda.device_count() > 1:
 """,
         ),
         (
+            "if torch.cuda.device_count() > 1:\n"
+            "    model = nn.DataParallel(model)\n"
+            "if torch.cuda.is_available():\n"
+            "    model.cuda()",
+            """\
+if torch.cuda.device_count() > 1:
+    if WORLD_SIZE == 1:
+        model = nn.DataParallel(model)
+if torch.cuda.is_available():
+    model.cuda()
+if WORLD_SIZE > 1:
+    model = DistributedDataParallel(
+        model, device_ids=[LOCAL_RANK] if torch.cuda.is_available() else None
+    )
+""",
+        ),
+        (
             "if torch.cuda.is_available():\n"
             "    model = nn.DataParallel(model).cuda()\n"
             "    torch.backends.cudnn.benchmark = True",
