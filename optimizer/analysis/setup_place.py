@@ -58,22 +58,27 @@ class SetupPlace:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The statements of one block that run before the one that trains."""
+    """The statements of one block that run before the first one that trains, and those behind it."""
 
     module: Module
     before: list[ast.stmt]
     trains: ast.stmt
+    after: list[ast.stmt]
 
 
 def setup_place(script: TrainingScript) -> SetupPlace | None:
     """Where a setting of the whole process belongs; None when no statement of the script is seen to train."""
-    blocks = list(training_blocks(script))
+    blocks = _passed_by_all(script)
     if not blocks:
         return None
     for block in blocks:
         seeded = _seeded(script.resolver, block)
         if seeded is not None:
             return SetupPlace(block.module, seeded, True)
+    for block in blocks:
+        settings = [s for s in block.before if _sets(script.resolver, s, block.module)]
+        if settings:
+            return SetupPlace(block.module, settings[-1], True)
     for block in blocks[::-1]:
         device = _device(script, block)
         if device is not None:
@@ -88,6 +93,16 @@ def setup_place(script: TrainingScript) -> SetupPlace | None:
     return SetupPlace(last.module, last.trains, False)
 
 
+def _passed_by_all(script: TrainingScript) -> list[Block]:
+    """The blocks that lead to all training: where a second statement trains (``find_lr()``), none inside the first."""
+    blocks: list[Block] = []
+    for block in training_blocks(script):
+        blocks.append(block)
+        if any(_trains(script.resolver, statement, block.module) for statement in block.after):
+            break
+    return blocks
+
+
 def training_blocks(script: TrainingScript, *, methods: bool = False) -> Iterator[Block]:
     """The blocks that lead from the script's beginning to its training, outside in; also through ``methods``."""
     resolver, module = script.resolver, script.entry
@@ -97,7 +112,8 @@ def training_blocks(script: TrainingScript, *, methods: bool = False) -> Iterato
         trains = next((s for s in body if _trains(resolver, s, module)), None)
         if trains is None:
             return
-        yield Block(module, list(body[: body.index(trains)]), trains)
+        first = body.index(trains)
+        yield Block(module, list(body[:first]), trains, list(body[first + 1 :]))
         branch = _branch(resolver, trains, module)
         if branch is not None:
             body = branch

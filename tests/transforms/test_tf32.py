@@ -76,6 +76,40 @@ def test_below_the_options_among_which_the_device_is(check_transformed: Check) -
     check_transformed(before.replace("{setup}", setup.replace("{}\n", "")), after)
 
 
+def test_below_the_settings_there_are(check_transformed: Check) -> None:
+    before = script("torch.set_num_threads(4)\nprint(1)\n")
+    line = "torch.set_num_threads(4)\n"
+    after = before.replace(line, line + 'torch.set_float32_matmul_precision("high")\n')
+    check_transformed(before, after)
+
+
+def test_not_inside_the_first_of_several_trainings(check_transformed: Check) -> None:
+    before = """\
+        import torch
+        from torch import nn
+
+        def learning_rate():
+            net = nn.TransformerEncoderLayer(8, 2).cuda()
+            net(torch.ones(2, 8).cuda()).sum().backward()
+            return 0.1
+
+        def fit(lr):
+            net = nn.TransformerEncoderLayer(8, 2).cuda()
+            opt = torch.optim.AdamW(net.parameters(), lr=lr)
+            for x in batches:
+                opt.zero_grad()
+                net(x.cuda()).mean().backward()
+                opt.step()
+
+        if __name__ == "__main__":
+            lr = learning_rate()
+            fit(lr)
+    """
+    line = "            lr = learning_rate()\n"
+    setting = 'torch.set_float32_matmul_precision("high")\n'
+    check_transformed(before, before.replace(line, f"            {setting}{line}"))
+
+
 def test_alias_of_torch_and_quotes(check_transformed: Check) -> None:
     before = """\
         import torch as th
