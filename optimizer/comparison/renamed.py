@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from ..execution.observations import Checkpoint, Observations
@@ -23,21 +23,30 @@ _NO_CLASS = re.compile(r"optimizer\d+$")
 
 @dataclass(frozen=True)
 class Renaming:
-    """For classes and parameters of a rewrite those they are in the original, where they have other names there."""
+    """For classes and parameters of a rewrite those they are in the original, where they have other names there.
+
+    ``evaluated`` are modules that the rewrite evaluates in the place of others: the head alone, say, on features that it keeps.
+    """
 
     classes: Mapping[str, str]
     parameters: Mapping[str, str]
+    evaluated: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, original: Observations, other: Observations) -> Renaming:
         """What ``other`` calls otherwise."""
-        classes = renamed_classes(original, other)
-        return cls(classes, renamed_parameters(original, with_classes(other, classes)))
+        known = cls(renamed_classes(original, other), {})
+        known = replace(known, parameters=renamed_parameters(original, known.undone(other)))
+        return replace(known, evaluated=_renamed_evaluations(original, known.undone(other)))
 
     def undone(self, run: Observations) -> Observations:
         """``run``, of the rewrite, with the original's names."""
         run = with_classes(run, self.classes)
-        return _with_names(run, _path_caller(self.parameters)) if self.parameters else run
+        run = _with_names(run, _path_caller(self.parameters)) if self.parameters else run
+        if not self.evaluated:
+            return run
+        calls = (replace(c, module=self.evaluated.get(c.module, c.module)) for c in run.eval_calls)
+        return replace(run, eval_calls=tuple(calls))
 
     def notes(self) -> Iterator[Finding]:
         """What was taken for the same."""
@@ -49,6 +58,9 @@ class Renaming:
             more = f" ({len(self.parameters)} in all)" if len(self.parameters) > 1 else ""
             message = f"what is {ours} in the original is {theirs} in the rewrite, with the same initial values"
             yield note(Kind.INITIAL_PARAMETERS, message + more)
+        for theirs, ours in self.evaluated.items():
+            message = f"where the original evaluates {ours}, the rewrite evaluates {theirs}"
+            yield note(Kind.EVALUATION, message, tensor=ours)
 
 
 def renamed_parameters(original: Observations, other: Observations) -> dict[str, str]:
@@ -72,6 +84,31 @@ def _starts(run: Observations) -> Iterator[tuple[object, str]]:
             for name in chain(*optimizer.groups):
                 if name in first.hashes:
                     yield (number, first.hashes[name]), name
+
+
+def _renamed_evaluations(original: Observations, other: Observations) -> dict[str, str]:
+    """For modules that only ``other`` evaluates those that only ``original`` does, in the same places, as often, on as much.
+
+    What they give is compared as if they were the same. Which of several alike it is, is not guessed.
+    """
+    ours, theirs = _evaluations(original), _evaluations(other)
+    lost = [module for module in ours if module not in theirs]
+    found: dict[str, str] = {}
+    for module, calls in theirs.items():
+        alike = [known for known in lost if ours[known] == calls]
+        rivals = [known for known in theirs if known not in ours and theirs[known] == calls]
+        if module not in ours and len(alike) == len(rivals) == 1:
+            found[module] = alike[0]
+    return found
+
+
+def _evaluations(run: Observations) -> dict[str, list[tuple[object, ...]]]:
+    """For each module evaluated the place of each call, the samples, and the shapes of what it gives."""
+    calls: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+    for call in run.eval_calls:
+        shapes = tuple(output.shape for output in call.outputs)
+        calls[call.module].append((call.rounds, call.samples, shapes))
+    return dict(calls)
 
 
 def renamed_classes(original: Observations, other: Observations) -> dict[str, str]:

@@ -11,7 +11,13 @@ from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.renamed import Renaming, renamed_classes, with_classes
 from torchopt_cli.optimizer.comparison.stages import judge_in_stages
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
-from torchopt_cli.optimizer.execution.observations import Observations, ParameterInfo
+from torchopt_cli.optimizer.execution.observations import (
+    EvalCall,
+    Observations,
+    ParameterInfo,
+    TensorSummary,
+)
+from torchopt_cli.optimizer.options import Tier
 
 Run = Callable[..., Observations]
 
@@ -153,3 +159,42 @@ def test_what_lies_beside_a_parameter_goes_with_it(
     called = Renaming({}, {theirs: originals[theirs]}).undone(run()).called
     assert called is not None
     assert called(name) == ours
+
+
+def evaluated(run: Observations, module: str, *samples: int) -> Observations:
+    """``run`` with calls of ``module`` in eval mode after its first round."""
+    calls = tuple(EvalCall(module, 1, count, ()) for count in samples)
+    return replace(run, eval_calls=calls)
+
+
+def test_a_part_may_be_evaluated_for_the_whole(run: Run) -> None:
+    original = evaluated(run(), "Net", 4, 2)
+    verdict = judged(original, evaluated(run(), "Sequential", 4, 2), run)
+    assert verdict.outcome is Outcome.EQUIVALENT
+    (told,) = verdict.findings
+    assert told.message == "where the original evaluates Net, the rewrite evaluates Sequential"
+
+
+def exactly(original: Observations, other: Observations) -> Verdict:
+    def observe(_: str, **how: object) -> Observations:
+        return original
+
+    return judge_in_stages(
+        original, other, observe, tier=Tier.EXACT, precision=None, perturbed_runs=3
+    ).verdict
+
+
+def test_a_part_evaluated_on_less_is_another_evaluation(run: Run) -> None:
+    verdict = exactly(evaluated(run(), "Net", 4, 2), evaluated(run(), "Sequential", 4))
+    assert verdict.failures[0].kind is Kind.EVALUATION
+
+
+def test_what_the_part_gives_is_compared(run: Run) -> None:
+    def giving(module: str, checksum: int) -> Observations:
+        output = TensorSummary((4, 2), "float32", checksum, 0.5, 2.0, 1.0, True)
+        (call,) = evaluated(run(), module, 4).eval_calls
+        return replace(run(), eval_calls=(replace(call, outputs=(output,)),))
+
+    assert not exactly(giving("Net", 1), giving("Sequential", 1)).failures
+    verdict = exactly(giving("Net", 1), giving("Sequential", 2))
+    assert verdict.failures[0].kind is Kind.EVALUATION_OUTPUT
