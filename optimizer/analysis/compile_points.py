@@ -100,6 +100,10 @@ class _Search:
     def _given(
         self, function: FunctionNode, name: str, site: CallSite
     ) -> list[CompilePoint] | None:
+        if site.bound and name == first_parameter(function):
+            called = site.call.func
+            receiver = called.value if isinstance(called, ast.Attribute) else None
+            return self.points(receiver, site.module, site.call) if receiver is not None else None
         passed = argument_for(function, name, site.call, site.bound)
         if passed is None or passed.given is None:
             return None

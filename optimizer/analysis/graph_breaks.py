@@ -108,6 +108,8 @@ def _obstacle(resolver: Resolver, reached: Reached) -> str | None:
 def _call(resolver: Resolver, reached: Reached) -> str | None:
     names = called_names(resolver, reached)
     method = method_name(resolver, reached)
+    if method == "backward" or "torch.autograd.backward" in names:
+        return "a backward pass inside of it is no part of a graph"
     if method in _TO_PYTHON:
         return f"`.{method}()` takes a value out of the graph"
     if names & _LEGACY_CONSTRUCTORS or method == "new":

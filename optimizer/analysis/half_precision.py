@@ -179,12 +179,6 @@ def _sparse(resolver: Resolver, reached: Reached) -> _Finding:
     return None
 
 
-def _numpy(resolver: Resolver, reached: Reached) -> _Finding:
-    if method_name(resolver, reached) == "numpy" and not reached.direct:
-        return "NumPy has no bfloat16: a forward pass that leaves PyTorch cannot run in it", False
-    return None
-
-
 def _captured(resolver: Resolver, reached: Reached) -> _Finding:
     names = called_names(resolver, reached)
     if any(n.startswith(("torch.func.", "functorch.", "torch.vmap")) for n in names):
@@ -251,7 +245,6 @@ _CALL_CHECKS: tuple[Callable[[Resolver, Reached], _Finding], ...] = (
     _write_in_place,
     _custom_function,
     _sparse,
-    _numpy,
     _captured,
     _gradient_hook,
 )

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .dataflow import Flow, own_nodes
-from .facts import Fact, Model
-from .forward_code import called_names, forward_code, networks_run
+from .facts import CallFact, Fact, Model
+from .float_values import FloatTrace
+from .forward_code import called_names, forward_code, method_name, networks_run
 from .gradient_graphs import may_build_gradient_graph
 from .half_precision import half_precision_obstacles
 from .half_range import range_obstacles
@@ -82,7 +83,7 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
 
 
 def code_obstacles(
-    resolver: Resolver, nodes: Sequence[Reached], forwards: Iterable[Fact]
+    resolver: Resolver, nodes: Sequence[Reached], forwards: Sequence[CallFact]
 ) -> list[Obstacle]:
     """What in ``nodes``, in the forward passes they run and in the script does not survive half precision."""
     seen = [*nodes, *forward_code(resolver, networks_run(resolver, nodes))]
@@ -90,10 +91,33 @@ def code_obstacles(
     return [
         *_unknown_networks(resolver, forwards),
         *half_precision_obstacles(resolver, seen),
+        *_numpy(resolver, seen, forwards),
         *range_obstacles(resolver, seen, HalfTrace(resolver, inner).may_be_half),
         *_sparse_gradients(resolver),
         *_overflow_raises(resolver),
     ]
+
+
+def _numpy(
+    resolver: Resolver, nodes: Iterable[Reached], forwards: Iterable[CallFact]
+) -> Iterator[Obstacle]:
+    """Where what autocast may have computed goes to NumPy, in functions and forward passes that run under it.
+
+    Not where it is what a network returned: that can be made float32 again.
+    """
+    producers = {call.node: call.module for call in forwards}
+    floats = FloatTrace(resolver, producers)
+    trace = HalfTrace(resolver, frozenset(producers))
+    for reached in nodes:
+        node, module = reached.node, reached.module
+        if reached.direct or not isinstance(node, ast.Call):
+            continue
+        if method_name(resolver, reached) != "numpy" or not isinstance(node.func, ast.Attribute):
+            continue
+        given = node.func.value
+        if not floats.is_other(given, module) and not trace.may_be_half(given, module):
+            why = "NumPy has no bfloat16: a forward pass that leaves PyTorch cannot run in it"
+            yield Obstacle(module, node, why)
 
 
 def runs_network_without_gradients(resolver: Resolver, reached: Reached) -> bool:

@@ -30,11 +30,6 @@ _EXACT_RESULTS = frozenset(
 _PAIRS = frozenset({"max", "min", "topk", "sort", "median", "mode", "kthvalue", "cummax"})
 """Those that return values and then their indices."""
 _PLAIN_ATTRIBUTES = frozenset({"shape", "dtype", "device", "ndim", "is_cuda", "indices"})
-_FLOAT_METHODS = frozenset(
-    "detach cpu squeeze unsqueeze view reshape permute transpose t contiguous clone flatten mean sum softmax "
-    "log_softmax sigmoid tanh exp clamp cuda to".split()
-)
-_FLOAT_FUNCTIONS = frozenset({"softmax", "log_softmax", "sigmoid", "tanh", "exp", "squeeze"})
 OWN_PACKAGES = frozenset({"torch", "torchvision", "torchaudio", "torchmetrics", "builtins", "tqdm"})
 
 
@@ -261,45 +256,6 @@ class HalfTrace(_Trace):
     def _search(self, node: ast.expr, module: Module, outside: FunctionNode | None) -> bool:
         self._seen, self._frames, self._outside = set(), (), outside
         return self._half(node, module)
-
-    def is_float(self, node: ast.expr, module: Module) -> bool:
-        """Whether ``node`` is certainly a floating-point tensor made by a producer."""
-        inner: ast.expr | None = node
-        while inner is not None and inner not in self._producers:
-            inner = self._float_source(inner, module)
-        return inner is not None
-
-    def _float_source(self, node: ast.expr, module: Module) -> ast.expr | None:
-        """What ``node`` has its floating-point type from."""
-        match node:
-            case ast.Call():
-                return self._float_operand(node, module)
-            case ast.Name():
-                return self._only_value(node, module)
-            case ast.Attribute(value, "data" | "T" | "mT"):
-                return value
-            case ast.Subscript(value, index) if not isinstance(index, ast.Constant):
-                return value
-            case _:
-                return None
-
-    def _float_operand(self, call: ast.Call, module: Module) -> ast.expr | None:
-        if not isinstance(call.func, ast.Attribute | ast.Name):
-            return None
-        names = self._resolver.names(call.func, module)
-        if names:
-            is_known = all(n.rpartition(".")[2] in _FLOAT_FUNCTIONS for n in names)
-            return call.args[0] if is_known and call.args else None
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _FLOAT_METHODS:
-            return call.func.value
-        return None
-
-    def _only_value(self, name: ast.Name, module: Module) -> ast.expr | None:
-        bindings = bindings_of(module, name)
-        sources = [binding.source for binding in bindings]
-        if len(sources) == 1 and isinstance(source := sources[0], Assigned) and not source.path:
-            return source.value
-        return None
 
     def _half(self, node: ast.expr | None, module: Module) -> bool:
         if node is None:

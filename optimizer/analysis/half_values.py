@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .facts import Fact
+from .float_values import FloatTrace
 from .half_functions import steep_operand
 from .half_products import may_run_outside, operands_of_one_type
 from .half_trace import OWN_PACKAGES, HalfTrace, runs_network
@@ -47,15 +48,18 @@ def half_uses(
     ``covered`` are the nodes that run under autocast, too.
     """
     trace = HalfTrace(resolver, producers, covered)
+    modules = resolver.project.modules
+    places = {call: module for module in modules for call in module.calls if call in producers}
+    floats = FloatTrace(resolver, places)
     leaving = (
-        HalfUse(module, call, value, trace.is_float(value, module), taker)
+        HalfUse(module, call, value, floats.is_float(value, module), taker)
         for module in resolver.project.modules
         for call in module.calls
         for value, taker in _handed_over(resolver, call, module, producers)
         if trace.may_be_half(value, module)
     )
     meeting = (
-        HalfUse(module, node, value, trace.is_float(value, module), taker)
+        HalfUse(module, node, value, floats.is_float(value, module), taker)
         for module in resolver.project.modules
         for node in module.nodes_of(ast.Call, ast.BinOp)
         for value, taker in _met_by_float32(resolver, node, module, trace)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
+from .classes import first_party_bases
 from .facts import Model, Optimizer
 from .resolver import Resolver
 from .signatures import call_argument
@@ -182,10 +184,38 @@ def models_in(resolver: Resolver, values: frozenset[Value]) -> tuple[Model, ...]
     """The models among ``values``, wrappers looked through, in source order."""
     found: dict[ast.Call, Model] = {}
     for value in unwrap(resolver, values):
+        if isinstance(value, Instance):
+            found |= {model.node: model for model in _made_of(resolver, value.cls)}
         model = model_of(resolver, value)
         if model is not None:
             found[model.node] = model
     return tuple(sorted(found.values(), key=lambda model: (str(model.path), model.span)))
+
+
+def _made_of(resolver: Resolver, cls: Class) -> Iterator[Model]:
+    """The networks that ``self`` in the code of ``cls`` may be: what is made of it, and of the classes that derive from it."""
+    if not is_module_class(resolver, cls):
+        return
+    made = resolver.made.get(cls.node)
+    if made is None:
+        made = tuple(_instances(resolver, cls))
+        if not resolver.is_tracing:  # Within a trace, cycles may have been cut.
+            resolver.made[cls.node] = made
+    for value in made:
+        model = model_of(resolver, value)
+        if model is not None:
+            yield model
+
+
+def _instances(resolver: Resolver, cls: Class) -> Iterator[Made]:
+    for module in resolver.project.modules:
+        for call in module.calls:
+            for value in resolver.values(call.func, module):
+                if isinstance(value, Class) and (
+                    value.node is cls.node
+                    or any(base.node is cls.node for base in first_party_bases(resolver, value))
+                ):
+                    yield Made(call, module, value)
 
 
 def is_module_value(resolver: Resolver, value: Value) -> bool:

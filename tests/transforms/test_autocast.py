@@ -2717,6 +2717,58 @@ def test_gradients_of_the_input(rewrite: Rewrite, attack: str, before: str, eval
         assert "set_float32_matmul_precision" not in result.text
 
 
+@pytest.mark.parametrize(
+    ("helper", "restored"),
+    [
+        ("print(value.detach().cpu().numpy())", "print(value.detach().cpu().float().numpy())"),
+        ("print((torch.sigmoid(value) > 0.5).cpu().numpy())", None),
+    ],
+)
+@pytest.mark.parametrize("place", ["between", "behind"])
+def test_helpers_that_show_what_the_network_returns(
+    rewrite: Rewrite, helper: str, restored: str | None, place: str
+) -> None:
+    show = f"def show(value, y):\n    {helper}\n    print(y.cpu().numpy())\n"
+    code = ATTACKED.format(attack=show, before="pass", evaluated="show(model(x), y)")
+    loss = "loss = nn.functional.cross_entropy(model(x), y)"
+    split = "output = model(x)\n    {}loss = nn.functional.cross_entropy(output, y)\n    {}"
+    lines = ("show(output, y)\n    ", "") if place == "between" else ("", "show(output, y)\n    ")
+    code = code.replace(f"{loss}\n    ", split.format(*lines))
+    text = rewrite(code, ["autocast"]).files[0].text
+    assert "    output = model(x)\n" in text.partition("torch.autocast(")[2]
+    if restored is None and place == "behind":  # Steep functions no longer run in float32 there.
+        restored = helper.replace("(value)", "(value.float())")
+    assert (restored or helper) in text
+    assert "    print(y.cpu().numpy())\n" in text
+
+
+@pytest.mark.parametrize(
+    ("helper", "more"),
+    [
+        ("print((value @ value.t()).cpu().numpy())", ""),
+        ("print(value.detach().cpu().numpy())", "show(y, y)"),
+        ("print((y @ y.t()).cpu().numpy())", ""),
+    ],
+)
+def test_helpers_whose_values_are_not_known(rewrite: Rewrite, helper: str, more: str) -> None:
+    show = f"def show(value, y):\n    {helper}\n"
+    code = ATTACKED.format(attack=show, before="pass", evaluated=more or "pass")
+    loss = "loss = nn.functional.cross_entropy(model(x), y)"
+    shown = f"output = model(x)\n    show(output, y)\n    {loss.replace('model(x)', 'output')}"
+    result = rewrite(code.replace(loss, shown), ["autocast"]).files[0]
+    assert "autocast" not in result.text
+    assert any("NumPy" in skip.message for skip in result.skips), result.skips
+
+
+def test_weights_in_a_forward_go_to_numpy(rewrite: Rewrite) -> None:
+    forward = "keep = int(self.fc.weight.detach().sum() > 0)\nwhere = self.mask.data.cpu().numpy()\nreturn self.fc(x)"
+    code = training(STEP, forward=forward)
+    assert "autocast" not in rewrite(code, ["autocast"]).files[0].text
+    made = "self.fc = nn.Linear(8, 2)\n        self.mask = nn.Parameter(torch.ones(8))"
+    code = code.replace("self.fc = nn.Linear(8, 2)", made)
+    assert "autocast" in rewrite(code, ["autocast"]).files[0].text
+
+
 def test_gradients_of_weights_by_hand(rewrite: Rewrite) -> None:
     code = ATTACKED.format(attack="", before="pass", evaluated="pass")
     by_hand = (

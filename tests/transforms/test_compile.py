@@ -841,6 +841,59 @@ def test_layer_that_is_trained_belongs_to_its_network(check_transformed: Check) 
     )
 
 
+FITTED = """
+def fit(self, loader, epochs):
+    optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+    for epoch in range(epochs):
+        for x, y in loader:
+            self.step(optimizer, x.cuda(), y.cuda())
+
+def step(self, optimizer, x, y):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy({call}, y).backward()
+    optimizer.step()
+"""
+
+
+def fitted(*parts: str, call: str = "self(x)") -> str:
+    methods = indent(FITTED.format(call=call), " " * 4)
+    return script().rstrip() + "\n" + methods + "\n\n" + "".join(parts)
+
+
+@pytest.mark.parametrize("cls", ["Net", "Wide"])
+def test_network_that_fits_itself(check_transformed: Check, cls: str) -> None:
+    derived = "class Wide(Net):\n    pass\n\n\n" if cls == "Wide" else ""
+    made, fit = f"net = {cls}().cuda()\n", "net.fit(loader, epochs)\n"
+    check_transformed(fitted(derived, made, fit), fitted(derived, made, "net.compile()\n", fit))
+
+
+@pytest.mark.parametrize(
+    ("call", "more", "reason"),
+    [
+        ("self.forward(x)", "net.fit(loader, epochs)\n", "`compile` does not reach"),
+        ("self(x)", "Net().cuda().fit(loader, epochs)\n", "no single place"),
+        ("self(x)", "other = Net()\nnet.fit(loader, epochs)\nother.fit(loader, epochs)\n", ""),
+    ],
+)
+def test_network_that_fits_itself_and_is_left(
+    check_noop: Check, call: str, more: str, reason: str
+) -> None:
+    check_noop(fitted("net = Net().cuda()\n", more, call=call), reason)
+
+
+def test_network_whose_forward_is_a_training_step(check_noop: Check) -> None:
+    step = """
+        self.optimizer.zero_grad()
+        loss = self.fc(x).sum()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+    """
+    loop = "net = Net().cuda()\nfor x in loader:\n    net(x.cuda())\n"
+    layer = "nn.Linear(8, 2)\n        self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1)"
+    check_noop(script(loop, forward=step, layer=layer), "a backward pass inside of it")
+
+
 def test_one_network_trained_in_two_loops_is_compiled_once(check_transformed: Check) -> None:
     source = """
         import torch

@@ -168,6 +168,30 @@ scheduled = Scheduled(optimizer)
     check_transformed(script(before, steps), script(after, steps))
 
 
+def test_parameters_of_self(check_transformed: Check, check_noop: Check) -> None:
+    """The network whose method makes the optimizer: every one that is made of its class, and only such."""
+    steps = "".join(f"        {line}\n" if line else "\n" for line in STEPS.splitlines())
+    start = f"""\
+import torch
+from torch import nn
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Net(nn.Linear):
+    def fit(self):
+        model = self
+        OPTIMIZER{steps}
+
+"""
+    used = start + "net = Net(8, 2).to(device)\nnet.fit()\n"
+    before = "optimizer = torch.optim.Adam(self.parameters())"
+    after = 'optimizer = torch.optim.Adam(self.parameters(), fused=device.type == "cuda")'
+    check_transformed(used.replace("OPTIMIZER", before), used.replace("OPTIMIZER", after))
+    unused = start.replace("OPTIMIZER", before) + "print(Net)\n"
+    check_noop(unused, reason="cannot be resolved")
+
+
 def test_the_note_about_older_checkpoints(rewrite: Check) -> None:
     steps = 'optimizer.load_state_dict(torch.load("c.pt"))\n' + STEPS
     result = rewrite(

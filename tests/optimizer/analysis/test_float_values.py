@@ -1,0 +1,90 @@
+"""Which values certainly are floating-point results of a network, and which certainly are no half-precision ones."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.float_values import FloatTrace
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+from .conftest import questions
+
+Script = Callable[..., TrainingScript]
+
+SETUP = """
+import torch
+from torch import nn
+model = nn.Linear(2, 2)
+loader = torch.utils.data.DataLoader(data)
+class Weights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.kept = torch.ones(2) @ torch.ones(2)
+    def forward(self, x):
+        {inside}
+def show(value):
+    {helper}
+for x, y in {loader}:
+    out = model(x)
+    {code}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "helper", "inside", "is_float", "is_other"),
+    [
+        ("ASK(out)", "", "", True, False),
+        ("ASK(torch.sigmoid(out).detach().cpu())", "", "", True, False),
+        ("ASK(model(y))", "", "", True, False),
+        ("ASK(len(x))", "", "", False, False),
+        ("ASK(y)", "", "", False, True),
+        ("y = y.to('cuda')\n    ASK(y.cpu())", "", "", False, True),
+        ("y = y.to('cuda', torch.float16)\n    ASK(y.cpu())", "", "", False, False),
+        ("y = y.to(kind)\n    ASK(y.cpu())", "", "", False, False),
+        ("ASK(y @ y)", "", "", False, False),
+        ("ASK(out > 0)", "", "", False, True),
+        ("ASK(out.argmax(1).cpu())", "", "", False, True),
+        ("show(out)", "ASK(value.cpu())", "", True, False),
+        ("show(out)\n    show(y)", "ASK(value.cpu())", "", False, False),
+        ("show(y)", "ASK(value)", "", False, True),
+        ("show(out)\n    print(show)", "ASK(value)", "", False, False),
+        ("pass", "ASK(value)", "", False, False),
+        ("pass", "", "ASK(self.weight.data.cpu())", False, True),
+        ("pass", "", "ASK(self.kept)", False, False),
+        ("pass", "", "ASK(x @ self.weight)", False, False),
+        ("while a:\n        out = out.detach()\n    ASK(out)", "", "", True, False),
+    ],
+)
+def test_values(
+    script: Script, code: str, helper: str, inside: str, is_float: bool, is_other: bool
+) -> None:
+    parts = {"code": code, "helper": helper or "pass", "inside": inside or "pass"}
+    understood = script(SETUP.format(**parts, loader="loader"))
+    module = understood.resolver.project.modules[0]
+    producers = {
+        call: module for call in module.calls_named("model") if ast.unparse(call) == "model(x)"
+    }
+    trace = FloatTrace(understood.resolver, producers)
+    ((expression, _),) = questions(understood)
+    assert trace.is_float(expression, module) is is_float
+    assert trace.is_other(expression, module) is is_other
+
+
+@pytest.mark.parametrize(
+    ("loader", "is_other"),
+    [
+        ("loader", True),
+        ("zip(loader, loader)", False),
+        ("[model(x) for x in loader]", False),
+        ("torch.ones(2, 2) @ torch.ones(2, 2)", False),
+    ],
+)
+def test_what_loops_go_over(script: Script, loader: str, is_other: bool) -> None:
+    parts = {"code": "ASK(y)", "helper": "pass", "inside": "pass"}
+    understood = script(SETUP.format(**parts, loader=loader))
+    ((expression, module),) = questions(understood)
+    assert FloatTrace(understood.resolver, {}).is_other(expression, module) is is_other
