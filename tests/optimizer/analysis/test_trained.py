@@ -47,3 +47,30 @@ def test_trained(script: Callable[..., TrainingScript], code: str, count: int) -
     networks = trained_networks(understood.resolver, understood.optimizers)
     assert len(networks) == count
     assert all(isinstance(network.node, ast.Call) for network in networks)
+
+
+@pytest.mark.parametrize(
+    ("made", "names"),
+    [
+        ("Net()", ["Net"]),
+        ("Net()\nWide()\nOther()", ["Net", "Wide"]),
+        ("Wide()", ["Wide"]),
+        ("Other()", []),
+        ("print(Net)", []),
+    ],
+)
+def test_what_self_may_be(
+    script: Callable[..., TrainingScript], made: str, names: list[str]
+) -> None:
+    code = """
+class Net(nn.Linear):
+    def fit(self):
+        torch.optim.SGD(self.parameters(), lr=0.1)
+class Wide(Net):
+    pass
+class Other(nn.Linear):
+    pass
+"""
+    understood = script(f"{HEAD}{code}{made}\n")
+    networks = trained_networks(understood.resolver, understood.optimizers)
+    assert [network.cls.node.name for network in networks if network.cls] == names
