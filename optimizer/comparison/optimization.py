@@ -86,14 +86,14 @@ def _changed_settings(label: str, ours: Settings, theirs: Settings) -> list[Find
 def _settings_later(label: str, ours: OptimizerInfo, theirs: OptimizerInfo) -> Iterator[Finding]:
     """The first round after which settings differ that started the same: a momentum that a scheduler changes."""
     for round_ in sorted({at for info in (ours, theirs) for at, _ in info.changes}):
-        before, after = (_settings_in(info, round_) for info in (ours, theirs))
+        before, after = (settings_in(info, round_) for info in (ours, theirs))
         found = _changed_settings(label, before, after)
         if found:
             yield from (replace(finding, step=round_ + 1) for finding in found)
             return
 
 
-def _settings_in(info: OptimizerInfo, round_: int) -> Settings:
+def settings_in(info: OptimizerInfo, round_: int) -> Settings:
     """What held in that round, without what is judged as learning rates."""
     earlier = [settings for at, settings in info.changes if at <= round_]
     return earlier[-1] if earlier else info.hyperparameters

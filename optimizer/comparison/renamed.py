@@ -42,7 +42,7 @@ class Renaming:
     def undone(self, run: Observations) -> Observations:
         """``run``, of the rewrite, with the original's names."""
         run = with_classes(run, self.classes)
-        run = _with_names(run, _path_caller(self.parameters)) if self.parameters else run
+        run = with_names(run, _path_caller(self.parameters)) if self.parameters else run
         if not self.evaluated:
             return run
         calls = (replace(c, module=self.evaluated.get(c.module, c.module)) for c in run.eval_calls)
@@ -138,10 +138,10 @@ def _held(run: Observations) -> dict[str, list[frozenset[tuple[str, tuple[int, .
 
 def with_classes(run: Observations, names: Mapping[str, str]) -> Observations:
     """``run`` with its classes called as ``names`` says."""
-    return _with_names(run, _caller(names)) if names else run
+    return with_names(run, _caller(names)) if names else run
 
 
-def _with_names(run: Observations, called: Callable[[str], str]) -> Observations:
+def with_names(run: Observations, called: Callable[[str], str]) -> Observations:
     """``run`` with everything as it is ``called``."""
     before = run.called
 
@@ -171,7 +171,7 @@ def _with_names(run: Observations, called: Callable[[str], str]) -> Observations
         eval_calls=tuple(replace(one, module=called(one.module)) for one in run.eval_calls),
         training_calls=tuple(replace(one, module=called(one.module)) for one in run.training_calls),
         checkpoints=tuple(map(saved, run.checkpoints)),
-        ranks=tuple(_with_names(rank, called) for rank in run.ranks),
+        ranks=tuple(with_names(rank, called) for rank in run.ranks),
         called=both,
     )
 

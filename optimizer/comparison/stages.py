@@ -26,6 +26,7 @@ from .findings import Finding, Kind, step_number
 from .numeric import rounding_only
 from .onset import rounds_alike
 from .ranks import layers_per_rank
+from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
 from .tolerance import MARGINAL, MORE_NEIGHBOURS, Precision, coarsest, perturbation_scale
 from .verdict import (
@@ -115,7 +116,8 @@ def judge_in_stages(
     ``tier`` is the one claimed, None for the strictest that holds; ``precision`` None is taken from the runs.
     """
     renaming = Renaming.of(first, rewritten)
-    rewritten, observe = renaming.undone(rewritten), _Renamed(observe, renaming)
+    observe, renamed = _Renamed(observe, renaming, first), renaming.undone(rewritten)
+    rewritten = regrouped(first, renamed)
     repeats = [observe("original, again", original=True)]
     if not repeats_itself(first, repeats[0]):
         repeats.append(observe("original, a third time", original=True))
@@ -141,20 +143,22 @@ def judge_in_stages(
     else:
         found = _judge_rounding(first, repeats, rewritten, observe, precision, perturbed_runs)
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
-    findings = (*verdict.findings, *renaming.notes())
+    told = (*renaming.notes(), *regrouping_note(renamed, rewritten))
+    findings = (*verdict.findings, *told)
     return replace(found, verdict=replace(verdict, findings=findings))
 
 
 class _Renamed:
-    """Observes runs with the rewrite's classes and parameters called as in the original."""
+    """Observes runs with the rewrite's classes, parameters and optimizers told as in the original's ``first``."""
 
-    def __init__(self, observe: Observe, renaming: Renaming) -> None:
+    def __init__(self, observe: Observe, renaming: Renaming, first: Observations) -> None:
         self._observe = observe
         self._renaming = renaming
+        self._first = first
 
     def __call__(self, description: str, *, original: bool, **how: Any) -> Observations:
         run = self._observe(description, original=original, **how)
-        return run if original else self._renaming.undone(run)
+        return run if original else regrouped(self._first, self._renaming.undone(run))
 
 
 def _decided(verdict: Verdict) -> bool:

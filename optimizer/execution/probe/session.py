@@ -74,7 +74,8 @@ class Session:
         perturb = spec["perturb"]
         self._perturbation = Perturbation(**perturb) if perturb else None
         self._stepping: list[int] = []
-        self._stepped = 0
+        self._gradients = 0
+        self._stepped_by: set[int] = set()
         self.shuffles, self.permutations = Shuffles(), Permutations(self._seed)
         self.told = Told(self.folder)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
@@ -157,6 +158,7 @@ class Session:
         taken: bool = False,
     ) -> None:
         """They are computed of ``tensor``; ``taken`` by the script, instead of added to ``grad``."""
+        self._stepped_by.clear()
         if self.observing:
             self._try(self._steps.backward, tensor, gradient, scale, taken)
 
@@ -186,14 +188,16 @@ class Session:
         self._steps.by_hand(self._rounds.finished, named, known)
 
     def _count_step(self, number: int) -> None:
-        self._stepped += 1
+        # One optimizer or several that step on the same gradients: what is drawn behind them is the same.
+        self._gradients += not self._stepped_by or number in self._stepped_by
+        self._stepped_by.add(number)
         self._parameters.last_step.stepped()
         if self.observing:
             self._step_samples.append(self._samples)
             self._samples = 0
             if self._read_from is not None:
                 self._read_from["steps"] += 1
-            seed_everything(derive(self._seed, "step", self._stepped))
+            seed_everything(derive(self._seed, "step", self._gradients))
             self.permutations.stepped()
         if self._rounds.fresh:
             self._extent.round_begins()

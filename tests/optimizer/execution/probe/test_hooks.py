@@ -694,3 +694,27 @@ def test_what_goes_into_a_cuda_graph_is_left_alone(recorded, monkeypatch, mode):
     assert (run.rounds, run.unobserved) == (3, ())
     if mode == "observe":
         assert [len(one.losses) for one in run.steps] == [2, 2, 2]
+
+
+def test_optimizers_that_step_on_the_same_gradients_draw_as_one(recorded):
+    def draws(split, between=False):
+        drawn = []
+
+        def script():
+            model = nn.Linear(2, 2)
+            parts = [[model.weight], [model.bias]] if split else [list(model.parameters())]
+            optimizers = [torch.optim.SGD(part, lr=0.1) for part in parts]
+            for _ in range(3):
+                drawn.append(float(torch.rand(())))
+                model(torch.ones(1, 2)).sum().backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+                    if between:
+                        drawn.append(float(torch.rand(())))
+                        model(torch.ones(1, 2)).sum().backward()
+
+        recorded(script)
+        return drawn
+
+    assert draws(split=True) == draws(split=False)
+    assert len(set(draws(split=True, between=True))) == 9

@@ -1,0 +1,158 @@
+"""Parameters that the rewrite has in other groups: two optimizers that have become one, groups in another order.
+
+What happens to a parameter hangs on the class of its optimizer, the settings of its group, and the steps that are made. Where
+all parameters of each of the original's groups have these in common, they are told as the original's optimizers would have them,
+and compared as such. Saved states of optimizers are compared as they are saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from ..execution.observations import Observations, OptimizerInfo, Settings, Step
+from .findings import Finding, Kind, note
+from .optimization import settings_in
+from .renamed import with_names
+
+_Place: TypeAlias = "tuple[int, int]"
+"""An optimizer of the rewrite, and one of its groups."""
+_Homes: TypeAlias = "tuple[tuple[_Place, ...], ...]"
+"""For each group of an optimizer of the original the places of its parameters, without repeats."""
+
+
+def regrouped(original: Observations, other: Observations) -> Observations:
+    """``other`` with the original's optimizers; as it is where it has these, or where parameters of a group part ways."""
+    if other.ranks or _groups(original) == _groups(other):
+        return other
+    homes = _homes(original, other)
+    optimizers = None if homes is None else _optimizers(original, other, homes)
+    steps = None if homes is None else _steps(original, other, homes)
+    if optimizers is None or steps is None:
+        return other
+    numbers = {
+        name: n for n, one in enumerate(optimizers) for group in one.groups for name in group
+    }
+
+    def called(name: str) -> str:
+        """``optimizer 0/exp_avg/Net.fc.weight`` is the state of whichever optimizer has the parameter."""
+        optimizer, slash, rest = name.partition("/")
+        number = numbers.get(name.rpartition("/")[2])
+        kept = slash and number is not None and optimizer.startswith("optimizer ")
+        return f"optimizer {number}/{rest}" if kept else name
+
+    return replace(with_names(other, called), optimizers=tuple(optimizers), steps=tuple(steps))
+
+
+def regrouping_note(before: Observations, after: Observations) -> list[Finding]:
+    """What is told of a rewrite that was regrouped."""
+    if before is after:
+        return []
+    message = (
+        "parameters are in other optimizers or groups, or in another order, with the same settings"
+    )
+    return [note(Kind.OPTIMIZER_SETTINGS, f"{message} in common as in the original")]
+
+
+def _groups(run: Observations) -> list[tuple[tuple[str, ...], ...]]:
+    return [info.groups for info in run.optimizers]
+
+
+def _homes(original: Observations, other: Observations) -> list[_Homes] | None:
+    """Where ``other`` has the original's groups; None where it has other parameters."""
+    places = {
+        name: (number, group)
+        for number, info in enumerate(other.optimizers)
+        for group, names in enumerate(info.groups)
+        for name in names
+    }
+    names = [name for info in original.optimizers for group in info.groups for name in group]
+    if sorted(names) != sorted(places):
+        return None
+    return [
+        tuple(tuple(dict.fromkeys(places[name] for name in group)) for group in info.groups)
+        for info in original.optimizers
+    ]
+
+
+def _optimizers(
+    original: Observations, other: Observations, homes: Sequence[_Homes]
+) -> list[OptimizerInfo] | None:
+    found: list[OptimizerInfo] = []
+    for info, groups in zip(original.optimizers, homes, strict=True):
+        there = {number: other.optimizers[number] for group in groups for number, _ in group}
+        classes = {one.class_name for one in there.values()}
+        rounds = [0, *sorted({at for one in there.values() for at, _ in one.changes})]
+        settings = [_settings(there, groups, at) for at in rounds]
+        first = _common(groups, {n: one.hyperparameters for n, one in there.items()})
+        if len(classes) != 1 or first is None or any(one is None for one in settings):
+            return None
+        changes = [(at, one) for at, one in zip(rounds, settings, strict=True) if at and one]
+        found.append(OptimizerInfo(classes.pop(), info.groups, first, tuple(changes)))
+    return found
+
+
+def _settings(there: Mapping[int, OptimizerInfo], groups: _Homes, at: int) -> Settings | None:
+    return _common(groups, {number: settings_in(info, at) for number, info in there.items()})
+
+
+def _common(groups: _Homes, known: Mapping[int, Settings]) -> Settings | None:
+    """The settings of each group, None where they are not the same in all of its places."""
+    found: list[Mapping[str, str]] = []
+    for group in groups:
+        first, *others = (known[number][place] for number, place in group)
+        if any(one != first for one in others):
+            return None
+        found.append(first)
+    return tuple(found)
+
+
+def _steps(
+    original: Observations, other: Observations, homes: Sequence[_Homes]
+) -> list[Step] | None:
+    """The steps of ``other`` as the original's optimizers would make them; None where they would not."""
+    rounds: dict[int, list[Step]] = defaultdict(list)
+    orders: dict[int, list[int]] = defaultdict(list)
+    for step in other.steps:
+        rounds[step.round].append(step)
+    for step in original.steps:
+        orders[step.round].append(step.optimizer)
+    found: list[Step] = []
+    for number, made in rounds.items():
+        # A backward call between two steps is before the one and behind the other.
+        if any(step.losses for step in made[1:]):
+            return None
+        by_optimizer = {step.optimizer: step for step in made}
+        left = made[0].losses
+        for optimizer in orders.get(number, range(len(homes))):
+            step = _step(by_optimizer, homes[optimizer], original.optimizers[optimizer])
+            if step is None:
+                return None
+            found.append(replace(step, index=len(found), optimizer=optimizer, losses=left))
+            left = ()
+    return found
+
+
+def _step(made: Mapping[int, Step], homes: _Homes, info: OptimizerInfo) -> Step | None:
+    """The part of a round's steps that one optimizer of the original would make."""
+    if any(number not in made for group in homes for number, _ in group):
+        return None
+    rates = [{made[number].learning_rates[place] for number, place in group} for group in homes]
+    if any(len(one) != 1 for one in rates):
+        return None
+    names = {name for group in info.groups for name in group}
+    parts = [made[number] for number in sorted({n for group in homes for n, _ in group})]
+    updates = {n: u for step in parts for n, u in step.parameters.items() if n in names}
+    return replace(
+        parts[0],
+        learning_rates=tuple(one.pop() for one in rates),
+        closure=any(step.closure for step in parts),
+        skipped=any(step.skipped for step in parts),
+        grad_norm=math.hypot(*(update.grad_norm or 0.0 for update in updates.values())),
+        parameters={
+            name: updates[name] for group in info.groups for name in group if name in updates
+        },
+    )
