@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -21,7 +20,6 @@ from .data_parallel import (
 )
 from .data_preparation import Preparation, find_preparation, prepared_by
 from .distributed_obstacles import (
-    device_number,
     loss_share,
     script_obstacle,
     step_obstacle,
@@ -37,6 +35,7 @@ from .meeting_place import meeting_place, process_group_edit
 from .network_flow import NetworkFlow, network_flow
 from .network_wrapping import Wrapping, wrap_beside, wrap_instead, wrapped_name
 from .obstacles import Obstacle
+from .process_gpus import gpu_edits
 from .process_names import Place, ProcessNames, taken_name
 from .process_sums import find_common_sums
 from .rank_zero import (
@@ -116,7 +115,7 @@ class _Plan:
         edits = [*network, *self._barriers(preparation), *data, *metrics, *epochs]
         edits.insert(0, group)
         edits += [*self._rank_zero(preparation, edits)]
-        edits += self._any_gpu()
+        edits += gpu_edits(self._resolver, self._script.modules, self._names)
         edits += checkpoint_edits(self._script, self._names)
         self._say_what_changes()
         edits[:0] = self._names.edits(edits)
@@ -150,29 +149,6 @@ class _Plan:
         if place.also_imported:
             self._names.alone_where_imported()
         return process_group_edit(place, self._names, waits_long=preparation is not None)
-
-    def _any_gpu(self) -> Iterator[FileEdit]:
-        """The GPU that a process has been given, in place of one that is named by its number."""
-        for module in self._script.modules:
-            for call in module.calls:
-                number = device_number(self._resolver, call, module)
-                if number is not None:
-                    mine = self._names.name(Place.LOCAL_RANK, module)
-                    yield FileEdit(module.path, ReplaceExpression(module.span(number), mine))
-        numbered = [
-            (module, node, node.value)
-            for module in self._script.modules
-            for node in module.nodes
-            if isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and re.fullmatch(r"cuda:\d+", node.value)
-        ]
-        for module, node, name in numbered:
-            if name != numbered[0][2]:
-                why = f"the script uses several GPUs, `{numbered[0][2]}` and `{name}`"
-                self._refuse(Fact(module, node), why)
-            code = module.code(node).replace(name, "cuda")
-            yield FileEdit(module.path, ReplaceExpression(module.span(node), code))
 
     # Network and data
 

@@ -19,11 +19,11 @@ from .mean_losses import compares_samples, not_a_mean, sets_reduction
 from .models import may_be_lbfgs
 from .obstacles import Obstacle
 from .precision import find_frameworks
+from .process_gpus import gpu_obstacle
 from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript
 from .setup_place import training_blocks
-from .signatures import call_argument
 from .statements import are_alternatives
 from .steps import StepCode
 from .syntax import Module
@@ -72,10 +72,7 @@ def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
         why = f"{len(backwards)} backward passes are seen, not one"
         return Obstacle(backwards[1].module, backwards[1].node, why) if backwards else None
     return (
-        _device_obstacle(resolver)
-        or _unseeded(script)
-        or _gathered(script, step)
-        or _averages(script)
+        gpu_obstacle(resolver) or _unseeded(script) or _gathered(script, step) or _averages(script)
     )
 
 
@@ -160,52 +157,6 @@ def unscaled(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:
         case _:
             pass
     return loss
-
-
-def _device_obstacle(resolver: Resolver) -> Fact | None:
-    """Where a GPU is chosen by its number, which every process would then use."""
-    for module in resolver.project.modules:
-        for call in module.calls:
-            device = device_number(resolver, call, module)
-            if device is not None and not is_first(device):
-                if "torch.cuda.set_device" in resolver.names(call.func, module):
-                    return Obstacle(module, call, "the script chooses its GPU itself")
-                why = f"every process would use the GPU `{module.code(device)}`"
-                return Obstacle(module, call, why)
-        for node in module.nodes_of(ast.Assign):
-            for target in node.targets:
-                if _is_visible_devices(resolver, target, module):
-                    shown = node.value.value if isinstance(node.value, ast.Constant) else None
-                    if not isinstance(shown, str):
-                        return Obstacle(module, node, "the script chooses the GPUs it sees")
-                    if "," not in shown:
-                        return Obstacle(module, node, "the script shows itself one GPU alone")
-    return None
-
-
-def _is_visible_devices(resolver: Resolver, target: ast.expr, module: Module) -> bool:
-    match target:
-        case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
-            return "os.environ" in resolver.names(owner, module)
-        case _:
-            return False
-
-
-def device_number(resolver: Resolver, call: ast.Call, module: Module) -> ast.expr | None:
-    """The number of the GPU that ``call`` chooses."""
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "cuda":
-        return call_argument(call, "device", 0)
-    names = resolver.names(call.func, module)
-    if "torch.cuda.set_device" in names:
-        return call_argument(call, "device", 0)
-    if "torch.device" in names:
-        return call_argument(call, "index", 1)
-    return None
-
-
-def is_first(device: ast.expr) -> bool:
-    """Whether ``device`` is the number of the first GPU."""
-    return isinstance(device, ast.Constant) and type(device.value) is int and device.value == 0
 
 
 def _unseeded(script: TrainingScript) -> Fact | None:

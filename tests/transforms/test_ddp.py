@@ -421,6 +421,17 @@ def test_data_parallel_stays_in_one_process_on_a_cpu(check_noop: Callable[..., N
             "what is trained changes",
         ),
         (MODEL, MODEL + "torch.cuda.set_device(1)\n", "chooses its GPU itself"),
+        (
+            MODEL,
+            MODEL + "device = torch.device('cuda:0')\ntorch.cuda.set_device(device)\n",
+            "chooses its GPU itself",
+        ),
+        (MODEL, MODEL + "model.to(f'cuda:{find_gpu()}')\n", "use the GPU `find_gpu()`"),
+        (
+            MODEL,
+            MODEL + "model[0].to('cuda:0')\nmodel[1].to('cuda:1')\n",
+            "several GPUs, `cuda:0` and `cuda:1`",
+        ),
         (MODEL, MODEL + "RANK = 3\n", "`RANK` is a name of the script's own"),
         (MODEL, MODEL + "ddp_model = 3\n", "`ddp_model` is a name of the script's own"),
         (MODEL, MODEL + "model[0] = nn.DataParallel(model[0])\n", "not simply kept in a variable"),
@@ -754,6 +765,33 @@ def test_the_first_gpu_is_that_of_the_process(
 ) -> None:
     text = code(rewrite(FLAT.replace(MODEL, f"{MODEL}{chosen}\n"), ["ddp"], **GPUS))
     assert f"{given}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("chosen", "given"),
+    [
+        ("f'cuda:{%s}'", "f'cuda:{LOCAL_RANK if WORLD_SIZE > 1 else args.gpu}'"),
+        ("'cuda:%%d' %% %s", "'cuda:%d' % (LOCAL_RANK if WORLD_SIZE > 1 else args.gpu)"),
+        ("'cuda:{}'.format(%s)", "'cuda:{}'.format(LOCAL_RANK if WORLD_SIZE > 1 else args.gpu)"),
+        ("'cuda:' + str(%s)", "'cuda:' + str(LOCAL_RANK if WORLD_SIZE > 1 else args.gpu)"),
+        (
+            "torch.device('cuda', %s)",
+            "torch.device('cuda', LOCAL_RANK if WORLD_SIZE > 1 else args.gpu)",
+        ),
+    ],
+)
+def test_a_gpu_that_an_option_chooses_stays_that_of_one_process(
+    rewrite: Callable[..., RewriteResult], chosen: str, given: str
+) -> None:
+    option = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument('--gpu', type=int, default=0)
+args = parser.parse_args()
+"""
+    moved = f"{MODEL}model.to({chosen % 'args.gpu'})\n"
+    text = code(rewrite(option + FLAT.replace(MODEL, moved), ["ddp"], **GPUS))
+    assert f"model.to({given})\n" in text
 
 
 def test_several_gpus_that_the_script_shows_itself(rewrite: Callable[..., RewriteResult]) -> None:
