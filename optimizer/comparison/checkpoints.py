@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
 _SHOWN = 3
+_WRAPPERS = {
+    "_orig_mod.": "torch.compile",
+    "module.": "DataParallel or DistributedDataParallel",
+}
+"""What each wrapper puts into the names of parameters."""
 _KERNEL = re.compile(r"(?:^|/)param_groups/\d+/(?:fused|foreach)$")
 """Which kernel an optimizer uses, kept beside its settings; what it does to the numbers is seen in the numbers."""
 
@@ -136,7 +141,7 @@ def _entries(ours: Checkpoint, theirs: Checkpoint) -> Iterator[Finding]:
     if missing or added:
         yield Finding(
             Kind.CHECKPOINT_KEYS,
-            f"{ours.path}: {len(missing)} keys are missing and {len(added)} are new",
+            f"{ours.path}: {_other_keys(missing, added)}",
             step=ours.rounds or None,
             tensor=(missing or added)[0],
             original=", ".join(missing[:_SHOWN]) or None,
@@ -145,6 +150,15 @@ def _entries(ours: Checkpoint, theirs: Checkpoint) -> Iterator[Finding]:
     for key, entry in ours.entries.items():
         if key in theirs.entries and not _KERNEL.search(key):
             yield from _one_entry(ours, key, entry, theirs.entries[key])
+
+
+def _other_keys(missing: Sequence[str], added: Sequence[str]) -> str:
+    for name, wrapper in _WRAPPERS.items():
+        if sorted(key.replace(name, "", 1) for key in added) == sorted(missing):
+            return f"{len(added)} keys have `{name}` in them, as of a network in {wrapper}"
+        if sorted(key.replace(name, "", 1) for key in missing) == sorted(added):
+            return f"{len(missing)} keys have lost their `{name}`, as of a network in {wrapper}"
+    return f"{len(missing)} keys are missing and {len(added)} are new"
 
 
 def _one_entry(

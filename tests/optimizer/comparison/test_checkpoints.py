@@ -43,6 +43,20 @@ def test_renamed_keys_fail(original: Observations, save: Checkpoint, prefix: str
     assert kinds(original, replace(save, entries=entries)) == [Kind.CHECKPOINT_KEYS]
 
 
+@pytest.mark.parametrize(
+    ("prefix", "wrapper"), [("module.", "DataParallel"), ("_orig_mod.", "torch.compile")]
+)
+def test_keys_of_a_wrapped_network_are_called_that(
+    original: Observations, save: Checkpoint, prefix: str, wrapper: str
+) -> None:
+    entries = {k.replace("model/", f"model/{prefix}"): e for k, e in save.entries.items()}
+    wrapped = replace(save, entries=entries)
+    (gained,) = compare_checkpoints(saving(original, save), saving(original, wrapped))
+    (lost,) = compare_checkpoints(saving(original, wrapped), saving(original, save))
+    assert f"have `{prefix}` in them, as of a network in {wrapper}" in gained.message
+    assert f"have lost their `{prefix}`, as of a network in {wrapper}" in lost.message
+
+
 def test_a_missing_and_an_extra_save_fail(original: Observations, save: Checkpoint) -> None:
     assert kinds(original) == [Kind.CHECKPOINT_FILES]
     assert kinds(original, save, save) == [Kind.CHECKPOINT_FILES]
