@@ -47,7 +47,11 @@ def _told(
         if ours.output.shape[:1] != theirs[call].output.shape[:1]:
             return ""  # called on more or fewer samples, which says nothing about the layer
         if _differs(ours, theirs[call], spread, precision):
-            return f"; the first layer whose output differs is {ours.layer} ({ours.class_name})"
+            said = f"; the first layer whose output differs is {ours.layer} ({ours.class_name})"
+            is_first = ours is original.layer_outputs[0]
+            return (
+                f"{said}, the first that runs: its input may differ already" if is_first else said
+            )
     if kind is not Kind.LOSS:
         return ""
     return "; every layer gives what it gave, so the difference is in what follows"
