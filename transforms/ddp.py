@@ -6,14 +6,14 @@ batch; only gradients travel, while the backward pass is still running. A script
 default, one for a single GPU with `--gpus N`. How to start it, what travels, and what is not as it was:
 [distributed.md](../distributed.md).
 
-The global batch stays the script's: each process takes an equal part of it. A `DistributedSampler` shuffles as the loader
-did, in another order in every epoch. Each process uses its own GPU and its own random numbers; the data is downloaded or
-written by the first one while the others wait; only the first one prints, logs and saves. Checkpoints keep their keys: the
-wrapped network has a variable of its own, or `.module` where `DataParallel` had put it. The process group is destroyed at
-exit, also behind an error. Started as before, with `python train.py`, the script is one process and trains exactly as
-it did. The launchers `launch_train.sh` and `launch_train.sbatch` start it on one node or several; what follows `--`
-on the command line of torchopt becomes the script's arguments there. A file of that name that says something else stays.
-Where a shell script beside it still calls `python`, the line is told.
+The global batch stays the script's: each process takes an equal part of it. A `DistributedSampler` shuffles as the loader did,
+in another order in every epoch. Each process uses its own GPU (what an option chooses is that of a process that is alone) and
+its own random numbers; the data is downloaded or written by the first one while the others wait; only the first one prints,
+logs and saves. Checkpoints keep their keys: the wrapped network has a variable of its own, or `.module` where `DataParallel`
+had put it. The process group is destroyed at exit, also behind an error. Started as before, with `python train.py`, the script
+is one process and trains exactly as it did. The launchers `launch_train.sh` and `launch_train.sbatch` start it on one node or
+several; what follows `--` on the command line of torchopt becomes the script's arguments there. A file of that name that says
+something else stays. Where a shell script beside it still calls `python`, the line is told.
 
 An evaluation that only adds up what it finds, batch by batch, is shared: each process takes every so many-th batch, none is
 dropped or read twice, and the sums are added up. Any other one is made in full by every process; the first one tells, and the
