@@ -39,6 +39,7 @@ from .verdict import (
     judge_numeric,
     judge_told,
     led_by,
+    only_evaluation_differs,
     only_told_differs,
     repeats_itself,
 )
@@ -141,7 +142,15 @@ def judge_in_stages(
         given = (first, repeats, rewritten)
         found = _judge_aligned(*given, tuple(layers), observe, precision, perturbed_runs)
     else:
-        found = _judge_rounding(first, repeats, rewritten, observe, precision, perturbed_runs)
+        found = _judge_rounding(
+            first,
+            repeats,
+            rewritten,
+            observe,
+            precision,
+            perturbed_runs,
+            evaluations=not rewritten.ranks and only_evaluation_differs(exact, first, rewritten),
+        )
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
     told = (*renaming.notes(), *regrouping_note(renamed, rewritten))
     findings = (*verdict.findings, *told)
@@ -257,6 +266,8 @@ def _judge_rounding(
     observe: Observe,
     precision: Precision | None,
     perturbed_runs: int,
+    *,
+    evaluations: bool = False,
 ) -> Equivalence:
     precision = precision or precision_of(first, rewritten)
     same_arithmetic = None
@@ -266,7 +277,8 @@ def _judge_rounding(
             reason = f"with {precision.value} switched off, too: {same_arithmetic.reason}"
             return Equivalence(replace(same_arithmetic, reason=reason), same_arithmetic)
     proven = same_arithmetic is not None and same_arithmetic.outcome is Outcome.EQUIVALENT
-    runs = _Rounding(observe, precision, rounds_alike(first, repeats, rewritten))
+    parts = rounds_alike(first, repeats, rewritten)
+    runs = _Rounding(observe, precision, parts, evaluations=evaluations)
     verdict = runs.judge(first, repeats, rewritten, perturbed_runs, same_arithmetic=proven)
     return Equivalence(verdict, same_arithmetic)
 
@@ -293,13 +305,23 @@ def _judge_arithmetic(
 
 
 class _Rounding:
-    """What rounding of ``precision`` does to the original: its runs from parameters perturbed ``after`` so many rounds."""
+    """What rounding of ``precision`` does to the original: its runs from parameters perturbed ``after`` so many rounds.
+
+    Or to its ``evaluations``, each with parameters perturbed anew: how far perturbed *training* would take them
+    says nothing about a rewrite that trains bit for bit the same.
+    """
 
     def __init__(
-        self, observe: Observe, precision: Precision, after: int, *, full_precision: bool = False
+        self,
+        observe: Observe,
+        precision: Precision,
+        after: int,
+        *,
+        full_precision: bool = False,
+        evaluations: bool = False,
     ) -> None:
         self._observe, self._precision, self._after = observe, precision, after
-        self._full_precision = full_precision
+        self._full_precision, self._evaluations = full_precision, evaluations
         self._runs: list[Observations] = []
         self._made = 0
 
@@ -320,7 +342,9 @@ class _Rounding:
 
         self._perturb(wanted, wanted)
         found = verdict()
-        one_way = tuple(sorted(rounding_only(first, self._precision)))
+        one_way: tuple[str, ...] = ()
+        if not self._evaluations:
+            one_way = tuple(sorted(rounding_only(first, self._precision)))
         for _ in range(MORE_NEIGHBOURS):
             if not _by_a_little(found):
                 break
@@ -330,9 +354,10 @@ class _Rounding:
 
     def _perturb(self, count: int, total: int, one_way: tuple[str, ...] = ()) -> None:
         """Make ``count`` more runs, ``total`` in all; one that does not end well says nothing about rounding."""
+        perturbed = "evaluations perturbed" if self._evaluations else "perturbed"
         for number in range(self._made + 1, self._made + count + 1):
             run = self._observe(
-                f"original, perturbed by {self._precision.value} rounding ({number} of {total})",
+                f"original, {perturbed} by {self._precision.value} rounding ({number} of {total})",
                 original=True,
                 perturb=Perturbation(
                     self._precision.value,
@@ -340,6 +365,7 @@ class _Rounding:
                     perturbation_scale(self._precision),
                     self._after,
                     one_way,
+                    self._evaluations,
                 ),
                 full_precision=self._full_precision,
                 runs_to_come=total - number,

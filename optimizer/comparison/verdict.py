@@ -134,6 +134,16 @@ def only_told_differs(exact: Verdict, original: Observations, rewritten: Observa
     return told and original.compute_dtypes == rewritten.compute_dtypes
 
 
+def only_evaluation_differs(
+    exact: Verdict, original: Observations, rewritten: Observations
+) -> bool:
+    """Whether training was bit for bit the same, and what was evaluated, printed and saved besides was not."""
+    kinds = {failure.kind for failure in exact.failures}
+    differs = exact.precision is None and kinds <= _TOLD | {Kind.EVALUATION_OUTPUT}
+    alike = original.compute_dtypes == rewritten.compute_dtypes
+    return differs and alike and Kind.EVALUATION_OUTPUT in kinds
+
+
 def judge_told(
     original: Observations, repeats: Sequence[Observations], rewritten: Observations
 ) -> Verdict:

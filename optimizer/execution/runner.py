@@ -80,6 +80,8 @@ class Perturbation:
     The signs are drawn with ``seed``. Done before the first forward pass of a root module in training mode ``after`` so
     many rounds. From then on the gradients of the parameters named in ``one_way`` keep their size and have the same signs in every
     step: what is nothing but rounding may be biased like that, and an optimizer that scales it makes full steps of it.
+
+    With ``evaluations`` it is done to root modules each time they are called in eval mode instead, and undone afterwards.
     """
 
     dtype: str
@@ -87,6 +89,7 @@ class Perturbation:
     scale: float = 1.0
     after: int = 0
     one_way: tuple[str, ...] = ()
+    evaluations: bool = False
 
 
 @dataclass(frozen=True)

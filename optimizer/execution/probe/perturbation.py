@@ -1,18 +1,25 @@
-"""Start from weights that are off by a rounding error, to see how far rounding alone takes a run."""
+"""Weights that are off by a rounding error, to see how far rounding alone takes a run, or its evaluations."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from .randomness import derive
 
 _TF32_EPS = 2.0**-10  # ten bits of mantissa; torch has no type for it
+
+
+def perturbation(evaluations: bool = False, **how: Any) -> Perturbation:
+    """The one that ``how`` describes, of the training or of the ``evaluations`` alone."""
+    return EvaluationPerturbation(**how) if evaluations else Perturbation(**how)
 
 
 class Perturbation:
@@ -53,6 +60,9 @@ class Perturbation:
         if self._waiting and module.training and next(module.parameters(), None) is not None:
             self.apply(rounds)
 
+    def after_call(self) -> None:
+        """That call is over."""
+
     @torch.no_grad()
     def apply(self, rounds: int) -> None:
         """Perturb what waits, if it is time."""
@@ -61,14 +71,16 @@ class Perturbation:
         for parameter in self._waiting:
             if id(parameter) in self._done or not parameter.is_floating_point():
                 continue
-            signs = self._signs(parameter, "perturb", len(self._done))
+            self._move(parameter, len(self._done))
             self._done.add(id(parameter))
-            factor = 1 + self._relative * signs
-            # By its data: there may be a graph that has kept the parameter, and autograd is not to notice.
-            parameter.data.copy_(
-                (parameter.double().cpu() * factor).to(parameter.device, parameter.dtype)
-            )
         self._waiting.clear()
+
+    def _move(self, parameter: Tensor, number: int) -> None:
+        factor = 1 + self._relative * self._signs(parameter, "perturb", number)
+        # By its data: there may be a graph that has kept the parameter, and autograd is not to notice.
+        parameter.data.copy_(
+            (parameter.double().cpu() * factor).to(parameter.device, parameter.dtype)
+        )
 
     @torch.no_grad()
     def direct(self, named: Mapping[str, Tensor], rounds: int) -> None:
@@ -87,3 +99,35 @@ class Perturbation:
         generator.manual_seed(derive(*purpose[:1], self._seed, *purpose[1:]))
         signs = torch.randint(0, 2, tensor.shape, generator=generator, device="cpu") * 2 - 1
         return signs.to(torch.float64)
+
+
+class EvaluationPerturbation(Perturbation):
+    """Multiplies the parameters of a module likewise, each time it is called in eval mode, and puts them back afterwards.
+
+    Training is that of the original then, bit for bit, unless such calls are part of it.
+    """
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._moved: list[tuple[Tensor, Tensor]] = []
+
+    def add_tensors(self, tensors: Iterable[Tensor]) -> None:
+        """What is trained stays as it is."""
+
+    @torch.no_grad()
+    def before_call(self, module: nn.Module, rounds: int) -> None:
+        """``module`` is about to be called."""
+        self.after_call()  # of a call that failed
+        if module.training:
+            return
+        for number, parameter in enumerate(module.parameters()):
+            if parameter.is_floating_point() and not is_lazy(parameter):
+                self._moved.append((parameter, parameter.detach().clone()))
+                self._move(parameter, number)
+
+    @torch.no_grad()
+    def after_call(self) -> None:
+        """Put the parameters back."""
+        for parameter, before in self._moved:
+            parameter.data.copy_(before)
+        self._moved.clear()

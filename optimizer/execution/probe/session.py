@@ -28,7 +28,7 @@ from .optimizer_state import OptimizerStates
 from .parameters import Parameters
 from .patches import Patches
 from .permutations import Permutations
-from .perturbation import Perturbation
+from .perturbation import perturbation
 from .printed import PrintedLines
 from .randomness import derive, seed_everything
 from .rounds import Rounds, StopRun
@@ -72,7 +72,7 @@ class Session:
         self._layers = LayerOutputs()
         self._evaluations = Evaluations(self.folder, lambda: self._parameters.known)
         perturb = spec["perturb"]
-        self._perturbation = Perturbation(**perturb) if perturb else None
+        self._perturbation = perturbation(**perturb) if perturb else None
         self._stepping: list[int] = []
         self._gradients = 0
         self._stepped_by: set[int] = set()
@@ -258,6 +258,8 @@ class Session:
 
     def call_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """Such a call is over."""
+        if self._perturbation:
+            self._perturbation.after_call()
         self._layers.end()
         if not self.stopped:
             self._try(self._evaluations.called, module, inputs, output, self._rounds.begun)

@@ -130,3 +130,43 @@ def test_gradients_that_go_one_way_keep_their_size_and_the_seed_chooses_their_si
     assert (one_way[-1] < 0).any()
     assert ((one_way[-1] > 0) != (other[-1] > 0)).any()
     assert same == pytest.approx(losses, rel=1e-3)
+
+
+def evaluate(epochs=2, fails=False):
+    """Trains with dropout, and evaluates after each epoch."""
+
+    def script():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(50, 40), nn.Dropout(0.5), nn.Linear(40, 3))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(epochs):
+            net.train()
+            net(torch.ones(2, 50)).square().mean().backward()
+            optimizer.step()
+            net.eval()
+            if fails:
+                with pytest.raises(RuntimeError):
+                    net(torch.ones(2, 51))
+            with torch.no_grad():
+                net(torch.ones(2, 50))
+
+    return script
+
+
+def test_evaluations_alone_are_perturbed(recorded):
+    plain = recorded(evaluate())
+    perturb = {"dtype": "float32", "seed": 1, "evaluations": True}
+    perturbed = recorded(evaluate(), perturb=perturb)
+    assert perturbed.losses == plain.losses
+    assert [s.hashes for s in perturbed.snapshots] == [s.hashes for s in plain.snapshots]
+    for ours, theirs in zip(plain.eval_calls, perturbed.eval_calls, strict=True):
+        before, after = ours.outputs[0].norm, theirs.outputs[0].norm
+        assert 0 < abs(after - before) < 1e-5 * before
+
+
+def test_parameters_are_put_back_when_an_evaluation_fails(recorded):
+    perturb = {"dtype": "float32", "seed": 1, "evaluations": True}
+    failing = recorded(evaluate(fails=True), perturb=perturb)
+    plain = recorded(evaluate())
+    assert failing.losses == plain.losses
+    assert failing.snapshots[-1].hashes == plain.snapshots[-1].hashes
