@@ -115,21 +115,36 @@ def test_where_the_original_does_not_repeat_itself_its_spread_holds(
 def test_the_original_is_perturbed_no_earlier_than_the_rewrite_parts_from_it(
     original: Observations,
 ) -> None:
-    asked: list[int] = []
+    for step, after in ((5, 4), (0, 0)):
+        steps = list(original.steps)
+        loss = Loss(steps[step].losses[0].value * 1.5, "float32")
+        steps[step] = replace(steps[step], losses=(loss,))
+        asked = _perturbations(original, replace(original, steps=tuple(steps)))
+        assert [(one.after, one.evaluations) for one in asked] == [(after, False)] * 2
+
+
+def test_of_a_rewrite_that_trains_the_same_bit_for_bit_evaluations_alone_are_perturbed(
+    original: Observations,
+) -> None:
+    *calls, last = original.eval_calls
+    outputs = tuple(replace(output, checksum=output.checksum + 1) for output in last.outputs)
+    evaluated: tuple[EvalCall, ...] = (*calls, replace(last, outputs=outputs))
+    asked = _perturbations(original, replace(original, eval_calls=evaluated))
+    assert [one.evaluations for one in asked] == [True] * 2
+
+
+def _perturbations(original: Observations, other: Observations) -> list[Perturbation]:
+    """With which the original is run to judge ``other``."""
+    asked: list[Perturbation] = []
 
     def observe(
         description: str, *, perturb: Perturbation | None = None, **_: object
     ) -> Observations:
-        asked.extend([perturb.after] if perturb else [])
+        asked.extend([perturb] if perturb else [])
         return original
 
-    for step in (5, 0):
-        steps = list(original.steps)
-        loss = Loss(steps[step].losses[0].value * 1.5, "float32")
-        steps[step] = replace(steps[step], losses=(loss,))
-        other = replace(original, steps=tuple(steps))
-        judge_in_stages(original, other, observe, tier=None, precision=None, perturbed_runs=2)
-    assert asked == [4, 4, 0, 0]
+    judge_in_stages(original, other, observe, tier=None, precision=None, perturbed_runs=2)
+    return asked
 
 
 def _with_loss(original: Observations, off: float) -> Observations:
