@@ -192,12 +192,10 @@ def main() -> int:
                 results[script.name] = compared(
                     script, folder, python, options.sweeps, options.timeout
                 )
-            except (TorchoptError, ScriptFailed, RuntimeError) as error:
-                print(f"{script.name}: {error}", file=sys.stderr)
-                failed = True
-                continue
-            except Exception:
-                print(f"{script.name}: {traceback.format_exc()}", file=sys.stderr)
+            except Exception as error:
+                expected = isinstance(error, TorchoptError | ScriptFailed | RuntimeError)
+                why = error if expected else traceback.format_exc()
+                print(f"{script.name}: {why}", file=sys.stderr)
                 failed = True
                 continue
             RESULTS.mkdir(exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-from .syntax import Module
+from .syntax import Module, last_identifier
 
 
 def is_bound(
@@ -73,6 +73,6 @@ def _leaves(statement: ast.stmt) -> bool:
     """Whether nothing behind ``statement`` runs: ``raise``, ``return``, ``sys.exit()``."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         function = statement.value.func
-        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        name = last_identifier(function)
         return name in {"exit", "quit", "_exit"}
     return isinstance(statement, ast.Raise | ast.Return | ast.Continue | ast.Break)

@@ -20,7 +20,7 @@ from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Assigned
 from .signatures import call_argument
-from .syntax import Module
+from .syntax import Module, last_identifier
 from .trees import walk
 from .values import Display, Literal
 
@@ -219,7 +219,7 @@ def _is_float32(node: ast.expr, module: Module) -> bool:
         )
     if isinstance(node, ast.Call):
         function = node.func
-        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        last = last_identifier(function)
         return last in _RUN_IN_FLOAT32
     if isinstance(node, ast.BinOp):
         return any(_is_float32(side, module) for side in (node.left, node.right))
@@ -280,7 +280,7 @@ def _is_normalized(node: ast.expr) -> bool:
     """Whether ``node`` reads like rows of bounded length: something divided, or a call of ``normalize``."""
     if isinstance(node, ast.Call):
         function = node.func
-        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        last = last_identifier(function)
         return "norm" in last
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
 

@@ -18,7 +18,7 @@ from .resolver import CallSite, Resolver
 from .scopes import Assigned, Binding, Iterated, Parameter, unpacked_element
 from .scopes import Path as Part
 from .signatures import argument_for
-from .syntax import FunctionNode, Module
+from .syntax import FunctionNode, Module, last_identifier
 from .trees import walk
 from .values import Class, Function
 
@@ -99,7 +99,7 @@ class _Trace(ABC):
         if call in self._producers:
             return True
         function = call.func
-        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        last = last_identifier(function)
         if last in _EXACT_RESULTS:
             return False
         if self._covered is not None and gives_float32(self._resolver, call, module, self._covered):
@@ -314,9 +314,7 @@ def _is_pair(value: ast.expr, path: Part | tuple[object, ...]) -> bool:
     """Whether ``path`` leads to the indices among what ``value`` (``torch.max(x, 1)``) returns."""
     if not (isinstance(value, ast.Call) and path and path[0] == 1):
         return False
-    function = value.func
-    last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return last in _PAIRS
+    return last_identifier(value.func) in _PAIRS
 
 
 def _added_to(name: ast.Name, module: Module) -> Iterator[ast.expr]:

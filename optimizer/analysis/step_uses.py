@@ -6,7 +6,7 @@ import ast
 
 from .facts import Fact
 from .resolver import Resolver
-from .syntax import Module
+from .syntax import Module, last_identifier
 
 SHOWS = frozenset(
     "set_postfix set_postfix_str set_description set_description_str progress_bar".split()
@@ -53,7 +53,7 @@ def why_needed(resolver: Resolver, node: ast.expr, module: Module) -> str:
 
 def _taken(call: ast.Call, module: Module) -> str | None:
     function = call.func
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    name = last_identifier(function)
     code = excerpt(module, function)
     if name == "print":
         return "is printed in every step"

@@ -124,24 +124,28 @@ def judge_conduct(
 
 
 def only_told_differs(exact: Verdict, original: Observations, rewritten: Observations) -> bool:
-    """Whether training and evaluation were bit for bit the same, and only what was printed or saved besides was not.
-
-    Not where ``exact`` was judged by the spread of an original that does not repeat itself. Where only one version
-    computes in a reduced type, it does so in what was not seen: an evaluation outside modules.
-    """
-    kinds = {failure.kind for failure in exact.failures}
-    told = exact.precision is None and bool(kinds) and kinds <= _TOLD
-    return told and original.compute_dtypes == rewritten.compute_dtypes
+    """Whether training and evaluation were bit for bit the same, and only what was printed or saved besides was not."""
+    kinds = _kinds_apart(exact, original, rewritten)
+    return bool(kinds) and kinds <= _TOLD
 
 
 def only_evaluation_differs(
     exact: Verdict, original: Observations, rewritten: Observations
 ) -> bool:
     """Whether training was bit for bit the same, and what was evaluated, printed and saved besides was not."""
-    kinds = {failure.kind for failure in exact.failures}
-    differs = exact.precision is None and kinds <= _TOLD | {Kind.EVALUATION_OUTPUT}
-    alike = original.compute_dtypes == rewritten.compute_dtypes
-    return differs and alike and Kind.EVALUATION_OUTPUT in kinds
+    kinds = _kinds_apart(exact, original, rewritten)
+    return Kind.EVALUATION_OUTPUT in kinds and kinds <= _TOLD | {Kind.EVALUATION_OUTPUT}
+
+
+def _kinds_apart(exact: Verdict, original: Observations, rewritten: Observations) -> set[Kind]:
+    """What was not bit for bit the same; nothing where that cannot be told.
+
+    It cannot where ``exact`` was judged by the spread of an original that does not repeat itself. Where only one version
+    computes in a reduced type, it does so in what was not seen: an evaluation outside modules.
+    """
+    if exact.precision is not None or original.compute_dtypes != rewritten.compute_dtypes:
+        return set()
+    return {failure.kind for failure in exact.failures}
 
 
 def judge_told(
