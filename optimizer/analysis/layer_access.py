@@ -62,6 +62,14 @@ _PACKAGES = (
     "torchvision.models._utils.",
     "transformers.Trainer",
 )
+_MAPPERS = (
+    "functorch.",
+    "torch.func.",
+    "torch.vmap",
+    "torch.autograd.forward_ad.",
+    "torch.autograd.functional.",
+    "opacus.",
+)
 _COMPILES = ("torch.compile", "torch.jit.script", "torch.jit.trace", "torch.jit.script_method")
 _LOOKUPS = frozenset({"_modules", "get_submodule", "__getattr__"})
 _REARRANGEMENTS = frozenset({"insert", "pop", "add_module", "register_module", "__setitem__"})
@@ -97,6 +105,24 @@ def _is_of_package(resolver: Resolver, method: ast.expr, module: Module) -> bool
     assert isinstance(method, ast.Attribute)
     values = resolver.values(method.value, module)
     return all(isinstance(v, External) and v.name.partition(".")[0] != "torch" for v in values)
+
+
+def hooking_call(resolver: Resolver) -> Fact | None:
+    """The first place of the project that registers a hook."""
+    for module in resolver.project.modules:
+        for node in module.nodes_of(ast.Attribute):
+            if node.attr in _HOOKS:
+                return Fact(module, node)
+    return None
+
+
+def mapping_call(resolver: Resolver) -> Fact | None:
+    """The first call that maps or differentiates functions (``torch.func.vmap``), or a tool does that computes with each sample's gradients."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if any(n.startswith(_MAPPERS) for n in resolver.names(call.func, module)):
+                return Fact(module, call)
+    return None
 
 
 def look_inside(resolver: Resolver) -> Fact | None:

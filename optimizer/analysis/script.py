@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..options import Options, Target
+from .attention import Attention, find_attention
 from .backend_settings import BackendSetting, find_backend_settings
 from .batches import BatchCopy, BatchTrace, find_batch_copies
 from .cache_release import CacheRelease, find_cache_releases
@@ -115,6 +116,11 @@ class TrainingScript:
     @cached_property
     def functional_dropouts(self) -> tuple[FunctionalDropout, ...]:
         return find_functional_dropouts(self.resolver)
+
+    @cached_property
+    def attention(self) -> tuple[Attention, ...]:
+        """Attention that the script's own code writes out operation by operation."""
+        return find_attention(self.resolver)
 
     @cached_property
     def inplace_activations(self) -> InplaceActivations:

@@ -1,0 +1,314 @@
+"""Attention that is written out operation by operation, and what ``scaled_dot_product_attention`` would be given instead."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from .attention_chains import Chain, Mask, Scale, find_chains
+from .attention_masks import UntoldMaskError, hides_wholly, is_causal, is_float, mask_code
+from .attention_products import is_batched_by_hand
+from .attention_results import layout_objection
+from .attention_scales import Scales, is_size
+from .facts import Fact
+from .name_uses import NameUses
+from .reaching import bindings_of, reaching_bindings
+from .resolver import Resolver
+from .signatures import call_argument
+from .syntax import Module
+from .tensor_ranks import TensorRanks
+from .trees import walk
+from .values import Literal, Made
+
+_LAYER = frozenset({"torch.nn.Dropout"})
+_DROPOUT_TESTS = re.compile(r"isinstance\([^()]*Dropout|['\"]\w*Dropout['\"]")
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Fact):
+    """Attention written out; ``node`` is its softmax.
+
+    ``arguments`` are those of the fused operation. The statements of ``removed`` go, and ``chain.sum.product`` becomes its result.
+    ``drops`` where weights are dropped in training. ``zeroes`` where a query that sees no key gets zeros, and before the mean of
+    all values: the script hides keys by a large number, not by infinity. ``obstacle`` says why it has to stay as it is, None when it can be fused.
+    """
+
+    node: ast.Call
+    chain: Chain
+    arguments: tuple[str, ...]
+    removed: tuple[ast.stmt, ...]
+    drops: bool
+    zeroes: bool
+    obstacle: str | None
+
+
+class _ObstacleError(Exception):
+    """Why attention is not fused."""
+
+
+def find_attention(resolver: Resolver) -> tuple[Attention, ...]:
+    """The attention of the project's own code, in source order per module."""
+    modules = [m for m in resolver.project.modules if "softmax" in m.source.text.lower()]
+    chains = [(module, chain) for module in modules for chain in find_chains(resolver, module)]
+    if not chains:
+        return ()
+    finder = _Finder(resolver)
+    return tuple(finder.fact(chain, module) for module, chain in chains)
+
+
+class _Finder:
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._ranks = TensorRanks(resolver)
+        self._scales = Scales(resolver)
+        self._uses = NameUses()
+        self._tests_for_dropout = any(
+            module.search(_DROPOUT_TESTS) is not None for module in resolver.project.modules
+        )
+
+    def fact(self, chain: Chain, module: Module) -> Attention:
+        chain = replace(chain, replaced=(*self._fills(chain, module), *chain.replaced))
+        drops = any(not self._is_zero(call, module) for call in chain.dropouts)
+        masks = [m for m in chain.steps if isinstance(m, Mask) and m.fill is not None]
+        zeroes = any(
+            not hides_wholly(mask, module, self._resolver)
+            and not is_causal(chain, mask, module, self._resolver)
+            for mask in masks
+        )
+        try:
+            self._check(chain, module)
+            arguments = tuple(self._arguments(chain, module))
+        except (_ObstacleError, UntoldMaskError) as why:
+            return Attention(module, chain.softmax, chain, (), (), drops, zeroes, str(why))
+        removed = (*chain.replaced, *self._orphans(chain, arguments, module))
+        return Attention(module, chain.softmax, chain, arguments, removed, drops, zeroes, None)
+
+    # What has to hold
+
+    def _check(self, chain: Chain, module: Module) -> None:
+        if chain.obstacle is not None:
+            raise _ObstacleError(chain.obstacle)
+        if len(chain.dropouts) > 1:
+            raise _ObstacleError("the weights are dropped twice")
+        self._check_shapes(chain, module)
+        self._check_reads(chain, module)
+        self._check_lines_between(chain, module)
+        self._check_operands(chain, module)
+        objection = layout_objection(self._resolver, chain.sum.product, module, self._uses)
+        if objection is not None:
+            raise _ObstacleError(objection)
+
+    def _check_shapes(self, chain: Chain, module: Module) -> None:
+        if is_batched_by_hand(self._resolver, chain.sum.product, module):
+            raise _ObstacleError(
+                "heads and samples share a dimension (`bmm`), and the fused kernels want one for each"
+            )
+        for operand, what in ((chain.query, "queries"), (chain.key, "keys")):
+            rank = self._ranks.of(operand.node, module)
+            code = module.code(operand.node)
+            if rank is None:
+                raise _ObstacleError(
+                    f"whether the {what} `{code}` have a dimension for the heads cannot be told"
+                )
+            if rank != 4:
+                raise _ObstacleError(
+                    f"the {what} `{code}` have no dimension for the heads, which the fused kernels want"
+                )
+        if self._ranks.of(chain.sum.value.node, module) not in {None, 4}:
+            code = module.code(chain.sum.value.node)
+            raise _ObstacleError(f"the values `{code}` have no dimension for the heads")
+
+    def _check_reads(self, chain: Chain, module: Module) -> None:
+        """Nothing else may read what is not computed any more."""
+        last = module.statement(chain.sum.product)
+        allowed = {*chain.replaced, last}
+        for statement in chain.replaced:
+            for name in _bound(statement):
+                for use in self._reads(name, module):
+                    if not allowed & {module.statement(use), *module.ancestors(use)}:
+                        code = module.code(module.statement(use)).partition("\n")[0]
+                        raise _ObstacleError(f"`{name.id}` is read again (`{code}`)")
+        names = {name.id for statement in chain.replaced for name in _bound(statement)}
+        inside = set(walk(chain.sum.product))
+        for node in walk(last):
+            if not isinstance(node, ast.Name) or node in inside:
+                continue
+            if isinstance(node.ctx, ast.Load) and node.id in names:
+                raise _ObstacleError(f"`{node.id}` is read again (`{module.code(last)}`)")
+
+    def _reads(self, target: ast.Name, module: Module) -> list[ast.Name]:
+        """Where the value is read that the variable gets at ``target``."""
+        found = module.scope(target).lookup(target.id)
+        bindings = [b for b in found[1] if b.node is target] if found is not None else []
+        uses = [use for binding in bindings for use in self._uses.of(binding, module)]
+        return [use for use in uses if isinstance(use.ctx, ast.Load)]
+
+    def _fills(self, chain: Chain, module: Module) -> list[ast.stmt]:
+        """Statements for the number by which a mask hides: ``least = -torch.finfo(scores.dtype).max``."""
+        block = module.block(module.statement(chain.sum.product))
+        found: list[ast.stmt] = []
+        for step in chain.steps:
+            if not isinstance(step, Mask) or not isinstance(step.fill, ast.Name):
+                continue
+            bindings = bindings_of(module, step.fill)
+            statement = module.statement(bindings[0].node) if len(bindings) == 1 else None
+            match statement:
+                case ast.Assign([ast.Name() as target]) if statement in block:
+                    if self._reads(target, module) == [step.fill]:
+                        found.append(statement)
+                case _:
+                    pass
+        return found
+
+    def _check_lines_between(self, chain: Chain, module: Module) -> None:
+        """What stands between must not change anything that is read later now."""
+        last = module.statement(chain.sum.product)
+        block = module.block(last)
+        whole = [*chain.replaced, last]
+        if any(statement not in block for statement in whole):
+            raise _ObstacleError("it is spread over several blocks")
+        first = min(block.index(statement) for statement in whole)
+        for statement in block[first : block.index(last)]:
+            if statement not in whole and not _only_assigns(statement):
+                code = module.code(statement).partition("\n")[0]
+                raise _ObstacleError(f"`{code}` stands in between")
+
+    def _check_operands(self, chain: Chain, module: Module) -> None:
+        """What is read later now must still be what it was."""
+        moved = [chain.query.node, chain.key.node, chain.sum.value.node]
+        for step in chain.steps:
+            if isinstance(step, Scale):
+                moved.append(step.factor)
+            else:
+                moved += [n for n in (step.value, step.condition) if n is not None]
+        product = chain.sum.product
+        for node in moved:
+            for name in (n for n in walk(node) if isinstance(n, ast.Name)):
+                scope = module.scope(name)
+                found = scope.lookup(name.id)
+                if found is None:
+                    continue
+                there = reaching_bindings(module, *found, module.scope(product), product)
+                if set(there) != set(bindings_of(module, name)):
+                    raise _ObstacleError(f"`{name.id}` is given another value in between")
+
+    def _orphans(self, chain: Chain, arguments: tuple[str, ...], module: Module) -> list[ast.stmt]:
+        """Statements that work out a size which nothing reads any more: ``d_k = k.size(-1)``."""
+        product = chain.sum.product
+        block = module.block(module.statement(product))
+        gone = {node for part in (*chain.replaced, product) for node in walk(part)}
+        call = ast.parse(f"_({', '.join(arguments)})")
+        passed = {node.id for node in walk(call) if isinstance(node, ast.Name)}
+        found: dict[ast.stmt, None] = {}
+        for name in [n for n in gone if isinstance(n, ast.Name) and n.id not in passed]:
+            bindings = bindings_of(module, name)
+            statement = module.statement(bindings[0].node) if len(bindings) == 1 else None
+            match statement:
+                case ast.Assign([ast.Name() as target]) if statement in block:
+                    if is_size(statement.value, module) and gone.issuperset(
+                        self._reads(target, module)
+                    ):
+                        found[statement] = None
+                case _:
+                    pass
+        return sorted(found.keys() - gone, key=block.index)
+
+    # What is passed
+
+    def _arguments(self, chain: Chain, module: Module) -> Iterator[str]:
+        query = chain.query.code(module)
+        yield from (query, chain.key.code(module), chain.sum.value.code(module))
+        scales = [step for step in chain.steps if isinstance(step, Scale)]
+        masks = [step for step in chain.steps if isinstance(step, Mask)]
+        self._check_steps(chain, scales, masks, module)
+        causal = bool(masks) and is_causal(chain, masks[0], module, self._resolver)
+        if masks and not causal:
+            yield f"attn_mask={self._mask(masks[0], module)}"
+        for call in chain.dropouts:
+            yield from self._dropout(call, module)
+        if causal:
+            yield "is_causal=True"
+        if not scales:
+            yield "scale=1.0"
+        elif not self._scales.is_default(scales[0], chain, module):
+            yield f"scale={self._scales.code(scales[0], module)}"
+
+    def _check_steps(
+        self, chain: Chain, scales: list[Scale], masks: list[Mask], module: Module
+    ) -> None:
+        if len(masks) > 1:
+            raise _ObstacleError("the scores are masked twice")
+        if len(scales) > 1:
+            raise _ObstacleError("the scores are scaled twice")
+        if scales and not self._scales.is_number(scales[0].factor, module):
+            code = module.code(scales[0].factor)
+            raise _ObstacleError(f"`{code}`, which scales the scores, is not seen to be a number")
+        scaled_last = len(chain.steps) == 2 and isinstance(chain.steps[1], Scale)
+        if scaled_last and not hides_wholly(masks[0], module, self._resolver):
+            raise _ObstacleError("the mask is scaled, too")
+
+    def _mask(self, mask: Mask, module: Module) -> str:
+        if mask.fill is None and not is_float(self._resolver, mask.value, module):
+            code = module.code(mask.value)
+            raise _ObstacleError(
+                f"the type of `{code}`, which is added to the scores, cannot be told"
+            )
+        return mask_code(mask, module, self._resolver)
+
+    def _dropout(self, call: ast.Call, module: Module) -> Iterator[str]:
+        if self._resolver.maker_names(call.func, module) == _LAYER:
+            layer = module.code(call.func)
+            if not isinstance(call.func, ast.Attribute | ast.Name):
+                raise _ObstacleError(f"`{layer}` has no name")
+            instance, _, _ = layer.rpartition(".")
+            owner = instance if instance and not self._tests_for_dropout else layer
+            yield f"dropout_p={layer}.p if {owner}.training else 0.0"
+            return
+        share, training = call_argument(call, "p", 1), call_argument(call, "training", 2)
+        training = training or call_argument(call, "train", 2)
+        code = "0.5" if share is None else module.code(share)
+        if isinstance(training, ast.Constant) and training.value is False:
+            return
+        if training is not None and not isinstance(training, ast.Constant):
+            code = f"{code} if {module.code(training)} else 0.0"
+        yield f"dropout_p={code}"
+
+    def _is_zero(self, call: ast.Call, module: Module) -> bool:
+        """Whether dropout does nothing, whoever makes the network."""
+        if self._resolver.maker_names(call.func, module) != _LAYER:
+            share = call_argument(call, "p", 1)
+            return share is not None and self._is_zero_number(share, module)
+        layers = [v for v in self._resolver.values(call.func, module) if isinstance(v, Made)]
+        shares = [(call_argument(v.call, "p", 0), v.module) for v in layers]
+        return all(
+            share is not None and self._is_zero_number(share, owner) for share, owner in shares
+        )
+
+    def _is_zero_number(self, node: ast.expr, module: Module) -> bool:
+        values = self._resolver.values(node, module)
+        return all(isinstance(v, Literal) and v.value == 0 for v in values)
+
+
+def _bound(statement: ast.stmt) -> Iterator[ast.Name]:
+    """The variables that ``statement`` binds or changes."""
+    for node in walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node
+
+
+def _only_assigns(statement: ast.stmt) -> bool:
+    """Whether ``statement`` changes nothing but the variables it assigns to."""
+    if isinstance(statement, ast.Assert):
+        return True
+    if not isinstance(statement, ast.Assign):
+        return False
+    targets = [e for t in statement.targets for e in (t.elts if isinstance(t, ast.Tuple) else [t])]
+    changes = any(
+        isinstance(node, ast.Attribute)
+        and node.attr.endswith("_")
+        and not node.attr.startswith("_")
+        for node in walk(statement.value)
+    )
+    return not changes and all(isinstance(target, ast.Name) for target in targets)
