@@ -5,16 +5,16 @@ for each head and reads it again, once for each operation: scaled, masked, expon
 blocks of it that stay on the chip, keeps none of it for the backward pass, and sums in another order, so results differ by
 rounding. On a GPU its kernels are FlashAttention and memory-efficient attention; on a CPU there is one without dropout.
 
-The lines between the two matrix products become one call: the scale as the script has it (left out where it is the
-default, one over the root of the size of the heads), a mask of minus infinities as a mask of booleans, or as `is_causal=True` where it is seen to be
-a triangle over queries and keys of the same positions, any other mask as what is added to the scores, dropout as long as
-the network trains. Parameters and buffers stay, so that checkpoints load as before.
+The lines between the two matrix products become one call: the scale as the script has it (left out where it is the default, one
+over the root of the size of the heads), a mask of minus infinities as a mask of booleans, or as `is_causal=True` where it is seen to
+be a triangle over queries and keys of the same positions, a mask that is added as it is, dropout as long as the network trains.
+Parameters and buffers stay, so that checkpoints load as before. Where a mask hides keys by a large number (`-1e9`), a query
+that sees no key at all gets zeros and no longer the mean of all values: that is only written with `--tier semantic`.
 
-Left alone: attention whose weights are read again (returned, plotted, kept), heads without a dimension of their own (`bmm`), scores
-that are masked or scaled twice, masks that hide by a number so small that it does not hide everything, code that takes a `.view` of the
-result, gradients of gradients, vmap, hooks on the layers in between, and scripts that ask for determinism, since the
-backward pass of the fused kernels adds up in any order. For a CPU also attention with dropout, which has no kernel there
-(`--select fused-attention` writes it all the same).
+Left alone: attention whose weights are read again (returned, plotted, kept), heads without a dimension of their own (`bmm`),
+scores that are masked or scaled twice, code that takes a `.view` of the result, gradients of gradients, `vmap`, hooks on the layers
+in between, and scripts that ask for determinism, since the backward pass of the fused kernels adds up in any order. For a CPU also
+attention with dropout, which has no kernel there (`--select fused-attention` writes it all the same).
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html and
 https://docs.pytorch.org/tutorials/intermediate/scaled_dot_product_attention_tutorial.html
@@ -148,7 +148,6 @@ class FusedAttention(Transform):
                 (*function.edits, *edits),
             ),
             tier=Tier.SEMANTIC if attention.zeroes else self.tier,
-            on_cpu=True,
         )
 
 

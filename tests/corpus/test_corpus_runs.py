@@ -82,7 +82,7 @@ TRANSFORM_NAMES = frozenset(
     dataloader-workers main-guard pin-memory non-blocking ram-dataset gpu-normalize drop-last device-construction
     defer-sync empty-cache hot-loop-profiler no-grad eval-mode functional-dropout autocast deprecated-amp tf32
     cudnn-benchmark channels-last compile fused-optimizer inplace-activation forward-lifetimes zero-grad-none
-    gradient-accumulation ddp lightning-trainer hf-trainer tensor-batches
+    gradient-accumulation ddp lightning-trainer hf-trainer tensor-batches fused-attention
     """.split()
 )
 
