@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from .attention_chains import Chain, Mask, Scale, find_chains
-from .attention_masks import UntoldMaskError, hides_wholly, is_causal, is_float, mask_code
+from .attention_masks import (
+    UntoldMaskError,
+    hides_when_scaled,
+    hides_wholly,
+    is_causal,
+    is_float,
+    mask_code,
+)
 from .attention_products import is_batched_by_hand
 from .attention_results import layout_objection
 from .attention_scales import Scales, is_size
@@ -195,7 +202,7 @@ class _Finder:
                     raise _ObstacleError(f"`{name.id}` is given another value in between")
 
     def _orphans(self, chain: Chain, arguments: tuple[str, ...], module: Module) -> list[ast.stmt]:
-        """Statements that work out a size which nothing reads any more: ``d_k = k.size(-1)``."""
+        """Statements whose variables nothing reads any more, and that do nothing else: ``d_k = k.size(-1)``."""
         product = chain.sum.product
         block = module.block(module.statement(product))
         gone = {node for part in (*chain.replaced, product) for node in walk(part)}
@@ -207,7 +214,7 @@ class _Finder:
             statement = module.statement(bindings[0].node) if len(bindings) == 1 else None
             match statement:
                 case ast.Assign([ast.Name() as target]) if statement in block:
-                    if is_size(statement.value, module) and gone.issuperset(
+                    if _is_idle(statement.value, module) and gone.issuperset(
                         self._reads(target, module)
                     ):
                         found[statement] = None
@@ -246,7 +253,7 @@ class _Finder:
             code = module.code(scales[0].factor)
             raise _ObstacleError(f"`{code}`, which scales the scores, is not seen to be a number")
         scaled_last = len(chain.steps) == 2 and isinstance(chain.steps[1], Scale)
-        if scaled_last and not hides_wholly(masks[0], module, self._resolver):
+        if scaled_last and not hides_when_scaled(masks[0], module, self._resolver):
             raise _ObstacleError("the mask is scaled, too")
 
     def _mask(self, mask: Mask, module: Module) -> str:
@@ -296,6 +303,23 @@ def _bound(statement: ast.stmt) -> Iterator[ast.Name]:
     for node in walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node
+
+
+def _is_idle(value: ast.expr, module: Module) -> bool:
+    """Whether ``value`` is a size or part of a buffer: working it out changes nothing."""
+    while isinstance(value, ast.Subscript | ast.Attribute):
+        if isinstance(value, ast.Subscript) and any(
+            isinstance(n, ast.Call) for n in walk(value.slice)
+        ):
+            return False
+        value = value.value
+    match value:
+        case ast.Name():
+            return True
+        case ast.Call(ast.Attribute(inner, "bool"), [], []):
+            return _is_idle(inner, module)
+        case _:
+            return is_size(value, module)
 
 
 def _only_assigns(statement: ast.stmt) -> bool:

@@ -18,6 +18,8 @@ from .values import Class, External, Made
 
 _HIDING = -1e4
 """What is filled with less weighs nothing beside a score that is seen: ``exp(-104)`` is zero in float32, and scores of -9,896 do not occur."""
+_DEEPEST = 8
+"""So many assignments and views are looked through."""
 _LARGEST = 65504.0
 """What no type of floating-point numbers has less of: the largest number of float16."""
 _INFINITIES = frozenset({"math.inf", "numpy.inf", "numpy.Inf", "torch.inf"})
@@ -34,6 +36,12 @@ _MADE_BOOLEAN = frozenset({"bool", "view", "reshape", "unsqueeze", "to", "type",
 
 class UntoldMaskError(Exception):
     """The mask has no equal among those of the fused operation; the message says why."""
+
+
+def hides_when_scaled(mask: Mask, module: Module, resolver: Resolver) -> bool:
+    """Whether ``mask`` still hides what it fills when that is scaled, by a ten-thousandth at least."""
+    fill = _number(mask.fill, module, resolver) if mask.fill is not None else None
+    return fill is not None and fill <= _HIDING * 1e4
 
 
 def hides_wholly(mask: Mask, module: Module, resolver: Resolver) -> bool:
@@ -64,8 +72,13 @@ def mask_code(mask: Mask, module: Module, resolver: Resolver) -> str:
 
 def is_float(resolver: Resolver, node: ast.expr, module: Module) -> bool:
     """Whether ``node`` is certainly a tensor of floating-point numbers, of PyTorch's own choice of type or of a network's weights."""
-    while not isinstance(node, ast.Name):
+    for _ in range(_DEEPEST):
         match node:
+            case ast.Name():
+                value = _assigned(node, module)
+                if value is None:
+                    break
+                node = value
             case ast.Call(ast.Attribute(inner, method)) if method in _FLOAT_METHODS:
                 if resolver.names(node.func, module):
                     break
@@ -86,6 +99,13 @@ def is_float(resolver: Resolver, node: ast.expr, module: Module) -> bool:
     )
 
 
+def _assigned(variable: ast.Name, module: Module) -> ast.expr | None:
+    """What ``variable`` was assigned, where only one assignment can have been the last."""
+    bindings = bindings_of(module, variable)
+    source = bindings[0].source if len(bindings) == 1 else None
+    return source.value if isinstance(source, Assigned) and not source.path else None
+
+
 def _hides(mask: Mask, module: Module, resolver: Resolver) -> bool:
     fill = _number(mask.fill, module, resolver) if mask.fill is not None else None
     return fill is not None and fill <= _HIDING
@@ -101,11 +121,8 @@ def _number(node: ast.expr, module: Module, resolver: Resolver) -> float | None:
     names = resolver.names(node, module)
     if names and names <= _INFINITIES:
         return math.inf
-    if isinstance(node, ast.Name):
-        bindings = bindings_of(module, node)
-        source = bindings[0].source if len(bindings) == 1 else None
-        if isinstance(source, Assigned) and not source.path:
-            return _number(source.value, module, resolver)
+    if isinstance(node, ast.Name) and (value := _assigned(node, module)) is not None:
+        return _number(value, module, resolver)
     match node:
         case ast.Attribute(ast.Call(function), "min" | "max" as end):
             if resolver.names(function, module) == frozenset({"torch.finfo"}):
@@ -168,32 +185,33 @@ def _is_same(node: ast.expr, variable: ast.Name, module: Module) -> bool:
 
 
 def _positions(tensor: ast.expr, module: Module) -> ast.Name | None:
-    """``T``, where ``tensor`` is ``x.view(B, T, H, D).transpose(1, 2)``, written out or as a variable."""
-    if isinstance(tensor, ast.Name):
-        bindings = bindings_of(module, tensor)
-        source = bindings[0].source if len(bindings) == 1 else None
-        if not isinstance(source, Assigned) or source.path:
-            return None
-        tensor = source.value
-    match tensor:
-        case ast.Call(
-            ast.Attribute(ast.Call(ast.Attribute(attr="view" | "reshape"), [_, size, _, _]), order),
-            [*dims],
-        ):
+    """``T``, where ``tensor`` is ``x.view(B, T, H, D).transpose(1, 2)``, also by way of variables."""
+    match _followed(tensor, module):
+        case ast.Call(ast.Attribute(inner, order), [*dims]):
             numbers = [constant(dim) for dim in dims]
             is_swap = (order == "transpose" and numbers in ([1, 2], [2, 1])) or (
                 order == "permute" and numbers == [0, 2, 1, 3]
             )
-            return size if is_swap and isinstance(size, ast.Name) else None
         case _:
             return None
+    match _followed(inner, module):
+        case ast.Call(ast.Attribute(attr="view" | "reshape"), [_, ast.Name() as size, _, _]):
+            return size if is_swap else None
+        case _:
+            return None
+
+
+def _followed(node: ast.expr, module: Module) -> ast.expr:
+    """What the variable ``node`` was assigned, if that is known; ``node`` itself if it is none."""
+    value = _assigned(node, module) if isinstance(node, ast.Name) else None
+    return node if value is None else value
 
 
 def _is_triangle(
     mask: ast.expr, length: ast.Name, hides_zeros: bool, module: Module, resolver: Resolver
 ) -> bool:
     """Whether ``mask`` is the first ``length`` rows and columns of a triangle."""
-    match mask:
+    match _followed(mask, module):
         case ast.Subscript(whole, ast.Tuple(dims)) if len(dims) >= 2:
             is_square = all(_is_first(dim, length, module) for dim in dims[-2:])
             if not is_square or not all(_is_all(dim) for dim in dims[:-2]):
@@ -226,11 +244,10 @@ def _is_made_triangle(
         mask = mask.func.value
     match mask:
         case ast.Name():
-            bindings = bindings_of(module, mask)
-            source = bindings[0].source if len(bindings) == 1 else None
-            if not isinstance(source, Assigned) or source.path or _is_changed(mask, module):
+            made = _assigned(mask, module)
+            if made is None or _is_changed(mask, module):
                 return False
-            return _is_made_triangle(source.value, length, hides_zeros, module, resolver)
+            return _is_made_triangle(made, length, hides_zeros, module, resolver)
         case ast.Attribute(ast.Name("self"), name):
             made = _buffer(name, mask, module, resolver)
             return made is not None and _is_made_triangle(

@@ -65,7 +65,7 @@ def scores_product(
 def weighted_sum(resolver: Resolver, weights: ast.expr, module: Module) -> WeightedSum | None:
     """The product with the values in which ``weights`` is the first factor, if that is where it stands."""
     product = module.parents[weights]
-    if isinstance(product, ast.Attribute):
+    if isinstance(product, ast.Attribute | ast.List | ast.Tuple):
         product = module.parents[product]
     if not isinstance(product, ast.expr):
         return None
@@ -135,7 +135,14 @@ def _einsum(
 ) -> tuple[tuple[ast.expr, ast.expr], tuple[str, str, str]] | None:
     """The operands of ``torch.einsum`` of two tensors, and the letters of both and of the result."""
     match node:
-        case ast.Call(function, [ast.Constant(str() as pattern), first, second], []):
+        case ast.Call(function, [ast.Constant(str() as pattern), first, second], []) | ast.Call(
+            function,
+            [
+                ast.Constant(str() as pattern),
+                ast.List([first, second]) | ast.Tuple([first, second]),
+            ],
+            [],
+        ):
             if resolver.names(function, module) != frozenset({"torch.einsum"}):
                 return None
         case _:

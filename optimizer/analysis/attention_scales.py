@@ -29,7 +29,7 @@ class Scales:
         if not scale.divides:
             return code
         match scale.factor:
-            case ast.BinOp(base, ast.Pow(), ast.Constant(0.5)):
+            case ast.BinOp(base, ast.Pow(), power) if constant(power) == 0.5:
                 return f"{module.code(base)} ** -0.5"
             case ast.BinOp() | ast.BoolOp() | ast.IfExp() | ast.UnaryOp():
                 return f"1 / ({code})"

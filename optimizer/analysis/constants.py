@@ -17,15 +17,20 @@ def constant(node: ast.expr) -> float | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = constant(node.operand)
         return -inner if inner is not None else None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Pow, ast.Add, ast.Sub, ast.Mult)):
+    if isinstance(node, ast.BinOp) and isinstance(
+        node.op, (ast.Pow, ast.Add, ast.Sub, ast.Mult, ast.Div)
+    ):
         left, right = constant(node.left), constant(node.right)
         if left is None or right is None or abs(right) > 1000:
             return None
         return _calculate(node.op, left, right)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float":
         argument = node.args[0] if node.args else None
-        if isinstance(argument, ast.Constant) and str(argument.value).strip("+-") in {"inf", "nan"}:
-            return float(str(argument.value))
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str | int | float):
+            try:
+                return float(argument.value)
+            except ValueError:
+                return None
     return None
 
 
@@ -38,6 +43,8 @@ def _calculate(operator: ast.operator, left: float, right: float) -> float | Non
                 result = left + right
             case ast.Sub():
                 result = left - right
+            case ast.Div():
+                result = left / right
             case _:
                 result = left * right
     except (OverflowError, ZeroDivisionError):

@@ -246,8 +246,18 @@ class StatementEdits:
         else:
             start, end = self._lines(first, last)
             if target not in self._around:
-                yield self._blank_lines_behind(first, last)
+                yield self._blank_lines_behind(self._first_of_run(target), last)
         yield Rewrite(start, end, lambda _: new, edit, Rank.STATEMENT, replaces=True)
+
+    def _first_of_run(self, target: ast.stmt) -> int:
+        """The first line of the statements that are removed down to ``target``, each directly above the next."""
+        source, block = self.source, self.source.blocks[target]
+        first = source.first_line(target)
+        for above in reversed(block[: block.index(target)]):
+            if above not in self._removed or source.last_line(above) != first - 1:
+                break
+            first = source.first_line(above)
+        return first
 
     def _blank_lines_behind(self, first: int, last: int) -> Rewrite:
         """Leaves of the blank lines above and below what is removed only the larger number."""

@@ -32,6 +32,8 @@ class Attention(nn.Module):
         self.drop = nn.Dropout(drop)
         mask = torch.tril(torch.ones(positions, positions))
         self.register_buffer("mask", mask.view(1, 1, positions, positions))
+        later = torch.triu(torch.ones(positions, positions), diagonal=1)
+        self.register_buffer("later", later)
         self.table = nn.Parameter(torch.zeros(heads, positions, positions))
         self.calls = []
 
@@ -120,6 +122,20 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             FUSED.format("is_causal=True, scale=self.scale"),
         ),
     ),
+    "a_triangle_by_way_of_variables_is_causal": (
+        (
+            "later = (1 - self.mask).bool()[:, :, :T, :T]",
+            "future = self.later.bool()[:T, :T]",
+            "scores = q @ k.transpose(2, 3)",
+            "scores.masked_fill_(future, -torch.inf)",
+            "weights = torch.softmax(scores / k.shape[-1] ** 0.5, dim=-1)",
+            "y = weights @ v",
+        ),
+        (
+            "later = (1 - self.mask).bool()[:, :, :T, :T]",
+            "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        ),
+    ),
     "any_other_mask_stays_one": (
         (
             SCORES,
@@ -180,6 +196,40 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "y = weights @ v",
         ),
         ("bias = torch.zeros(T, T)", FUSED.format("attn_mask=bias, scale=self.scale")),
+    ),
+    "a_learned_bias_is_added": (
+        (
+            "index = torch.arange(T)",
+            "bias = self.table[:, index[:, None], index].contiguous()",
+            SCORES,
+            "",
+            "scores = scores + bias.unsqueeze(0)",
+            "weights = F.softmax(scores, dim=-1)",
+            "",
+            "y = (weights @ v).contiguous()",
+        ),
+        (
+            "index = torch.arange(T)",
+            "bias = self.table[:, index[:, None], index].contiguous()",
+            "",
+            "y = F.scaled_dot_product_attention(",
+            "    q, k, v, attn_mask=bias.unsqueeze(0), scale=self.scale",
+            ")",
+            "y = y.contiguous()",
+        ),
+    ),
+    "operands_in_a_list_and_a_mask_that_is_scaled": (
+        (
+            'energy = torch.einsum("bhqd,bhkd->bhqk", [q, k])',
+            'energy = energy.masked_fill(seen == 0, float("-1e20"))',
+            "weights = torch.softmax(energy / (self.size ** (1 / 2)), dim=3)",
+            'y = torch.einsum("bhql,bhld->bhqd", [weights, v])',
+        ),
+        (
+            "y = F.scaled_dot_product_attention(",
+            "    q, k, v, attn_mask=seen != 0, scale=self.size ** -0.5",
+            ")",
+        ),
     ),
     "where_between_the_scores_and_infinity": (
         (

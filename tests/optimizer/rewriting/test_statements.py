@@ -276,6 +276,8 @@ def test_an_elif_becomes_a_block_to_insert_into(check: Check, span: Find) -> Non
         ("a()\nb()  # gone too\nc()\n", ["b()"], "a()\nc()\n"),
         ("a()\n# stays\nb()\nc()\n", ["b()"], "a()\n# stays\nc()\n"),
         ("a()\n\nb()\n\nc()\n", ["b()"], "a()\n\nc()\n"),
+        ("a()\n\nb()\nc()\n\nd()\n", ["b()", "c()"], "a()\n\nd()\n"),
+        ("a()\n\nb()\n\nc()\n\nd()\n", ["b()", "c()"], "a()\n\nd()\n"),
         ("a()\n\nb()\n", ["a()"], "b()\n"),
         ("a()\n\nb()\n\n\ndef f(): pass\n", ["b()"], "a()\n\n\ndef f(): pass\n"),
         ("a()\nb(\n  1,\n)\nc()\n", ["b(\n  1,\n)"], "a()\nc()\n"),
