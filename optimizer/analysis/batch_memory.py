@@ -120,7 +120,7 @@ def host_write_after(script: TrainingScript, copy: BatchCopy) -> Fact | None:
     for module in script.modules:
         for node in module.nodes:
             for target in _written(script.resolver, node, module):
-                if _replaces_item(node, module, copy):
+                if _replaces_item(script, node, module, copy):
                     continue
                 shared = trace.parts(target, module) & copy.parts
                 if any(part is not None for part in shared) and _may_follow(node, module, copy):
@@ -166,16 +166,21 @@ def _is_false(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and not node.value
 
 
-def _replaces_item(node: ast.AST, module: Module, copy: BatchCopy) -> bool:
+def _replaces_item(script: TrainingScript, node: ast.AST, module: Module, copy: BatchCopy) -> bool:
     """Whether ``node`` puts another tensor into a container: ``batch["x"] = ..``, ``batch[key] = batch[key].to(d)``."""
     if not isinstance(node, ast.Subscript):
         return False
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
         return True
     statement = module.statement(node)
-    return (
-        module is copy.module and isinstance(statement, ast.Assign) and statement.value is copy.node
+    if not isinstance(statement, ast.Assign):
+        return False
+    # What takes a copy of its own item is a list: a tensor on the host would have to bring it back.
+    takes_its_own = any(
+        statement.value is other.node and ast.unparse(node) == ast.unparse(other.source)
+        for other in script.batch_copies
     )
+    return takes_its_own or statement.value is copy.node
 
 
 def _may_follow(node: ast.AST, module: Module, copy: BatchCopy) -> bool:
