@@ -55,9 +55,10 @@ LOOPS = {
         "def endless():\n    while True:\n        for x, y in loader:\n            yield x\n\n\n"
         "batches = endless()\nfor step in range(1000):\n    x = next(batches).to(device{0})\n"
     ),
-    "of a list or a tensor": (
-        "for x, y in loader:\n    if type(x) == type([]):\n        x[0] = x[0].to(device{0})\n"
-        "    else:\n        x = x.to(device{0})\n    y = y.to(device{0})\n"
+    "of a list or a tensor, in training and in evaluation": "\n\n".join(
+        f"def {name}():\n    for x, y in loader:\n        if type(x) == type([]):\n"
+        "            x[0] = x[0].to(device{0})\n        else:\n            x = x.to(device{0})\n"
+        for name in ("train", "test")
     ),
     "with a dtype": "for x, y in loader:\n    x = x.to(device, torch.float32{0})\n",
     "keyword": "for x, y in loader:\n    x = x.to(device=device{0})\n",
