@@ -13,6 +13,8 @@ from .resolver import Resolver
 from .scopes import Assigned, Binding, Parameter
 from .signatures import parameter_of
 from .syntax import FunctionNode, Module
+from .trees import is_name, walk
+from .values import Function
 
 _ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)
 _MOST_ALIASES = 6
@@ -66,14 +68,31 @@ class Additions:
             for target, value in _assigned(module):
                 if isinstance(target, ast.Attribute):
                     found.assigned.setdefault(target.attr, []).append((value, module))
-            for target, value in _added(module):
+            put_in = [(target, (value, module)) for target, value in _added(module)]
+            for call in module.calls:
+                put_in += self.by_callbacks(call, module)
+            for target, stored in put_in:
                 for holder, owner in self.holders(target, module):
                     if isinstance(holder, ast.Attribute):
-                        found.attributes.setdefault(holder.attr, []).append((value, module))
+                        found.attributes.setdefault(holder.attr, []).append(stored)
                     else:
                         for binding in _bindings(holder, owner):
-                            found.bindings.setdefault(binding, []).append((value, module))
+                            found.bindings.setdefault(binding, []).append(stored)
         return found
+
+    def by_callbacks(self, call: ast.Call, module: Module) -> Iterator[tuple[ast.expr, _Stored]]:
+        """What an object's unseen method may keep of what it is given: ``graph.apply_edges(self.score)``."""
+        func = call.func
+        if not isinstance(func, ast.Attribute) or self._resolver.callees(call, module):
+            return
+        for given in (*call.args, *(keyword.value for keyword in call.keywords)):
+            if isinstance(given, ast.Lambda) and _calls_own(given.body):
+                yield func.value, (given.body, module)
+            elif _is_own(given):
+                for value in self._resolver.values(given, module):
+                    if isinstance(value, Function):
+                        for result in _returned_by(value):
+                            yield func.value, (result, value.module)
 
     def holders(
         self, expression: ast.expr, module: Module
@@ -106,6 +125,20 @@ class Additions:
             for given in [*site.call.args, *(k.value for k in site.call.keywords)]:
                 if parameter_of(function, given, site.call, site.bound) == name:
                     yield given, site.module
+
+
+def _calls_own(body: ast.expr) -> bool:
+    """Whether an expression calls something of its object: ``self.fc(x)``."""
+    return any(isinstance(node, ast.Call) and _is_own(node.func) for node in walk(body))
+
+
+def _is_own(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and is_name(node.value, "self")
+
+
+def _returned_by(function: Function) -> list[ast.expr]:
+    returns = (node for node in walk(function.node) if isinstance(node, ast.Return))
+    return [node.value for node in returns if node.value is not None]
 
 
 def container(expression: ast.expr) -> ast.expr:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
+from .batch_writes import BatchWrite
 from .batches import BatchCopy, BatchPart, BatchTrace, Place
 from .classes import class_attribute
-from .composition import composed_of
 from .datasets import DatasetKind
 from .facts import DataLoader, Fact
 from .placement import default_device_call
 from .reach import Reached
 from .resolver import Resolver
 from .script import TrainingScript
-from .signatures import call_argument
-from .syntax import Module
 from .trees import walk
 from .values import Class, Function, Literal, Made, union
 from .worker_state import Hazard
 from .workers import place, worker_code
-
-_WRITES_ARGUMENT = frozenset(
-    {"numpy.copyto", "numpy.put", "numpy.random.shuffle", "random.shuffle", "numpy.fill_diagonal"}
-)
 
 
 def pins_memory(resolver: Resolver, loader: DataLoader) -> bool:
@@ -117,75 +110,40 @@ def host_write_after(script: TrainingScript, copy: BatchCopy) -> Fact | None:
     Reading it is no problem: the copy only reads, too.
     """
     trace = BatchTrace(script.resolver, script.loaders, after=copy)
-    for module in script.modules:
-        for node in module.nodes:
-            for target in _written(script.resolver, node, module):
-                if _replaces_item(node, module, copy):
-                    continue
-                shared = trace.parts(target, module) & copy.parts
-                if any(part is not None for part in shared) and _may_follow(node, module, copy):
-                    return Fact(module, node)
+    for write in script.batch_writes:
+        if _replaces_item(script, write, copy):
+            continue
+        shared = trace.parts(write.target, write.module) & copy.parts
+        if any(part is not None for part in shared) and _may_follow(write, copy):
+            return write
     return None
 
 
-def _written(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[ast.expr]:
-    """The tensors that ``node`` writes to in place."""
-    match node:
-        case ast.Subscript(ctx=ast.Store()):
-            yield node.value
-        case ast.AugAssign(target=target):
-            yield target
-        case ast.Call():
-            yield from _written_by_call(resolver, node, module)
-        case _:
-            pass
-
-
-def _written_by_call(resolver: Resolver, call: ast.Call, module: Module) -> Iterator[ast.expr]:
-    out = call_argument(call, "out")
-    if out is not None:
-        yield out
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    in_place = name.endswith("_") and not name.endswith("__")
-    if in_place and isinstance(call.func, ast.Attribute):
-        yield call.func.value
-    names = resolver.names(call.func, module)
-    if in_place or names & _WRITES_ARGUMENT or _works_in_place(resolver, call, module):
-        yield from call.args[:1]
-
-
-def _works_in_place(resolver: Resolver, call: ast.Call, module: Module) -> bool:
-    """Whether ``call`` may write to its argument: ``relu(x, inplace=True)``, a module that was made so."""
-    made = composed_of(resolver, resolver.values(call.func, module))
-    calls = [call, *(value.call for value in made if isinstance(value, Made))]
-    said = [call_argument(each, "inplace") for each in calls]
-    return any(s is not None and not _is_false(s) for s in said)
-
-
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and not node.value
-
-
-def _replaces_item(node: ast.AST, module: Module, copy: BatchCopy) -> bool:
-    """Whether ``node`` puts another tensor into a container: ``batch["x"] = ..``, ``batch[key] = batch[key].to(d)``."""
-    if not isinstance(node, ast.Subscript):
+def _replaces_item(script: TrainingScript, write: BatchWrite, copy: BatchCopy) -> bool:
+    """Whether it puts another tensor into a container: ``batch["x"] = ..``, ``batch[key] = batch[key].to(d)``."""
+    item = write.node
+    if not isinstance(item, ast.Subscript):
         return False
-    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+    if isinstance(item.slice, ast.Constant) and isinstance(item.slice.value, str):
         return True
-    statement = module.statement(node)
-    return (
-        module is copy.module and isinstance(statement, ast.Assign) and statement.value is copy.node
+    statement = write.module.statement(item)
+    if not isinstance(statement, ast.Assign):
+        return False
+    # What takes a copy of its own item is a list: a tensor on the host would have to bring it back.
+    takes_its_own = any(
+        statement.value is other.node and ast.unparse(item) == ast.unparse(other.source)
+        for other in script.batch_copies
     )
+    return takes_its_own or statement.value is copy.node
 
 
-def _may_follow(node: ast.AST, module: Module, copy: BatchCopy) -> bool:
-    """Whether ``node`` may run after the copy of a batch: it stands below, in another function, or in an inner loop."""
-    function = module.function(node)
-    if module is not copy.module or function is not copy.function:
+def _may_follow(write: BatchWrite, copy: BatchCopy) -> bool:
+    """Whether it may run after the copy of a batch: it stands below, in another function, or in an inner loop."""
+    if write.module is not copy.module or write.function is not copy.function:
         return True
-    if module.span(node) > copy.span:
+    if write.span > copy.span:
         return True
-    around_copy = module.loops(copy.node)
+    around_copy = copy.module.loops(copy.node)
     # The innermost loop of the copy starts with a new batch only if it is the one that goes over the loader.
-    shared = [loop for loop in module.loops(node) if loop in around_copy]
+    shared = [loop for loop in write.module.loops(write.node) if loop in around_copy]
     return bool(shared) and isinstance(shared[0], ast.While)

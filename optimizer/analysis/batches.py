@@ -34,6 +34,7 @@ _SAME_ARGUMENT = frozenset(
         "builtins.list",
         "builtins.dict",
         "builtins.enumerate",
+        "builtins.iter",
         "builtins.zip",
         "builtins.reversed",
     }
@@ -259,20 +260,30 @@ class BatchTrace:
         names = self._resolver.names(node.func, module)
         if "builtins.next" in names and node.args:
             over, _ = iterated_loaders(self._resolver, self._loaders, node.args[0], module)
-            return _loaded(over) if over else _OTHER
+            return _loaded(over) if over else self.parts(node.args[0], module)
         if names & _SAME_ARGUMENT:
             return self._union(node.args[:1], module)
         if names:
             return _computed(self._union([*node.args, *(k.value for k in node.keywords)], module))
         if isinstance(node.func, ast.Attribute) and not self._resolver.callees(node, module):
             return self._method(node, node.func, module)
-        found: set[BatchPart | None] = set()
-        for callee in self._resolver.callees(node, module):
-            if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "__init__":
-                for inner in walk(callee.node):
-                    if isinstance(inner, ast.Return) and inner.value is not None:
-                        found |= self.parts(inner.value, callee.module)
-        return frozenset(found) or _OTHER
+        results = [
+            self._result(inner, callee.module)
+            for callee in self._resolver.callees(node, module)
+            if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "__init__"
+            for inner in walk(callee.node)
+        ]
+        return _joined(results) or _OTHER
+
+    def _result(self, node: ast.AST, module: Module) -> Parts:
+        """What a function gives by ``node``, a part of it: what it returns, or the elements that a generator yields."""
+        match node:
+            case ast.Return(value=ast.expr() as value) | ast.Yield(value=ast.expr() as value):
+                return self.parts(value, module)
+            case ast.YieldFrom(value=iterable):
+                return self._element(iterable, (), module)
+            case _:
+                return frozenset()
 
     def _method(self, node: ast.Call, function: ast.Attribute, module: Module) -> Parts:
         method = function.attr

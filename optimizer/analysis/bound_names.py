@@ -24,7 +24,7 @@ def is_bound(
             return False
         if isinstance(around, ast.stmt):
             block = module.block(around)
-            if _binds(block[: block.index(around)], statements):
+            if binds(block[: block.index(around)], statements):
                 return True
     return False
 
@@ -47,7 +47,7 @@ def may_not_run(module: Module, node: ast.AST, whole: ast.AST | None) -> bool:
     return False
 
 
-def _binds(block: Sequence[ast.stmt], bindings: set[ast.stmt]) -> bool:
+def binds(block: Sequence[ast.stmt], bindings: set[ast.stmt]) -> bool:
     """Whether ``block`` does not run to its end without one of ``bindings``."""
     return any(
         statement in bindings or _leaves(statement) or binds_always(statement, bindings)
@@ -59,12 +59,12 @@ def binds_always(statement: ast.stmt, bindings: set[ast.stmt]) -> bool:
     """Whether no way through ``statement``, an ``if`` say, goes on without one of ``bindings``, its parts."""
     match statement:
         case ast.If(body=body, orelse=orelse):
-            return _binds(body, bindings) and _binds(orelse, bindings)
+            return binds(body, bindings) and binds(orelse, bindings)
         case ast.With(body=body):
-            return _binds(body, bindings)
+            return binds(body, bindings)
         case ast.Try(body=body, handlers=handlers, orelse=orelse):
-            caught = all(_binds(handler.body, bindings) for handler in handlers)
-            return caught and _binds([*body, *orelse], bindings)
+            caught = all(binds(handler.body, bindings) for handler in handlers)
+            return caught and binds([*body, *orelse], bindings)
         case _:
             return False
 

@@ -132,6 +132,10 @@ class EvaluationProof:
                     self._gradients.free(changed, module) and self._gradients.free(added, module)
                 ):
                     yield Source(changed, module, False, called, in_place=True)
+            if isinstance(node, ast.Call):
+                for filled, (kept, owner) in self._knowledge.additions.by_callbacks(node, module):
+                    if not self._gradients.free(kept, owner):
+                        yield Source(filled, module, False, called, in_place=True)
             if not isinstance(node, (ast.Call, ast.BinOp, ast.UnaryOp, ast.Subscript)):
                 continue
             is_store = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)

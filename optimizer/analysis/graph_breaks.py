@@ -16,8 +16,9 @@ from .forward_code import called_names, forward_code, layer_classes, method_name
 from .reach import Reached, lexical_nodes
 from .resolver import Resolver
 from .scopes import Assigned
+from .syntax import Module
 from .trees import walk
-from .values import Class
+from .values import Class, Display, Value
 
 _RECURRENT = frozenset({"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"})
 _TRACED = frozenset({"torch", "torchvision", "timm", "transformers", "einops", "numpy"})
@@ -25,6 +26,7 @@ _TRACED = frozenset({"torch", "torchvision", "timm", "transformers", "einops", "
 measured on in every night (https://hud.pytorch.org/benchmark/compilers)."""
 _KNOWN = _TRACED | sys.stdlib_module_names | {"builtins"}
 _CONTAINERS = frozenset({"torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict"})
+_ADDING = frozenset({"append", "extend", "insert", "add_module"})
 _TENSOR_TESTS = frozenset(
     "any all item sum max min mean norm isnan isinf isfinite equal allclose is_nonzero nonzero count_nonzero".split()
 )
@@ -69,12 +71,36 @@ def _recurrent_layers(resolver: Resolver, cls: Class) -> Iterator[CompileObstacl
 
 def _foreign_layers(resolver: Resolver, cls: Class) -> Iterator[CompileObstacle]:
     """Those in containers; what is called by name shows in the forward code."""
-    for node in lexical_nodes(_method_bodies(cls)):
-        if isinstance(node, ast.Call) and resolver.names(node.func, cls.module) & _CONTAINERS:
-            for inner in (n for argument in node.args for n in walk(argument)):
-                if isinstance(inner, ast.Call):
-                    for name in sorted(filter(_is_foreign, resolver.names(inner.func, cls.module))):
-                        yield CompileObstacle(cls.module, inner, _unseen(name))
+    for put_in, module in _put_in_containers(resolver, cls):
+        made = [(put_in, resolver.maker_names(put_in, module))]
+        made += [
+            (n, resolver.names(n.func, module)) for n in walk(put_in) if isinstance(n, ast.Call)
+        ]
+        for node, makers in made:
+            for name in sorted(filter(_is_foreign, makers)):
+                yield CompileObstacle(module, node, _unseen(name))
+
+
+def _put_in_containers(resolver: Resolver, cls: Class) -> Iterator[tuple[ast.expr, Module]]:
+    """What ``cls`` makes its containers of layers of, by way of lists too, and what it adds to them later."""
+    module = cls.module
+    calls = [node for node in lexical_nodes(_method_bodies(cls)) if isinstance(node, ast.Call)]
+    lists: set[Value] = set()
+    for call in calls:
+        if resolver.names(call.func, module) & _CONTAINERS:
+            for argument in call.args:
+                yield argument, module
+                given = argument.value if isinstance(argument, ast.Starred) else argument
+                lists.update(v for v in resolver.values(given, module) if isinstance(v, Display))
+    yield from ((v.node, v.module) for v in lists if isinstance(v, Display))
+    for call in calls:
+        match call.func:
+            case ast.Attribute(value=holder, attr=method) if method in _ADDING:
+                is_container = resolver.maker_names(holder, module) & _CONTAINERS
+                if is_container or resolver.values(holder, module) & lists:
+                    yield from ((argument, module) for argument in call.args)
+            case _:
+                pass
 
 
 def _is_foreign(name: str) -> bool:

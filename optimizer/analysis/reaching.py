@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 
+from .bound_names import binds
 from .scopes import Binding, Defined, Deleted, Imported, Parameter, Scope
 from .syntax import Module
 from .trees import walk
@@ -48,6 +49,36 @@ def bindings_of(module: Module, name: ast.Name) -> list[Binding]:
     scope = module.scope(name)
     found = scope.lookup(name.id)
     return reaching_bindings(module, *found, scope, name) if found is not None else []
+
+
+def replaced_if_none(module: Module, reaching: list[Binding], use: ast.AST) -> list[Binding]:
+    """Those of ``reaching`` that are None no more at ``use``: ``if device is None: device = ...`` stands in between."""
+    if len(reaching) < 2:
+        return []
+    around = _enclosing_blocks(module, use)
+    statements = {module.statement(b.node) for b in reaching if not isinstance(b.source, Parameter)}
+    tests = [
+        test
+        for statement in statements
+        for test in module.ancestors(statement)
+        if isinstance(test, ast.If)
+        and _is_none_test(test.test, reaching[0].name)
+        and _position(test) < _position(use)
+        and id(module.block(test)) in around
+        and test not in module.ancestors(use)
+        and binds(test.body, statements)
+    ]
+    return [b for b in reaching if any(_effect(module, b) < _position(test) for test in tests)]
+
+
+def _is_none_test(test: ast.expr, name: str) -> bool:
+    match test:
+        case ast.Compare(ast.Name(id=tested), [ast.Is() | ast.Eq()], [ast.Constant(value=None)]):
+            return tested == name
+        case ast.UnaryOp(ast.Not(), ast.Name(id=tested)):
+            return tested == name
+        case _:
+            return False
 
 
 def _reaching(

@@ -23,7 +23,7 @@ from .containers import parts_of_elements, select
 from .options import declared_options
 from .project import Project
 from .questions import Answers, Questions
-from .reaching import reaching_bindings
+from .reaching import reaching_bindings, replaced_if_none
 from .scopes import (
     Assigned,
     Binding,
@@ -305,7 +305,13 @@ class Resolver:
         owner, bindings = found
         stars = owner.root.star_imports if owner.parent is None else []
         reaching = reaching_bindings(module, owner, bindings, scope, at)
-        values = frozenset(v for b in reaching for v in self._binding(b, module))
+        replaced = replaced_if_none(module, reaching, at)
+        values = frozenset(
+            value
+            for binding in reaching
+            for value in self._binding(binding, module)
+            if not (binding in replaced and isinstance(value, Literal) and value.value is None)
+        )
         later_star = [s for s in stars if all(_before(b.node, s.node) for b in reaching)]
         shadowing = self._star_values(name, later_star, module)
         if owner.parent is None and module.rebinds_by_name and _is_setting(values):

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..options import Options, Target
 from .attention import Attention, find_attention
 from .backend_settings import BackendSetting, find_backend_settings
+from .batch_writes import BatchWrite, find_batch_writes
 from .batches import BatchCopy, BatchTrace, find_batch_copies
 from .cache_release import CacheRelease, find_cache_releases
 from .construction import Construction, find_constructions
@@ -176,6 +177,10 @@ class TrainingScript:
     @cached_property
     def batch_copies(self) -> tuple[BatchCopy, ...]:
         return find_batch_copies(self.resolver, self.loaders)
+
+    @cached_property
+    def batch_writes(self) -> tuple[BatchWrite, ...]:
+        return find_batch_writes(self.resolver, self.loaders)
 
     @cached_property
     def image_batches(self) -> tuple[ImageBatches, ...]:

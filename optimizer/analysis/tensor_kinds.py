@@ -98,6 +98,8 @@ class TensorKinds:
                 return self.of(value, module)
             case ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=int(part))):
                 return self._element(node, call, part, module)
+            case ast.Attribute(value=ast.Call() as call, attr="values" | "indices" as field):
+                return self._element(node, call, int(field == "indices"), module)
             case _:
                 return self._batch(node, module)
 
@@ -108,10 +110,8 @@ class TensorKinds:
             return TENSOR
         return HOST if is_number(self._resolver, node, module) else UNKNOWN
 
-    def _element(
-        self, node: ast.Subscript, call: ast.Call, part: int, module: Module
-    ) -> TensorKind:
-        """``torch.max(x, 1)[1]``, ``x.topk(5)[0]``; ``x.max(1)[1]`` of an array is one of its numbers."""
+    def _element(self, node: ast.expr, call: ast.Call, part: int, module: Module) -> TensorKind:
+        """``torch.max(x, 1)[1]``, ``x.topk(5).values``; ``x.max(1)[1]`` of an array is one of its numbers."""
         names = self._resolver.names(call.func, module)
         if names:
             functions = [name.removeprefix("torch.") for name in names if name.startswith("torch.")]

@@ -29,6 +29,8 @@ def add_import(text: str, edit: AddImport, style: Style) -> str:
     needed = min(_uses_at_import(source.tree, bound), default=sys.maxsize)
     if any(_imports(node, edit) for node in imports if end_line(node) < needed):
         return text
+    if _is_imported_by_all_users(source.tree, edit, bound):
+        return text
     uses = (n.lineno for n in ast.walk(source.tree) if isinstance(n, ast.Name) and n.id == bound)
     first_use = min(uses, default=sys.maxsize)  # below it an import comes too late
     imports = [node for node in imports if end_line(node) < first_use]
@@ -52,6 +54,19 @@ def _uses_at_import(node: ast.AST, name: str) -> Iterator[int]:
                 yield child.lineno
             elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 left.append(child)
+
+
+def _is_imported_by_all_users(tree: ast.Module, edit: AddImport, name: str) -> bool:
+    """Whether the functions that use ``name`` import it themselves, and nothing else uses it."""
+    covered: set[ast.AST] = set()
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            imports = [n for n in function.body if isinstance(n, ast.Import | ast.ImportFrom)]
+            line = min((end_line(n) for n in imports if _imports(n, edit)), default=sys.maxsize)
+            below = (statement for statement in function.body if statement.lineno > line)
+            covered.update(node for statement in below for node in ast.walk(statement))
+    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
+    return bool(uses) and covered.issuperset(uses)
 
 
 def _imports(node: ImportNode, edit: AddImport) -> bool:

@@ -423,6 +423,41 @@ def test_layers_whose_code_is_not_in_sight(check_noop: Check, layer: str) -> Non
 
 
 @pytest.mark.parametrize(
+    "layers",
+    [
+        """
+        self.layers = nn.ModuleList()
+        self.layers.append(torch_geometric.nn.SAGEConv(8, 8))
+        """,
+        """
+        self.layers = nn.ModuleList([nn.Linear(8, 8)])
+        layer = torch_geometric.nn.SAGEConv(8, 8)
+        self.layers.append(layer)
+        """,
+        """
+        self.layers = nn.Sequential()
+        self.layers.add_module("graph", torch_geometric.nn.SAGEConv(8, 8))
+        """,
+        """
+        layers = [nn.Linear(8, 8)]
+        layers.append(torch_geometric.nn.SAGEConv(8, 8))
+        self.layers = nn.Sequential(*layers)
+        """,
+        """
+        layers = [torch_geometric.nn.SAGEConv(8, 8) for _ in range(2)]
+        self.layers = nn.ModuleList(layers)
+        """,
+    ],
+)
+def test_such_layers_put_in_a_container_later(check_noop: Check, layers: str) -> None:
+    forward = "for layer in self.layers:\n    x = layer(x)\nreturn self.fc(x)"
+    text = "import torch_geometric\n" + script(SETUP, LOOP, forward=forward)
+    first = "        super().__init__()\n"
+    text = text.replace(first, first + indent(dedent(layers).removeprefix("\n"), " " * 8))
+    check_noop(text, "`torch_geometric.nn.SAGEConv` can be compiled is not known")
+
+
+@pytest.mark.parametrize(
     "layer",
     [
         "torchvision.ops.MLP(8, [2])",

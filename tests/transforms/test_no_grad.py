@@ -878,6 +878,58 @@ def test_state_kept_between_forward_passes(check_noop: Check) -> None:
     check_noop(source, "is returned to callers")
 
 
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "graph.apply_edges(lambda edges: {'score': self.fc(edges.x)})",
+        "graph.apply_edges(self.of_edges)",
+        "graph.put('score', self.fc(graph.x))",
+    ],
+)
+def test_network_that_fills_the_object_it_is_given(check_noop: Check, fill: str) -> None:
+    check_noop(f"""
+        import torch
+        from torch import nn
+        from graphs import sampler
+
+        class Score(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 1)
+
+            def forward(self, graph):
+                {fill}
+
+            def of_edges(self, edges):
+                return {{"score": self.fc(edges.x)}}
+
+        class Embeddings:
+            def __init__(self):
+                self.score = Score()
+
+            def predict(self, graph):
+                self.score(graph)
+                return graph.edata["score"]
+
+            def forward(self, graph):
+                return self.predict(graph).sigmoid().log().mean()
+
+        model = Embeddings()
+        optimizer = torch.optim.Adam(model.score.parameters())
+        for graph in sampler:
+            optimizer.zero_grad()
+            model.forward(graph).backward()
+            optimizer.step()
+    """)
+
+
+def test_network_that_is_warmed_up(check_transformed: Check) -> None:
+    warm_up = "model.eval()\nx = torch.zeros(1, 10)\nmodel(x)\n"
+    within = "model.eval()\nx = torch.zeros(1, 10)\nwith torch.no_grad():\n    model(x)\n"
+    later = "model.train()\ntrain()\ncriterion(model(x), x).backward()\n"
+    check_transformed(script(warm_up + later), script(within + later))
+
+
 def test_auxiliary_loss_of_the_forward_pass_is_no_obstacle(check_transformed: Check) -> None:
     before = """
         import torch

@@ -51,6 +51,15 @@ LOOPS = {
         "net = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten())\n"
         "for x, y in loader:\n    x = x.cuda({1}) if use_cuda else x\n    net(x)\n"
     ),
+    "from a generator": (
+        "def endless():\n    while True:\n        for x, y in loader:\n            yield x\n\n\n"
+        "batches = endless()\nfor step in range(1000):\n    x = next(batches).to(device{0})\n"
+    ),
+    "of a list or a tensor, in training and in evaluation": "\n\n".join(
+        f"def {name}():\n    for x, y in loader:\n        if type(x) == type([]):\n"
+        "            x[0] = x[0].to(device{0})\n        else:\n            x = x.to(device{0})\n"
+        for name in ("train", "test")
+    ),
     "with a dtype": "for x, y in loader:\n    x = x.to(device, torch.float32{0})\n",
     "keyword": "for x, y in loader:\n    x = x.to(device=device{0})\n",
     "inside the call": "for x, y in loader:\n    model(x.to(device{0}))\n",
@@ -287,6 +296,22 @@ WRITES = {
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_batch_written_to_after_the_copy(check_noop: Check, write: str) -> None:
     loop = "import numpy as np\nfor x, y in loader:\n    z = x.to(device)\n" + write
+    check_noop(script(loop), "the batch is written to while the copy may still read it")
+
+
+def test_batch_of_a_generator_written_to_after_the_copy(check_noop: Check) -> None:
+    loop = """
+    def endless():
+        while True:
+            for x, y in loader:
+                yield x
+                x.zero_()
+
+
+    batches = endless()
+    for step in range(1000):
+        z = next(batches).to(device)
+    """
     check_noop(script(loop), "the batch is written to while the copy may still read it")
 
 

@@ -19,6 +19,8 @@ loader = DataLoader(open("x"))
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """
 
+GENERATOR = "def endless(batches):\n    for x, y in batches:\n"
+
 PLACES = {
     # expression in the loop, what it is
     "x": "loaded",
@@ -93,6 +95,13 @@ def test_expressions_of_a_batch(script: Script, expression: str, place: str) -> 
         ("it = iter(loader)\nASK(next(it))\n", "loaded"),
         ("ASK(next(iter(loader)))\n", "loaded"),
         ("ASK(next(open('x')))\n", "other"),
+        (f"{GENERATOR}        yield x\nASK(next(endless(loader)))\n", "loaded"),
+        (f"{GENERATOR}        yield x\nit = iter(endless(loader))\nASK(next(it))\n", "loaded"),
+        (f"{GENERATOR}        yield x\nfor x in endless(loader):\n    ASK(x)\n", "loaded"),
+        (f"{GENERATOR}        yield x.cuda()\nASK(next(endless(loader)))\n", "device"),
+        (f"{GENERATOR}        yield 3\nASK(next(endless(loader)))\n", "other"),
+        (f"{GENERATOR}        yield\nASK(next(endless(loader)))\n", "other"),
+        ("def f(it):\n    yield from it\nASK(next(f(loader)))\n", "loaded"),
         ("for i in range(3):\n    for x in loader:\n        ASK(x[i])\n", "loaded"),
         ("for x in loader:\n    for k in x.keys():\n        ASK(x[k])\n", "loaded"),
         ("for x in loader:\n    for k, v in x.items():\n        ASK(x[k])\n", "loaded"),

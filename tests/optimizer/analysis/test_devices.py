@@ -40,6 +40,7 @@ Script = Callable[..., TrainingScript]
         ("d = somewhere()", DeviceKind.UNKNOWN),
         ("for i in range(3):\n    d = torch.device(d)", DeviceKind.CHOSEN),
         ("d = None", DeviceKind.UNKNOWN),
+        ("d = None\nif d is None:\n    d = 'cuda'", DeviceKind.CUDA),
     ],
 )
 def test_device_kinds(script: Script, source: str, kind: DeviceKind) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import indent
 
 import pytest
 
@@ -280,3 +281,25 @@ def test_what_may_be_more_than_can_be_told_is_unknown(ask: Ask) -> None:
         f"m{n + 1} = m{n}.a if flag{n} else m{n}.b\n" for n in range(40)
     )  # 2**40 in the end
     assert ask(f"import lib\nm0 = lib.make()\n{doubled}ASK(m40)") == {"Unknown"}
+
+
+@pytest.mark.parametrize(
+    ("code", "known"),
+    [
+        ("if size is None:\n    size = 8\nASK(size)", {8}),
+        ("if not size:\n    size = 8\nASK(size)", {8}),
+        (
+            "if size is None:\n    if deep:\n        size = 8\n    else:\n        size = 4\nASK(size)",
+            {8, 4},
+        ),
+        ("if size is None:\n    size = 8\nelif deep:\n    size = 4\nASK(size)", {8, 4}),
+        ("if size is None:\n    size = 8\nif deep:\n    size = None\nASK(size)", {8, None}),
+        ("if size is None:\n    if deep:\n        size = 8\nASK(size)", {8, None}),
+        ("if deep:\n    if size is None:\n        size = 8\nASK(size)", {8, None}),
+        ("for _ in deep:\n    ASK(size)\n    if size is None:\n        size = 8", {8, None}),
+        ("if deep is None:\n    size = 8\nASK(size)", {8, None}),
+    ],
+)
+def test_none_that_is_replaced_before_the_use(ask: Ask, code: str, known: set[object]) -> None:
+    body = indent(code, "    ")
+    assert ask(f"def build(deep, size=None):\n{body}\n\nbuild(input())") == known

@@ -20,6 +20,11 @@ Rewrite = Callable[..., str]
         ("import torch.nn as nn\n", AddImport("torch.nn", alias="nn")),
         ("from torch import nn\n", AddImport("torch", "nn")),
         ("from torch import (\n    amp,\n    nn as n,\n)\n", AddImport("torch", "nn", "n")),
+        ("def f():\n    import torch\n\n    torch.zeros(1)\n", AddImport("torch")),
+        (
+            "def f():\n    import torch\n\n    def g():\n        torch.zeros(1)\n",
+            AddImport("torch"),
+        ),
     ],
 )
 def test_an_import_that_is_there_is_not_repeated(
@@ -35,6 +40,10 @@ def test_an_import_that_is_there_is_not_repeated(
         "import torch.nn as torch_nn\n",
         "from torch import nn\n",
         "def f():\n    import torch\n",
+        "def f(x=torch.zeros(1)):\n    import torch\n\n    torch.zeros(1)\n",
+        "def f():\n    torch.zeros(1)\n    import torch\n",
+        "def f():\n    import torch\n\n    torch.zeros(1)\n\n\ndef g():\n    torch.zeros(1)\n",
+        "def f():\n    if x:\n        import torch\n    torch.zeros(1)\n",
         "try:\n    import torch\nexcept ImportError:\n    torch = None\n",
         "if TYPE_CHECKING:\n    import torch\n",
     ],
