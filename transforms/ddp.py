@@ -53,7 +53,6 @@ from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.launchers import launch_command, launchers, lines_with_python
 from ..optimizer.options import Options, Target, Tier
-from ..optimizer.rewriting.edits import NewFile
 from .base import Advice, Change, Example, Skip, Stage, Transform
 
 
@@ -162,24 +161,18 @@ class DistributedDataParallel(Transform):
         if not isinstance(found, Distribution):
             yield self.skip(place.path, place.span, f"not distributed: {_said(found, place)}")
             return
-        entry = script.entry.path
-        files: list[NewFile] = []
-        notes = list(found.notes)
-        for new in launchers(entry, options.gpus, options.script_arguments):
-            if not new.path.exists():
-                files.append(new)
-            elif new.path.read_bytes() != new.text.encode():
-                notes.append(f"{new.path.name} is there already and stays as it is")
+        files, others = launchers(script.entry, options.gpus, options.script_arguments)
+        why = "the mean of the processes' gradients is that of the whole batch"
         yield Change(
             self.name,
             self.tier,
             place.path,
             place.span,
             "one process per GPU: DistributedDataParallel under torchrun",
-            "; ".join(["the mean of the processes' gradients is that of the whole batch", *notes]),
+            "; ".join([why, *found.notes, *others]),
             found.edits,
-            tuple(files),
-            launch_command(entry, options.gpus),
+            files,
+            launch_command(script.entry, options.gpus),
         )
 
     def _started_with_python(
@@ -188,7 +181,7 @@ class DistributedDataParallel(Transform):
         """Advice where a shell script beside starts a script for torchrun as one process."""
         if not any("WORLD_SIZE" in module.source.text for module in script.modules):
             return
-        command = launch_command(script.entry.path, options.gpus)
+        command = launch_command(script.entry, options.gpus)
         for found in lines_with_python(script.entry.path):
             message = (
                 f"{found.path.name}:{found.line} starts it as one process; all GPUs: `{command}`"

@@ -110,16 +110,18 @@ class Torchrun(Transform):
             why = f"not started by torchrun: {found.message}{seen_at(found, call)}"
             yield self.skip(call.path, call.span, why)
             return
-        entry = script.entry.path
-        files = launchers(entry, options.gpus, options.script_arguments)
+        files, others = launchers(script.entry, options.gpus, options.script_arguments)
+        why = (
+            "every process calls what it was started with, and meets the others where torchrun says"
+        )
         yield Change(
             self.name,
             self.tier,
             call.path,
             call.span,
             "started by torchrun, on one node or several",
-            "every process calls what it was started with, and meets the others where torchrun says",
+            "; ".join([why, *others]),
             found.edits,
-            tuple(new for new in files if not new.path.exists()),
-            launch_command(entry, options.gpus),
+            files,
+            launch_command(script.entry, options.gpus),
         )

@@ -1024,6 +1024,33 @@ def test_launchers(rewrite: Callable[..., RewriteResult], tmp_path: Path) -> Non
     ]
 
 
+def test_a_module_of_a_package_is_launched_as_one(
+    rewrite: Callable[..., RewriteResult], tmp_path: Path
+) -> None:
+    """Relative imports: torchrun cannot start it by its path."""
+    relative = FLAT.replace("import torch\n", "import torch\nfrom . import names\n", 1)
+    files = {"its/own/train.py": relative, "its/own/names.py": "", "its/own/__init__.py": ""}
+    result = rewrite(files | {"its/__init__.py": ""}, ["ddp"], **GPUS)
+    made = {file.path.name: file.text for file in result.files if file.created}
+    command = "torchrun --standalone --nproc-per-node 2 --module its.own.train"
+    assert [change.launch for file in result.files for change in file.changes] == [command]
+    assert "Submit it from the folder of `its`." in made["launch_train.sbatch"]
+    assert 'srun ./its/own/launch_train.sh "$@"' in made["launch_train.sbatch"]
+    launcher = tmp_path / "its" / "own" / "launch_train.sh"
+    launcher.write_text(made["launch_train.sh"])
+    fake = tmp_path / "bin" / "torchrun"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\necho "$PYTHONPATH" "$@"\n')
+    fake.chmod(0o755)
+    env = {"PATH": f"{fake.parent}:{os.environ['PATH']}", "PYTHONPATH": "mine", "CDPATH": "."}
+    shell = ["bash", "own/launch_train.sh", "--lr", "1"]
+    told = subprocess.run(
+        shell, cwd=tmp_path / "its", env=env, capture_output=True, text=True, check=True
+    )
+    arguments = "--standalone --nproc-per-node 2 --module its.own.train --lr 1"
+    assert told.stdout.split(" ", 1) == [f"{tmp_path}:mine", f"{arguments}\n"]
+
+
 def test_a_launcher_of_the_users_own_stays(
     rewrite: Callable[..., RewriteResult], tmp_path: Path
 ) -> None:

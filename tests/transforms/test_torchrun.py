@@ -119,6 +119,15 @@ def test_every_way_to_name_a_gpu(rewrite: Callable[..., RewriteResult]) -> None:
     assert 'print(f"process {rank}")' in text
 
 
+def test_a_launcher_of_the_users_own_stays(
+    rewrite: Callable[..., RewriteResult], tmp_path: Path
+) -> None:
+    (tmp_path / "launch_train.sh").write_text("mine\n")
+    result = rewrite(SCRIPT, ["torchrun"], **GPUS)
+    assert [file.path.name for file in result.files if file.created] == ["launch_train.sbatch"]
+    assert "launch_train.sh is there already" in result.files[0].changes[0].reason
+
+
 SPAWN = "    mp.spawn(main, args=(world_size, args.steps), nprocs=world_size)\n"
 
 
