@@ -9,9 +9,10 @@ and are as many as torchrun has started. Where the number of a process named its
 (`LOCAL_RANK`): on one node the two are the same, so training is what it was. The launchers `launch_train.sh` and
 `launch_train.sbatch` start it. With `python train.py` it is one process from then on.
 
-Left alone, with the reason: scripts that do more in the process that starts the others than read their arguments, or that do
-something after them; functions to start that are not known; a number of processes that is an option of the script; an
-address given otherwise than by `MASTER_ADDR` and `MASTER_PORT`; numbers of processes that are computed with.
+Left alone, with the reason: scripts that do more in the process that starts the others than read their arguments, such as set
+global variables, which those do not see now, or that do something after them; functions to start that are not known; a
+number of processes that is an option of the script; an address given otherwise than by `MASTER_ADDR` and `MASTER_PORT`;
+numbers of processes that are computed with.
 
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html#transitioning-from-torch-distributed-launch-to-torchrun
 """
