@@ -7,8 +7,8 @@ default, one for a single GPU with `--gpus N`. How to start it, what travels, an
 [distributed.md](../distributed.md).
 
 The global batch stays the script's: each process takes an equal part of it. A `DistributedSampler` shuffles as the loader did,
-in another order in every epoch. Each process uses its own GPU (what an option chooses is that of a process that is alone) and
-its own random numbers; the data is downloaded or written by the first one while the others wait; only the first one prints,
+in another order in every epoch. Each process uses its own GPU (what an option chooses, also by `CUDA_VISIBLE_DEVICES`, is
+that of a process that is alone) and its own random numbers; the data is downloaded or written by the first one while the others wait; only the first one prints,
 logs and saves. Checkpoints keep their keys: the wrapped network has a variable of its own, or `.module` where `DataParallel`
 had put it. The process group is destroyed at exit, also behind an error. Started as before, with `python train.py`, the script
 is one process and trains exactly as it did. The launchers `launch_train.sh` and `launch_train.sbatch` start it on one node or
@@ -35,8 +35,8 @@ Left alone, with the reason: several optimizers or backward passes (GANs), losse
 (contrastive ones) or are not known to be a mean or a sum over samples, samplers of the script's own, datasets that are only
 iterated, batch sizes or networks that other code counts on, decisions taken in single steps by what one process measures,
 errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way, gradient
-penalties, GPUs other than the first chosen by number, one GPU alone in `CUDA_VISIBLE_DEVICES`, frameworks that distribute by
-themselves, scripts that run in several processes already, and with `--target cpu` those without `--gpus N`.
+penalties, GPUs other than the first chosen by number, one GPU alone written into `CUDA_VISIBLE_DEVICES`,
+frameworks that distribute by themselves, scripts that run in several processes already, and with `--target cpu` those without `--gpus N`.
 
 Source: https://docs.pytorch.org/docs/stable/notes/ddp.html and https://docs.pytorch.org/docs/stable/elastic/run.html
 """

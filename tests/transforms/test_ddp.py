@@ -794,9 +794,39 @@ args = parser.parse_args()
     assert f"model.to({given})\n" in text
 
 
+OPTION = """\
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument('--gpu', default='0')
+args = parser.parse_args()
+"""
+
+
 def test_several_gpus_that_the_script_shows_itself(rewrite: Callable[..., RewriteResult]) -> None:
     shown = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '2,3'\n" + FLAT
     assert "WORLD_SIZE" in code(rewrite(shown, ["ddp"], **GPUS))
+
+
+@pytest.mark.parametrize("value", ["args.gpu", "str(args.gpu)"])
+def test_the_one_gpu_that_an_option_shows_the_script(
+    rewrite: Callable[..., RewriteResult], value: str
+) -> None:
+    """Each of torchrun's processes has its own."""
+    shown = (
+        OPTION + f"import os\n\nif args.gpu:\n    os.environ['CUDA_VISIBLE_DEVICES'] = {value}\n"
+    )
+    result = rewrite(shown + FLAT, ["ddp"], **GPUS)
+    kept = f"    if WORLD_SIZE == 1:\n        os.environ['CUDA_VISIBLE_DEVICES'] = {value}\n"
+    assert f"if args.gpu:\n{kept}" in code(result)
+    assert code(result).index("WORLD_SIZE = int") < code(result).index("if args.gpu")
+    for other in (
+        shown.replace("'0'", "'0,1'") + FLAT,
+        shown.replace(", default='0'", "") + FLAT,
+        shown.replace("    os", "    sys = 1; os") + FLAT,
+        shown + FLAT.replace(MODEL, MODEL + "model = nn.DataParallel(model)\n"),
+    ):
+        assert "WORLD_SIZE" not in code(rewrite(other, ["ddp"], **GPUS))
 
 
 VAE_LOSS = """\
