@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .analysis.syntax import Module
+from .execution.module_runs import ModuleRun, module_run
 from .rewriting.edits import NewFile
 
 _SHELL = """\
@@ -36,14 +38,19 @@ else
     )
 fi
 
-folder=$(dirname -- "${{BASH_SOURCE[0]}}")
-{unexpanded}exec torchrun "${{rendezvous[@]}}" --nproc-per-node "$GPUS" "$folder"/{quoted}{arguments} "$@"
+{found}
+{unexpanded}exec torchrun "${{rendezvous[@]}}" --nproc-per-node "$GPUS" {started}{arguments} "$@"
 """
+
+_FOLDER = 'folder=$(dirname -- "${BASH_SOURCE[0]}")'
+_ROOT = """\
+root=$(CDPATH='' cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")/{up}" && pwd)
+export PYTHONPATH=$root${{PYTHONPATH:+:$PYTHONPATH}} # {script} runs as a module of its package"""
 
 _SLURM = """\
 #!/usr/bin/env bash
 # Starts {script} on the nodes of a Slurm job:  sbatch --nodes 2 {job}
-# Submit it from this folder. Set the number of GPUs per node, and what your cluster asks for: account, partition, modules.
+# Submit it from {where}. Set the number of GPUs per node, and what your cluster asks for: account, partition, modules.
 #SBATCH --job-name={name}
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -90,15 +97,41 @@ def lines_with_python(script: Path) -> Iterator[PythonLine]:
                     yield PythonLine(path, number)
 
 
-def launchers(script: Path, gpus: int | None, arguments: tuple[str, ...]) -> tuple[NewFile, ...]:
-    """The launchers of ``script``, beside it: for ``gpus`` per node (None: all there are), with ``arguments``."""
+def launchers(
+    entry: Module, gpus: int | None, arguments: tuple[str, ...]
+) -> tuple[tuple[NewFile, ...], tuple[str, ...]]:
+    """The launchers of ``entry``, beside it, for ``gpus`` per node (None: all there are), with ``arguments``.
+
+    Those that are there already stay; what has to be told of them comes with the others.
+    """
+    wanted = _launchers(entry, gpus, arguments)
+    others = (
+        f"{new.path.name} is there already and stays as it is"
+        for new in wanted
+        if new.path.exists() and new.path.read_bytes() != new.text.encode()
+    )
+    return tuple(new for new in wanted if not new.path.exists()), tuple(others)
+
+
+def _launchers(
+    entry: Module, gpus: int | None, arguments: tuple[str, ...]
+) -> tuple[NewFile, NewFile]:
+    script = entry.path
     name = _identifier(script.stem)
     shell, job = script.with_name(f"launch_{name}.sh"), script.with_name(f"launch_{name}.sbatch")
+    module = _run_as(entry)
+    # A script is found beside its launcher; a module from the folder that its package is in.
+    within = Path() if module is None else script.parent.absolute().relative_to(module.root)
+    quoted = f'"$folder"/{shlex.quote(script.name)}'
     values = {
         "script": script.name,
-        "quoted": shlex.quote(script.name),
-        "launcher": shell.name,
-        "job": job.name,
+        "found": _FOLDER
+        if module is None
+        else _ROOT.format(up="/".join(".." for _ in within.parts), script=script.name),
+        "started": quoted if module is None else f"--module {module.name}",
+        "where": "this folder" if module is None else f"the folder of `{within.parts[0]}`",
+        "launcher": (within / shell.name).as_posix(),
+        "job": (within / job.name).as_posix(),
         "name": name,
         "arguments": "".join(f" {shlex.quote(argument)}" for argument in arguments),
         "unexpanded": _MEANT if any(set(a) & {"$", "`"} for a in arguments) else "",
@@ -109,9 +142,15 @@ def launchers(script: Path, gpus: int | None, arguments: tuple[str, ...]) -> tup
     )
 
 
-def launch_command(script: Path, gpus: int | None) -> str:
-    """The command that starts ``script`` on one node."""
-    return f"torchrun --standalone --nproc-per-node {gpus or 'gpu'} {shlex.quote(script.name)}"
+def launch_command(entry: Module, gpus: int | None) -> str:
+    """The command that starts ``entry`` on one node."""
+    module = _run_as(entry)
+    started = shlex.quote(entry.path.name) if module is None else f"--module {module.name}"
+    return f"torchrun --standalone --nproc-per-node {gpus or 'gpu'} {started}"
+
+
+def _run_as(entry: Module) -> ModuleRun | None:
+    return module_run(entry.path.absolute(), entry.source.text.encode(), Path.cwd())
 
 
 def _identifier(name: str) -> str:

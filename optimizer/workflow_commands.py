@@ -14,7 +14,8 @@ from .terminal import display_path
 
 def to_workflow_commands(reports: Sequence[FileReport]) -> str:
     """A warning for each change, a notice for each piece of advice, an error for what could not be rewritten."""
-    return "".join(f"{line}\n" for report in reports for line in _lines(report))
+    told = (line for report in reports for line in dict.fromkeys(_lines(report)))
+    return "".join(f"{line}\n" for line in told)
 
 
 def _lines(report: FileReport) -> Iterator[str]:

@@ -7,8 +7,8 @@ default, one for a single GPU with `--gpus N`. How to start it, what travels, an
 [distributed.md](../distributed.md).
 
 The global batch stays the script's: each process takes an equal part of it. A `DistributedSampler` shuffles as the loader did,
-in another order in every epoch. Each process uses its own GPU (what an option chooses is that of a process that is alone) and
-its own random numbers; the data is downloaded or written by the first one while the others wait; only the first one prints,
+in another order in every epoch. Each process uses its own GPU (what an option chooses, also by `CUDA_VISIBLE_DEVICES`, is
+that of a process that is alone) and its own random numbers; the data is downloaded or written by the first one while the others wait; only the first one prints,
 logs and saves. Checkpoints keep their keys: the wrapped network has a variable of its own, or `.module` where `DataParallel`
 had put it. The process group is destroyed at exit, also behind an error. Started as before, with `python train.py`, the script
 is one process and trains exactly as it did. The launchers `launch_train.sh` and `launch_train.sbatch` start it on one node or
@@ -35,8 +35,8 @@ Left alone, with the reason: several optimizers or backward passes (GANs), losse
 (contrastive ones) or are not known to be a mean or a sum over samples, samplers of the script's own, datasets that are only
 iterated, batch sizes or networks that other code counts on, decisions taken in single steps by what one process measures,
 errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way, gradient
-penalties, GPUs other than the first chosen by number, one GPU alone in `CUDA_VISIBLE_DEVICES`, frameworks that distribute by
-themselves, scripts that run in several processes already, and with `--target cpu` those without `--gpus N`.
+penalties, GPUs other than the first chosen by number, one GPU alone written into `CUDA_VISIBLE_DEVICES`,
+frameworks that distribute by themselves, scripts that run in several processes already, and with `--target cpu` those without `--gpus N`.
 
 Source: https://docs.pytorch.org/docs/stable/notes/ddp.html and https://docs.pytorch.org/docs/stable/elastic/run.html
 """
@@ -53,7 +53,6 @@ from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.launchers import launch_command, launchers, lines_with_python
 from ..optimizer.options import Options, Target, Tier
-from ..optimizer.rewriting.edits import NewFile
 from .base import Advice, Change, Example, Skip, Stage, Transform
 
 
@@ -162,24 +161,18 @@ class DistributedDataParallel(Transform):
         if not isinstance(found, Distribution):
             yield self.skip(place.path, place.span, f"not distributed: {_said(found, place)}")
             return
-        entry = script.entry.path
-        files: list[NewFile] = []
-        notes = list(found.notes)
-        for new in launchers(entry, options.gpus, options.script_arguments):
-            if not new.path.exists():
-                files.append(new)
-            elif new.path.read_bytes() != new.text.encode():
-                notes.append(f"{new.path.name} is there already and stays as it is")
+        files, others = launchers(script.entry, options.gpus, options.script_arguments)
+        why = "the mean of the processes' gradients is that of the whole batch"
         yield Change(
             self.name,
             self.tier,
             place.path,
             place.span,
             "one process per GPU: DistributedDataParallel under torchrun",
-            "; ".join(["the mean of the processes' gradients is that of the whole batch", *notes]),
+            "; ".join([why, *found.notes, *others]),
             found.edits,
-            tuple(files),
-            launch_command(entry, options.gpus),
+            files,
+            launch_command(script.entry, options.gpus),
         )
 
     def _started_with_python(
@@ -188,7 +181,7 @@ class DistributedDataParallel(Transform):
         """Advice where a shell script beside starts a script for torchrun as one process."""
         if not any("WORLD_SIZE" in module.source.text for module in script.modules):
             return
-        command = launch_command(script.entry.path, options.gpus)
+        command = launch_command(script.entry, options.gpus)
         for found in lines_with_python(script.entry.path):
             message = (
                 f"{found.path.name}:{found.line} starts it as one process; all GPUs: `{command}`"

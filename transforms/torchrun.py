@@ -9,9 +9,10 @@ and are as many as torchrun has started. Where the number of a process named its
 (`LOCAL_RANK`): on one node the two are the same, so training is what it was. The launchers `launch_train.sh` and
 `launch_train.sbatch` start it. With `python train.py` it is one process from then on.
 
-Left alone, with the reason: scripts that do more in the process that starts the others than read their arguments, or that do
-something after them; functions to start that are not known; a number of processes that is an option of the script; an
-address given otherwise than by `MASTER_ADDR` and `MASTER_PORT`; numbers of processes that are computed with.
+Left alone, with the reason: scripts that do more in the process that starts the others than read their arguments, such as set
+global variables, which those do not see now, or that do something after them; functions to start that are not known; a
+number of processes that is an option of the script; an address given otherwise than by `MASTER_ADDR` and `MASTER_PORT`;
+numbers of processes that are computed with.
 
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html#transitioning-from-torch-distributed-launch-to-torchrun
 """
@@ -110,16 +111,18 @@ class Torchrun(Transform):
             why = f"not started by torchrun: {found.message}{seen_at(found, call)}"
             yield self.skip(call.path, call.span, why)
             return
-        entry = script.entry.path
-        files = launchers(entry, options.gpus, options.script_arguments)
+        files, others = launchers(script.entry, options.gpus, options.script_arguments)
+        why = (
+            "every process calls what it was started with, and meets the others where torchrun says"
+        )
         yield Change(
             self.name,
             self.tier,
             call.path,
             call.span,
             "started by torchrun, on one node or several",
-            "every process calls what it was started with, and meets the others where torchrun says",
+            "; ".join([why, *others]),
             found.edits,
-            tuple(new for new in files if not new.path.exists()),
-            launch_command(entry, options.gpus),
+            files,
+            launch_command(script.entry, options.gpus),
         )

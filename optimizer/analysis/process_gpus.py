@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..rewriting.edits import FileEdit, ReplaceExpression
+from ..rewriting.edits import FileEdit, ReplaceExpression, Wrap
+from .data_parallel import data_parallel_calls
 from .devices import DEVICE_MAKERS
 from .facts import Fact
 from .obstacles import Obstacle
@@ -86,6 +87,10 @@ def gpu_edits(
     for module, node, name in _numbered_texts(modules):
         code = module.code(node).replace(name, "cuda")
         yield FileEdit(module.path, ReplaceExpression(module.span(node), code))
+    for module, node in _shown(resolver, modules):
+        if not isinstance(node.value, ast.Constant):
+            alone = f"if {names.name(Place.WORLD_SIZE, module)} == 1:"
+            yield FileEdit(module.path, Wrap(module.span(node), module.span(node), alone))
 
 
 def _several(found: Sequence[tuple[Module, ast.expr, str]]) -> Fact | None:
@@ -178,17 +183,41 @@ def _numbered_texts(modules: Iterable[Module]) -> list[tuple[Module, ast.expr, s
 
 
 def _visible_obstacle(resolver: Resolver) -> Fact | None:
-    """Where the script says which GPUs it sees, unless it shows itself several."""
-    for module in resolver.project.modules:
-        for node in module.nodes_of(ast.Assign):
-            for target in node.targets:
-                if _is_visible_devices(resolver, target, module):
-                    shown = node.value.value if isinstance(node.value, ast.Constant) else None
-                    if not isinstance(shown, str):
-                        return Obstacle(module, node, "the script chooses the GPUs it sees")
-                    if "," not in shown:
-                        return Obstacle(module, node, "the script shows itself one GPU alone")
+    """Where the script says which GPUs it sees, unless it shows itself several, or an option chooses one."""
+    for module, node in _shown(resolver, resolver.project.modules):
+        shown = node.value.value if isinstance(node.value, ast.Constant) else None
+        if isinstance(shown, str):
+            if "," not in shown:
+                return Obstacle(module, node, "the script shows itself one GPU alone")
+        elif not _shows_one(resolver, node, module):
+            return Obstacle(module, node, "the script chooses the GPUs it sees")
     return None
+
+
+def _shown(resolver: Resolver, modules: Iterable[Module]) -> Iterator[tuple[Module, ast.Assign]]:
+    """The statements that say which GPUs a process sees."""
+    for module in modules:
+        for node in module.nodes_of(ast.Assign):
+            if any(_is_visible_devices(resolver, target, module) for target in node.targets):
+                yield module, node
+
+
+def _shows_one(resolver: Resolver, node: ast.Assign, module: Module) -> bool:
+    """Whether ``node`` shows the script the GPU that an option chooses; ``nn.DataParallel`` is given several."""
+    value = node.value
+    if isinstance(value, ast.Call) and "builtins.str" in resolver.names(value.func, module):
+        value = value.args[0] if value.args else value
+    return (
+        len(node.targets) == 1
+        and all(s is node or s.lineno != node.lineno for s in module.block(node))
+        and not data_parallel_calls(resolver)
+        and all(
+            isinstance(option, Option)
+            and option.default is not None
+            and "," not in option.module.code(option.default)
+            for option in resolver.values(value, module)
+        )
+    )
 
 
 def _is_visible_devices(resolver: Resolver, target: ast.expr, module: Module) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
@@ -16,6 +15,7 @@ from .resolver import Resolver
 from .script import TrainingScript
 from .signatures import call_argument
 from .spawned import RANK
+from .spawning_process import SpawningProcess
 from .syntax import Module
 from .values import External, Function, Literal, Made, Value
 
@@ -23,11 +23,6 @@ SPAWN = "torch.multiprocessing.spawn"
 _GROUP = "torch.distributed.init_process_group"
 _COUNT = "torch.cuda.device_count"
 _ADDRESS = frozenset({"MASTER_ADDR", "MASTER_PORT"})
-_AHEAD = re.compile(
-    r"argparse\..*|torch\.cuda\.(device_count|is_available)|torch\.multiprocessing\.set_start_method|"
-    r"builtins\.(int|str|len|min|max|range)|os\.environ\.(get|setdefault)|os\.getenv"
-)
-"""What may run in every process as well as in the one that starts them: it draws, writes and tells nothing."""
 _DEVICE_CALLS = frozenset({"torch.cuda.set_device", "torch.device", "torch.cuda.device"})
 _OF_ALL = frozenset(
     {
@@ -119,9 +114,10 @@ class _Plan:
         known = len(functions) == 1 and isinstance(functions[0], Function)
         if not isinstance(started, ast.Name) or not known:
             self._refuse(call, "the function that the processes run is not one that is known")
-        for sibling in self._beside(statement):
-            if not self._runs_anywhere(sibling):
-                self._refuse(sibling, "every process would run what stands around their start")
+        around = [*self._beside(statement)]
+        for_one = SpawningProcess(self._resolver, module, around).for_one_only()
+        if for_one is not None:
+            raise _NotProvenError(for_one)
         return statement
 
     def _beside(self, statement: ast.stmt) -> Iterator[ast.stmt]:
@@ -150,23 +146,6 @@ class _Plan:
         if not isinstance(outer, ast.Expr):
             self._refuse(outer, "what starting the processes gives is used")
         yield from self._beside(outer)
-
-    def _runs_anywhere(self, statement: ast.stmt) -> bool:
-        definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        if isinstance(statement, ast.Import | ast.ImportFrom | definition | ast.Pass):
-            return True
-        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
-        return all(self._harmless(call) for call in calls)
-
-    def _harmless(self, call: ast.Call) -> bool:
-        resolver, module = self._resolver, self._module
-        callees = resolver.callees(call, module)
-        if callees:
-            return False
-        names = resolver.names(call.func, module)
-        if not names and isinstance(call.func, ast.Attribute):
-            names = resolver.maker_names(call.func.value, module)
-        return bool(names) and all(_AHEAD.fullmatch(name) for name in names)
 
     def _started(self, statement: ast.Expr, given: list[ast.expr]) -> FileEdit:
         module = self._module

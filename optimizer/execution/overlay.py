@@ -42,7 +42,10 @@ if spec is not None:
 
 @dataclass(frozen=True)
 class Overlay:
-    """A scratch area ready to run in: ``program`` is what to start the interpreter with, in ``cwd``."""
+    """A scratch area ready to run in: ``program`` is what to start the interpreter with, in ``cwd``.
+
+    ``given`` is what stands in for the user's files there, by their paths.
+    """
 
     scratch: Path
     temporary: Path
@@ -50,6 +53,7 @@ class Overlay:
     entry: Path
     program: Path
     environment: Mapping[str, str]
+    given: Mapping[str, bytes]
 
     @property
     def mark(self) -> str:
@@ -97,8 +101,9 @@ def make_overlay(
     for folder in dict.fromkeys(folders):
         mirror.open_folder(mirror.root + str(folder.parent), copy=False)
         mirror.open_folder(mirror.root + str(folder).rstrip("/"))
-    for path, text in overrides.items():
-        mirror.write(str(path.resolve()), _encoded(text))
+    given = {str(path.resolve()): _encoded(text) for path, text in overrides.items()}
+    for path, content in given.items():
+        mirror.write(path, content)
     site = _make_site(scratch / "site")
     return Overlay(
         scratch,
@@ -109,6 +114,7 @@ def make_overlay(
         _environment(environment, mirror, site, cwd)
         | {"TMPDIR": str(temporary)}
         | _caches(cache or scratch / "cache"),
+        given,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .observations import WrittenFile
@@ -33,7 +33,9 @@ def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
     """
     mirror = Mirror(str(overlay.scratch))
     places = dict.fromkeys(
-        place for top in (overlay.cwd, overlay.entry.parent) for place in _files(str(top), mirror)
+        place
+        for top in (overlay.cwd, overlay.entry.parent)
+        for place in _files(str(top), mirror, overlay.given)
     )
     if len(places) > _MOST_FILES:
         return ()
@@ -53,7 +55,7 @@ def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
     return tuple(found)
 
 
-def _files(top: str, mirror: Mirror) -> Iterator[str]:
+def _files(top: str, mirror: Mirror, given: Mapping[str, bytes]) -> Iterator[str]:
     for parent, folders, names in os.walk(top):
         folders[:] = [
             one
@@ -62,14 +64,17 @@ def _files(top: str, mirror: Mirror) -> Iterator[str]:
         ]
         for name in names:
             place = os.path.join(parent, name)
-            if not name.endswith((".py", ".pyc")) and _is_new(place, mirror.original(place)):
+            if not name.endswith((".py", ".pyc")) and _is_new(place, mirror.original(place), given):
                 yield place
 
 
-def _is_new(place: str, original: str) -> bool:
-    """Whether the file at ``place`` is more than the mirror's own copy of the user's."""
+def _is_new(place: str, original: str, given: Mapping[str, bytes]) -> bool:
+    """Whether the file at ``place`` is more than the mirror's own copy of the user's, or what it was ``given`` for that."""
     if os.path.islink(place) or not os.path.isfile(place):
         return False
+    instead = given.get(os.path.realpath(original))
+    if instead is not None:
+        return Path(place).read_bytes() != instead
     try:
         before = os.stat(original)
     except OSError:

@@ -794,9 +794,39 @@ args = parser.parse_args()
     assert f"model.to({given})\n" in text
 
 
+OPTION = """\
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument('--gpu', default='0')
+args = parser.parse_args()
+"""
+
+
 def test_several_gpus_that_the_script_shows_itself(rewrite: Callable[..., RewriteResult]) -> None:
     shown = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '2,3'\n" + FLAT
     assert "WORLD_SIZE" in code(rewrite(shown, ["ddp"], **GPUS))
+
+
+@pytest.mark.parametrize("value", ["args.gpu", "str(args.gpu)"])
+def test_the_one_gpu_that_an_option_shows_the_script(
+    rewrite: Callable[..., RewriteResult], value: str
+) -> None:
+    """Each of torchrun's processes has its own."""
+    shown = (
+        OPTION + f"import os\n\nif args.gpu:\n    os.environ['CUDA_VISIBLE_DEVICES'] = {value}\n"
+    )
+    result = rewrite(shown + FLAT, ["ddp"], **GPUS)
+    kept = f"    if WORLD_SIZE == 1:\n        os.environ['CUDA_VISIBLE_DEVICES'] = {value}\n"
+    assert f"if args.gpu:\n{kept}" in code(result)
+    assert code(result).index("WORLD_SIZE = int") < code(result).index("if args.gpu")
+    for other in (
+        shown.replace("'0'", "'0,1'") + FLAT,
+        shown.replace(", default='0'", "") + FLAT,
+        shown.replace("    os", "    sys = 1; os") + FLAT,
+        shown + FLAT.replace(MODEL, MODEL + "model = nn.DataParallel(model)\n"),
+    ):
+        assert "WORLD_SIZE" not in code(rewrite(other, ["ddp"], **GPUS))
 
 
 VAE_LOSS = """\
@@ -1022,6 +1052,33 @@ def test_launchers(rewrite: Callable[..., RewriteResult], tmp_path: Path) -> Non
         ),
         *("--nproc-per-node", "4", *script),
     ]
+
+
+def test_a_module_of_a_package_is_launched_as_one(
+    rewrite: Callable[..., RewriteResult], tmp_path: Path
+) -> None:
+    """Relative imports: torchrun cannot start it by its path."""
+    relative = FLAT.replace("import torch\n", "import torch\nfrom . import names\n", 1)
+    files = {"its/own/train.py": relative, "its/own/names.py": "", "its/own/__init__.py": ""}
+    result = rewrite(files | {"its/__init__.py": ""}, ["ddp"], **GPUS)
+    made = {file.path.name: file.text for file in result.files if file.created}
+    command = "torchrun --standalone --nproc-per-node 2 --module its.own.train"
+    assert [change.launch for file in result.files for change in file.changes] == [command]
+    assert "Submit it from the folder of `its`." in made["launch_train.sbatch"]
+    assert 'srun ./its/own/launch_train.sh "$@"' in made["launch_train.sbatch"]
+    launcher = tmp_path / "its" / "own" / "launch_train.sh"
+    launcher.write_text(made["launch_train.sh"])
+    fake = tmp_path / "bin" / "torchrun"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\necho "$PYTHONPATH" "$@"\n')
+    fake.chmod(0o755)
+    env = {"PATH": f"{fake.parent}:{os.environ['PATH']}", "PYTHONPATH": "mine", "CDPATH": "."}
+    shell = ["bash", "own/launch_train.sh", "--lr", "1"]
+    told = subprocess.run(
+        shell, cwd=tmp_path / "its", env=env, capture_output=True, text=True, check=True
+    )
+    arguments = "--standalone --nproc-per-node 2 --module its.own.train --lr 1"
+    assert told.stdout.split(" ", 1) == [f"{tmp_path}:mine", f"{arguments}\n"]
 
 
 def test_a_launcher_of_the_users_own_stays(

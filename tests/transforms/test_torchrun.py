@@ -119,6 +119,16 @@ def test_every_way_to_name_a_gpu(rewrite: Callable[..., RewriteResult]) -> None:
     assert 'print(f"process {rank}")' in text
 
 
+def test_a_launcher_of_the_users_own_stays(
+    rewrite: Callable[..., RewriteResult], tmp_path: Path
+) -> None:
+    (tmp_path / "launch_train.sh").write_text("mine\n")
+    result = rewrite(SCRIPT, ["torchrun"], **GPUS)
+    assert [file.path.name for file in result.files if file.created] == ["launch_train.sbatch"]
+    assert "launch_train.sh is there already" in result.files[0].changes[0].reason
+
+
+GUARD = 'if __name__ == "__main__":\n'
 SPAWN = "    mp.spawn(main, args=(world_size, args.steps), nprocs=world_size)\n"
 
 
@@ -128,6 +138,11 @@ SPAWN = "    mp.spawn(main, args=(world_size, args.steps), nprocs=world_size)\n"
         (SPAWN, SPAWN + "    print('done')\n", "would run what stands around their start"),
         (SPAWN, "    torch.manual_seed(0)\n" + SPAWN, "would run what stands around their start"),
         (SPAWN, "    os.makedirs('out')\n" + SPAWN, "would run what stands around their start"),
+        # A process that is spawned imports the script anew: it does not see what was changed here.
+        (GUARD, f"RATE = 1\n{GUARD}    RATE = 2\n", "do not see this change"),
+        (GUARD, f"SET = {{}}\n{GUARD}    SET['a'] = 2\n", "do not see this change"),
+        (GUARD, f"SET = {{}}\n{GUARD}    own = SET\n    own['a'] = 2\n", "do not see this change"),
+        (SPAWN, "    torch.backends.cudnn.benchmark = True\n" + SPAWN, "do not see this change"),
         (SPAWN, "    for _ in range(2):\n    " + SPAWN, "started in a loop"),
         (SPAWN, SPAWN.replace("mp.spawn", "context = mp.spawn"), "is used"),
         (SPAWN, SPAWN.replace("size)\n", "size, join=False)\n"), "goes on while"),
@@ -150,6 +165,28 @@ SPAWN = "    mp.spawn(main, args=(world_size, args.steps), nprocs=world_size)\n"
 def test_left_alone(check_noop: Callable[..., None], old: str, new: str, reason: str) -> None:
     assert old in SCRIPT
     check_noop(SCRIPT.replace(old, new), reason, **GPUS)
+
+
+def test_what_every_process_may_change(rewrite: Callable[..., RewriteResult]) -> None:
+    """The environment, which spawned processes inherit, and what the starting process has made for itself."""
+    changing = (
+        "    import os\n    os.environ['OMP_NUM_THREADS'] = '1'\n    args.steps += 1\n"
+        "    given = {}\n    given['a'] = args.steps\n"
+    )
+    text = code(rewrite(SCRIPT.replace(SPAWN, changing + SPAWN), ["torchrun"], **GPUS))
+    assert "main(RANK, world_size, args.steps)" in text
+
+
+def test_a_function_that_reads_the_arguments(rewrite: Callable[..., RewriteResult]) -> None:
+    reading = SCRIPT.replace(GUARD, "def arguments():\n").replace(
+        "    args = parser.parse_args()\n",
+        f"    return parser.parse_args()\n\n\n{GUARD}    args = arguments()\n",
+    )
+    assert "main(RANK, world_size, args.steps)" in code(rewrite(reading, ["torchrun"], **GPUS))
+    for other in ("print()", "global SCRIPT; SCRIPT = 1"):
+        more = "SCRIPT = 0\n\n\ndef arguments():\n    " + other + "\n"
+        changed = reading.replace("def arguments():\n", more)
+        assert "main(RANK" not in code(rewrite(changed, ["torchrun"], **GPUS))
 
 
 @pytest.mark.slow

@@ -217,6 +217,14 @@ def test_json(project: Project, capsys: Capture) -> None:
     }
 
 
+def test_the_same_change_twice_on_a_line_is_one_annotation(
+    project: Project, capsys: Capture
+) -> None:
+    project({"a.py": "x = [slow(), slow()]\n"})
+    assert main(["rewrite", "--check", "--format", "github", "a.py"]) == 1
+    assert capsys.readouterr().out.count("::warning") == 1
+
+
 def test_github_annotations(project: Project, capsys: Capture) -> None:
     folder = project({"a,b.py": "slow()\nslow(1)\n"})
     (folder / "bad.py").write_text("x = 100 % (\n")
