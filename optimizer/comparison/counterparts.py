@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ..execution.observations import EvalCall, Observations, OptimizerInfo, Snapshot, Step
 from .findings import Finding, Kind, note
 
 _SHOWN = 3
+
+Place: TypeAlias = "tuple[str, int]"
+"""A module, and the number of rounds done before it is called."""
 
 
 @dataclass(frozen=True)
@@ -23,22 +27,27 @@ class Counterparts:
     """What is left out of the runs of either version before they are compared, and what is told about it.
 
     ``untrained`` are parameters that one version's optimizers have and that never have a gradient; ``taken``: the
-    gradients that a script takes for itself; ``constant``: modules whose weights never change; ``ends``: what runs of
-    different lengths leave at their ends.
+    gradients that a script takes for itself; ``modeless``: modules that do the same in either mode, and the rounds after
+    which only one version puts them into eval mode; ``constant``: modules whose weights never change; ``ends``: what runs
+    of different lengths leave at their ends.
     """
 
     untrained: frozenset[str] = frozenset()
     taken: bool = False
+    modeless: frozenset[Place] = frozenset()
     constant: frozenset[str] = frozenset()
     ends: bool = False
 
     @classmethod
     def of(cls, original: Observations, other: Observations) -> Counterparts:
         """What these two runs do not have in common for no reason that matters."""
+        modeless = _modeless(original, other)
+        told = [_told_by_gradients(run, modeless) for run in (original, other)]
         return cls(
             _untrained(original, other),
             _more_taken(original, other),
-            _constant(original, other),
+            modeless,
+            _constant(*told),
             original.rounds != other.rounds,
         )
 
@@ -48,6 +57,7 @@ class Counterparts:
             run = _without_parameters(run, self.untrained)
         if self.taken:
             run = replace(run, steps=tuple(map(_accumulated, run.steps)))
+        run = _told_by_gradients(run, self.modeless)
         if self.constant:
             run = _without_calls(run, self.constant)
         if self.ends:
@@ -65,6 +75,9 @@ class Counterparts:
         if self.taken:
             message = "gradients are taken by torch.autograd.grad another number of times"
             told.append(note(Kind.BACKWARD_CALLS, message))
+        for module in sorted({module for module, _ in self.modeless}):
+            message = f"{module} is evaluated in another mode, which none of its layers heeds"
+            told.append(note(Kind.EVALUATION_MODE, message, tensor=module))
         for module in sorted(self.constant):
             message = f"{module}, whose weights never change, is called another number of times"
             told.append(note(Kind.EVALUATION, message, tensor=module))
@@ -134,6 +147,44 @@ def _more_taken(original: Observations, other: Observations) -> bool:
 
 def _accumulated(step: Step) -> Step:
     return replace(step, losses=tuple(loss for loss in step.losses if not loss.taken))
+
+
+def _modeless(original: Observations, other: Observations) -> frozenset[Place]:
+    """Where as many samples are evaluated only if calls with gradients are training and those without are not, in either mode.
+
+    That is so of modules that do not heed the mode; of others it is not known.
+    """
+    by_mode = [_evaluated(run.eval_calls) for run in (original, other)]
+    places = {p for p in by_mode[0].keys() | by_mode[1].keys() if by_mode[0][p] != by_mode[1][p]}
+    ours, theirs = (
+        _evaluated(_told_by_gradients(run, frozenset(places)).eval_calls)
+        for run in (original, other)
+    )
+    return frozenset(place for place in places if ours[place] == theirs[place])
+
+
+def _evaluated(calls: Iterable[EvalCall]) -> Counter[Place]:
+    samples: Counter[Place] = Counter()
+    for call in calls:
+        samples[call.module, call.rounds] += call.samples
+    return samples
+
+
+def _told_by_gradients(run: Observations, places: frozenset[Place]) -> Observations:
+    """``run`` with what is evaluated at ``places`` told by the gradients, not by the mode.
+
+    What is kept of outputs is that of the first calls in eval mode, which may be others then.
+    """
+    if not places:
+        return run
+
+    def there(call: EvalCall) -> bool:
+        return (call.module, call.rounds) in places
+
+    evaluated = [call for call in run.eval_calls if not (call.trains and there(call))]
+    evaluated += [call for call in run.modeless_calls if there(call)]
+    calls = tuple(sorted(evaluated, key=lambda call: call.number))
+    return replace(run, eval_calls=calls, eval_file=None)
 
 
 def _constant(original: Observations, other: Observations) -> frozenset[str]:

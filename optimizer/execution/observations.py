@@ -131,6 +131,8 @@ class Observations:
     """In the order in which the layers were done; none of compiled ones."""
     eval_calls: tuple[EvalCall, ...] = ()
     eval_file: str | None = None
+    modeless_calls: tuple[EvalCall, ...] = ()
+    """Calls in training mode without gradients, of modules that do the same in either mode."""
     training_calls: tuple[TrainingCalls, ...] = ()
     loader_passes: tuple[LoaderPass, ...] = ()
     workers: tuple[WorkerStart, ...] = ()

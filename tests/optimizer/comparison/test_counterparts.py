@@ -12,6 +12,7 @@ from torchopt_cli.optimizer.execution.observations import (
     Observations,
     ParameterUpdate,
     Snapshot,
+    TrainingCalls,
 )
 
 Run = Callable[..., Observations]
@@ -141,6 +142,60 @@ def test_an_evaluation_less_is_missed_where_weights_may_change(
     verdict = judged(calls(**ours), calls(**theirs))  # pyright: ignore[reportArgumentType]
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert Kind.EVALUATION in {f.kind for f in verdict.failures}
+
+
+def in_training_mode(run: Observations, *, heeded: bool = False) -> Observations:
+    """``run`` with its evaluation in training mode, of a module that heeds it or not."""
+    calls = () if heeded else run.eval_calls
+    (call,) = run.eval_calls
+    training = TrainingCalls(call.module, call.rounds, call.samples, call.samples)
+    return replace(
+        run, eval_calls=(), eval_file=None, modeless_calls=calls, training_calls=(training,)
+    )
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_mode_that_no_layer_heeds_may_be_another(run: Run, dropped: bool) -> None:
+    pair = run(), in_training_mode(run())
+    verdict = judged(*(pair if dropped else reversed(pair)))
+    assert verdict.outcome is Outcome.EQUIVALENT
+    (told,) = verdict.findings
+    assert (told.kind, told.tensor, told.fails) == (Kind.EVALUATION_MODE, "Net", False)
+
+
+def test_what_is_evaluated_in_another_mode_is_compared_all_the_same(run: Run) -> None:
+    other = in_training_mode(run())
+    (call,) = other.modeless_calls
+    outputs = (replace(call.outputs[0], checksum=1, mean=2.0),)
+    verdict = judged(run(), replace(other, modeless_calls=(replace(call, outputs=outputs),)))
+    assert {f.kind for f in verdict.failures} == {Kind.EVALUATION_OUTPUT}
+
+
+def test_a_mode_that_a_layer_heeds_or_another_number_of_samples_is_missed(run: Run) -> None:
+    fewer = in_training_mode(run())
+    calls = tuple(replace(c, samples=c.samples - 1) for c in fewer.modeless_calls)
+    rewrites = {
+        "heeded": (in_training_mode(run(), heeded=True), Kind.EVALUATION_MODE),
+        "fewer": (replace(fewer, modeless_calls=calls), Kind.EVALUATION),
+    }
+    for name, (rewritten, kind) in rewrites.items():
+        verdict = judged(run(), rewritten)
+        assert verdict.outcome is Outcome.NOT_EQUIVALENT, name
+        assert kind in {f.kind for f in verdict.failures} | {Kind.EVALUATION}, name
+
+
+def test_training_in_eval_mode_is_training_where_no_layer_heeds_it(run: Run) -> None:
+    left_on = EvalCall("Net", 1, 4, (), trains=True)
+    other = replace(run(), eval_calls=(left_on, *run().eval_calls))
+    assert judged(run(), other).outcome is Outcome.EQUIVALENT
+    heeded = replace(other, eval_calls=(replace(left_on, trains=False), *run().eval_calls))
+    assert judged(run(), heeded).outcome is Outcome.NOT_EQUIVALENT
+
+
+def test_a_policy_that_acts_in_training_mode_is_no_evaluation(run: Run) -> None:
+    acts = (EvalCall("Net", 1, 1, (), number=0), EvalCall("Net", 2, 1, (), number=1))
+    fewer = replace(run(), modeless_calls=acts[:1])
+    assert judged(replace(run(), modeless_calls=acts), fewer).outcome is Outcome.EQUIVALENT
 
 
 def test_what_longer_runs_leave_at_their_end_is_not_the_reason(run: Run) -> None:

@@ -524,6 +524,25 @@ def test_calls_in_training_mode_are_counted_beside_those_in_eval_mode(recorded):
     assert [(call.rounds, call.samples) for call in run.eval_calls] == [(3, 7)]
 
 
+def test_calls_of_what_heeds_no_mode_are_told_by_their_gradients_too(recorded):
+    def script():
+        net = train(1)
+        calm, lively = nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 2), nn.Dropout())
+        with torch.no_grad():
+            calm(torch.zeros(5, 4))
+            lively(torch.zeros(5, 4))
+        calm.eval()(torch.zeros(6, 4))
+        with torch.no_grad():
+            calm(torch.zeros(7, 4))
+        net.eval()(torch.zeros(8, 4))
+
+    run = recorded(script)
+    told = [(c.number, c.module, c.samples, len(c.outputs)) for c in run.modeless_calls]
+    assert told == [(0, "Linear", 5, 1)]
+    in_eval_mode = [(c.number, c.module, c.samples, c.trains) for c in run.eval_calls]
+    assert in_eval_mode[:2] == [(1, "Linear", 6, True), (2, "Linear", 7, False)]
+
+
 def test_gradients_taken_by_hand_are_the_steps_losses(recorded):
     def script(penalty=False):
         torch.manual_seed(0)
