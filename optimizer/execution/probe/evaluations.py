@@ -145,6 +145,11 @@ class Evaluations:
         }
 
 
+def is_evaluation(module: nn.Module) -> bool:
+    """Whether a call of ``module`` is one: in eval mode, or without gradients where it does the same in either mode."""
+    return not module.training or (not torch.is_grad_enabled() and not heeds_mode(module))
+
+
 def _outputs(output: Any) -> list[Tensor]:
     return list(tensors_in(output))[:_OUTPUTS]
 
