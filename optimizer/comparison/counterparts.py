@@ -9,8 +9,8 @@ compared all the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ..execution.observations import EvalCall, Observations, OptimizerInfo, Snapshot, Step
@@ -27,26 +27,26 @@ class Counterparts:
     """What is left out of the runs of either version before they are compared, and what is told about it.
 
     ``untrained`` are parameters that one version's optimizers have and that never have a gradient; ``taken``: the
-    gradients that a script takes for itself; ``modeless``: modules that do the same in either mode, and the rounds after
-    which only one version puts them into eval mode; ``constant``: modules whose weights never change; ``ends``: what runs
+    gradients that a script takes for itself; ``elsewhere``: modules, and the rounds after which they are evaluated in
+    another mode, or inside of other modules; ``constant``: modules whose weights never change; ``ends``: what runs
     of different lengths leave at their ends.
     """
 
     untrained: frozenset[str] = frozenset()
     taken: bool = False
-    modeless: frozenset[Place] = frozenset()
+    elsewhere: Mapping[Place, str] = field(default_factory=dict[Place, str])
     constant: frozenset[str] = frozenset()
     ends: bool = False
 
     @classmethod
     def of(cls, original: Observations, other: Observations) -> Counterparts:
         """What these two runs do not have in common for no reason that matters."""
-        modeless = _modeless(original, other)
-        told = [_told_by_gradients(run, modeless) for run in (original, other)]
+        elsewhere = _elsewhere(original, other)
+        told = [_with_further_calls(run, elsewhere) for run in (original, other)]
         return cls(
             _untrained(original, other),
             _more_taken(original, other),
-            modeless,
+            elsewhere,
             _constant(*told),
             original.rounds != other.rounds,
         )
@@ -57,7 +57,7 @@ class Counterparts:
             run = _without_parameters(run, self.untrained)
         if self.taken:
             run = replace(run, steps=tuple(map(_accumulated, run.steps)))
-        run = _told_by_gradients(run, self.modeless)
+        run = _with_further_calls(run, self.elsewhere)
         if self.constant:
             run = _without_calls(run, self.constant)
         if self.ends:
@@ -75,9 +75,8 @@ class Counterparts:
         if self.taken:
             message = "gradients are taken by torch.autograd.grad another number of times"
             told.append(note(Kind.BACKWARD_CALLS, message))
-        for module in sorted({module for module, _ in self.modeless}):
-            message = f"{module} is evaluated in another mode, which none of its layers heeds"
-            told.append(note(Kind.EVALUATION_MODE, message, tensor=module))
+        for module, how in sorted({(place[0], how) for place, how in self.elsewhere.items()}):
+            told.append(note(Kind.EVALUATION_MODE, f"{module} {how}", tensor=module))
         for module in sorted(self.constant):
             message = f"{module}, whose weights never change, is called another number of times"
             told.append(note(Kind.EVALUATION, message, tensor=module))
@@ -149,18 +148,23 @@ def _accumulated(step: Step) -> Step:
     return replace(step, losses=tuple(loss for loss in step.losses if not loss.taken))
 
 
-def _modeless(original: Observations, other: Observations) -> frozenset[Place]:
-    """Where as many samples are evaluated only if calls with gradients are training and those without are not, in either mode.
+def _elsewhere(original: Observations, other: Observations) -> dict[Place, str]:
+    """Where as many samples are evaluated only if calls count in another mode, or inside of other modules; and which of the two.
 
-    That is so of modules that do not heed the mode; of others it is not known.
+    Another mode is told by the gradients, of modules that do not heed it. What the calls give is compared all the same.
     """
-    by_mode = [_evaluated(run.eval_calls) for run in (original, other)]
-    places = {p for p in by_mode[0].keys() | by_mode[1].keys() if by_mode[0][p] != by_mode[1][p]}
-    ours, theirs = (
-        _evaluated(_told_by_gradients(run, frozenset(places)).eval_calls)
-        for run in (original, other)
-    )
-    return frozenset(place for place in places if ours[place] == theirs[place])
+    runs = (original, other)
+    before = [_evaluated(run.eval_calls) for run in runs]
+    places = {p for p in before[0].keys() | before[1].keys() if before[0][p] != before[1][p]}
+    ours, theirs = (_evaluated(_with_further_calls(run, places).eval_calls) for run in runs)
+    inside = {(c.module, c.rounds) for run in runs for c in run.further_calls if c.inside}
+    return {
+        place: "is called inside of another module in one version, and by itself in the other"
+        if place in inside
+        else "is evaluated in another mode, which none of its layers heeds"
+        for place in places
+        if ours[place] == theirs[place]
+    }
 
 
 def _evaluated(calls: Iterable[EvalCall]) -> Counter[Place]:
@@ -170,21 +174,17 @@ def _evaluated(calls: Iterable[EvalCall]) -> Counter[Place]:
     return samples
 
 
-def _told_by_gradients(run: Observations, places: frozenset[Place]) -> Observations:
-    """``run`` with what is evaluated at ``places`` told by the gradients, not by the mode.
-
-    What is kept of outputs is that of the first calls in eval mode, which may be others then.
-    """
-    if not places:
-        return run
+def _with_further_calls(run: Observations, places: Container[Place]) -> Observations:
+    """``run`` with all calls that may be evaluations at ``places``, and without those that train."""
 
     def there(call: EvalCall) -> bool:
         return (call.module, call.rounds) in places
 
-    evaluated = [call for call in run.eval_calls if not (call.trains and there(call))]
-    evaluated += [call for call in run.modeless_calls if there(call)]
-    calls = tuple(sorted(evaluated, key=lambda call: call.number))
-    return replace(run, eval_calls=calls, eval_file=None)
+    further = [call for call in run.further_calls if there(call)]
+    left = [call for call in run.eval_calls if not (call.trains and there(call))]
+    if not further and len(left) == len(run.eval_calls):
+        return run
+    return run.with_eval_calls(sorted((*left, *further), key=lambda call: call.number))
 
 
 def _constant(original: Observations, other: Observations) -> frozenset[str]:
@@ -215,7 +215,6 @@ def _samples(calls: Iterable[EvalCall]) -> Counter[int]:
 
 
 def _without_calls(run: Observations, modules: frozenset[str]) -> Observations:
-    """``run`` without its calls of these; the outputs kept of others are no longer those of the same calls."""
-    left = [not (call.constant and call.module in modules) for call in run.eval_calls]
-    calls: Sequence[EvalCall] = [c for c, stays in zip(run.eval_calls, left, strict=True) if stays]
-    return replace(run, eval_calls=tuple(calls), eval_file=None)
+    """``run`` without its calls of these."""
+    left = [c for c in run.eval_calls if not (c.constant and c.module in modules)]
+    return run.with_eval_calls(left)

@@ -148,7 +148,7 @@ class EvalCall:
     ``inputs`` depends on every bit of the tensors it was called on.
     ``constant``: no optimizer trains the module, and its weights were the same in all its calls (a teacher's).
     ``number``: how many such calls, in either mode, were before it. ``trains``: gradients were on, and the module does
-    the same in either mode.
+    the same in either mode. ``inside``: another module, in training mode, made it.
     The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
     """
 
@@ -160,6 +160,7 @@ class EvalCall:
     constant: bool = False
     number: int = 0
     trains: bool = False
+    inside: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from .transformations import unwrapped
 KEPT_CALLS = 4
 """How many calls have their outputs kept whole."""
 _OUTPUTS = 16
-_MODELESS_CALLS = 4096
-"""How many calls in training mode are told that may be evaluations: a policy acts as often as it likes."""
+_FURTHER_CALLS = 4096
+"""How many calls are told that may be evaluations besides: a policy acts as often as it likes."""
 EVAL_OUTPUTS = "eval.safetensors"
 
 
@@ -63,7 +63,7 @@ class Evaluations:
         self._folder = folder
         self._trained = trained
         self._calls: list[dict[str, Any]] = []
-        self._modeless: list[dict[str, Any]] = []
+        self._further: list[dict[str, Any]] = []
         self._kept: dict[str, Tensor] = {}
         self._training: dict[tuple[str, int], list[int]] = {}
         self._inputs = 0
@@ -86,9 +86,8 @@ class Evaluations:
         if not module.training:
             self._evaluated(module, inputs, output, rounds)
             return
-        told = len(self._modeless) < _MODELESS_CALLS and not torch.is_grad_enabled()
-        if told and not heeds_mode(module):
-            self._modeless.append(self._told(module, inputs, output, rounds))
+        if is_evaluation(module):
+            self._tell_further(module, inputs, output, rounds)
         counts = self._training.setdefault((class_name(module), rounds), [0, 0])
         samples = count_samples(inputs)
         counts[0] += samples
@@ -102,6 +101,15 @@ class Evaluations:
         told = self._told(module, inputs, output, rounds)
         self._calls.append({**told, "trains": trains})
 
+    def called_inside(self, layer: nn.Module, output: Any, rounds: int) -> None:
+        """``layer`` was called inside of such a call: it may be a part that is frozen, and called by itself elsewhere."""
+        if not layer.training and any(True for _ in layer.children()):
+            self._tell_further(layer, output, output, rounds, inside=True)
+
+    def _tell_further(self, *call: Any, inside: bool = False) -> None:
+        if len(self._further) < _FURTHER_CALLS:
+            self._further.append({**self._told(*call), "inside": inside})
+
     @torch.no_grad()
     def _told(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> dict[str, Any]:
         """What is told of a call."""
@@ -109,7 +117,7 @@ class Evaluations:
             "weights": self._weights_of(module),
             "module": class_name(module),
             "rounds": rounds,
-            "number": len(self._calls) + len(self._modeless),
+            "number": len(self._calls) + len(self._further),
             "samples": count_samples(inputs),
             "inputs": self._inputs,
             "outputs": [summary(tensor) for tensor in _outputs(output)],
@@ -127,7 +135,7 @@ class Evaluations:
     def finish(self) -> dict[str, Any]:
         """What the record says of evaluations."""
         trained = self._trained()
-        for call in (*self._calls, *self._modeless):
+        for call in (*self._calls, *self._further):
             weights = call.pop("weights")
             call["constant"] = weights is not None and weights.constant(trained)
         file = EVAL_OUTPUTS if self._kept else None
@@ -139,7 +147,7 @@ class Evaluations:
         ]
         return {
             "eval_calls": self._calls,
-            "modeless_calls": self._modeless,
+            "further_calls": self._further,
             "eval_file": file,
             "training_calls": training,
         }

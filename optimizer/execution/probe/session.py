@@ -70,7 +70,7 @@ class Session:
         self._states = OptimizerStates(self._parameters, self.folder, spec["snapshot_bytes"])
         self._copies = WeightCopies(self._parameters, self.folder, spec["snapshot_bytes"])
         self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
-        self._layers = LayerOutputs()
+        self._layers, self._training = LayerOutputs(), False
         self._evaluations = Evaluations(self.folder, lambda: self._parameters.known)
         perturb = spec["perturb"]
         self._perturbation = perturbation(**perturb) if perturb else None
@@ -253,6 +253,7 @@ class Session:
             self._perturbation.before_call(module, self._rounds.begun)
         if not self._rounds.begun and module.training:
             self._try(self._parameters.keep_first, module)
+        self._training = module.training
         if is_evaluation(module):
             self.evaluation_draws.begin()
 
@@ -260,6 +261,8 @@ class Session:
         """A module was called inside of such a call."""
         if self._layers.watching:
             self._try(self._layers.called, layer, output)
+        if self._training and not self.stopped:
+            self._try(self._evaluations.called_inside, layer, output, self._rounds.begun)
 
     def call_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """Such a call is over."""
