@@ -170,6 +170,10 @@ class Observations:
     """Tensors that are not to be read, by the last part of their names: see ``comparison/counterparts.py``."""
     called: Callable[[str], str] | None = None
     """What tensors in the run's files are called here, where that is another name: see ``comparison/renamed.py``."""
+    divided: Mapping[str, tuple[tuple[str, int], ...]] = field(
+        default_factory=dict[str, "tuple[tuple[str, int], ...]"]
+    )
+    """For tensors of which each row is another's, these with their rows: see ``comparison/divided.py``."""
     failed_rank: int | None = None
     """The rank that failed first, where the run failed because of one."""
 
@@ -287,9 +291,25 @@ class Observations:
         found = safetensors_numpy.load_file(str(self.folder / file))  # pyright: ignore[reportUnknownMemberType]
         if self.called is not None:
             found = {self.called(name): tensor for name, tensor in found.items()}
+        for whole, parts in self.divided.items():
+            for name in [n for n in found if n.rpartition("/")[2] == whole]:
+                found |= _rows(name.removesuffix(whole), found.pop(name), parts)
         if not self.left_out:
             return found
         return {n: t for n, t in found.items() if n.rpartition("/")[2] not in self.left_out}
+
+
+def _rows(
+    prefix: str, tensor: NDArray[np.generic], parts: Sequence[tuple[str, int]]
+) -> dict[str, NDArray[np.generic]]:
+    """The rows of each part; of what has no rows, such as the steps made, each has the whole."""
+    per_row = tensor.shape[:1] == (sum(rows for _, rows in parts),)
+    found: dict[str, NDArray[np.generic]] = {}
+    begin = 0
+    for name, rows in parts:
+        found[prefix + name] = tensor[begin : begin + rows] if per_row else tensor
+        begin += rows
+    return found
 
 
 def said_last(text: str) -> str:
