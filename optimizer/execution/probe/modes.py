@@ -18,8 +18,6 @@ from torch import nn
 _MODE = "training"
 _ASKED = re.compile(rf"\.\s*{_MODE}\b|[\"']{_MODE}[\"']")
 """How source code asks for the mode."""
-_FASTER = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
-"""What asks for it only to take another kernel."""
 
 
 def heeds_mode(module: nn.Module) -> bool:
@@ -32,20 +30,18 @@ def _layer_heeds(layer: Any) -> bool:
         return True
     if isinstance(layer, torch.jit.ScriptModule):
         return True
-    return _class_heeds(type(layer)) and not _drops_nothing(layer)
+    return _class_heeds(type(layer)) and not _asks_in_vain(layer)
 
 
-def _drops_nothing(layer: Any) -> bool:
-    """Whether it is one of torch's layers that asks for the mode, and with its settings does nothing about it."""
-    kind = type(layer)
-    if kind.__module__.partition(".")[0] != "torch":
+def _asks_in_vain(layer: Any) -> bool:
+    """Whether it is one of torch's layers that asks for the mode where nothing hangs on it.
+
+    One that drops nothing is none: with another setting it would.
+    """
+    if type(layer).__module__.partition(".")[0] != "torch":
         return False
-    if kind in _FASTER:
-        return True
-    if isinstance(layer, nn.modules.dropout._DropoutNd):
-        return layer.p == 0
-    if isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)):
-        return layer.dropout == 0
+    if isinstance(layer, nn.RNNBase):
+        return layer.num_layers == 1  # it drops between layers
     return (
         isinstance(layer, nn.modules.instancenorm._InstanceNorm) and not layer.track_running_stats
     )
