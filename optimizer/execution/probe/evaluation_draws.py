@@ -53,7 +53,7 @@ class EvaluationDraws:
     def begin(self) -> None:
         """A module is about to be evaluated."""
         self.end()  # a call that failed
-        if self._seeded or threading.current_thread() is not threading.main_thread():
+        if self._seeded or not _in_main_thread():
             return
         self._outside = States()
         if self._inside is None:
@@ -63,7 +63,7 @@ class EvaluationDraws:
 
     def end(self) -> None:
         """It was."""
-        if self._outside is not None:
+        if self._outside is not None and _in_main_thread():
             self._inside = States()
             self._outside.restore()
             self._outside = None
@@ -89,3 +89,8 @@ class EvaluationDraws:
         # What is seeded while a module is evaluated is that stream's own.
         if self._outside is None and not is_isolated():
             self._seeded = True
+
+
+def _in_main_thread() -> bool:
+    """Others draw from generators of their own."""
+    return threading.current_thread() is threading.main_thread()

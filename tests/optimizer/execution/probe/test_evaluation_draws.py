@@ -1,4 +1,5 @@
 import random
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -98,6 +99,26 @@ def test_what_the_script_seeds_is_drawn_as_it_says(
     state = torch.get_rng_state()
     evaluated(draws)
     assert not torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_another_thread_evaluates_meanwhile_changes_nothing(draws: EvaluationDraws) -> None:
+    def after(meanwhile: Callable[[], object]) -> tuple[float, float, float]:
+        seed_everything(0)
+        draws.stepped(1)
+        draws.begin()
+        drawn()
+        meanwhile()
+        found = drawn()
+        draws.end()
+        return found
+
+    def elsewhere() -> None:
+        for call in (draws.begin, draws.end):
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+
+    assert after(elsewhere) == after(lambda: None)
 
 
 def test_a_generator_of_its_own_is_none_of_them(draws: EvaluationDraws) -> None:
