@@ -26,9 +26,10 @@ def heeds_mode(module: nn.Module) -> bool:
 
 
 def _layer_heeds(layer: Any) -> bool:
-    if "forward" in vars(layer) or layer._forward_pre_hooks or layer._forward_hooks:
+    hooks = (*layer._forward_pre_hooks.values(), *layer._forward_hooks.values())
+    if any(not _of_torch(type(hook)) or _class_heeds(type(hook)) for hook in hooks):
         return True
-    if isinstance(layer, torch.jit.ScriptModule):
+    if "forward" in vars(layer) or isinstance(layer, torch.jit.ScriptModule):
         return True
     return _class_heeds(type(layer)) and not _asks_in_vain(layer)
 
@@ -38,7 +39,7 @@ def _asks_in_vain(layer: Any) -> bool:
 
     One that drops nothing is none: with another setting it would.
     """
-    if type(layer).__module__.partition(".")[0] != "torch":
+    if not _of_torch(type(layer)):
         return False
     if isinstance(layer, nn.RNNBase):
         return layer.num_layers == 1  # it drops between layers
@@ -53,9 +54,13 @@ def _class_heeds(kind: type) -> bool:
     codes = [
         code for base in kind.__mro__ if base not in (nn.Module, object) for code in _codes(base)
     ]
-    if kind.__module__.partition(".")[0] == "torch":
+    if _of_torch(kind):
         return any(_names_mode(code) for code in codes)
     return any(_file_asks(name) for name in {code.co_filename for code in codes})
+
+
+def _of_torch(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "torch"
 
 
 def _codes(kind: type) -> Iterator[CodeType]:

@@ -25,6 +25,8 @@ from torchopt_cli.optimizer.execution.probe.modes import heeds_mode  # noqa: E40
         (nn.TransformerEncoderLayer(2, 1, 2, dropout=0.0), True),
         (nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2)), True),
         (nn.utils.spectral_norm(nn.Linear(2, 2)), True),
+        (nn.utils.weight_norm(nn.Linear(2, 2)), False),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), False),
     ],
 )
 def test_torchs_layers(module: nn.Module, heeds: bool) -> None:
