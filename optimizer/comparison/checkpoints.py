@@ -34,10 +34,12 @@ def compare_checkpoints(original: Observations, other: Observations) -> list[Fin
     for name in sorted(before.keys() | after.keys()):
         ours, theirs = before.get(name, []), after.get(name, [])
         if len(ours) != len(theirs):
+            paths = {checkpoint.path for checkpoint in (*ours, *theirs)}
+            shown = paths.pop() if len(paths) == 1 else name
             findings.append(
                 Finding(
                     Kind.CHECKPOINT_FILES,
-                    f"{name} is saved {_times(len(theirs))}, not {_times(len(ours))}",
+                    f"{shown} is saved {_times(len(theirs))}, not {_times(len(ours))}",
                     tensor=name,
                     original=len(ours),
                     rewritten=len(theirs),

@@ -9,13 +9,17 @@ compared all the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from ..execution.observations import EvalCall, Observations, OptimizerInfo, Snapshot, Step
 from .findings import Finding, Kind, note
 
 _SHOWN = 3
+
+Place: TypeAlias = "tuple[str, int]"
+"""A module, and the number of rounds done before it is called."""
 
 
 @dataclass(frozen=True)
@@ -23,22 +27,27 @@ class Counterparts:
     """What is left out of the runs of either version before they are compared, and what is told about it.
 
     ``untrained`` are parameters that one version's optimizers have and that never have a gradient; ``taken``: the
-    gradients that a script takes for itself; ``constant``: modules whose weights never change; ``ends``: what runs of
-    different lengths leave at their ends.
+    gradients that a script takes for itself; ``elsewhere``: modules, and the rounds after which they are evaluated in
+    another mode, or inside of other modules; ``constant``: modules whose weights never change; ``ends``: what runs
+    of different lengths leave at their ends.
     """
 
     untrained: frozenset[str] = frozenset()
     taken: bool = False
+    elsewhere: Mapping[Place, str] = field(default_factory=dict[Place, str])
     constant: frozenset[str] = frozenset()
     ends: bool = False
 
     @classmethod
     def of(cls, original: Observations, other: Observations) -> Counterparts:
         """What these two runs do not have in common for no reason that matters."""
+        elsewhere = _elsewhere(original, other)
+        told = [_with_further_calls(run, elsewhere) for run in (original, other)]
         return cls(
             _untrained(original, other),
             _more_taken(original, other),
-            _constant(original, other),
+            elsewhere,
+            _constant(*told),
             original.rounds != other.rounds,
         )
 
@@ -48,6 +57,7 @@ class Counterparts:
             run = _without_parameters(run, self.untrained)
         if self.taken:
             run = replace(run, steps=tuple(map(_accumulated, run.steps)))
+        run = _with_further_calls(run, self.elsewhere)
         if self.constant:
             run = _without_calls(run, self.constant)
         if self.ends:
@@ -65,6 +75,8 @@ class Counterparts:
         if self.taken:
             message = "gradients are taken by torch.autograd.grad another number of times"
             told.append(note(Kind.BACKWARD_CALLS, message))
+        for module, how in sorted({(place[0], how) for place, how in self.elsewhere.items()}):
+            told.append(note(Kind.EVALUATION_MODE, f"{module} {how}", tensor=module))
         for module in sorted(self.constant):
             message = f"{module}, whose weights never change, is called another number of times"
             told.append(note(Kind.EVALUATION, message, tensor=module))
@@ -136,6 +148,45 @@ def _accumulated(step: Step) -> Step:
     return replace(step, losses=tuple(loss for loss in step.losses if not loss.taken))
 
 
+def _elsewhere(original: Observations, other: Observations) -> dict[Place, str]:
+    """Where as many samples are evaluated only if calls count in another mode, or inside of other modules; and which of the two.
+
+    Another mode is told by the gradients, of modules that do not heed it. What the calls give is compared all the same.
+    """
+    runs = (original, other)
+    before = [_evaluated(run.eval_calls) for run in runs]
+    places = {p for p in before[0].keys() | before[1].keys() if before[0][p] != before[1][p]}
+    ours, theirs = (_evaluated(_with_further_calls(run, places).eval_calls) for run in runs)
+    inside = {(c.module, c.rounds) for run in runs for c in run.further_calls if c.inside}
+    return {
+        place: "is called inside of another module in one version, and by itself in the other"
+        if place in inside
+        else "is evaluated in another mode, which none of its layers heeds"
+        for place in places
+        if ours[place] == theirs[place]
+    }
+
+
+def _evaluated(calls: Iterable[EvalCall]) -> Counter[Place]:
+    samples: Counter[Place] = Counter()
+    for call in calls:
+        samples[call.module, call.rounds] += call.samples
+    return samples
+
+
+def _with_further_calls(run: Observations, places: Container[Place]) -> Observations:
+    """``run`` with all calls that may be evaluations at ``places``, and without those that train."""
+
+    def there(call: EvalCall) -> bool:
+        return (call.module, call.rounds) in places
+
+    further = [call for call in run.further_calls if there(call)]
+    left = [call for call in run.eval_calls if not (call.trains and there(call))]
+    if not further and len(left) == len(run.eval_calls):
+        return run
+    return run.with_eval_calls(sorted((*left, *further), key=lambda call: call.number))
+
+
 def _constant(original: Observations, other: Observations) -> frozenset[str]:
     """Modules that are called another number of times, all calls too many of weights that never change.
 
@@ -164,7 +215,6 @@ def _samples(calls: Iterable[EvalCall]) -> Counter[int]:
 
 
 def _without_calls(run: Observations, modules: frozenset[str]) -> Observations:
-    """``run`` without its calls of these; the outputs kept of others are no longer those of the same calls."""
-    left = [not (call.constant and call.module in modules) for call in run.eval_calls]
-    calls: Sequence[EvalCall] = [c for c, stays in zip(run.eval_calls, left, strict=True) if stays]
-    return replace(run, eval_calls=tuple(calls), eval_file=None)
+    """``run`` without its calls of these."""
+    left = [c for c in run.eval_calls if not (c.constant and c.module in modules)]
+    return run.with_eval_calls(left)

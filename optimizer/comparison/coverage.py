@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ..execution.observations import Observations
 from .findings import Finding, Kind
@@ -30,7 +30,8 @@ def _evaluations(original: Observations, other: Observations) -> Iterator[Findin
         mode = _other_mode(place, theirs - ours, original, other)
         kind, message = mode or (
             Kind.EVALUATION,
-            _coverage_message(place, before.get(place), after.get(place)),
+            _moved(place, before, after)
+            or _coverage_message(place, before.get(place), after.get(place)),
         )
         yield Finding(
             kind, message, step=place[1] + 1, tensor=place[0], original=ours, rewritten=theirs
@@ -62,6 +63,21 @@ def _other_mode(
         Kind.EVALUATION_MODE,
         f"{module} trains in eval mode after round {rounds}: dropout is off and BatchNorm uses its running "
         "statistics (is model.train() missing? is eval mode left on?)",
+    )
+
+
+def _moved(place: _Place, before: Mapping[_Place, int], after: Mapping[_Place, int]) -> str | None:
+    """What is told where the module's evaluation of that number is one of as many samples, at another place."""
+    module = place[0]
+    ours, theirs = ([p for p in sorted(run) if p[0] == module] for run in (before, after))
+    number = (ours if place in before else theirs).index(place)
+    if number >= min(len(ours), len(theirs)):
+        return None
+    pair = ours[number], theirs[number]
+    if pair[0] == pair[1] or before[pair[0]] != after[pair[1]]:
+        return None
+    return (
+        f"{module} is evaluated after round {pair[1][1]}, in the original after round {pair[0][1]}"
     )
 
 

@@ -7,29 +7,30 @@ original with its parameters perturbed by the type's epsilon and, where it does 
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..execution.observations import EvalCall, Observations, Step
+from ..execution.observations import Observations, Step
 from .deviation import change_deviations, deviations, undetermined
+from .evaluated import compare_evaluations
 from .exact import initial_parameter
 from .figures import StepFigures, VectorFigures
 from .findings import Finding, Kind, note, step_number
 from .kept_state import compare_state_numbers
 from .series import compare_series, step_figures, update_norm
-from .tolerance import Precision, allowed, times_beyond
+from .tolerance import Precision, allowed
 from .vectors import Deviations, Quantity, judge
 
 
 @dataclass(frozen=True)
 class NumericComparison:
-    """What was found, and the figures it rests on."""
+    """What was found, and the figures it rests on; ``unseen`` says what could not be compared."""
 
     findings: tuple[Finding, ...]
     steps: tuple[StepFigures, ...]
     vectors: tuple[VectorFigures, ...]
+    unseen: str | None = None
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,14 @@ def compare_numbers(
         findings.extend(found)
         vectors.extend(figures)
     findings.extend(_buffers(runs))
-    findings.extend(_evaluation_outputs(runs))
-    findings.extend(_evaluation_summaries(runs))
+    evaluated = compare_evaluations(original, other, neighbours, precision)
+    findings.extend(evaluated.findings)
     findings.extend(compare_state_numbers(original, other, neighbours, precision))
     return NumericComparison(
         tuple(_first_of_each(findings)),
         step_figures(original, other, neighbours, precision),
         tuple(vectors),
+        evaluated.unseen,
     )
 
 
@@ -237,93 +239,6 @@ def _buffers(runs: _Runs) -> list[Finding]:
         # Saved, it is missed in the checkpoint; used, in what is computed; a mask that attention has built in is neither.
         found.append(note(Kind.BUFFER, "is not among the models' buffers any more", tensor=name))
     return found
-
-
-def _evaluation_outputs(runs: _Runs) -> list[Finding]:
-    ours = runs.original.eval_outputs()
-    quantity = Quantity(
-        Kind.EVALUATION_OUTPUT,
-        "evaluation output",
-        lambda name: f"call {_call_of(name) + 1}",
-    )
-    near = [deviations(ours, run.eval_outputs()) for run in runs.neighbours]
-    findings, _ = judge(quantity, deviations(ours, runs.other.eval_outputs()), near, runs.precision)
-    calls = runs.original.eval_calls
-    return [replace(f, step=calls[_call_of(f.tensor or "0")].rounds + 1) for f in findings]
-
-
-def _call_of(tensor: str) -> int:
-    """The call in eval mode that gave ``tensor``, counted from 0: kept outputs are named ``call.position``."""
-    return int(tensor.partition(".")[0])
-
-
-@dataclass
-class _Moments:
-    """Of all outputs of one evaluation: number of elements, their sum and sum of squares, all finite."""
-
-    count: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-    finite: bool = True
-
-    @property
-    def mean(self) -> float:
-        return self.total / (self.count or 1)
-
-    @property
-    def root_mean_square(self) -> float:
-        return math.sqrt(self.squares / (self.count or 1))
-
-
-def _evaluation_summaries(runs: _Runs) -> Iterator[Finding]:
-    """Mean and root mean square over all outputs of each evaluation, however it was batched."""
-    ours, theirs = _moments(runs.original.eval_calls), _moments(runs.other.eval_calls)
-    near = [_moments(run.eval_calls) for run in runs.neighbours]
-    for key, before in ours.items():
-        after = theirs.get(key)
-        if after is None:
-            continue
-        module, rounds = key
-        where = f"of the outputs of {module} evaluated after round {rounds}"
-        if before.finite and not after.finite:
-            message = f"NaN or Inf in the outputs of {module} evaluated after round {rounds}"
-            yield Finding(Kind.NON_FINITE, message, step=rounds + 1, tensor=module)
-            return
-        samples = [run[key] for run in near if key in run]
-        for name in ("mean", "root_mean_square"):
-            a, b = getattr(before, name), getattr(after, name)
-            limit = allowed(
-                (abs(getattr(s, name) - a) for s in samples),
-                before.root_mean_square,
-                runs.precision,
-            )
-            if abs(b - a) > limit:
-                message = (
-                    f"{name.replace('_', ' ')} {where}: {b:.6g}, not {a:.6g} (allowed {limit:.2g})"
-                )
-                yield Finding(
-                    Kind.EVALUATION_OUTPUT,
-                    message,
-                    step=rounds + 1,
-                    tensor=module,
-                    original=a,
-                    rewritten=b,
-                    beyond=times_beyond(abs(b - a), limit),
-                )
-                return
-
-
-def _moments(calls: Sequence[EvalCall]) -> dict[tuple[str, int], _Moments]:
-    moments: dict[tuple[str, int], _Moments] = defaultdict(_Moments)
-    for call in calls:
-        for output in call.outputs:
-            found = moments[call.module, call.rounds]
-            size = math.prod(output.shape)
-            found.count += size
-            found.total += output.mean * size
-            found.squares += output.norm**2
-            found.finite &= output.finite
-    return moments
 
 
 def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:

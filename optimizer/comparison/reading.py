@@ -51,7 +51,7 @@ def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
             )
         else:
             yield from _samples(where, ours, theirs)
-            yield from _order(where, ours, theirs)
+            yield from _order(where, ours, theirs, original, other)
             pairs.append((ours, theirs))
     yield from _batches(pairs)
     for (loader, epoch), extra in passes.items():
@@ -141,9 +141,14 @@ def _evaluated_alike(ours: LoaderPass, original: Observations, other: Observatio
     What the models make of it is compared by itself. Another order that is drawn would not be the loader's.
     """
     in_order = not ours.order or ours.order[-1].ascending
+    return in_order and not ours.steps and _evaluated_as_much(ours, original, other)
+
+
+def _evaluated_as_much(ours: LoaderPass, original: Observations, other: Observations) -> bool:
+    """Whether both versions evaluate as many samples where this pass is read, and no fewer than it has."""
     evaluated = [_evaluated(run, ours.rounds) for run in (original, other)]
     enough = any(samples >= ours.samples for samples in evaluated[0].values())
-    return in_order and not ours.steps and enough and evaluated[0] == evaluated[1]
+    return enough and evaluated[0] == evaluated[1]
 
 
 def _trained_alike(ours: LoaderPass, original: Observations, other: Observations) -> bool:
@@ -203,21 +208,64 @@ def _samples(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Findi
     )
 
 
-def _order(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Finding]:
-    """Compared wherever both have read equally many samples, however they are batched."""
+def _order(
+    where: str,
+    ours: LoaderPass,
+    theirs: LoaderPass,
+    original: Observations,
+    other: Observations,
+) -> Iterator[Finding]:
+    common = _common(ours, theirs)
+    batch = next((batch for mark, batch, same in common if _differs(mark, same)), None)
+    if batch is None:
+        return
+    if _only_reordered(ours, theirs, original, other):
+        yield note(Kind.SAMPLE_ORDER, f"{where}: the same samples are evaluated in another order")
+        return
+    last, _, other_last = common[-1]
+    yield Finding(
+        Kind.SAMPLE_ORDER,
+        f"{where}: {_what_changed(last, other_last)}, first in batch {batch}",
+        step=ours.rounds + 1,
+    )
+
+
+def _common(ours: LoaderPass, theirs: LoaderPass) -> list[tuple[ReadMark, int, ReadMark]]:
+    """Where both have read equally many samples, however they are batched; with the number of the other's batch."""
     read = {mark.samples: (number, mark) for number, mark in enumerate(theirs.order, start=1)}
-    common = [(mark, *read[mark.samples]) for mark in ours.order if mark.samples in read]
-    for mark, batch, other in common:
-        # The ranks of a distributed run have read the same samples in no order that one process could have.
-        differs = mark.order != other.order if other.order else mark.contents != other.contents
-        if differs:
-            last, _, other_last = common[-1]
-            yield Finding(
-                Kind.SAMPLE_ORDER,
-                f"{where}: {_what_changed(last, other_last)}, first in batch {batch}",
-                step=ours.rounds + 1,
-            )
-            return
+    return [(mark, *read[mark.samples]) for mark in ours.order if mark.samples in read]
+
+
+def _differs(mark: ReadMark, other: ReadMark) -> bool:
+    # The ranks of a distributed run have read the same samples in no order that one process could have.
+    return mark.order != other.order if other.order else mark.contents != other.contents
+
+
+def _only_reordered(
+    ours: LoaderPass, theirs: LoaderPass, original: Observations, other: Observations
+) -> bool:
+    """Whether the same samples were evaluated: what is made of them all hangs on no order, or shows in its numbers."""
+    if ours.steps or theirs.steps or not ours.order or not theirs.order:
+        return False
+    last, other_last = ours.order[-1], theirs.order[-1]
+    same = (last.samples, last.contents) == (other_last.samples, other_last.contents)
+    return same and _evaluated_as_much(ours, original, other)
+
+
+def reordered_evaluations(original: Observations, other: Observations) -> frozenset[int]:
+    """The rounds after which samples are evaluated in another order."""
+    number = _numbers(original, other)
+    passes = {(number[p.loader], p.epoch): p for p in other.loader_passes}
+    pairs = (
+        (p, passes[p.loader, p.epoch])
+        for p in original.loader_passes
+        if (p.loader, p.epoch) in passes
+    )
+    return frozenset(
+        ours.rounds
+        for ours, theirs in pairs
+        if any(_differs(mark, same) for mark, _, same in _common(ours, theirs))
+    )
 
 
 def _repeated(original: Observations, other: Observations) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..execution.runner import Perturbation
 from ..options import Tier
+from .divided import Division
 from .findings import Finding, Kind, step_number
 from .numeric import rounding_only
 from .onset import rounds_alike
@@ -117,7 +118,9 @@ def judge_in_stages(
     ``tier`` is the one claimed, None for the strictest that holds; ``precision`` None is taken from the runs.
     """
     renaming = Renaming.of(first, rewritten)
-    observe, renamed = _Renamed(observe, renaming, first), renaming.undone(rewritten)
+    division = Division.of(first, renaming.undone(rewritten))
+    observe = _Renamed(observe, renaming, division, first)
+    renamed = division.undone(renaming.undone(rewritten))
     rewritten = regrouped(first, renamed)
     repeats = [observe("original, again", original=True)]
     if not repeats_itself(first, repeats[0]):
@@ -152,7 +155,7 @@ def judge_in_stages(
             evaluations=not rewritten.ranks and only_evaluation_differs(exact, first, rewritten),
         )
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
-    told = (*renaming.notes(), *regrouping_note(renamed, rewritten))
+    told = (*renaming.notes(), *division.notes(), *regrouping_note(renamed, rewritten))
     findings = (*verdict.findings, *told)
     return replace(found, verdict=replace(verdict, findings=findings))
 
@@ -160,14 +163,19 @@ def judge_in_stages(
 class _Renamed:
     """Observes runs with the rewrite's classes, parameters and optimizers told as in the original's ``first``."""
 
-    def __init__(self, observe: Observe, renaming: Renaming, first: Observations) -> None:
+    def __init__(
+        self, observe: Observe, renaming: Renaming, division: Division, first: Observations
+    ) -> None:
         self._observe = observe
         self._renaming = renaming
+        self._division = division
         self._first = first
 
     def __call__(self, description: str, *, original: bool, **how: Any) -> Observations:
         run = self._observe(description, original=original, **how)
-        return run if original else regrouped(self._first, self._renaming.undone(run))
+        if original:
+            return run
+        return regrouped(self._first, self._division.undone(self._renaming.undone(run)))
 
 
 def _decided(verdict: Verdict) -> bool:

@@ -61,7 +61,12 @@ def _missing(original: Observations, other: Observations) -> list[Finding]:
         for what, ours, theirs in (
             ("steps", original.steps, other.steps),
             ("gradients", original.gradients_file, other.gradients_file),
-            ("evaluation outputs", original.eval_file and other.eval_calls, other.eval_file),
+            # Of calls that were found elsewhere none is kept.
+            (
+                "evaluation outputs",
+                original.eval_file and other.eval_calls and other.kept_calls is None,
+                other.eval_file,
+            ),
             *(
                 (f"parameters after round {s.round}", s.hashes, _hashes(other, s.round))
                 for s in original.snapshots

@@ -252,6 +252,8 @@ def judge_numeric(
     )
     if verdict.outcome is not Outcome.EQUIVALENT:
         return verdict
+    if compared.unseen:
+        return replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=compared.unseen)
     if never_stepped(rewritten):
         return replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=NEVER_STEPPED)
     if weak and not same_arithmetic:

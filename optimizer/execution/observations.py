@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,6 +132,11 @@ class Observations:
     """In the order in which the layers were done; none of compiled ones."""
     eval_calls: tuple[EvalCall, ...] = ()
     eval_file: str | None = None
+    kept_calls: Mapping[int, int] | None = None
+    """For calls of which ``eval_file`` has outputs, by the numbers there, their places among ``eval_calls``; None: the same."""
+    further_calls: tuple[EvalCall, ...] = ()
+    """What may be evaluations, too: calls without gradients in training mode, of modules that do the same in either mode, and
+    those in eval mode that are made inside of a module in training mode (its frozen part)."""
     training_calls: tuple[TrainingCalls, ...] = ()
     loader_passes: tuple[LoaderPass, ...] = ()
     workers: tuple[WorkerStart, ...] = ()
@@ -164,6 +170,10 @@ class Observations:
     """Tensors that are not to be read, by the last part of their names: see ``comparison/counterparts.py``."""
     called: Callable[[str], str] | None = None
     """What tensors in the run's files are called here, where that is another name: see ``comparison/renamed.py``."""
+    divided: Mapping[str, tuple[tuple[str, int], ...]] = field(
+        default_factory=dict[str, "tuple[tuple[str, int], ...]"]
+    )
+    """For tensors of which each row is another's, these with their rows: see ``comparison/divided.py``."""
     failed_rank: int | None = None
     """The rank that failed first, where the run failed because of one."""
 
@@ -235,7 +245,27 @@ class Observations:
 
     def eval_outputs(self) -> dict[str, NDArray[np.generic]]:
         """The kept outputs of eval-mode calls, keyed ``<index of call>.<index of output>``."""
-        return self._read(self.eval_file)
+        outputs = self._read(self.eval_file)
+        if self.kept_calls is None:
+            return outputs
+        named = {name: name.split(".") for name in outputs}
+        places = {str(kept): place for kept, place in self.kept_calls.items()}
+        return {
+            f"{places[kept]}.{position}": outputs[name]
+            for name, (kept, position) in named.items()
+            if kept in places
+        }
+
+    def with_eval_calls(self, calls: Sequence[EvalCall]) -> Observations:
+        """This run with these evaluations instead, some of which it has; what is kept of their outputs stays theirs."""
+        known = self.kept_calls
+        known = {n: n for n in range(len(self.eval_calls))} if known is None else known
+        places: dict[int, list[int]] = defaultdict(list)
+        for place, call in enumerate(calls):
+            places[id(call)].append(place)
+        moved = {n: places[id(c)].pop(0) for n, c in enumerate(self.eval_calls) if places[id(c)]}
+        kept = {number: moved[place] for number, place in known.items() if place in moved}
+        return replace(self, eval_calls=tuple(calls), kept_calls=kept)
 
     def optimizer_state(self) -> dict[str, NDArray[np.generic]]:
         """What the optimizers keep between steps, at the end: ``optimizer 0/exp_avg/Net.head.weight``."""
@@ -261,9 +291,25 @@ class Observations:
         found = safetensors_numpy.load_file(str(self.folder / file))  # pyright: ignore[reportUnknownMemberType]
         if self.called is not None:
             found = {self.called(name): tensor for name, tensor in found.items()}
+        for whole, parts in self.divided.items():
+            for name in [n for n in found if n.rpartition("/")[2] == whole]:
+                found |= _rows(name.removesuffix(whole), found.pop(name), parts)
         if not self.left_out:
             return found
         return {n: t for n, t in found.items() if n.rpartition("/")[2] not in self.left_out}
+
+
+def _rows(
+    prefix: str, tensor: NDArray[np.generic], parts: Sequence[tuple[str, int]]
+) -> dict[str, NDArray[np.generic]]:
+    """The rows of each part; of what has no rows, such as the steps made, each has the whole."""
+    per_row = tensor.shape[:1] == (sum(rows for _, rows in parts),)
+    found: dict[str, NDArray[np.generic]] = {}
+    begin = 0
+    for name, rows in parts:
+        found[prefix + name] = tensor[begin : begin + rows] if per_row else tensor
+        begin += rows
+    return found
 
 
 def said_last(text: str) -> str:

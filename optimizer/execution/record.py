@@ -58,6 +58,7 @@ def load(folder: Path) -> dict[str, Any] | None:
         "snapshots": _snapshot,
         "layer_outputs": _layer_output,
         "eval_calls": _eval_call,
+        "further_calls": _eval_call,
         "training_calls": lambda item: TrainingCalls(**item),
         "loader_passes": _loader_pass,
         "workers": lambda item: WorkerStart(**_tuples(item)),

@@ -147,6 +147,8 @@ class EvalCall:
 
     ``inputs`` depends on every bit of the tensors it was called on.
     ``constant``: no optimizer trains the module, and its weights were the same in all its calls (a teacher's).
+    ``number``: how many such calls, in either mode, were before it. ``trains``: gradients were on, and the module does
+    the same in either mode. ``inside``: another module, in training mode, made it.
     The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
     """
 
@@ -156,6 +158,9 @@ class EvalCall:
     outputs: tuple[TensorSummary, ...]
     inputs: int = 0
     constant: bool = False
+    number: int = 0
+    trains: bool = False
+    inside: bool = False
 
 
 @dataclass(frozen=True)

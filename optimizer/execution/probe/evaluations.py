@@ -14,12 +14,15 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from .fingerprints import checksum, storable, summary, write_safetensors
+from .modes import heeds_mode
 from .names import class_name
 from .transformations import unwrapped
 
 KEPT_CALLS = 4
 """How many calls have their outputs kept whole."""
 _OUTPUTS = 16
+_FURTHER_CALLS = 4096
+"""How many calls are told that may be evaluations besides: a policy acts as often as it likes."""
 EVAL_OUTPUTS = "eval.safetensors"
 
 
@@ -60,6 +63,7 @@ class Evaluations:
         self._folder = folder
         self._trained = trained
         self._calls: list[dict[str, Any]] = []
+        self._further: list[dict[str, Any]] = []
         self._kept: dict[str, Tensor] = {}
         self._training: dict[tuple[str, int], list[int]] = {}
         self._inputs = 0
@@ -73,7 +77,7 @@ class Evaluations:
     @torch.no_grad()
     def begin(self, module: nn.Module, inputs: Any) -> None:
         """``module`` is about to be called as a root; afterwards it may have changed its ``inputs``."""
-        if not module.training:
+        if not module.training or not torch.is_grad_enabled():
             sums = [int(checksum(tensor)) for tensor in tensors_in(inputs)]
             self._inputs = sum(one * (2 * n + 1) for n, one in enumerate(sums)) % 2**64
 
@@ -82,27 +86,42 @@ class Evaluations:
         if not module.training:
             self._evaluated(module, inputs, output, rounds)
             return
+        if is_evaluation(module):
+            self._tell_further(module, inputs, output, rounds)
         counts = self._training.setdefault((class_name(module), rounds), [0, 0])
         samples = count_samples(inputs)
         counts[0] += samples
         counts[1] += 0 if torch.is_grad_enabled() else samples
 
-    @torch.no_grad()
     def _evaluated(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
-        tensors = list(tensors_in(output))[:_OUTPUTS]
         if len(self._calls) < KEPT_CALLS:
-            for position, tensor in enumerate(tensors):
+            for position, tensor in enumerate(_outputs(output)):
                 self._kept[f"{len(self._calls)}.{position}"] = storable(tensor).clone()
-        self._calls.append(
-            {
-                "weights": self._weights_of(module),
-                "module": class_name(module),
-                "rounds": rounds,
-                "samples": count_samples(inputs),
-                "inputs": self._inputs,
-                "outputs": [summary(tensor) for tensor in tensors],
-            }
-        )
+        trains = torch.is_grad_enabled() and not heeds_mode(module)
+        told = self._told(module, inputs, output, rounds)
+        self._calls.append({**told, "trains": trains})
+
+    def called_inside(self, layer: nn.Module, output: Any, rounds: int) -> None:
+        """``layer`` was called inside of such a call: it may be a part that is frozen, and called by itself elsewhere."""
+        if not layer.training and any(True for _ in layer.children()):
+            self._tell_further(layer, output, output, rounds, inside=True)
+
+    def _tell_further(self, *call: Any, inside: bool = False) -> None:
+        if len(self._further) < _FURTHER_CALLS:
+            self._further.append({**self._told(*call), "inside": inside})
+
+    @torch.no_grad()
+    def _told(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> dict[str, Any]:
+        """What is told of a call."""
+        return {
+            "weights": self._weights_of(module),
+            "module": class_name(module),
+            "rounds": rounds,
+            "number": len(self._calls) + len(self._further),
+            "samples": count_samples(inputs),
+            "inputs": self._inputs,
+            "outputs": [summary(tensor) for tensor in _outputs(output)],
+        }
 
     def _weights_of(self, module: nn.Module) -> _Weights | None:
         """What is known of the weights of ``module``, with this call; None where an optimizer trains them."""
@@ -116,7 +135,7 @@ class Evaluations:
     def finish(self) -> dict[str, Any]:
         """What the record says of evaluations."""
         trained = self._trained()
-        for call in self._calls:
+        for call in (*self._calls, *self._further):
             weights = call.pop("weights")
             call["constant"] = weights is not None and weights.constant(trained)
         file = EVAL_OUTPUTS if self._kept else None
@@ -126,7 +145,21 @@ class Evaluations:
             {"module": module, "rounds": rounds, "samples": samples, "without_gradients": without}
             for (module, rounds), (samples, without) in self._training.items()
         ]
-        return {"eval_calls": self._calls, "eval_file": file, "training_calls": training}
+        return {
+            "eval_calls": self._calls,
+            "further_calls": self._further,
+            "eval_file": file,
+            "training_calls": training,
+        }
+
+
+def is_evaluation(module: nn.Module) -> bool:
+    """Whether a call of ``module`` is one: in eval mode, or without gradients where it does the same in either mode."""
+    return not module.training or (not torch.is_grad_enabled() and not heeds_mode(module))
+
+
+def _outputs(output: Any) -> list[Tensor]:
+    return list(tensors_in(output))[:_OUTPUTS]
 
 
 def tensors_in(thing: Any) -> Iterator[Tensor]:

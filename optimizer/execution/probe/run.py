@@ -95,7 +95,7 @@ def run(
     if session.observing:
         session.printed.install(patches)
         session.told.install(patches, protection)
-        _make_repeatable(spec["seed"], session.folder, patches, protection)
+        _make_repeatable(spec["seed"], session, patches, protection)
     else:
         keep_freed_memory()
     seed_everything(spec["seed"])
@@ -134,13 +134,14 @@ class BatchLayers:
         return {**self._dropouts.finish(), **self._means.finish()}
 
 
-def _make_repeatable(seed: int, folder: Path, patches: Patches, protection: Protection) -> None:
+def _make_repeatable(seed: int, session: Session, patches: Patches, protection: Protection) -> None:
     """Have the run depend on ``seed`` and the script only."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
     # Whatever the script says: chosen by their times, algorithms differ from run to run.
     patches.wrap(vars(type(torch.backends.cudnn))["benchmark"], "setter", _without_effect)
-    AlignedLoading(seed, folder).install(patches)
+    AlignedLoading(seed, session.folder).install(patches)
+    session.evaluation_draws.install(patches, protection)
     Entropy(seed).install(patches, protection)
     draw_dropout_alike(patches)
     if torch.cuda.is_available():

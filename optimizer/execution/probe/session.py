@@ -19,7 +19,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from .checkpoints import SavedTensors, describe
 from .clock import Clock
-from .evaluations import Evaluations, count_samples
+from .evaluation_draws import EvaluationDraws
+from .evaluations import Evaluations, count_samples, is_evaluation
 from .extent import Extent
 from .fingerprints import write_safetensors
 from .layer_outputs import LayerOutputs
@@ -69,7 +70,7 @@ class Session:
         self._states = OptimizerStates(self._parameters, self.folder, spec["snapshot_bytes"])
         self._copies = WeightCopies(self._parameters, self.folder, spec["snapshot_bytes"])
         self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
-        self._layers = LayerOutputs()
+        self._layers, self._training = LayerOutputs(), False
         self._evaluations = Evaluations(self.folder, lambda: self._parameters.known)
         perturb = spec["perturb"]
         self._perturbation = perturbation(**perturb) if perturb else None
@@ -77,6 +78,7 @@ class Session:
         self._gradients = 0
         self._stepped_by: set[int] = set()
         self.shuffles, self.permutations = Shuffles(), Permutations(self._seed)
+        self.evaluation_draws = EvaluationDraws(self._seed)
         self.told = Told(self.folder)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
         self.printed = PrintedLines(lambda: self._rounds.begun)
@@ -199,6 +201,7 @@ class Session:
                 self._read_from["steps"] += 1
             seed_everything(derive(self._seed, "step", self._gradients))
             self.permutations.stepped()
+            self.evaluation_draws.stepped(self._gradients)
         if self._rounds.fresh:
             self._extent.round_begins()
             begun = self._rounds.finished + 1
@@ -250,14 +253,20 @@ class Session:
             self._perturbation.before_call(module, self._rounds.begun)
         if not self._rounds.begun and module.training:
             self._try(self._parameters.keep_first, module)
+        self._training = module.training
+        if is_evaluation(module):
+            self.evaluation_draws.begin()
 
     def layer_called(self, layer: nn.Module, output: Any) -> None:
         """A module was called inside of such a call."""
         if self._layers.watching:
             self._try(self._layers.called, layer, output)
+        if self._training and not self.stopped:
+            self._try(self._evaluations.called_inside, layer, output, self._rounds.begun)
 
     def call_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """Such a call is over."""
+        self.evaluation_draws.end()
         if self._perturbation:
             self._perturbation.after_call()
         self._layers.end()

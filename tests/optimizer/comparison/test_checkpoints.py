@@ -63,6 +63,18 @@ def test_a_missing_and_an_extra_save_fail(original: Observations, save: Checkpoi
     assert kinds(original, save, replace(save, path="other.pt")) == [Kind.CHECKPOINT_FILES]
 
 
+def test_a_file_saved_more_often_is_called_as_it_is(
+    original: Observations, save: Checkpoint
+) -> None:
+    ours, numbered = replace(save, path="v2.pt"), replace(save, path="v3.pt")
+    again, other = (
+        compare_checkpoints(saving(original, ours), saving(original, ours, last))[0]
+        for last in (ours, numbered)
+    )
+    assert again.message == "v2.pt is saved 2 times, not once"
+    assert other.message == "v#.pt is saved 2 times, not once"
+
+
 def test_numbered_files_are_one_name_with_an_order(
     original: Observations, save: Checkpoint
 ) -> None:

@@ -12,6 +12,8 @@ from torchopt_cli.optimizer.execution.observations import (
     Observations,
     ParameterUpdate,
     Snapshot,
+    TensorSummary,
+    TrainingCalls,
 )
 
 Run = Callable[..., Observations]
@@ -141,6 +143,101 @@ def test_an_evaluation_less_is_missed_where_weights_may_change(
     verdict = judged(calls(**ours), calls(**theirs))  # pyright: ignore[reportArgumentType]
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert Kind.EVALUATION in {f.kind for f in verdict.failures}
+
+
+def in_training_mode(run: Observations, *, heeded: bool = False) -> Observations:
+    """``run`` with its evaluation in training mode, of a module that heeds it or not."""
+    calls = () if heeded else run.eval_calls
+    (call,) = run.eval_calls
+    training = TrainingCalls(call.module, call.rounds, call.samples, call.samples)
+    return replace(
+        run, eval_calls=(), eval_file=None, further_calls=calls, training_calls=(training,)
+    )
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_mode_that_no_layer_heeds_may_be_another(run: Run, dropped: bool) -> None:
+    pair = run(), in_training_mode(run())
+    verdict = judged(*(pair if dropped else reversed(pair)))
+    assert verdict.outcome is Outcome.EQUIVALENT
+    (told,) = verdict.findings
+    assert (told.kind, told.tensor, told.fails) == (Kind.EVALUATION_MODE, "Net", False)
+
+
+def test_what_is_evaluated_in_another_mode_is_compared_all_the_same(run: Run) -> None:
+    other = in_training_mode(run())
+    (call,) = other.further_calls
+    outputs = (replace(call.outputs[0], checksum=1, mean=2.0),)
+    verdict = judged(run(), replace(other, further_calls=(replace(call, outputs=outputs),)))
+    assert {f.kind for f in verdict.failures} == {Kind.EVALUATION_OUTPUT}
+
+
+def test_a_mode_that_a_layer_heeds_or_another_number_of_samples_is_missed(run: Run) -> None:
+    fewer = in_training_mode(run())
+    calls = tuple(replace(c, samples=c.samples - 1) for c in fewer.further_calls)
+    rewrites = {
+        "heeded": (in_training_mode(run(), heeded=True), Kind.EVALUATION_MODE),
+        "fewer": (replace(fewer, further_calls=calls), Kind.EVALUATION),
+    }
+    for name, (rewritten, kind) in rewrites.items():
+        verdict = judged(run(), rewritten)
+        assert verdict.outcome is Outcome.NOT_EQUIVALENT, name
+        assert kind in {f.kind for f in verdict.failures} | {Kind.EVALUATION}, name
+
+
+def test_training_in_eval_mode_is_training_where_no_layer_heeds_it(run: Run) -> None:
+    left_on = EvalCall("Net", 1, 4, (), trains=True)
+    other = replace(run(), eval_calls=(left_on, *run().eval_calls))
+    assert judged(run(), other).outcome is Outcome.EQUIVALENT
+    heeded = replace(other, eval_calls=(replace(left_on, trains=False), *run().eval_calls))
+    assert judged(run(), heeded).outcome is Outcome.NOT_EQUIVALENT
+
+
+def with_frozen_part(run: Observations, *, inside: bool, mean: float = 1.0) -> Observations:
+    """``run`` with a frozen part called before its first step, by itself or ``inside`` of another module."""
+    output = TensorSummary((4, 3), "float32", int(mean), mean, 1.0, 1.0, True)
+    call = EvalCall("Body", 0, 4, (output,), number=0, inside=inside)
+    later = tuple(replace(one, number=n) for n, one in enumerate(run.eval_calls, start=1))
+    if inside:
+        return replace(run, eval_calls=later, further_calls=(call,))
+    return replace(run, eval_calls=(call, *later), kept_calls={0: 1})
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_a_frozen_part_may_be_called_inside_of_the_whole(run: Run, folded: bool) -> None:
+    original, rewritten = (with_frozen_part(run(), inside=i) for i in (not folded, folded))
+    verdict = judged(original, rewritten)
+    assert verdict.outcome is Outcome.EQUIVALENT
+    (told,) = verdict.findings
+    assert (told.kind, told.tensor, told.fails) == (Kind.EVALUATION_MODE, "Body", False)
+    assert "inside of another module" in told.message
+
+
+def test_what_a_frozen_part_gives_there_is_compared(run: Run) -> None:
+    original = with_frozen_part(run(), inside=False)
+    verdict = judged(original, with_frozen_part(run(), inside=True, mean=2.0))
+    assert {f.kind for f in verdict.failures} == {Kind.EVALUATION_OUTPUT}
+
+
+def test_a_frozen_part_that_is_called_nowhere_is_missed(run: Run) -> None:
+    verdict = judged(with_frozen_part(run(), inside=False), run())
+    assert Kind.EVALUATION in {f.kind for f in verdict.failures}
+
+
+def test_kept_outputs_stay_those_of_their_calls(run: Run) -> None:
+    original, further = run(), EvalCall("Body", 0, 4, ())
+    (call,) = original.eval_calls
+    both = original.with_eval_calls((further, call))
+    assert both.eval_outputs().keys() == {"1.0"}
+    assert (both.eval_outputs()["1.0"] == original.eval_outputs()["0.0"]).all()
+    assert both.with_eval_calls((call,)).eval_outputs().keys() == {"0.0"}
+    assert both.with_eval_calls((further,)).eval_outputs() == {}
+
+
+def test_a_policy_that_acts_in_training_mode_is_no_evaluation(run: Run) -> None:
+    acts = (EvalCall("Net", 1, 1, (), number=0), EvalCall("Net", 2, 1, (), number=1))
+    fewer = replace(run(), further_calls=acts[:1])
+    assert judged(replace(run(), further_calls=acts), fewer).outcome is Outcome.EQUIVALENT
 
 
 def test_what_longer_runs_leave_at_their_end_is_not_the_reason(run: Run) -> None:

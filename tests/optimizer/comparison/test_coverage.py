@@ -52,6 +52,19 @@ def test_evaluations_missing_cut_and_added_fail(
     assert word in finding.message
 
 
+@pytest.mark.parametrize("rounds", [3, 5])
+def test_an_evaluation_at_another_place_is_told_as_one(original: Observations, rounds: int) -> None:
+    finding = found(original, eval_calls=(EvalCall("Net", rounds, 128, ()),))
+    assert (
+        finding.message == f"Net is evaluated after round {rounds}, in the original after round 4"
+    )
+
+
+def test_an_evaluation_of_fewer_samples_at_another_place_is_another(original: Observations) -> None:
+    finding = found(original, eval_calls=(EvalCall("Net", 3, 100, ()),))
+    assert "not in the original" in finding.message
+
+
 def test_an_evaluation_in_other_batches_passes(original: Observations) -> None:
     assert (
         compare_coverage(original, replace(original, eval_calls=(EvalCall("Net", 4, 128, ()),)))

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
-from torchopt_cli.optimizer.comparison.reading import compare_reading
+from torchopt_cli.optimizer.comparison.reading import compare_reading, reordered_evaluations
 from torchopt_cli.optimizer.execution.observations import (
     EvalCall,
     LoaderPass,
@@ -219,6 +219,41 @@ def test_fewer_samples_evaluated_without_a_loader_fail(validated: Observations) 
     )
     (finding,) = compare_reading(validated, without)
     assert (finding.kind, finding.fails) == (Kind.SAMPLES, True)
+
+
+REVERSED = (5, 4, 3, 2, 1, 0)
+
+
+def in_another_order(validated: Observations, indices: Iterable[object]) -> Observations:
+    """Validates on these samples."""
+    train, _, test = validated.loader_passes
+    val = replace(reading(indices), loader=1, rounds=4)
+    return replace(validated, loader_passes=(train, val, test))
+
+
+def test_an_evaluation_may_come_in_another_order(validated: Observations) -> None:
+    other = in_another_order(validated, REVERSED)
+    (finding,) = compare_reading(validated, other)
+    assert (finding.kind, finding.fails) == (Kind.SAMPLE_ORDER, False)
+    assert reordered_evaluations(validated, other) == {4}
+
+
+@pytest.mark.parametrize(
+    ("indices", "changes"),
+    [
+        ((0, 1, 2, 3, 5, 5), {}),
+        (REVERSED, {"eval_calls": evaluating(2, 2)}),
+        (REVERSED, {"eval_calls": ()}),
+    ],
+    ids=["other samples", "fewer evaluated", "none evaluated"],
+)
+def test_other_samples_or_an_order_of_what_is_not_evaluated_fail(
+    validated: Observations, indices: Iterable[object], changes: dict[str, object]
+) -> None:
+    before = replace(validated, eval_calls=()) if changes.get("eval_calls") == () else validated
+    other = replace(in_another_order(before, indices), **changes)  # pyright: ignore[reportArgumentType]
+    found = [f for f in compare_reading(before, other) if f.kind is Kind.SAMPLE_ORDER]
+    assert [f.fails for f in found] == [True]
 
 
 def test_training_samples_come_from_the_loader(validated: Observations) -> None:

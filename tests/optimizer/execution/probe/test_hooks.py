@@ -524,6 +524,50 @@ def test_calls_in_training_mode_are_counted_beside_those_in_eval_mode(recorded):
     assert [(call.rounds, call.samples) for call in run.eval_calls] == [(3, 7)]
 
 
+def test_a_frozen_part_called_inside_of_a_trained_module_is_told(recorded):
+    class Tuned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).requires_grad_(False)
+            self.head = nn.Sequential(nn.Linear(3, 2))
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+    def script():
+        net = Tuned()
+        optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+        net.train()
+        net.body.eval()
+        net(torch.ones(5, 4)).sum().backward()
+        optimizer.step()
+        net.eval()(torch.ones(6, 4))
+
+    run = recorded(script)
+    (told,) = run.further_calls
+    assert (told.module, told.rounds, told.samples, told.inside) == ("Sequential", 0, 5, True)
+    assert [(call.module, call.samples) for call in run.eval_calls] == [("Tuned", 6)]
+
+
+def test_calls_of_what_heeds_no_mode_are_told_by_their_gradients_too(recorded):
+    def script():
+        net = train(1)
+        calm, lively = nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 2), nn.Dropout())
+        with torch.no_grad():
+            calm(torch.zeros(5, 4))
+            lively(torch.zeros(5, 4))
+        calm.eval()(torch.zeros(6, 4))
+        with torch.no_grad():
+            calm(torch.zeros(7, 4))
+        net.eval()(torch.zeros(8, 4))
+
+    run = recorded(script)
+    told = [(c.number, c.module, c.samples, len(c.outputs)) for c in run.further_calls]
+    assert told == [(0, "Linear", 5, 1)]
+    in_eval_mode = [(c.number, c.module, c.samples, c.trains) for c in run.eval_calls]
+    assert in_eval_mode[:2] == [(1, "Linear", 6, True), (2, "Linear", 7, False)]
+
+
 def test_gradients_taken_by_hand_are_the_steps_losses(recorded):
     def script(penalty=False):
         torch.manual_seed(0)
