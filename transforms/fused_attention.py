@@ -79,8 +79,6 @@ class FusedAttention(Transform):
                     return self.proj(y.transpose(1, 2).reshape(B, T, C))
         """,
         after="""
-            import math
-
             import torch
             import torch.nn.functional as F
             from torch import nn
