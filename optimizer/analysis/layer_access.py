@@ -62,6 +62,16 @@ _PACKAGES = (
     "torchvision.models._utils.",
     "transformers.Trainer",
 )
+_HOOKING = (
+    "captum.",
+    "pytorch_grad_cam.",
+    "torchcam.",
+    "torchsummary.",
+    "torchinfo.",
+    "thop.",
+    "ptflops.",
+    "fvcore.nn.",
+)
 _MAPPERS = (
     "functorch.",
     "torch.func.",
@@ -108,11 +118,14 @@ def _is_of_package(resolver: Resolver, method: ast.expr, module: Module) -> bool
 
 
 def hooking_call(resolver: Resolver) -> Fact | None:
-    """The first place of the project that registers a hook."""
+    """The first place of the project that registers a hook, or has a tool do so that lists or explains layers."""
     for module in resolver.project.modules:
         for node in module.nodes_of(ast.Attribute):
             if node.attr in _HOOKS:
                 return Fact(module, node)
+        for call in module.calls:
+            if any(name.startswith(_HOOKING) for name in resolver.names(call.func, module)):
+                return Fact(module, call)
     return None
 
 

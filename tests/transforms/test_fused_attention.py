@@ -547,6 +547,7 @@ def test_says_nothing_twice_differentiable(check_noop: Check) -> None:
         ("torch.use_deterministic_algorithms(True)", "asks for determinism"),
         ("torch.vmap(print)", "maps or differentiates functions"),
         ("model.softmax.register_forward_hook(print)", "may look at its layers"),
+        ("from torchinfo import summary; summary(model)", "may look at its layers"),
     ],
 )
 def test_leaves_scripts_alone_that_look_or_ask_for_more(
