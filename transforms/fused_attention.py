@@ -202,7 +202,9 @@ def _idle_imports(attention: Attention) -> list[RemoveStatement]:
 
 
 def _keeps_parts(attention: Attention) -> bool:
-    return "is_causal=True" in attention.arguments or bool(attention.chain.layers)
+    """Whether a buffer or a layer has no use any more: the triangle, a softmax."""
+    idle = set(attention.chain.layers) - set(attention.chain.dropouts)
+    return "is_causal=True" in attention.arguments or bool(idle)
 
 
 def _refused(script: TrainingScript, options: Options) -> str | None:

@@ -36,6 +36,7 @@ SCRIPTS = (
     "segmentation",
     "transformer_translation",
     "vae",
+    "vit_fabrics",
 )
 ENTRIES = ("train.py", "expert.py")
 
@@ -58,6 +59,7 @@ TRAINING_LOSS = {
     "segmentation": r"epoch \d+: loss ([^\s,]+)",
     "transformer_translation": r"train loss (\S+)",
     "vae": r"Average loss: (\S+)",
+    "vit_fabrics": r"train loss ([^\s,]+)",
 }
 OUTPUTS = {
     "contrastive": ("encoder.pt",),
@@ -76,6 +78,7 @@ OUTPUTS = {
     "segmentation": ("segmentation.pt",),
     "transformer_translation": ("best_model.pt",),
     "vae": ("vae_out/vae.pth", "vae_out/sample_1.png"),
+    "vit_fabrics": ("vit_fabrics.pt",),
 }
 TRANSFORM_NAMES = frozenset(
     """
