@@ -39,6 +39,7 @@ class StepPart(str, Enum):
     COPIES = "copies to the device"
     PRODUCTS = "matrix products and convolutions"
     CONVOLUTIONS = "convolutions"
+    ATTENTION = "softmax, masks and products of batches of matrices"
     SMALL_OPERATORS = "everything but products in forward and backward pass"
     OPTIMIZER = "the optimizer's step"
     CLEARING = "clearing gradients"

@@ -48,7 +48,7 @@ class FusedAttention(Transform):
     tier: ClassVar[Tier] = Tier.NUMERIC
     stage: ClassVar[Stage] = Stage.PRECISION
     rank: ClassVar[int] = -1  # what it leaves of the masks is what autocast has to look at
-    relieves: ClassVar[StepPart | None] = StepPart.SMALL_OPERATORS
+    relieves: ClassVar[StepPart | None] = StepPart.ATTENTION
     example: ClassVar[Example] = Example(
         before="""
             import math

@@ -26,6 +26,7 @@ MOST_WORKERS = 8
 LAUNCH_BOUND = 0.5
 """A device that is busy for less than this part of the time mostly waits for the host to tell it what to do."""
 _CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
+_ATTENTION = re.compile(r"(?<!log_)softmax|masked_fill|bmm")
 _PRODUCT = re.compile(
     r"conv|mm\b|bmm|addmm|matmul|linear|gemm|dot_product_attention|flash|lstm|gru\b|rnn",
     re.IGNORECASE,
@@ -172,6 +173,8 @@ def _bound(profile: StepProfile, part: StepPart | None) -> tuple[float | None, s
         return _operators(profile, _PRODUCT), "matrix products and convolutions"
     if part is StepPart.CONVOLUTIONS:
         return _operators(profile, _CONVOLUTION), "convolutions"
+    if part is StepPart.ATTENTION:
+        return _operators(profile, _ATTENTION), part.value
     if part is StepPart.SMALL_OPERATORS:
         products = _operators(profile, _PRODUCT)
         seconds = profile.seconds(*_COMPUTE)

@@ -150,3 +150,23 @@ def test_a_change_that_works_on_a_cpu_may_win_there() -> None:
 def test_what_is_not_for_cuda_alone_keeps_its_bound_on_a_cpu() -> None:
     profile = step(CPU, forward=2.0, evaluation=1.0)
     assert opportunities(profile, [change("no-grad")], all_transforms())[0].at_most == 1.0
+
+
+def test_attention_takes_its_softmax_masks_and_products() -> None:
+    operators = tuple(
+        Operator(f"aten::{name}", 1.0, 9.0, 0.5)
+        for name in (
+            "_softmax",
+            "_softmax_backward_data",
+            "masked_fill_",
+            "bmm",
+            "baddbmm",
+            "_log_softmax",
+            "_log_softmax_backward_data",
+            "addmm",
+            "add",
+        )
+    )
+    profile = replace(step(forward=8.0), operators=operators)
+    (found,) = opportunities(profile, [change("fused-attention")], all_transforms())
+    assert found.at_most == pytest.approx(5 * 0.5)
