@@ -289,13 +289,13 @@ class _Finder:
             return share is not None and self._is_zero_number(share, module)
         layers = [v for v in self._resolver.values(call.func, module) if isinstance(v, Made)]
         shares = [(call_argument(v.call, "p", 0), v.module) for v in layers]
-        return all(
+        return bool(shares) and all(
             share is not None and self._is_zero_number(share, owner) for share, owner in shares
         )
 
     def _is_zero_number(self, node: ast.expr, module: Module) -> bool:
         values = self._resolver.values(node, module)
-        return all(isinstance(v, Literal) and v.value == 0 for v in values)
+        return bool(values) and all(isinstance(v, Literal) and v.value == 0 for v in values)
 
 
 def _bound(statement: ast.stmt) -> Iterator[ast.Name]:
