@@ -28,13 +28,14 @@ class Counterparts:
 
     ``untrained`` are parameters that one version's optimizers have and that never have a gradient; ``taken``: the
     gradients that a script takes for itself; ``elsewhere``: modules, and the rounds after which they are evaluated in
-    another mode, or inside of other modules; ``constant``: modules whose weights never change; ``ends``: what runs
-    of different lengths leave at their ends.
+    another mode, or inside of other modules; ``repeated``: those after which one version has them evaluate batches again;
+    ``constant``: modules whose weights never change; ``ends``: what runs of different lengths leave at their ends.
     """
 
     untrained: frozenset[str] = frozenset()
     taken: bool = False
     elsewhere: Mapping[Place, str] = field(default_factory=dict[Place, str])
+    repeated: frozenset[Place] = frozenset()
     constant: frozenset[str] = frozenset()
     ends: bool = False
 
@@ -43,10 +44,13 @@ class Counterparts:
         """What these two runs do not have in common for no reason that matters."""
         elsewhere = _elsewhere(original, other)
         told = [_with_further_calls(run, elsewhere) for run in (original, other)]
+        repeated = _repeated(*told)
+        told = [_without_repeats(run, repeated) for run in told]
         return cls(
             _untrained(original, other),
             _more_taken(original, other),
             elsewhere,
+            repeated,
             _constant(*told),
             original.rounds != other.rounds,
         )
@@ -57,7 +61,7 @@ class Counterparts:
             run = _without_parameters(run, self.untrained)
         if self.taken:
             run = replace(run, steps=tuple(map(_accumulated, run.steps)))
-        run = _with_further_calls(run, self.elsewhere)
+        run = _without_repeats(_with_further_calls(run, self.elsewhere), self.repeated)
         if self.constant:
             run = _without_calls(run, self.constant)
         if self.ends:
@@ -77,6 +81,9 @@ class Counterparts:
             told.append(note(Kind.BACKWARD_CALLS, message))
         for module, how in sorted({(place[0], how) for place, how in self.elsewhere.items()}):
             told.append(note(Kind.EVALUATION_MODE, f"{module} {how}", tensor=module))
+        for module in sorted({module for module, _ in self.repeated}):
+            message = f"{module} evaluates batches again in one version, with the same result"
+            told.append(note(Kind.EVALUATION, message, tensor=module))
         for module in sorted(self.constant):
             message = f"{module}, whose weights never change, is called another number of times"
             told.append(note(Kind.EVALUATION, message, tensor=module))
@@ -185,6 +192,28 @@ def _with_further_calls(run: Observations, places: Container[Place]) -> Observat
     if not further and len(left) == len(run.eval_calls):
         return run
     return run.with_eval_calls(sorted((*left, *further), key=lambda call: call.number))
+
+
+def _repeated(original: Observations, other: Observations) -> frozenset[Place]:
+    """Where as many samples are evaluated once calls that repeat another one are left out."""
+    runs = (original, other)
+    ours, theirs = (_evaluated(run.eval_calls) for run in runs)
+    places = {place for place in ours.keys() & theirs.keys() if ours[place] != theirs[place]}
+    ours, theirs = (_evaluated(_without_repeats(run, places).eval_calls) for run in runs)
+    return frozenset(place for place in places if ours[place] == theirs[place])
+
+
+def _without_repeats(run: Observations, places: Container[Place]) -> Observations:
+    """``run`` without the calls at ``places`` on what the module was called on there before, that gave the same."""
+    seen: set[tuple[Place, int, int, object]] = set()
+    left: list[EvalCall] = []
+    for call in run.eval_calls:
+        place = call.module, call.rounds
+        what = place, call.samples, call.inputs, call.outputs
+        if place not in places or not call.inputs or what not in seen:
+            left.append(call)
+        seen.add(what)
+    return run if len(left) == len(run.eval_calls) else run.with_eval_calls(left)
 
 
 def _constant(original: Observations, other: Observations) -> frozenset[str]:

@@ -224,6 +224,46 @@ def test_a_frozen_part_that_is_called_nowhere_is_missed(run: Run) -> None:
     assert Kind.EVALUATION in {f.kind for f in verdict.failures}
 
 
+def evaluating(run: Observations, *inputs: int, mean: float = 1.0) -> Observations:
+    """``run`` with an evaluation of batches that are told apart by ``inputs``."""
+    calls = tuple(
+        EvalCall(
+            "Net",
+            2,
+            4,
+            (TensorSummary((4, 2), "float32", int(8 * mean), mean, 2.0, 1.5, True),),
+            inputs=one,
+        )
+        for one in inputs
+    )
+    return replace(run, eval_calls=(*run.eval_calls, *calls), eval_file=None)
+
+
+def test_a_batch_may_be_evaluated_again_for_the_same_result(run: Run) -> None:
+    once, twice = evaluating(run(), 7, 8), evaluating(run(), 7, 7, 8, 8, 8)
+    for verdict in (judged(once, twice), judged(twice, once)):
+        assert verdict.outcome is Outcome.EQUIVALENT
+        assert any("evaluates batches again" in finding.message for finding in verdict.findings)
+
+
+def test_other_batches_or_none_are_missed(run: Run) -> None:
+    whole = evaluating(run(), 7, 8)
+    for other in (
+        evaluating(run(), 7, 7, 7),
+        evaluating(run(), 7, 8, 9),
+        evaluating(run(), 7),
+        run(),
+    ):
+        verdict = judged(whole, other)
+        assert verdict.outcome is Outcome.NOT_EQUIVALENT
+        assert verdict.failures[0].kind is Kind.EVALUATION
+
+
+def test_a_batch_that_gives_something_else_is_no_repeat(run: Run) -> None:
+    drawn = evaluating(evaluating(run(), 7), 7, mean=1.5)
+    assert judged(drawn, evaluating(run(), 7)).outcome is Outcome.NOT_EQUIVALENT
+
+
 def test_kept_outputs_stay_those_of_their_calls(run: Run) -> None:
     original, further = run(), EvalCall("Body", 0, 4, ())
     (call,) = original.eval_calls
