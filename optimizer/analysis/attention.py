@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .attention_chains import Chain, Mask, Scale, find_chains
+from .attention_chains import DROPOUT_LAYER, Chain, Mask, Scale, find_chains
 from .attention_masks import (
     UntoldMaskError,
     hides_when_scaled,
@@ -20,8 +20,9 @@ from .attention_products import is_batched_by_hand
 from .attention_results import layout_objection
 from .attention_scales import Scales, is_size
 from .facts import Fact
+from .item_state import changes_receiver
 from .name_uses import NameUses
-from .reaching import bindings_of, reaching_bindings
+from .reaching import bindings_of, only_value, reaching_bindings
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
@@ -29,7 +30,6 @@ from .tensor_ranks import TensorRanks
 from .trees import walk
 from .values import Literal, Made
 
-_LAYER = frozenset({"torch.nn.Dropout"})
 _DROPOUT_TESTS = re.compile(r"isinstance\([^()]*Dropout|['\"]\w*Dropout['\"]")
 
 
@@ -159,14 +159,12 @@ class _Finder:
         for step in chain.steps:
             if not isinstance(step, Mask) or not isinstance(step.fill, ast.Name):
                 continue
-            bindings = bindings_of(module, step.fill)
-            statement = module.statement(bindings[0].node) if len(bindings) == 1 else None
-            match statement:
-                case ast.Assign([ast.Name() as target]) if statement in block:
-                    if self._reads(target, module) == [step.fill]:
-                        found.append(statement)
-                case _:
-                    pass
+            assignment = _own_assignment(step.fill, module)
+            if assignment is None or assignment[0] not in block:
+                continue
+            statement, target = assignment
+            if self._reads(target, module) == [step.fill]:
+                found.append(statement)
         return found
 
     def _check_lines_between(self, chain: Chain, module: Module) -> None:
@@ -210,16 +208,13 @@ class _Finder:
         passed = {node.id for node in walk(call) if isinstance(node, ast.Name)}
         found: dict[ast.stmt, None] = {}
         for name in [n for n in gone if isinstance(n, ast.Name) and n.id not in passed]:
-            bindings = bindings_of(module, name)
-            statement = module.statement(bindings[0].node) if len(bindings) == 1 else None
-            match statement:
-                case ast.Assign([ast.Name() as target]) if statement in block:
-                    if _is_idle(statement.value, module) and gone.issuperset(
-                        self._reads(target, module)
-                    ):
-                        found[statement] = None
-                case _:
-                    pass
+            assignment = _own_assignment(name, module)
+            if assignment is None or assignment[0] not in block:
+                continue
+            statement, target = assignment
+            reads = self._reads(target, module)
+            if _is_idle(statement.value, module) and gone.issuperset(reads):
+                found[statement] = None
         return sorted(found.keys() - gone, key=block.index)
 
     # What is passed
@@ -265,7 +260,7 @@ class _Finder:
         return mask_code(mask, module, self._resolver)
 
     def _dropout(self, call: ast.Call, module: Module) -> Iterator[str]:
-        if self._resolver.maker_names(call.func, module) == _LAYER:
+        if self._resolver.maker_names(call.func, module) == DROPOUT_LAYER:
             layer = module.code(call.func)
             if not isinstance(call.func, ast.Attribute | ast.Name):
                 raise _ObstacleError(f"`{layer}` has no name")
@@ -284,7 +279,7 @@ class _Finder:
 
     def _is_zero(self, call: ast.Call, module: Module) -> bool:
         """Whether dropout does nothing, whoever makes the network."""
-        if self._resolver.maker_names(call.func, module) != _LAYER:
+        if self._resolver.maker_names(call.func, module) != DROPOUT_LAYER:
             share = call_argument(call, "p", 1)
             return share is not None and self._is_zero_number(share, module)
         layers = [v for v in self._resolver.values(call.func, module) if isinstance(v, Made)]
@@ -296,6 +291,16 @@ class _Finder:
     def _is_zero_number(self, node: ast.expr, module: Module) -> bool:
         values = self._resolver.values(node, module)
         return bool(values) and all(isinstance(v, Literal) and v.value == 0 for v in values)
+
+
+def _own_assignment(name: ast.Name, module: Module) -> tuple[ast.Assign, ast.Name] | None:
+    """The statement that alone gives ``name`` its value, and does nothing else, with the name as it stands there."""
+    value = only_value(module, name)
+    match module.parents[value] if value is not None else None:
+        case ast.Assign([ast.Name() as target]) as statement:
+            return statement, target
+        case _:
+            return None
 
 
 def _bound(statement: ast.stmt) -> Iterator[ast.Name]:
@@ -330,9 +335,7 @@ def _only_assigns(statement: ast.stmt) -> bool:
         return False
     targets = [e for t in statement.targets for e in (t.elts if isinstance(t, ast.Tuple) else [t])]
     changes = any(
-        isinstance(node, ast.Attribute)
-        and node.attr.endswith("_")
-        and not node.attr.startswith("_")
+        isinstance(node, ast.Attribute) and changes_receiver(node.attr)
         for node in walk(statement.value)
     )
     return not changes and all(isinstance(target, ast.Name) for target in targets)

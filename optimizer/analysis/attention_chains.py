@@ -11,14 +11,13 @@ from .constants import constant
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
-from .trees import walk
+from .trees import is_name, walk
 from .values import External, Made
 
 _SOFTMAX = frozenset({"torch.nn.functional.softmax", "torch.softmax"})
 _DROPOUT = frozenset({"torch.nn.functional.dropout", "torch.dropout"})
-_LAYER = frozenset({"torch.nn.Dropout"})
+DROPOUT_LAYER = frozenset({"torch.nn.Dropout"})
 _CASTS = frozenset({"type_as", "to", "type", "float", "half", "bfloat16"})
-_Simple: TypeAlias = ast.Assign | ast.AugAssign | ast.Expr
 
 
 @dataclass(frozen=True)
@@ -310,7 +309,7 @@ class _Reader:
         names = self._names(call)
         if names and names <= _DROPOUT:
             return replace(found, dropouts=(*found.dropouts, call))
-        if self._resolver.maker_names(call.func, self._module) == _LAYER:
+        if self._resolver.maker_names(call.func, self._module) == DROPOUT_LAYER:
             return replace(found, dropouts=(*found.dropouts, call), layers=(*found.layers, call))
         return None
 
@@ -335,7 +334,7 @@ def _may_drop(call: ast.Call) -> bool:
 
 
 def _mentions(node: ast.AST, name: str) -> bool:
-    return any(isinstance(inner, ast.Name) and inner.id == name for inner in walk(node))
+    return any(is_name(inner, name) for inner in walk(node))
 
 
 def _assigned_name(statement: ast.stmt) -> str | None:

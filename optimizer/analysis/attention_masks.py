@@ -8,9 +8,9 @@ import math
 from .attention_chains import Chain, Mask
 from .classes import kept_as
 from .constants import constant
-from .reaching import bindings_of
+from .item_state import changes_receiver
+from .reaching import bindings_of, only_value
 from .resolver import Resolver
-from .scopes import Assigned
 from .signatures import call_argument
 from .syntax import Module
 from .trees import is_name, is_none, walk
@@ -40,8 +40,7 @@ class UntoldMaskError(Exception):
 
 def hides_when_scaled(mask: Mask, module: Module, resolver: Resolver) -> bool:
     """Whether ``mask`` still hides what it fills when that is scaled, by a ten-thousandth at least."""
-    fill = _number(mask.fill, module, resolver) if mask.fill is not None else None
-    return fill is not None and fill <= _HIDING * 1e4
+    return _hides(mask, module, resolver, _HIDING * 1e4)
 
 
 def hides_wholly(mask: Mask, module: Module, resolver: Resolver) -> bool:
@@ -75,7 +74,7 @@ def is_float(resolver: Resolver, node: ast.expr, module: Module) -> bool:
     for _ in range(_DEEPEST):
         match node:
             case ast.Name():
-                value = _assigned(node, module)
+                value = only_value(module, node)
                 if value is None:
                     break
                 node = value
@@ -99,16 +98,9 @@ def is_float(resolver: Resolver, node: ast.expr, module: Module) -> bool:
     )
 
 
-def _assigned(variable: ast.Name, module: Module) -> ast.expr | None:
-    """What ``variable`` was assigned, where only one assignment can have been the last."""
-    bindings = bindings_of(module, variable)
-    source = bindings[0].source if len(bindings) == 1 else None
-    return source.value if isinstance(source, Assigned) and not source.path else None
-
-
-def _hides(mask: Mask, module: Module, resolver: Resolver) -> bool:
+def _hides(mask: Mask, module: Module, resolver: Resolver, most: float = _HIDING) -> bool:
     fill = _number(mask.fill, module, resolver) if mask.fill is not None else None
-    return fill is not None and fill <= _HIDING
+    return fill is not None and fill <= most
 
 
 def _number(node: ast.expr, module: Module, resolver: Resolver) -> float | None:
@@ -121,7 +113,7 @@ def _number(node: ast.expr, module: Module, resolver: Resolver) -> float | None:
     names = resolver.names(node, module)
     if names and names <= _INFINITIES:
         return math.inf
-    if isinstance(node, ast.Name) and (value := _assigned(node, module)) is not None:
+    if isinstance(node, ast.Name) and (value := only_value(module, node)) is not None:
         return _number(value, module, resolver)
     match node:
         case ast.Attribute(ast.Call(function), "min" | "max" as end):
@@ -203,7 +195,7 @@ def _positions(tensor: ast.expr, module: Module) -> ast.Name | None:
 
 def _followed(node: ast.expr, module: Module) -> ast.expr:
     """What the variable ``node`` was assigned, if that is known; ``node`` itself if it is none."""
-    value = _assigned(node, module) if isinstance(node, ast.Name) else None
+    value = only_value(module, node) if isinstance(node, ast.Name) else None
     return node if value is None else value
 
 
@@ -244,7 +236,7 @@ def _is_made_triangle(
         mask = mask.func.value
     match mask:
         case ast.Name():
-            made = _assigned(mask, module)
+            made = only_value(module, mask)
             if made is None or _is_changed(mask, module):
                 return False
             return _is_made_triangle(made, length, hides_zeros, module, resolver)
@@ -316,8 +308,7 @@ def _is_written(node: ast.expr, module: Module) -> bool:
     parent = module.parents[node]
     match parent:
         case ast.Attribute(attr=method):
-            is_inplace = method.endswith("_") and not method.startswith("_")
-            return is_inplace or method == "data"
+            return changes_receiver(method) or method == "data"
         case ast.Subscript():
             return not isinstance(parent.ctx, ast.Load) or _is_written(parent, module)
         case ast.AugAssign():

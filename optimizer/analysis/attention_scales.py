@@ -8,7 +8,7 @@ from .attention_chains import Chain, Scale
 from .classes import kept_as
 from .constants import constant
 from .host_numbers import is_number
-from .reaching import bindings_of
+from .reaching import bindings_of, only_value
 from .resolver import Resolver
 from .scopes import Assigned
 from .syntax import Module
@@ -119,11 +119,10 @@ class Scales:
 def last_size_of(node: ast.expr, module: Module) -> str | None:
     """``k`` of ``k.size(-1)`` and ``k.shape[-1]``, written out or as a variable."""
     if isinstance(node, ast.Name):
-        bindings = bindings_of(module, node)
-        source = bindings[0].source if len(bindings) == 1 else None
-        if not isinstance(source, Assigned) or source.path:
+        value = only_value(module, node)
+        if value is None:
             return None
-        node = source.value
+        node = value
     match node:
         case ast.Call(ast.Attribute(ast.Name(tensor), "size"), [dim], []) if constant(dim) == -1:
             return tensor

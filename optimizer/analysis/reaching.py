@@ -6,7 +6,7 @@ import ast
 import sys
 
 from .bound_names import binds
-from .scopes import Binding, Defined, Deleted, Imported, Parameter, Scope
+from .scopes import Assigned, Binding, Defined, Deleted, Imported, Parameter, Scope
 from .syntax import Module
 from .trees import walk
 
@@ -49,6 +49,13 @@ def bindings_of(module: Module, name: ast.Name) -> list[Binding]:
     scope = module.scope(name)
     found = scope.lookup(name.id)
     return reaching_bindings(module, *found, scope, name) if found is not None else []
+
+
+def only_value(module: Module, name: ast.Name) -> ast.expr | None:
+    """What the variable ``name`` was assigned, where only one assignment can have been the last, and not of a part of something."""
+    bindings = bindings_of(module, name)
+    source = bindings[0].source if len(bindings) == 1 else None
+    return source.value if isinstance(source, Assigned) and not source.path else None
 
 
 def replaced_if_none(module: Module, reaching: list[Binding], use: ast.AST) -> list[Binding]:

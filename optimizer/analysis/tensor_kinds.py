@@ -273,7 +273,7 @@ class TensorKinds:
     def _returned(self, function: Function) -> TensorKind:
         kinds = [
             self.of(value, function.module) if value is not None else UNKNOWN
-            for value in _returned_by(function)
+            for value in returned_by(function)
         ]
         return _joined(kinds)
 
@@ -338,7 +338,7 @@ class TensorKinds:
         """A part of the tuple that a first-party function returns."""
         kinds: list[TensorKind] = []
         for function in self._resolver.callees(call, module):
-            for value in _returned_by(function):
+            for value in returned_by(function):
                 if isinstance(value, ast.Tuple):
                     kinds.append(self._part(value, (part,), function.module))
                 else:
@@ -367,7 +367,7 @@ class TensorKinds:
         return INTEGER if part == 1 else kind
 
 
-def _returned_by(function: Function) -> list[ast.expr | None]:
+def returned_by(function: Function) -> list[ast.expr | None]:
     """What a function returns, None where it returns nothing, in which case there is no telling."""
     if isinstance(function.node, ast.Lambda):
         return [function.node.body]

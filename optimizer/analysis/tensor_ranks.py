@@ -13,7 +13,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Binding, Parameter, Path
 from .signatures import argument_for, call_argument
 from .syntax import Module
-from .trees import walk
+from .tensor_kinds import returned_by
 from .values import Function
 
 _Rank: TypeAlias = "int | None"
@@ -110,11 +110,8 @@ class TensorRanks:
         return _agreed(rank for function in functions for rank in self._results(function))
 
     def _results(self, function: Function) -> Iterable[_Rank]:
-        if isinstance(function.node, ast.Lambda):
-            return [self.of(function.node.body, function.module)]
-        own = [n for n in walk(function.node) if function.module.function(n) is function.node]
-        returned = [n.value for n in own if isinstance(n, ast.Return)]
-        return [self.of(v, function.module) if v is not None else None for v in returned] or [None]
+        returned = returned_by(function)
+        return [self.of(v, function.module) if v is not None else None for v in returned]
 
     # Variables
 
