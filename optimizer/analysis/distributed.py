@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
-from .batch_shares import Share
 from .checkpoint_reads import checkpoint_edits
 from .common_decisions import agree_on_decisions
 from .data_parallel import (
@@ -20,7 +19,7 @@ from .data_parallel import (
 )
 from .data_preparation import Preparation, find_preparation, prepared_by
 from .distributed_obstacles import (
-    loss_share,
+    loss_reduction,
     script_obstacle,
     step_obstacle,
     unscaled,
@@ -35,7 +34,7 @@ from .meeting_place import meeting_place, process_group_edit
 from .network_flow import NetworkFlow, network_flow
 from .network_wrapping import Wrapping, wrap_beside, wrap_instead, wrapped_name
 from .obstacles import Obstacle
-from .process_gpus import gpu_edits
+from .process_gpus import gpu_edits, gpu_notes
 from .process_names import Place, ProcessNames, taken_name
 from .process_sums import find_common_sums
 from .rank_zero import (
@@ -46,6 +45,7 @@ from .rank_zero import (
     rank_zero_edits,
     shared_service_edits,
 )
+from .reductions import Reduction
 from .script import TrainingScript
 from .setup_place import Block, training_blocks
 from .sharded_loader import ShardedLoader, shard_loader
@@ -219,7 +219,7 @@ class _Plan:
         sums = find_common_sums(self._resolver, step.loop, script.loaders)
         summed = [a for a in sums if a.share is not None]
         yield from training_sum_edits(sums, names)
-        if loss_share(self._resolver, step) is Share.SUM:
+        if loss_reduction(self._resolver, step) is Reduction.SUM:
             loss = unscaled(self._resolver, step.backwards[0].loss, step.module)
             code = f"{step.module.code(loss)} * {names.name(Place.WORLD_SIZE, step.module)}"
             span = step.module.span(loss)
@@ -346,6 +346,7 @@ class _Plan:
     # What is not as it was
 
     def _say_what_changes(self) -> None:
+        self._notes += gpu_notes(self._resolver, self._script.modules)
         if batch_norms(self._resolver):
             if self._sync_batchnorm:
                 self._notes.append("BatchNorm normalizes by the whole batch (SyncBatchNorm)")
@@ -353,7 +354,8 @@ class _Plan:
                 self._notes.append(
                     "BatchNorm normalizes by each process's part of a batch (--sync-batchnorm: by the whole batch)"
                 )
-        if any(self._weighs(module_call) for module_call in self._losses()):
+        is_weighted = loss_reduction(self._resolver, self._step) is Reduction.WEIGHTED
+        if is_weighted or any(self._weighs(module_call) for module_call in self._losses()):
             self._notes.append(
                 "the loss is a mean that weighs samples, taken in each process by itself"
             )

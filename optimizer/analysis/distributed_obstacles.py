@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from .batch_shares import Share, ShareOf
 from .batch_targets import AnyTargets
 from .data_parallel import distributed_call
 from .dataflow import Flow, own_nodes
@@ -15,12 +14,14 @@ from .datasets import DatasetKind, find_datasets
 from .facts import Fact, Loop, LoopKind, Optimizer
 from .forward_losses import returns_mean
 from .loops import backward_calls
+from .loss_reductions import LossReductions
 from .mean_losses import compares_samples, not_a_mean, sets_reduction
 from .models import may_be_lbfgs
 from .obstacles import Obstacle
 from .precision import find_frameworks
 from .process_gpus import gpu_obstacle
 from .reach import Reached, lexical_nodes, reached_nodes
+from .reductions import Reduced, Reduction
 from .resolver import Resolver
 from .script import TrainingScript
 from .setup_place import training_blocks
@@ -41,6 +42,8 @@ _SPLITS = frozenset(
         "sklearn.model_selection.train_test_split",
     }
 )
+_ADD_UP = frozenset({Reduction.MEAN, Reduction.WEIGHTED, Reduction.SUM})
+"""Losses of which the parts of a batch make up that of the whole."""
 _LIBRARY = {"torch": "torch", "numpy": "numpy", "random": "random", "sklearn": "numpy"}
 
 
@@ -110,7 +113,7 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     found = not_a_mean(resolver, loss, module, AnyTargets())
     if found is not None and returns_mean(resolver, loss, module):
         found = None
-    if found is not None and loss_share(resolver, step) in {Share.MEAN, Share.SUM}:
+    if found is not None and loss_reduction(resolver, step) in _ADD_UP:
         found = None
     return found or sets_reduction(resolver)
 
@@ -124,10 +127,10 @@ def _behind_loss(resolver: Resolver, step: StepCode) -> Iterator[Reached]:
         yield from reached_nodes(resolver, own_nodes(statement), step.module)
 
 
-def loss_share(resolver: Resolver, step: StepCode) -> Share | None:
-    """What the loss of one process is to that of the whole batch."""
-    loss = unscaled(resolver, step.backwards[0].loss, step.module)
-    return ShareOf(resolver, [step.node]).of(loss, step.module)
+def loss_reduction(resolver: Resolver, step: StepCode) -> Reduced:
+    """How the loss of the step is reduced from the samples of its batch."""
+    loss = _without_scaler(resolver, step.backwards[0].loss, step.module)
+    return LossReductions(resolver, step).of(loss, step.module)
 
 
 def _thaws(script: TrainingScript) -> Fact | None:
@@ -147,13 +150,19 @@ def _thaws(script: TrainingScript) -> Fact | None:
 
 def unscaled(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:
     """``loss`` without the scaling that float16 needs, and without the mean over DataParallel's replicas."""
+    match _without_scaler(resolver, loss, module):
+        case ast.Call(func=ast.Attribute(value=inner, attr="mean"), args=[], keywords=[]):
+            return unscaled(resolver, inner, module)
+        case inner:
+            return inner
+
+
+def _without_scaler(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:
     match loss:
         case ast.Call(func=ast.Attribute(value=scaler, attr="scale"), args=[inner], keywords=[]):
             makers = resolver.maker_names(scaler, module)
             if makers and all(name.endswith("GradScaler") for name in makers):
-                return unscaled(resolver, inner, module)
-        case ast.Call(func=ast.Attribute(value=inner, attr="mean"), args=[], keywords=[]):
-            return unscaled(resolver, inner, module)
+                return inner
         case _:
             pass
     return loss

@@ -73,6 +73,14 @@ def not_a_mean(
     return None
 
 
+def averages(resolver: Resolver, loss: ast.Call, module: Module) -> bool:
+    """Whether ``loss``, which makes or computes a loss of PyTorch, has it take a mean, in which samples may weigh differently."""
+    names = resolver.names(loss.func, module)
+    is_function = names <= _FUNCTIONS
+    known = bool(names) and (is_function or names <= _LAYERS)
+    return known and _weighted(loss, module, 2 if is_function else 0, weighted=True) is None
+
+
 def compares_samples(nodes: Sequence[Reached], resolver: Resolver) -> Fact | None:
     """Where the samples of a batch meet each other among ``nodes``, the code of a step outside of its networks."""
     for reached in nodes:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..rewriting.edits import FileEdit, ReplaceExpression, Wrap
-from .data_parallel import data_parallel_calls
 from .devices import DEVICE_MAKERS
 from .facts import Fact
 from .obstacles import Obstacle
@@ -35,12 +34,14 @@ class GpuNumber(Fact):
         return isinstance(node, ast.Constant) and type(node.value) is int and node.value == 0
 
     def is_chosen(self, resolver: Resolver) -> bool:
-        """Whether it is an option, or a variable that holds a number."""
+        """Whether it is an option, a variable that holds a number, or the first of several: ``device_ids[0]``."""
         node = self.node
         if isinstance(node, ast.Constant):
             return False
         if isinstance(node, ast.Call) and "builtins.int" in resolver.names(node.func, self.module):
             node = node.args[0] if node.args else node
+        if isinstance(node, ast.Subscript):
+            return isinstance(node.slice, ast.Constant) and node.slice.value == 0
         return all(
             isinstance(value, Option) or (isinstance(value, Literal) and type(value.value) is int)
             for value in resolver.values(node, self.module)
@@ -66,6 +67,15 @@ def gpu_obstacle(resolver: Resolver) -> Fact | None:
         or _several(_numbered_texts(modules))
         or _visible_obstacle(resolver)
     )
+
+
+def gpu_notes(resolver: Resolver, modules: Iterable[Module]) -> Iterator[str]:
+    """What is said of GPUs that the script alone would choose: torchrun's processes are on those that it sees."""
+    for module, node in _shown(resolver, modules):
+        if not isinstance(node.value, ast.Constant):
+            chosen = module.code(node.value)
+            yield f"torchrun takes the GPUs that it sees, whatever `{chosen}` says: `CUDA_VISIBLE_DEVICES` before `torchrun` chooses"
+            return
 
 
 def gpu_edits(
@@ -105,7 +115,9 @@ def _numbers(resolver: Resolver, modules: Iterable[Module]) -> Iterator[GpuNumbe
     for module in modules:
         for call in module.calls:
             number = _of_call(resolver, call, module)
-            if number is not None and not _is_device(resolver, number, module):
+            if number is None or _of_text(number) is not None:
+                continue  # the number in a text is found below
+            if not _is_device(resolver, number, module):
                 yield GpuNumber(module, number)
         for text in module.nodes_of(ast.JoinedStr, ast.BinOp, ast.Call):
             number = _of_text(text)
@@ -183,13 +195,13 @@ def _numbered_texts(modules: Iterable[Module]) -> list[tuple[Module, ast.expr, s
 
 
 def _visible_obstacle(resolver: Resolver) -> Fact | None:
-    """Where the script says which GPUs it sees, unless it shows itself several, or an option chooses one."""
+    """Where the script shows itself one GPU alone, or says which GPUs it sees where a process cannot leave that out."""
     for module, node in _shown(resolver, resolver.project.modules):
         shown = node.value.value if isinstance(node.value, ast.Constant) else None
         if isinstance(shown, str):
             if "," not in shown:
                 return Obstacle(module, node, "the script shows itself one GPU alone")
-        elif not _shows_one(resolver, node, module):
+        elif not _stands_alone(node, module):
             return Obstacle(module, node, "the script chooses the GPUs it sees")
     return None
 
@@ -202,21 +214,10 @@ def _shown(resolver: Resolver, modules: Iterable[Module]) -> Iterator[tuple[Modu
                 yield module, node
 
 
-def _shows_one(resolver: Resolver, node: ast.Assign, module: Module) -> bool:
-    """Whether ``node`` shows the script the GPU that an option chooses; ``nn.DataParallel`` is given several."""
-    value = node.value
-    if isinstance(value, ast.Call) and "builtins.str" in resolver.names(value.func, module):
-        value = value.args[0] if value.args else value
-    return (
-        len(node.targets) == 1
-        and all(s is node or s.lineno != node.lineno for s in module.block(node))
-        and not data_parallel_calls(resolver)
-        and all(
-            isinstance(option, Option)
-            and option.default is not None
-            and "," not in option.module.code(option.default)
-            for option in resolver.values(value, module)
-        )
+def _stands_alone(node: ast.Assign, module: Module) -> bool:
+    """Whether ``node`` can be put under a test: it does nothing else, and no other statement stands in its line."""
+    return len(node.targets) == 1 and all(
+        statement is node or statement.lineno != node.lineno for statement in module.block(node)
     )
 
 

@@ -398,10 +398,11 @@ def test_data_parallel_stays_in_one_process_on_a_cpu(check_noop: Callable[..., N
         ),
         (
             "data = ",
-            "import os, sys\nos.environ['CUDA_VISIBLE_DEVICES'] = sys.argv[1]\ndata = ",
+            "import os, sys\nshown = 1; os.environ['CUDA_VISIBLE_DEVICES'] = sys.argv[1]\ndata = ",
             "the script chooses the GPUs it sees",
         ),
         ("cross_entropy(model(x), y)", "kl_div(model(x), y)", "not known to be a mean"),
+        ("cross_entropy(model(x), y)", "cross_entropy(model(x), y) ** 2", "not known to be a mean"),
         ("model(x), y)", "model(x) @ model(x).t(), y)", "may compare the samples"),
         ("model(x), y)", "model(x) + model(x), y)", "runs in 2 places of the step"),
         (
@@ -808,25 +809,31 @@ def test_several_gpus_that_the_script_shows_itself(rewrite: Callable[..., Rewrit
     assert "WORLD_SIZE" in code(rewrite(shown, ["ddp"], **GPUS))
 
 
-@pytest.mark.parametrize("value", ["args.gpu", "str(args.gpu)"])
-def test_the_one_gpu_that_an_option_shows_the_script(
-    rewrite: Callable[..., RewriteResult], value: str
+@pytest.mark.parametrize(
+    "value", ["args.gpu", "str(args.gpu)", "sys.argv[1]", "','.join(map(str, args.gpus))"]
+)
+@pytest.mark.parametrize("wrapped", ["", "model = nn.DataParallel(model)\n"])
+def test_the_gpus_that_the_script_is_told_to_see(
+    rewrite: Callable[..., RewriteResult], value: str, wrapped: str
 ) -> None:
     """Each of torchrun's processes has its own."""
-    shown = (
-        OPTION + f"import os\n\nif args.gpu:\n    os.environ['CUDA_VISIBLE_DEVICES'] = {value}\n"
+    shown = OPTION + (
+        f"import os\nimport sys\n\nif args.gpu:\n    os.environ['CUDA_VISIBLE_DEVICES'] = {value}\n"
     )
-    result = rewrite(shown + FLAT, ["ddp"], **GPUS)
+    result = rewrite(shown + FLAT.replace(MODEL, MODEL + wrapped), ["ddp"], **GPUS)
     kept = f"    if WORLD_SIZE == 1:\n        os.environ['CUDA_VISIBLE_DEVICES'] = {value}\n"
     assert f"if args.gpu:\n{kept}" in code(result)
     assert code(result).index("WORLD_SIZE = int") < code(result).index("if args.gpu")
-    for other in (
-        shown.replace("'0'", "'0,1'") + FLAT,
-        shown.replace(", default='0'", "") + FLAT,
-        shown.replace("    os", "    sys = 1; os") + FLAT,
-        shown + FLAT.replace(MODEL, MODEL + "model = nn.DataParallel(model)\n"),
-    ):
-        assert "WORLD_SIZE" not in code(rewrite(other, ["ddp"], **GPUS))
+    (change,) = result.files[0].changes
+    assert f"torchrun takes the GPUs that it sees, whatever `{value}` says" in change.reason
+
+
+def test_the_first_of_several_gpus(rewrite: Callable[..., RewriteResult]) -> None:
+    chosen = "gpus = [int(number) for number in args.gpu.split(',')]\n"
+    moved = f"{chosen}torch.cuda.set_device('cuda:{{}}'.format(gpus[0]))\n{MODEL}"
+    wrapped = "model = nn.DataParallel(model, device_ids=gpus)\n"
+    text = code(rewrite(OPTION + FLAT.replace(MODEL, moved + wrapped), ["ddp"], **GPUS))
+    assert "'cuda:{}'.format(LOCAL_RANK if WORLD_SIZE > 1 else gpus[0])" in text
 
 
 VAE_LOSS = """\
@@ -856,6 +863,36 @@ def test_a_sum_is_no_mean(rewrite: Callable[..., RewriteResult], before: str, lo
 def test_a_sum_by_the_number_of_samples_is_a_mean(rewrite: Callable[..., RewriteResult]) -> None:
     source = FLAT.replace("model(x), y)", "model(x), y, reduction='sum') / len(x)")
     assert "        loss.backward()\n" in code(rewrite(source, ["ddp"], **GPUS))
+
+
+FOCAL = """\
+class Focal(nn.Module):
+    def forward(self, scores, target):
+        each = nn.functional.cross_entropy(scores, target, reduction='none')
+        loss = (1 - torch.exp(-each)) ** 2 * each
+        return loss.mean()
+
+
+data = """
+
+
+def test_the_loss_of_a_class(
+    rewrite: Callable[..., RewriteResult], check_noop: Callable[..., None]
+) -> None:
+    source = FLAT.replace("nn.functional.cross_entropy(model(x), y)", "Focal()(model(x), y)")
+    assert "DistributedDataParallel(" in code(
+        rewrite(source.replace("data = ", FOCAL, 1), ["ddp"], **GPUS)
+    )
+    of_mean = FOCAL.replace(", reduction='none'", "")
+    check_noop(source.replace("data = ", of_mean, 1), "not known to be a mean", **GPUS)
+
+
+def test_a_mean_over_words(rewrite: Callable[..., RewriteResult]) -> None:
+    loss = "nn.functional.cross_entropy(model(x), y, reduction='none')"
+    masked = f"({loss} * (y > 0)).sum() / (y > 0).sum()"
+    source = FLAT.replace("nn.functional.cross_entropy(model(x), y)", masked)
+    (change,) = rewrite(source, ["ddp"], **GPUS).files[0].changes
+    assert "the loss is a mean that weighs samples, taken in each process" in change.reason
 
 
 ACCUMULATED = (

@@ -1,0 +1,134 @@
+"""What becomes of the samples of a batch in a computation: the algebra behind :mod:`.loss_reductions`.
+
+The numbers of a batch that is divided among processes add up, or average, to those of the whole batch only as long as
+nothing that is not linear is computed from a sum or a mean.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from enum import Enum
+from functools import reduce
+from typing import TypeAlias
+
+
+class Reduction(Enum):
+    """What a value is to the batch that it was computed from."""
+
+    FIXED = "fixed"
+    """It does not depend on the batch."""
+    GIVEN = "given"
+    """Numbers of each sample, as the batch has them."""
+    SAMPLES = "samples"
+    """Numbers of each sample that a network has a part in, and no other sample."""
+    RESULT = "result"
+    """As SAMPLES: what a network returns, which may also be a loss that it has computed itself."""
+    COUNT = "count"
+    """How many samples (or numbers of them) there are, or so many times a fixed number."""
+    WEIGHT = "weight"
+    """A sum of numbers that the batch has: how many words are no padding."""
+    SUM = "sum"
+    """A sum over the samples."""
+    MEAN = "mean"
+    """A mean over the samples."""
+    WEIGHTED = "weighted"
+    """A mean in which the samples weigh differently: a sum by the sum of weights."""
+
+
+Reduced: TypeAlias = Reduction | None
+"""None stands for what is not known, or is none of these."""
+
+EACH = frozenset({Reduction.GIVEN, Reduction.SAMPLES, Reduction.RESULT})
+"""What is not reduced: numbers of each sample."""
+_ELEMENTWISE = EACH | {Reduction.FIXED}
+_MEANS = frozenset({Reduction.MEAN, Reduction.WEIGHTED})
+_AMOUNTS = frozenset({Reduction.COUNT, Reduction.WEIGHT})
+_SUMS = _AMOUNTS | {Reduction.SUM}
+REDUCED = _SUMS | _MEANS
+
+
+def elementwise(parts: Iterable[Reduced]) -> Reduced:
+    """What a function of single elements makes of ``parts``."""
+    kinds = set(parts)
+    if not kinds <= _ELEMENTWISE:
+        return None
+    if kinds & EACH:
+        return Reduction.SAMPLES if kinds & (EACH - {Reduction.GIVEN}) else Reduction.GIVEN
+    return Reduction.FIXED
+
+
+def added(parts: Iterable[Reduced]) -> Reduced:
+    """What the sum of ``parts`` is, and what a variable is that may hold any of them."""
+    return reduce(_added, parts)
+
+
+def _added(one: Reduced, other: Reduced) -> Reduced:
+    kinds = {one, other}
+    if len(kinds) == 1:
+        return one
+    if None in kinds:
+        return None
+    if Reduction.FIXED in kinds:
+        kind = other if one is Reduction.FIXED else one
+        if kind in EACH:
+            return elementwise(kinds)
+        return None if kind is Reduction.COUNT else kind
+    if kinds <= _MEANS:
+        return Reduction.WEIGHTED
+    if kinds <= _SUMS:
+        return Reduction.SUM if Reduction.SUM in kinds else Reduction.WEIGHT
+    return elementwise(kinds)
+
+
+def product(one: Reduced, other: Reduced) -> Reduced:
+    """What the product of two values is."""
+    kinds = {one, other}
+    if Reduction.FIXED in kinds:
+        kind = other if one is Reduction.FIXED else one
+        return elementwise(kinds) if kind in EACH else kind
+    if kinds == {Reduction.MEAN, Reduction.COUNT}:
+        return Reduction.SUM
+    return elementwise(kinds)
+
+
+def quotient(above: Reduced, below: Reduced) -> Reduced:
+    """What ``above / below`` is."""
+    if below is Reduction.FIXED:
+        return product(above, below)
+    if above is below is Reduction.COUNT:
+        return Reduction.FIXED
+    if above in _SUMS and below in _AMOUNTS:
+        return Reduction.MEAN if below is Reduction.COUNT else Reduction.WEIGHTED
+    return elementwise({above, below})
+
+
+def operation(operator: ast.operator, left: Reduced, right: Reduced) -> Reduced:
+    """What ``left operator right`` is."""
+    match operator:
+        case ast.Add() | ast.Sub():
+            return added((left, right))
+        case ast.Mult():
+            return product(left, right)
+        case ast.Div():
+            return quotient(left, right)
+        case ast.MatMult():  # each row of the left one by all of the right one
+            return elementwise((left, right)) if right is Reduction.FIXED else None
+        case _:
+            return elementwise((left, right))
+
+
+def whole_mean(value: Reduced) -> Reduced:
+    """What the mean over all of ``value`` is."""
+    if value in {Reduction.GIVEN, Reduction.SAMPLES}:
+        return Reduction.MEAN
+    return value if value in _MEANS | {Reduction.FIXED} else None
+
+
+def whole_sum(value: Reduced) -> Reduced:
+    """What the sum over all of ``value`` is."""
+    if value is Reduction.GIVEN:
+        return Reduction.WEIGHT
+    if value is Reduction.SAMPLES:
+        return Reduction.SUM
+    return value if value in _MEANS | {Reduction.FIXED} else None
