@@ -15,8 +15,9 @@ from .loaders import DATALOADER
 from .obstacles import Obstacle
 from .reach import reached_nodes
 from .resolver import Resolver
+from .size_uses import SizeUses
 from .syntax import Module
-from .values import Value, whole_number
+from .values import Unknown, Value, whole_number
 
 _FACTORIES = frozenset(
     f"torch.{name}" for name in ("zeros", "ones", "randn", "rand", "empty", "full", "eye")
@@ -127,16 +128,19 @@ def counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
 def other_use(
     resolver: Resolver, values: frozenset[Value], loaders: tuple[DataLoader, ...]
 ) -> Fact | None:
-    """Where the variable or option that holds the batch size is used for anything but loaders and messages."""
+    """Where the variable or option that holds the batch size is used for more than loaders, messages and what is worked out of it."""
+    known = frozenset(value for value in values if not isinstance(value, Unknown))
+    uses = SizeUses(resolver)
     calls: set[ast.AST] = {loader.node for loader in loaders}
     calls |= {display for loader in loaders for display, _ in loader.displays}
     for module in resolver.project.modules:
         for node in module.nodes:
             if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
                 continue
-            if resolver.values(node, module) & values and not _is_harmless(
-                resolver, node, module, calls
-            ):
+            if not resolver.values(node, module) & (known or values):
+                continue
+            harmless = _is_harmless(resolver, node, module, calls)
+            if not harmless and not uses.only_works_out(node, module):
                 why = f"`{module.code(node)}` has other uses than the DataLoader's batch size"
                 return Obstacle(module, module.statement(node), why)
     return None

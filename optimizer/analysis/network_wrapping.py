@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from textwrap import indent
 
 from ..rewriting.edits import (
     FileEdit,
@@ -186,7 +187,7 @@ def wrap_instead(
     edits = [_own_draws(blocks[-1], wrapping)]
     outer = module.parents[statement]
     if tested is not None:  # the network is where it belongs below
-        alone = f"if {world} == 1:\n    {module.code(statement)}"
+        alone = f"if {world} == 1:\n{_indented(module, statement)}"
         below = module.span(outermost_test(module, tested))
         edits.append(FileEdit(module.path, ReplaceStatement(module.span(statement), alone)))
         edits.append(FileEdit(module.path, InsertAfter(below, begin.rstrip())))
@@ -194,15 +195,20 @@ def wrap_instead(
     if isinstance(outer, ast.If) and statement in outer.body:
         if outer.body == [statement] and not outer.orelse and not is_elif(module, outer):
             test = module.code(outer.test)
-            code = f"{begin}elif {test}:\n    {module.code(statement)}"
+            code = f"{begin}elif {test}:\n{_indented(module, statement)}"
             return (*edits, FileEdit(module.path, ReplaceStatement(module.span(outer), code)))
-        alone = f"if {world} == 1:\n    {module.code(statement)}"
+        alone = f"if {world} == 1:\n{_indented(module, statement)}"
         edits.append(FileEdit(module.path, ReplaceStatement(module.span(statement), alone)))
         below = module.span(outermost_test(module, outer))
         edits.append(FileEdit(module.path, InsertAfter(below, begin.rstrip())))
         return tuple(edits)
-    code = f"{begin}else:\n    {module.code(statement)}"
+    code = f"{begin}else:\n{_indented(module, statement)}"
     return (*edits, FileEdit(module.path, ReplaceStatement(module.span(statement), code)))
+
+
+def _indented(module: Module, statement: ast.stmt) -> str:
+    """``statement`` as it stands one level deeper."""
+    return indent(module.unindented_code(statement), "    ")
 
 
 def _tested(module: Module, use: DataParallelUse, move: ast.Call) -> ast.If | None:

@@ -47,10 +47,11 @@ def shard_loader(
     if obstacle is not None:
         return obstacle
     module, statement = loader.module, loader.module.statement(loader.node)
-    if any(
-        name in scope.bindings for scope in module.scopes.by_node.values() for name in [_SAMPLER]
-    ):
-        return Obstacle(module, loader.node, f"`{_SAMPLER}` is a name of the script's own")
+    own = _empty_sampler(loader)
+    bound = any(_SAMPLER in scope.bindings for scope in module.scopes.by_node.values())
+    sampler_name = own.id if own is not None else _SAMPLER
+    if (own is None and bound) or (own is not None and _is_used_elsewhere(own, loader)):
+        return Obstacle(module, loader.node, f"`{sampler_name}` is a name of the script's own")
     edits: list[FileEdit] = []
     dataset = loader.arguments["dataset"]
     code = module.code(dataset.value)
@@ -74,21 +75,44 @@ def shard_loader(
     if module is not script.entry and module.function(loader.node) is None:
         # Made as the file is imported, before the processes have met.
         given += f", num_replicas={world}, rank={names.name(Place.RANK, module)}"
-    rows.append(f"{_SAMPLER} = {sampler}({given}) if {world} > 1 else None")
+    rows.append(f"{sampler_name} = {sampler}({given}) if {world} > 1 else None")
     edits.append(FileEdit(module.path, InsertBefore(module.span(statement), "\n".join(rows))))
     changed = {"batch_size": f"{batch} // {world}"}
-    if shuffle is not None and shuffles:
-        alone = f"{_SAMPLER} is None"
+    if shuffle is not None and shuffles and not _asks_for(shuffle.value, sampler_name):
+        alone = f"{sampler_name} is None"
         literal = isinstance(shuffle.value, ast.Constant) and _is(resolver, loader, shuffle, True)
         changed["shuffle"] = alone if literal else f"{_said(loader, 'shuffle')} and {alone}"
     edits += _changed_arguments(loader, changed)
-    edits.append(
-        FileEdit(
-            module.path,
-            SetArgument(module.span(loader.node), "sampler", _SAMPLER, PARAMETERS.index("sampler")),
-        )
-    )
+    if own is None:
+        place = PARAMETERS.index("sampler")
+        edit = SetArgument(module.span(loader.node), "sampler", sampler_name, place)
+        edits.append(FileEdit(module.path, edit))
     return ShardedLoader(module, loader.node, loader, shuffles, tuple(edits))
+
+
+def _empty_sampler(loader: DataLoader) -> ast.Name | None:
+    """The variable that ``loader`` is given for its sampler, as scripts do that leave room for one: it is None."""
+    given = loader.arguments.get("sampler")
+    if given is None or given.value not in _written(loader):
+        return None
+    return given.value if isinstance(given.value, ast.Name) else None
+
+
+def _is_used_elsewhere(sampler: ast.Name, loader: DataLoader) -> bool:
+    """Whether what is in the variable is used for more than ``loader``, and than to ask whether it is there."""
+    module = loader.module
+    owner = module.scope(sampler).lookup(sampler.id)
+    for use in module.names_of(sampler.id):
+        if isinstance(use.ctx, ast.Load) and module.scope(use).lookup(use.id) == owner:
+            asked = isinstance(module.parents[use], ast.Compare)
+            if not asked and loader.node not in module.ancestors(use):
+                return True
+    return False
+
+
+def _asks_for(test: ast.expr, name: str) -> bool:
+    """Whether ``test`` is ``name is None``."""
+    return isinstance(test, ast.Compare) and ast.unparse(test) == f"{name} is None"
 
 
 def _written(loader: DataLoader) -> set[ast.expr]:
@@ -200,7 +224,9 @@ def _sampler_arguments(
     resolver = script.resolver
     if shuffle is None or not shuffles:
         yield "shuffle=False"
-    elif not _is(resolver, loader, shuffle, True):
+    elif not _is(resolver, loader, shuffle, True) and not (
+        (own := _empty_sampler(loader)) is not None and _asks_for(shuffle.value, own.id)
+    ):
         yield f"shuffle={_said(loader, 'shuffle')}"
     seed = _seed(script, loader)
     if shuffles and seed is not None:

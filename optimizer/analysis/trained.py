@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from .facts import Model, Optimizer
 from .models import models_in
 from .resolver import Resolver
-from .scopes import Assigned
+from .scopes import Assigned, Iterated
 from .syntax import Module
 from .trees import walk
 
@@ -77,13 +77,35 @@ def _receivers_in(
         if isinstance(inner, ast.Attribute) and inner.attr in _PARAMETERS:
             yield inner.value, module
         elif isinstance(inner, ast.Name):
-            found = module.scope(inner).lookup(inner.id)
-            for binding in found[1] if found else ():
-                if isinstance(binding.source, Assigned):
-                    yield from _receivers_in(resolver, binding.source.value, module, seen)
+            for value in _behind(inner, module):
+                yield from _receivers_in(resolver, value, module, seen)
         elif isinstance(inner, ast.Call):
             for callee in resolver.callees(inner, module):
                 if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "forward":
                     for returned in walk(callee.node):
                         if isinstance(returned, ast.Return) and returned.value is not None:
                             yield from _receivers_in(resolver, returned.value, callee.module, seen)
+
+
+def _behind(name: ast.Name, module: Module) -> Iterator[ast.expr]:
+    """What the variable ``name`` is assigned, runs over, or is grown by: ``params += [..]``, ``params.append(..)``."""
+    scope = module.scope(name)
+    found = scope.lookup(name.id)
+    if found is None:
+        return
+    for binding in found[1]:
+        statement = module.parents.get(binding.node)
+        if isinstance(binding.source, Assigned):
+            yield binding.source.value
+        elif isinstance(binding.source, Iterated):
+            yield binding.source.iterable
+        elif isinstance(statement, ast.AugAssign):
+            yield statement.value
+    for use in module.names_of(name.id):
+        match module.parents[use]:
+            case ast.Attribute(attr="append" | "extend") as method:
+                call = module.parents[method]
+                if isinstance(call, ast.Call) and module.scope(use).lookup(use.id) == found:
+                    yield from call.args
+            case _:
+                pass

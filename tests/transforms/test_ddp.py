@@ -865,6 +865,78 @@ def test_a_sum_by_the_number_of_samples_is_a_mean(rewrite: Callable[..., Rewrite
     assert "        loss.backward()\n" in code(rewrite(source, ["ddp"], **GPUS))
 
 
+def test_room_for_a_sampler(
+    rewrite: Callable[..., RewriteResult], check_noop: Callable[..., None]
+) -> None:
+    """As scripts leave it that are made from an example for several processes."""
+    room = "batch_size=16, shuffle=(train_sampler is None), sampler=train_sampler"
+    source = FLAT.replace("loader = ", "train_sampler = None\nloader = ", 1)
+    source = source.replace("batch_size=16, shuffle=True", room, 1)
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "train_sampler = DistributedSampler(data) if WORLD_SIZE > 1 else None\n" in text
+    divided = room.replace("16", "16 // WORLD_SIZE")
+    assert divided in text or ",\n    ".join(divided.split(", ")) in text
+    other = source.replace(MODEL, MODEL + "other = DataLoader(data, sampler=train_sampler)\n")
+    check_noop(other, "`train_sampler` is a name of the script's own", **GPUS)
+
+
+SIZE = """\
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument('--size', type=int, default=16)
+args = parser.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "if args.size > 256:\n    print('large')",
+        "args.epochs = 3 * 128 // args.size",
+        "steps = math.ceil(len(data) / args.size)",
+        "rate = 0.1 * args.size / 256\noptimizer = torch.optim.SGD(model.parameters(), lr=rate)",
+        "args.lr = 0.1\nargs.lr *= args.size / 256\noptimizer = torch.optim.SGD(model.parameters(), args.lr)",
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * args.size / 256)",
+    ],
+)
+def test_what_is_worked_out_of_the_size_of_a_batch(
+    rewrite: Callable[..., RewriteResult], use: str
+) -> None:
+    source = SIZE + "import math\n" + FLAT.replace("batch_size=16", "batch_size=args.size")
+    if "optimizer" in use:
+        source = "\n".join(r for r in source.split("\n") if not r.startswith("optimizer = "))
+    source = source.replace(MODEL, f"{MODEL}{use}\n")
+    assert "batch_size=args.size // WORLD_SIZE" in code(rewrite(source, ["ddp"], **GPUS))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "state = torch.zeros(args.size, 3)",
+        "state = torch.zeros(2 * args.size)",
+        "rows = 2 * args.size\nstate = torch.zeros(rows)",
+        "state = torch.zeros(len(data)).view(len(data) // args.size, -1)",
+        "args.size = 3 * args.size",
+    ],
+)
+def test_what_has_the_size_of_a_batch(check_noop: Callable[..., None], use: str) -> None:
+    source = SIZE + FLAT.replace("batch_size=16", "batch_size=args.size")
+    check_noop(source.replace(MODEL, f"{MODEL}{use}\n"), "has other uses than", **GPUS)
+
+
+def test_a_wrapped_network_of_several_lines(rewrite: Callable[..., RewriteResult]) -> None:
+    wrapped = (
+        "if device:\n    model.to(device)\n    model = nn.DataParallel(\n        model\n    )\n"
+    )
+    source = FLAT.replace(MODEL, f"device = torch.device('cuda')\n{MODEL}{wrapped}")
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert (
+        "    if WORLD_SIZE == 1:\n        model = nn.DataParallel(\n            model\n        )\n"
+        in text
+    )
+
+
 FOCAL = """\
 class Focal(nn.Module):
     def forward(self, scores, target):

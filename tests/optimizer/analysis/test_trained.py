@@ -38,6 +38,16 @@ a, b = nn.Linear(2, 3), nn.Linear(3, 2)
         ("def make(net):\n    return torch.optim.SGD(net.parameters(), lr=0.1)\nmake(a)", 1),
         ("both = nn.Sequential(a, b)\ntorch.optim.SGD(both[1].parameters(), lr=0.1)", 1),
         ("torch.optim.SGD(a.head.parameters(), lr=0.1)", 1),
+        (
+            "named, params = dict(a.named_parameters()), []\nfor name, value in named.items():\n"
+            "    params += [{'params': [value]}]\ntorch.optim.SGD(params, lr=0.1)",
+            1,
+        ),
+        (
+            "params = []\nfor p in a.parameters():\n    params.append(p)\n"
+            "params.extend(b.parameters())\ntorch.optim.SGD(params, lr=0.1)",
+            2,
+        ),
         ("torch.optim.SGD([torch.zeros(1)], lr=0.1)", 0),
         ("print(a.parameters())", 0),
     ],
