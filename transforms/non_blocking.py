@@ -3,11 +3,12 @@
 A copy from pinned memory can run while the script goes on and launches kernels; the GPU itself keeps the order, so
 whatever uses the copy there waits for it. `.to(..)` and `.cuda(..)` of tensors that come straight from a loader that
 pins its memory (see `pin-memory`) get `non_blocking=True`, also inside calls (`model(x.to(device))`), comprehensions over
-dicts and lists, and helper functions. A view of the batch (`x.view(n, -1)`, `x[0]`, `x.permute(..)`) is still pinned.
+dicts and lists, and helper functions. A view of the batch (`x.view(n, -1)`, `x[0]`, `x.permute(..)`) is still pinned. One
+that is converted first, `x.float().to(device)`, is copied as it is and converted there, which gives the same numbers.
 On the CPU the argument is ignored.
 
 Left alone: copies from the device to the host, where the script could read the result before it has arrived;
-tensors computed on the host first (`x.float()`, `x / 255`), whose new memory is not pinned; batches that the script
+tensors computed on the host first (`x / 255`), whose new memory is not pinned; batches that the script
 writes to in place afterwards, while the copy may still be reading; loaders that do not pin; `x.type(..)`, models and
 everything that is not known to be a batch.
 
@@ -26,7 +27,7 @@ from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.signatures import call_argument
 from ..optimizer.analysis.workers import place
 from ..optimizer.options import Options, Tier
-from ..optimizer.rewriting.edits import FileEdit, SetArgument
+from ..optimizer.rewriting.edits import Edit, FileEdit, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _REASON = (
@@ -87,12 +88,16 @@ class NonBlocking(Transform):
         for copy in script.batch_copies:
             if _says_non_blocking(copy.node):
                 continue
-            reason = _refusal(script, copy)
+            converted = script.converted_copies.get(copy)
+            reason = _refusal(script, copy if converted is None else converted.copy)
             if reason is not None:
                 yield self.skip(copy.path, copy.span, f"the copy still waits: {reason}")
                 continue
-            edit = SetArgument(copy.span, "non_blocking", "True")
+            edit: Edit = SetArgument(copy.span, "non_blocking", "True")
             message = "copies the batch to the GPU without waiting (`non_blocking=True`)"
+            if converted is not None:
+                edit = ReplaceExpression(copy.span, converted.code)
+                message += ", and converts it there"
             yield self.change(copy.path, copy.span, message, _REASON, (FileEdit(copy.path, edit),))
 
 

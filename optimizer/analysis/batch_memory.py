@@ -73,7 +73,9 @@ def _makes_sparse(resolver: Resolver, reached: Reached) -> bool:
 def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
     derived: BatchCopy | None = None
     for copy in script.batch_copies:
-        if BatchPart(loader, Place.LOADED) in copy.parts:
+        converted = script.converted_copies.get(copy)
+        parts = converted.copy.parts if converted is not None else copy.parts
+        if BatchPart(loader, Place.LOADED) in parts:
             return None
         if BatchPart(loader, Place.DERIVED) in copy.parts:
             derived = copy

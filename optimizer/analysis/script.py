@@ -14,6 +14,7 @@ from .batch_writes import BatchWrite, find_batch_writes
 from .batches import BatchCopy, BatchTrace, find_batch_copies
 from .cache_release import CacheRelease, find_cache_releases
 from .construction import Construction, find_constructions
+from .converted_copies import ConvertedCopy, find_converted_copies
 from .datasets import Dataset, find_datasets
 from .deferral_plan import LoopPlan, plan_loops
 from .devices import device_kind, find_devices, mentions_accelerator, mentions_cuda
@@ -177,6 +178,10 @@ class TrainingScript:
     @cached_property
     def batch_copies(self) -> tuple[BatchCopy, ...]:
         return find_batch_copies(self.resolver, self.loaders)
+
+    @cached_property
+    def converted_copies(self) -> dict[BatchCopy, ConvertedCopy]:
+        return find_converted_copies(self.resolver, self.batch_copies, self.loaders)
 
     @cached_property
     def batch_writes(self) -> tuple[BatchWrite, ...]:

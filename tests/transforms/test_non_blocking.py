@@ -108,6 +108,48 @@ def test_copies_of_pinned_batches(check_transformed: Check, loop: str) -> None:
     check_transformed(script(loop.format("", "")), script(loop.format(f", {NB}", NB)))
 
 
+CONVERTED = {
+    "to float": ("x.float().to(device)", "x.to(device, {0}).float()"),
+    "to integers": ("y.long().cuda()", "y.cuda({0}).long()"),
+    "keyword": ("x.double().to(device=device)", "x.to(device=device, {0}).double()"),
+    "by its type": ("x.to(torch.float32).to(device)", "x.to(device, {0}).to(torch.float32)"),
+    "view of it": ("x.float().view(64, -1).to(device)", "x.to(device, {0}).float().view(64, -1)"),
+    "of a view": ("x[0].view(-1).half().to(device)", "x[0].view(-1).to(device, {0}).half()"),
+    "element": (
+        "x[:, 0].unsqueeze(1).long().to(device)",
+        "x[:, 0].unsqueeze(1).to(device, {0}).long()",
+    ),
+}
+
+
+@pytest.mark.parametrize(("copy", "becomes"), CONVERTED.values(), ids=CONVERTED)
+def test_batches_that_are_converted_first(
+    check_transformed: Check, copy: str, becomes: str
+) -> None:
+    loop = "for x, y in loader:\n    z = model({0})\n"
+    check_transformed(script(loop.format(copy)), script(loop.format(becomes.format(NB))))
+
+
+NOT_MOVED = {
+    "type of the host": "x.type(torch.FloatTensor).to(device)",
+    "to a type that is not seen": "x.to(kind).to(device)",
+    "bytes": "x.byte().to(device)",
+    "computed": "(x / 255).float().to(device)",
+    "in a second line": "x.float(\n    ).to(device)",
+}
+
+
+@pytest.mark.parametrize("copy", NOT_MOVED.values(), ids=NOT_MOVED)
+def test_what_must_be_converted_first(check_noop: Check, copy: str) -> None:
+    check_noop(script(f"def train(kind):\n    for x, y in loader:\n        z = {copy}\n"))
+
+
+def test_a_converted_batch_that_is_written_to(check_noop: Check) -> None:
+    """Where it is of that type already, the conversion gives the batch itself."""
+    loop = "for x, y in loader:\n    z = x.float().to(device)\n    x.zero_()\n"
+    check_noop(script(loop), "the batch is written to while the copy may still read it")
+
+
 def test_after_pinning(check_with: Check) -> None:
     before = (
         IMPORTS.replace(", pin_memory=use_cuda", "{}")
@@ -132,8 +174,8 @@ LEFT_ALONE = {
     "dtype only": ("for x, y in loader:\n    x = x.to(torch.float16)\n", None),
     "something else": ("for x, y in loader:\n    z = torch.ones(3).to(device)\n", None),
     "computed": (
-        "for x, y in loader:\n    x = x.float().to(device)\n",
-        "`x.float()` is computed from the batch, and its new memory is not pinned",
+        "for x, y in loader:\n    x = x.sqrt().to(device)\n",
+        "`x.sqrt()` is computed from the batch, and its new memory is not pinned",
     ),
     "arithmetic": (
         "for x, y in loader:\n    x = (x / 255).to(device)\n",

@@ -299,6 +299,15 @@ def test_copy_to_the_host(check_noop: Check) -> None:
     check_noop(script("loader = DataLoader(dataset)\n", train), "no copy of its batches to a GPU")
 
 
+def test_copy_of_a_converted_batch(check_transformed: Callable[..., None]) -> None:
+    """Which can be converted on the GPU: see `non-blocking`."""
+    train = "for x, y in loader:\n    x = x.float().cuda()\n"
+    check_transformed(
+        script("loader = DataLoader(dataset)\n", train),
+        script("loader = DataLoader(dataset, pin_memory=True)\n", train),
+    )
+
+
 def test_copy_of_something_computed(check_noop: Check) -> None:
     train = "for x, y in loader:\n    x = (x / 255).cuda()\n"
     check_noop(
