@@ -20,6 +20,7 @@ from .placement import on_gpu, puts_on_gpu
 from .reach import Reached
 from .resolver import Resolver
 from .scopes import Binding, Iterated
+from .signatures import call_argument
 from .syntax import FunctionNode, Module
 from .values import SLICE, Element, External, Instance, Made, Unknown, Value
 from .values import Attribute as AttributeValue
@@ -75,8 +76,22 @@ def code_obstacles(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[Ob
     yield from _moving_globals(code)
     for reached in code:
         node = reached.node
-        if isinstance(node, ast.Call) and puts_on_gpu(resolver, node, reached.module):
+        if (
+            isinstance(node, ast.Call)
+            and not _follows_a_tensor(node, reached.module)
+            and puts_on_gpu(resolver, node, reached.module)
+        ):
             yield _cuda(reached.module, node)
+
+
+def _follows_a_tensor(call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` puts its result where a variable of the function has a tensor, which is told where that was made."""
+    match call_argument(call, "device", 0 if getattr(call.func, "attr", "") == "to" else None):
+        case ast.Attribute(value=ast.Name() as tensor, attr="device"):
+            found = module.scope(tensor).lookup(tensor.id)
+            return found is not None and found[0].node is module.function(call)
+        case _:
+            return False
 
 
 def _moving_globals(code: tuple[Reached, ...]) -> Iterator[Obstacle]:

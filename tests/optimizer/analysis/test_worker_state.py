@@ -61,6 +61,12 @@ def items(body: str, made_with: str = "Items()") -> str:
         ("return i + limit", Hazard.STATE, "it reads the global `limit`"),
         ("return torch.ones(i).cuda()", Hazard.CUDA, "`torch.ones(i).cuda()` uses the GPU"),
         ("return torch.ones(i, device='cuda')", Hazard.CUDA, "uses the GPU"),
+        (
+            "kept = torch.ones(i).cuda()\nreturn torch.ones(i, device=kept.device)",
+            Hazard.CUDA,
+            "cuda()",
+        ),
+        ("return torch.ones(i, device=self.given.device)", Hazard.CUDA, "uses the GPU"),
         ("self.n = i", Hazard.STATE, "`self.n = i` changes"),
     ],
 )
@@ -81,6 +87,7 @@ def test_obstacles(script: Script, body: str, hazard: Hazard, said: str) -> None
         "rng = random.Random(i)\nreturn rng.random()",
         "with h5py.File(i) as file:\n    return file['x']",
         "return torch.ones(i).to('cpu')",
+        "kept = torch.ones(i)\nreturn torch.arange(i, device=kept.device), torch.ones(1).to(kept.device)",
     ],
 )
 def test_no_obstacles(script: Script, body: str) -> None:
