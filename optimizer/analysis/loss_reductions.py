@@ -31,6 +31,12 @@ _FACTORIES = frozenset("zeros ones full empty".split())
 _DRAWS = re.compile(r"\brand|random|\bnormal\b|bernoulli|multinomial|distributions")
 _PARTS = frozenset({Reduction.GIVEN, Reduction.RESULT})
 """What may be a tuple or a dict of tensors."""
+_LENGTHS: dict[Reduced, Reduction] = {
+    Reduction.FIXED: Reduction.FIXED,
+    Reduction.GIVEN: Reduction.COUNT,
+    Reduction.SAMPLES: Reduction.COUNT,
+}
+"""What the length of a value is. That of a network's results may be how many there are for each sample."""
 _SEVERAL_RESULTS = frozenset(
     {"torch.nn.RNN", "torch.nn.LSTM", "torch.nn.GRU", "torch.nn.MultiheadAttention"}
 )
@@ -312,7 +318,7 @@ class LossReductions:
         named = [self._of(keyword.value, module, frame) for keyword in call.keywords]
         short = {name.rpartition(".")[2] for name in names}
         if names == frozenset({"builtins.len"}):
-            return Reduction.FIXED if kinds == [Reduction.FIXED] else Reduction.COUNT
+            return _LENGTHS.get(kinds[0]) if kinds else None
         if names <= _NUMBERS and len(kinds) == 1:
             return elementwise(kinds) if "builtins.abs" in names else kinds[0]
         if len(short) == 1 and all(name.startswith(("torch.", "F.")) for name in names):

@@ -229,6 +229,18 @@ def test_loss_in_another_file(script: Callable[..., TrainingScript], body: str) 
     assert found is Reduction.MEAN
 
 
+def test_results_of_several_heads(script: Callable[..., TrainingScript]) -> None:
+    """How many there are is no number of samples, nor is one of them a sample."""
+    several = NETWORK.replace("return self.body(x)", "return [self.body(x), self.body(x)]")
+    for step, reduction in (
+        ("    loss = F.cross_entropy(out[0], y, reduction='sum') / len(out)", None),
+        ("    loss = F.cross_entropy(out[0], y) + F.cross_entropy(out[1], y)", Reduction.MEAN),
+    ):
+        understood = script(HEAD + several + LOOP.format(step=step))
+        found = loss_reduction(understood.resolver, understood.step_code[0])
+        assert found is reduction
+
+
 def test_a_step_in_a_function(script: Callable[..., TrainingScript]) -> None:
     step = "    loss = ((model(x) - y.float()[:, None]) ** 2).mean()"
     text = (
