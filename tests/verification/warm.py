@@ -19,7 +19,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, suppress, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -87,7 +87,8 @@ def serve(address: str) -> None:
     """Run each program that is asked for at ``address`` in a fork; returns only in such a fork, to end it."""
     del sys.path[0]  # the folder of this file
     for name in PRELOADED:
-        importlib.import_module(name)
+        with suppress(ImportError):  # what an older torch does not have, no run needs
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what is here already is nothing a run has to look through
     listener = socket.socket(socket.AF_UNIX)

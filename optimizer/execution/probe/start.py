@@ -13,7 +13,7 @@ from typing import Any
 
 from .protection import protect
 
-OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 2)
+OLDEST_PYTHON, OLDEST_TORCH, OLDEST_EMULATING_TORCH = (3, 10), (2, 4), (2, 5)
 UNFIT = "unfit"
 """In the record instead of everything else: why this interpreter cannot run the probe."""
 
@@ -24,9 +24,9 @@ def main() -> None:
     _become_rank(spec)
     started = time.perf_counter() - (time.time() - spec["started_at"])
     protection = protect()
-    unfit = _unfit()
-    if unfit is not None:
-        _write(spec, {UNFIT: unfit})
+    why = unfit(emulates=bool(spec["emulated_gpus"]))
+    if why is not None:
+        _write(spec, {UNFIT: why})
         sys.exit(1)
     from . import run
 
@@ -46,7 +46,8 @@ def _become_rank(spec: dict[str, Any]) -> None:
             os.dup2(file.fileno(), 1)
 
 
-def _unfit() -> str | None:
+def unfit(*, emulates: bool) -> str | None:
+    """Why this interpreter cannot run the probe, or not on a device that it ``emulates``; None when it can."""
     if sys.version_info < OLDEST_PYTHON:
         return "Python {}.{} is too old, 3.10 is needed".format(*sys.version_info[:2])
     try:
@@ -54,9 +55,13 @@ def _unfit() -> str | None:
     except ImportError as error:
         return f"torch cannot be imported: {error}"
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return (
-        f"torch {torch.__version__} is too old, 2.2 is needed" if version < OLDEST_TORCH else None
-    )
+    oldest, purpose = OLDEST_TORCH, ""
+    if emulates:
+        oldest, purpose = OLDEST_EMULATING_TORCH, " to emulate a CUDA device"
+    if version >= oldest:
+        return None
+    needed = ".".join(map(str, oldest))
+    return f"torch {torch.__version__} is too old{purpose}, {needed} is needed"
 
 
 def _write(spec: dict[str, Any], record: dict[str, Any]) -> None:
