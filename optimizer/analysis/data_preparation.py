@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .facts import Fact
+from .log_files import is_log
 from .obstacles import Obstacle
 from .reach import Reached, reached_nodes
 from .resolver import Resolver
@@ -76,7 +77,9 @@ def _writes(resolver: Resolver, reached: Reached) -> bool:
     names = resolver.names(call.func, reached.module)
     if names:
         return any(_DOWNLOADS.fullmatch(n) or n in _WRITERS for n in names) or (
-            "builtins.open" in names and _is_written(call)
+            "builtins.open" in names
+            and _is_written(call)
+            and not is_log(resolver, call, reached.module)
         )
     return isinstance(call.func, ast.Attribute) and call.func.attr in _WRITING_METHODS
 

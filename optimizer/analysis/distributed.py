@@ -29,6 +29,7 @@ from .epoch_loops import EpochLoop, epoch_loop
 from .evaluation_shares import EvaluationShare, EvaluationShares, find_evaluation_shares
 from .facts import CallFact, DataLoader, Fact
 from .layer_uses import conditional_layer, layer_left_out
+from .log_files import log_edits
 from .mean_losses import WEIGHTS, batch_norms
 from .meeting_place import meeting_place, process_group_edit
 from .network_flow import NetworkFlow, network_flow
@@ -117,6 +118,7 @@ class _Plan:
         edits += [*self._rank_zero(preparation, edits)]
         edits += gpu_edits(self._resolver, self._script.modules, self._names)
         edits += checkpoint_edits(self._script, self._names)
+        edits += log_edits(self._resolver, script.modules, self._names)
         self._say_what_changes()
         edits[:0] = self._names.edits(edits)
         place = step.backwards[0]

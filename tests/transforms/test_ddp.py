@@ -865,6 +865,53 @@ def test_a_sum_by_the_number_of_samples_is_a_mean(rewrite: Callable[..., Rewrite
     assert "        loss.backward()\n" in code(rewrite(source, ["ddp"], **GPUS))
 
 
+LOG = """\
+import sys
+
+log = open('log.txt', 'w')
+"""
+LOG_OF_A_CLASS = """\
+class Log:
+    def __init__(self, path):
+        self.file = open(path, mode='a')
+
+    def tell(self, text):
+        print(text, file=self.file)
+        self.file.flush()
+
+log = Log('log.txt')
+"""
+
+
+@pytest.mark.parametrize(
+    ("opened", "told", "becomes"),
+    [
+        (LOG, "log.write(f'{epoch}\\n')", "open('log.txt' if RANK == 0 else os.devnull, 'w')"),
+        (
+            LOG.replace("log =", "rows =") + "import csv\nlog = csv.writer(rows)\n",
+            "log.writerow([epoch])",
+            "open('log.txt' if RANK == 0 else os.devnull, 'w')",
+        ),
+        (
+            LOG_OF_A_CLASS,
+            "log.tell(str(epoch))",
+            "open(path if RANK == 0 else os.devnull, mode='a')",
+        ),
+    ],
+)
+def test_logs_that_are_kept_open(
+    rewrite: Callable[..., RewriteResult], opened: str, told: str, becomes: str
+) -> None:
+    loop = "    for x, y in loader:"
+    source = FLAT.replace("data = ", f"{opened}\ndata = ", 1).replace(loop, f"    {told}\n{loop}")
+    assert becomes in code(rewrite(source, ["ddp"], **GPUS))
+
+
+def test_a_log_that_is_more_than_written(check_noop: Callable[..., None]) -> None:
+    source = FLAT.replace("data = ", f"{LOG}print(log.name)\ndata = ", 1)
+    check_noop(source, "every process would write this anew", **GPUS)
+
+
 def test_room_for_a_sampler(
     rewrite: Callable[..., RewriteResult], check_noop: Callable[..., None]
 ) -> None:
