@@ -9,7 +9,7 @@ default, one for a single GPU with `--gpus N`. How to start it, what travels, an
 The global batch stays the script's: each process takes an equal part of it. A `DistributedSampler` shuffles as the loader did,
 in another order in every epoch. Each process uses its own GPU (what an option chooses, also by `CUDA_VISIBLE_DEVICES`, is
 that of a process that is alone) and its own random numbers; the data is downloaded or written by the first one while the others wait; only the first one prints,
-logs and saves. Checkpoints keep their keys: the wrapped network has a variable of its own, or `.module` where `DataParallel`
+logs (a log that is kept open is nowhere for the others) and saves. Checkpoints keep their keys: the wrapped network has a variable of its own, or `.module` where `DataParallel`
 had put it. The process group is destroyed at exit, also behind an error. Started as before, with `python train.py`, the script
 is one process and trains exactly as it did. The launchers `launch_train.sh` and `launch_train.sbatch` start it on one node or
 several; what follows `--` on the command line of torchopt becomes the script's arguments there. A file of that name that says
@@ -23,7 +23,8 @@ small exchange. So is the loss of a single step, and what an `AverageMeter` is g
 process's share, and so does what is told otherwise; the report says so. Where a stop, a learning rate or what is loaded
 hangs on what has not been added up, the first process decides for all.
 
-A loss that is a sum over samples is multiplied by the number of processes, since `DistributedDataParallel` takes the mean of
+The loss is followed into the script's own functions and criteria: it has to be a mean over samples, or a sum. What is not linear in a mean, such as its
+root, is neither. A loss that is a sum over samples is multiplied by the number of processes, since `DistributedDataParallel` takes the mean of
 their gradients. A part of a network in `DataParallel` stays there, on the GPU of its process, and the whole is wrapped.
 Where an optimizer steps every few batches, `no_sync()` lets only the last of them exchange gradients.
 

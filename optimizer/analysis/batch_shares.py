@@ -10,9 +10,11 @@ from enum import Enum
 from .batch_targets import AnyTargets
 from .forward_losses import returns_mean
 from .loops import is_forward
+from .loss_reductions import LossReductions
 from .mean_losses import not_a_mean
 from .reach import lexical_nodes
 from .reaching import reaching_bindings
+from .reductions import Reduced, Reduction
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Iterated, Path
 from .signatures import call_argument
@@ -48,6 +50,13 @@ class RunningSum:
     share: Share
     is_single: bool
     is_number: bool
+
+
+_BY_REDUCTION: dict[Reduced, Share] = {
+    Reduction.SUM: Share.SUM,
+    Reduction.MEAN: Share.MEAN,
+    Reduction.WEIGHTED: Share.MEAN,
+}
 
 
 class ShareOf:
@@ -184,7 +193,12 @@ class ShareOf:
             return Share.SUM
         callees = self._resolver.callees(call, module)
         if len(callees) == 1 and isinstance(callees[0].node, ast.FunctionDef):
-            return self._returned(callees[0].node, callees[0].module)
+            returned = self._returned(callees[0].node, callees[0].module)
+            if returned is not None:
+                return returned
+        if callees:  # a loss of the script's own
+            kinds = {LossReductions(self._resolver, r).of(call, module) for r in self._roots}
+            return _BY_REDUCTION.get(kinds.pop()) if len(kinds) == 1 else None
         if isinstance(function, ast.Attribute) and not callees:
             return self._of_method(call, function, module)
         return None

@@ -130,7 +130,7 @@ def _behind_loss(resolver: Resolver, step: StepCode) -> Iterator[Reached]:
 def loss_reduction(resolver: Resolver, step: StepCode) -> Reduced:
     """How the loss of the step is reduced from the samples of its batch."""
     loss = _without_scaler(resolver, step.backwards[0].loss, step.module)
-    return LossReductions(resolver, step).of(loss, step.module)
+    return LossReductions(resolver, step.node).of(loss, step.module)
 
 
 def _thaws(script: TrainingScript) -> Fact | None:

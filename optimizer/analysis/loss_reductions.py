@@ -20,7 +20,6 @@ from .reductions import EACH, REDUCED, Reduced, Reduction, added, elementwise, o
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter, Path
 from .signatures import argument_for, call_argument
-from .steps import StepCode
 from .syntax import FunctionNode, Module
 from .tensor_reductions import tensor_reduction
 from .values import Class, External, Function, Made
@@ -53,10 +52,10 @@ class _Frame:
 
 
 class LossReductions:
-    """Answers for the expressions of one training step."""
+    """Answers for the expressions of one training step or evaluation: of ``loop``, or of the function that is called in it."""
 
-    def __init__(self, resolver: Resolver, step: StepCode) -> None:
-        self._resolver, self._step = resolver, step
+    def __init__(self, resolver: Resolver, loop: ast.AST) -> None:
+        self._resolver, self._loop = resolver, loop
         self._networks, self._dead = Networks(resolver), DeadCode(resolver)
         self._open: set[tuple[ast.AST, int]] = set()
 
@@ -170,11 +169,11 @@ class LossReductions:
                 return frame.arguments.get(binding.name)
             if frame.function is not None:
                 return None
-            return Reduction.RESULT if source.function is self._step.node else Reduction.FIXED
+            return Reduction.RESULT if source.function is self._loop else Reduction.FIXED
         around = module.ancestors(binding.node)
         if frame.function is not None and frame.function not in around:
-            return None if self._step.node in around else Reduction.FIXED
-        if frame.function is None and self._step.node not in around:
+            return None if self._loop in around else Reduction.FIXED
+        if frame.function is None and self._loop not in around:
             return Reduction.FIXED
         statement = module.parents.get(binding.node)
         match source:
@@ -205,7 +204,7 @@ class LossReductions:
         self, binding: Binding, iterable: ast.expr, path: Path, module: Module, frame: _Frame
     ) -> Reduced:
         is_counter = path[:1] == (0,) and _is_enumerate(iterable)
-        if frame.function is None and binding.node in set(ast.walk(_target(self._step.node))):
+        if frame.function is None and binding.node in set(ast.walk(_target(self._loop))):
             return Reduction.FIXED if is_counter else Reduction.GIVEN
         kind = self._of(iterable, module, frame)
         return Reduction.FIXED if kind is Reduction.FIXED or is_counter else None
@@ -415,9 +414,9 @@ def _is_enumerate(iterable: ast.expr) -> bool:
     return isinstance(iterable, ast.Call) and getattr(iterable.func, "id", None) == "enumerate"
 
 
-def _target(step: ast.AST) -> ast.AST:
-    """What the training loop binds anew in each pass."""
-    return step.target if isinstance(step, ast.For | ast.AsyncFor) else ast.Pass()
+def _target(loop: ast.AST) -> ast.AST:
+    """What ``loop`` binds anew in each pass."""
+    return loop.target if isinstance(loop, ast.For | ast.AsyncFor) else ast.Pass()
 
 
 def _is_method(function: ast.FunctionDef, module: Module) -> bool:

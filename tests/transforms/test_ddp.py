@@ -1002,6 +1002,17 @@ def test_the_loss_of_a_class(
     assert "DistributedDataParallel(" in code(
         rewrite(source.replace("data = ", FOCAL, 1), ["ddp"], **GPUS)
     )
+    told = source.replace("    for x, y", "    total = 0.0\n    for x, y")
+    told = told.replace(
+        "        optimizer.step()\n",
+        "        optimizer.step()\n        total += loss.item()\n    print(total / len(loader))\n",
+    )
+    either = FOCAL.replace(
+        "return loss.mean()",
+        "if self.training:\n            return loss.mean()\n        return loss.mean()",
+    )
+    text = code(rewrite(told.replace("data = ", either, 1), ["ddp"], **GPUS))
+    assert "    total = sum_over_processes(total) / WORLD_SIZE\n" in text
     of_mean = FOCAL.replace(", reduction='none'", "")
     check_noop(source.replace("data = ", of_mean, 1), "not known to be a mean", **GPUS)
 
