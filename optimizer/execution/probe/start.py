@@ -13,7 +13,7 @@ from typing import Any
 
 from .protection import protect
 
-OLDEST_PYTHON, OLDEST_TORCH, OLDEST_EMULATING_TORCH = (3, 10), (2, 4), (2, 5)
+OLDEST_PYTHON, OLDEST_TORCH, OLDEST_EMULATING_TORCH = (3, 10), (2, 4), (2, 6)
 UNFIT = "unfit"
 """In the record instead of everything else: why this interpreter cannot run the probe."""
 

@@ -16,8 +16,8 @@ from torchopt_cli.optimizer.execution.probe.start import unfit
         ("2.4.0", False, None),
         ("2.10.0+cu130", True, None),
         ("2.3.1", False, "torch 2.3.1 is too old, 2.4 is needed"),
-        ("2.4.1", True, "torch 2.4.1 is too old to emulate a CUDA device, 2.5 is needed"),
-        ("1.13.1", True, "torch 1.13.1 is too old to emulate a CUDA device, 2.5 is needed"),
+        ("2.5.1", True, "torch 2.5.1 is too old to emulate a CUDA device, 2.6 is needed"),
+        ("1.13.1", True, "torch 1.13.1 is too old to emulate a CUDA device, 2.6 is needed"),
     ],
 )
 def test_versions(
