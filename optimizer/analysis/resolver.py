@@ -346,7 +346,7 @@ class Resolver:
         scope = module.scopes.by_node[module.tree]
         bindings = scope.bindings.get(name)
         if bindings is None:
-            return self._from_stars(name, module) if scope.star_imports else _NONE
+            return self._star_values(name, scope.star_imports, module)
         reaching = reaching_bindings(module, scope, bindings, None, module.tree)
         return frozenset(v for b in reaching for v in self._binding(b, module))
 

@@ -75,6 +75,13 @@ def test_one_by_its_name(ask: Ask) -> None:
     assert ask({"train.py": code, **MODELS}) == {"torch.nn.Conv3d()"}
 
 
+@pytest.mark.parametrize("asked", ["models.nets.big(3)", "models.nets.__dict__['big'](3)"])
+def test_a_file_that_its_package_takes_all_from(ask: Ask, asked: str) -> None:
+    """It is an attribute of the package, though nothing there binds its name."""
+    found = ask({"train.py": f"import models\nASK({asked})\n", **MODELS})
+    assert found == {"torch.nn.Conv2d()"}
+
+
 @pytest.mark.parametrize(
     "code",
     [
