@@ -27,10 +27,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from ..optimizer.analysis.attention import Attention
+from ..optimizer.analysis.attention import Attention, names_in
 from ..optimizer.analysis.backend_settings import Topic
-from ..optimizer.analysis.compilation import double_backward
 from ..optimizer.analysis.facts import Fact
+from ..optimizer.analysis.gradient_graphs import gradient_graph
+from ..optimizer.analysis.imports import orphaned_imports
 from ..optimizer.analysis.layer_access import hooking_call, mapping_call
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
@@ -41,6 +42,8 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _ZEROS_SINCE = (2, 5)
 """Since when what sees no key is zero (https://github.com/pytorch/pytorch/pull/133882); it was NaN."""
+
+_IMPORTED = frozenset({"math", "math.sqrt"})
 
 
 class FusedAttention(Transform):
@@ -117,12 +120,12 @@ class FusedAttention(Transform):
                 message = f"attention is not fused: {obstacle}"
                 yield self.skip(attention.path, attention.span, message)
                 continue
-            yield self._fuse(attention)
+            yield self._fuse(script, attention)
 
     def _is_too_slow(self, script: TrainingScript, attention: Attention, options: Options) -> bool:
         return attention.drops and script.is_for_cpu(options) and self.name not in options.select
 
-    def _fuse(self, attention: Attention) -> Change:
+    def _fuse(self, script: TrainingScript, attention: Attention) -> Change:
         module, product = attention.module, attention.chain.sum.product
         function = reference(module, "torch.nn.functional.scaled_dot_product_attention")
         code = f"{function.code}({', '.join(attention.arguments)})"
@@ -130,7 +133,7 @@ class FusedAttention(Transform):
             code += ".transpose(1, 2)"
         last = module.statement(product)
         edits = [FileEdit(module.path, RemoveStatement(module.span(s))) for s in attention.removed]
-        edits += [FileEdit(module.path, e) for e in _idle_imports(attention)]
+        edits += _idle_imports(script, attention)
         for place in _result_edits(attention, last, code):
             edits.append(FileEdit(module.path, place))
         kept = "; buffers and layers stay, for checkpoints" if _keeps_parts(attention) else ""
@@ -184,21 +187,16 @@ def _result_name(attention: Attention, last: ast.stmt) -> str:
     return next(name for name in (*candidates, "attention_result") if name not in taken)
 
 
-def _idle_imports(attention: Attention) -> list[RemoveStatement]:
-    """What is imported for these lines alone: ``import math``."""
-    module = attention.module
-    gone = {n for part in (*attention.removed, attention.chain.sum.product) for n in walk(part)}
-    passed = " ".join(attention.arguments)
-    found: list[RemoveStatement] = []
-    for statement in module.tree.body:
-        match statement:
-            case ast.Import([ast.alias(name, None)]) if "." not in name:
-                uses = set(module.names_of(name))
-                if uses and uses <= gone and name not in passed:
-                    found.append(RemoveStatement(module.span(statement)))
-            case _:
-                pass
-    return found
+def _idle_imports(script: TrainingScript, attention: Attention) -> tuple[FileEdit, ...]:
+    """The edits that drop what is imported for these lines alone: ``import math``."""
+    passed = names_in(attention.arguments)
+    gone = [
+        node
+        for part in (*attention.removed, attention.chain.sum.product)
+        for node in walk(part)
+        if isinstance(node, ast.Name) and node.id not in passed
+    ]
+    return orphaned_imports(script.resolver.project, attention.module, gone, _IMPORTED)
 
 
 def _keeps_parts(attention: Attention) -> bool:
@@ -217,10 +215,9 @@ def _refused(script: TrainingScript, options: Options) -> str | None:
     )
     if setting is not None:
         return f"the script asks for determinism (`{setting.excerpt}`)"
-    for step in script.step_code:
-        twice = double_backward(script.resolver, step)
-        if twice is not None:
-            return f"the fused kernels are not differentiated twice (`{twice.excerpt}`)"
+    twice = gradient_graph(script.resolver)
+    if twice is not None:
+        return f"the fused kernels are not differentiated twice (`{twice.excerpt}`)"
     mapped = mapping_call(script.resolver)
     return None if mapped is None else f"`{mapped.excerpt}` maps or differentiates functions"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from .facts import Fact
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
@@ -15,6 +16,15 @@ _POSITIONS = {
 }
 """Where an argument stands among the positional ones of a function, or of the method
 (https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html)."""
+
+
+def gradient_graph(resolver: Resolver) -> Fact | None:
+    """The first call of the project that may build a graph of gradients, in training or behind it."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if may_build_gradient_graph(resolver, call, module):
+                return Fact(module, call)
+    return None
 
 
 def may_build_gradient_graph(resolver: Resolver, call: ast.Call, module: Module) -> bool:
