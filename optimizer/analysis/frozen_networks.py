@@ -20,6 +20,7 @@ from .grad_modes import GradModes
 from .models import is_module_class, is_module_value, models_in, unwrap
 from .network_layers import network_code
 from .resolver import Resolver
+from .shared_parts import shared_part
 from .steps import StepCode
 from .syntax import Module
 from .trained import trained_receivers
@@ -245,6 +246,10 @@ class _Search:
                 self._holder(owner, module, model) for owner in owners
             ):
                 return f"a part of it is set (line {module.span(node).line})"
+        part = shared_part(self._resolver, module, lambda node: self._is(node, module, model))
+        if part is not None:
+            line = module.span(part).line
+            return f"`{module.code(part)}`, a part of it, may be trained elsewhere (line {line})"
         return None
 
     def _is_network(self, node: ast.expr, module: Module) -> bool:
