@@ -30,7 +30,7 @@ from typing import ClassVar
 from ..optimizer.analysis.attention import Attention, names_in
 from ..optimizer.analysis.backend_settings import Topic
 from ..optimizer.analysis.facts import Fact
-from ..optimizer.analysis.gradient_graphs import gradient_graph
+from ..optimizer.analysis.gradient_graphs import gradient_graphs
 from ..optimizer.analysis.imports import orphaned_imports
 from ..optimizer.analysis.layer_access import hooking_call, mapping_call
 from ..optimizer.analysis.references import reference
@@ -215,7 +215,7 @@ def _refused(script: TrainingScript, options: Options) -> str | None:
     )
     if setting is not None:
         return f"the script asks for determinism (`{setting.excerpt}`)"
-    twice = gradient_graph(script.resolver)
+    twice = next(gradient_graphs(script.resolver), None)
     if twice is not None:
         return f"the fused kernels are not differentiated twice (`{twice.excerpt}`)"
     mapped = mapping_call(script.resolver)
