@@ -9,10 +9,11 @@ The lines between the two matrix products become one call: the scale as the scri
 over the root of the size of the heads), a mask of minus infinities as a mask of booleans, or as `is_causal=True` where it is seen to
 be a triangle over queries and keys of the same positions, a mask that is added as it is, dropout as long as the network trains.
 Parameters and buffers stay, so that checkpoints load as before. Where a mask hides keys by a large number (`-1e9`), a query
-that sees no key at all gets zeros and no longer the mean of all values: that is only written with `--tier semantic`.
+that sees no key at all gets zeros and no longer the mean of all values, and where it adds such numbers, other gradients: that is only
+written with `--tier semantic`.
 
 Left alone: attention whose weights are read again (returned, plotted, kept), heads without a dimension of their own (`bmm`),
-scores that are masked or scaled twice, code that takes a `.view` of the result, gradients of gradients, `vmap`, hooks on the layers
+scores that are masked or scaled twice, code that takes a `.view` of the result or changes it in place, gradients of gradients, `vmap`, hooks on the layers
 in between, and scripts that ask for determinism, since the backward pass of the fused kernels adds up in any order. For a CPU also
 attention with dropout, which has no kernel there (`--select fused-attention` writes it all the same).
 
@@ -140,6 +141,8 @@ class FusedAttention(Transform):
         message = "attention in one fused operation (`scaled_dot_product_attention`)"
         if attention.zeroes:
             message += ", where a query that sees no key gets zeros and not the mean of all values"
+        elif attention.adds_large:
+            message += ", where a query that sees no key gets other gradients"
         return replace(
             self.change(
                 module.path,
@@ -148,7 +151,7 @@ class FusedAttention(Transform):
                 f"nothing else reads scores or weights, and mask, scale and dropout are those of the script{kept}",
                 (*function.edits, *edits),
             ),
-            tier=Tier.SEMANTIC if attention.zeroes else self.tier,
+            tier=Tier.SEMANTIC if attention.zeroes or attention.adds_large else self.tier,
         )
 
 

@@ -10,18 +10,20 @@ from .attention_chains import Chain, Mask, Scale, find_chains
 from .attention_dropout import AttentionDropout
 from .attention_masks import (
     UntoldMaskError,
+    adds_large,
     hides_when_scaled,
     hides_wholly,
     is_float,
     mask_code,
 )
 from .attention_products import cast_of, is_batched_by_hand
-from .attention_results import layout_objection
+from .attention_results import changed_in_place, layout_objection
 from .attention_scales import Scales, is_size
 from .attention_triangles import is_causal
 from .facts import Fact
 from .item_state import changes_receiver
 from .name_uses import NameUses
+from .outside_writes import outside_values
 from .reaching import bindings_of, only_value, reaching_bindings
 from .resolver import Resolver
 from .syntax import Module
@@ -45,7 +47,7 @@ class Attention(Fact):
 
     ``arguments`` are those of the fused operation. The statements of ``removed`` go, and ``chain.sum.product`` becomes its result.
     ``drops`` where weights are dropped in training. ``zeroes`` where a query that sees no key gets zeros, and before the mean of
-    all values: the script hides keys by a large number, not by infinity. ``obstacle`` says why it has to stay as it is, None when it can be fused.
+    all values: the script hides keys by a large number, not by infinity. ``adds_large`` where it adds such a number. ``obstacle`` says why it has to stay as it is, None when it can be fused.
     """
 
     node: ast.Call
@@ -54,6 +56,7 @@ class Attention(Fact):
     removed: tuple[ast.stmt, ...]
     drops: bool
     zeroes: bool
+    adds_large: bool
     obstacle: str | None
 
 
@@ -88,14 +91,20 @@ class _Finder:
             and not is_causal(chain, mask, module, self._resolver)
             for mask in masks
         )
+        adds = any(
+            isinstance(step, Mask) and adds_large(step, module, self._resolver)
+            for step in chain.steps
+        )
         try:
             self._check(chain, module)
             arguments = tuple(self._arguments(chain, module))
         except (_ObstacleError, UntoldMaskError) as why:
-            return Attention(module, chain.softmax, chain, (), (), drops, zeroes, str(why))
+            return Attention(module, chain.softmax, chain, (), (), drops, zeroes, adds, str(why))
         deletions = self._deletions(chain, module)
         removed = (*chain.replaced, *deletions, *self._orphans(chain, arguments, module))
-        return Attention(module, chain.softmax, chain, arguments, removed, drops, zeroes, None)
+        return Attention(
+            module, chain.softmax, chain, arguments, removed, drops, zeroes, adds, None
+        )
 
     # What has to hold
 
@@ -108,15 +117,29 @@ class _Finder:
             unlike = self._dropouts.objection(call, module)
             if unlike is not None:
                 raise _ObstacleError(unlike)
+        self._check_softmax(chain, module)
         self._check_shapes(chain, module)
         self._check_types(chain, module)
         self._check_reads(chain, module)
         self._check_lines_between(chain, module)
         self._check_place(chain, module)
         self._check_operands(chain, module)
-        objection = layout_objection(self._resolver, chain.sum.product, module, self._uses)
+        product = chain.sum.product
+        objection = layout_objection(self._resolver, product, module, self._uses)
         if objection is not None:
             raise _ObstacleError(objection)
+        operands = [o.node for o in (chain.query, chain.key, chain.sum.value)]
+        changed = changed_in_place(self._resolver, product, operands, module)
+        if changed is not None:
+            raise _ObstacleError(f"{changed} is changed in place, and the fused operation keeps it")
+
+    def _check_softmax(self, chain: Chain, module: Module) -> None:
+        function = chain.softmax.func
+        if chain.softmax not in chain.layers or not isinstance(function, ast.Attribute):
+            return
+        if any(outside_values(self._resolver, function.attr)):
+            code = module.code(function)
+            raise _ObstacleError(f"another layer is put in the place of `{code}`")
 
     def _check_shapes(self, chain: Chain, module: Module) -> None:
         if is_batched_by_hand(self._resolver, chain.sum.product, module):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Iterator
 
 from .attention_chains import Mask
 from .constants import constant
 from .reaching import only_value
 from .resolver import Resolver
 from .signatures import call_argument
-from .syntax import Module
+from .syntax import Module, last_identifier
 from .trees import is_none
 from .values import External, Made
+from .written_views import may_be_written
 
 _HIDING = -1e4
 """What is filled with less weighs nothing beside a score that is seen: ``exp(-104)`` is zero in float32, and scores of -9,896 do not occur."""
@@ -76,24 +78,10 @@ def choice_operand(node: ast.expr, module: Module) -> str:
 
 def is_float(resolver: Resolver, node: ast.expr, module: Module) -> bool:
     """Whether ``node`` is certainly a tensor of floating-point numbers, of PyTorch's own choice of type or of a network's weights."""
-    for _ in range(_DEEPEST):
-        match node:
-            case ast.Name():
-                value = only_value(module, node)
-                if value is None:
-                    break
-                node = value
-            case ast.Call(ast.Attribute(inner, method)) if method in _FLOAT_METHODS:
-                if resolver.names(node.func, module):
-                    break
-                if method == "float":
-                    return True
-                node = inner
-            case ast.Subscript(inner):
-                node = inner
-            case _:
-                break
-    values = resolver.values(node, module)
+    steps = list(_made_of(resolver, node, module))
+    if any(isinstance(s, ast.Call) and last_identifier(s.func) == "float" for s in steps):
+        return True
+    values = resolver.values(steps[-1], module)
     return bool(values) and all(
         isinstance(v, Made)
         and isinstance(v.maker, External)
@@ -101,6 +89,49 @@ def is_float(resolver: Resolver, node: ast.expr, module: Module) -> bool:
         and call_argument(v.call, "dtype") is None
         for v in values
     )
+
+
+def adds_large(mask: Mask, module: Module, resolver: Resolver) -> bool:
+    """Whether ``mask`` may add large numbers to the scores, but not infinity.
+
+    A query all of whose keys have them sees all keys alike. The fused operation computes its weights anew for the backward
+    pass, from the logarithm of a sum that such numbers swallow.
+    """
+    if mask.fill is not None:
+        return False
+    for node in _made_of(resolver, mask.value, module):
+        match node:
+            case ast.Call(ast.Attribute(attr="masked_fill"), [_, fill]):
+                number = _number(fill, module, resolver)
+                if number is None or -math.inf < number < _HIDING:
+                    return True
+            case ast.Name() if any(
+                may_be_written(resolver, use, module) for use in module.names_of(node.id)
+            ):
+                return True
+            case _:
+                pass
+    return False
+
+
+def _made_of(resolver: Resolver, node: ast.expr, module: Module) -> Iterator[ast.expr]:
+    """``node`` and what it is made of by way of variables, parts and methods that keep its type, up to what makes it."""
+    for _ in range(_DEEPEST):
+        yield node
+        match node:
+            case ast.Name():
+                value = only_value(module, node)
+                if value is None:
+                    return
+                node = value
+            case ast.Call(ast.Attribute(inner, method)) if method in _FLOAT_METHODS:
+                if resolver.names(node.func, module):
+                    return
+                node = inner
+            case ast.Subscript(inner):
+                node = inner
+            case _:
+                return
 
 
 def hides(mask: Mask, module: Module, resolver: Resolver, most: float = _HIDING) -> bool:

@@ -13,7 +13,7 @@ from .reaching import bindings_of, only_value, same_variable
 from .resolver import Resolver
 from .scopes import Assigned
 from .syntax import Module
-from .values import Literal, Made
+from .values import Attribute, Element, Literal, Made
 
 _ROOTS = frozenset({"math.sqrt", "numpy.sqrt"})
 
@@ -76,8 +76,12 @@ class Scales:
             case ast.BinOp(left, _, right):
                 return all(self.is_number(n, module, depth - 1) for n in (left, right))
             case ast.BoolOp(ast.Or(), values):
-                # `scale or size ** -0.5`: what a caller gives is a number, too.
-                return self.is_number(values[-1], module, depth - 1)
+                # `scale or size ** -0.5`: what a caller gives that is not seen is a number, too.
+                return self.is_number(values[-1], module, depth - 1) and not any(
+                    isinstance(value, Made | Attribute | Element)
+                    for given in values[:-1]
+                    for value in self._resolver.values(given, module)
+                )
             case _:
                 pass
         return self._is_kept_scalar(node, module, depth)

@@ -500,6 +500,35 @@ NOT_FUSED: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "the queries `q` have no dimension for the heads",
     ),
+    "a_result_that_is_changed": (
+        (SCORES, "y = F.softmax(scores, dim=-1) @ v", "y.mul_(2)"),
+        "its result is changed in place, and the fused operation keeps it",
+    ),
+    "a_result_that_is_changed_where_it_is_no_copy": (
+        (
+            SCORES,
+            "y = (F.softmax(scores, dim=-1) @ v).transpose(1, 2).reshape(B, T, C)",
+            "y += x",
+            "y = y.reshape(B, T, 4, -1).transpose(1, 2)",
+        ),
+        "its result is changed in place",
+    ),
+    "a_result_that_a_layer_changes": (
+        (
+            "relu = nn.ReLU(inplace=True)",
+            SCORES,
+            "y = relu(F.softmax(scores, dim=-1) @ v)",
+        ),
+        "its result is changed in place",
+    ),
+    "values_that_change_later": (
+        (SCORES, "y = F.softmax(scores, dim=-1) @ v", "v += 1"),
+        "`v` is changed in place",
+    ),
+    "a_strided_view_of_the_result": (
+        (SCORES, "y = F.softmax(scores, dim=-1) @ v", "torch.as_strided(y, (1,), (1,))"),
+        "wants a result that is contiguous",
+    ),
     "a_product_under_a_condition": (
         (SCORES, "y = F.softmax(scores, dim=-1) @ v if seen is None else v"),
         "its line computes it under a condition",
@@ -539,6 +568,34 @@ def test_what_hides_by_a_number_is_only_fused_where_training_may_change(
     assert "gets zeros and not the mean of all values: only with --tier semantic" in skip.message
     (skip,) = rewrite(text, ["fused-attention"], torch_version=(2, 4)).files[0].skips
     assert "before PyTorch 2.5" in skip.message
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ("bias = torch.zeros(T, T).masked_fill(seen == 0, -1e9)",),
+        ("bias = torch.zeros(T, T)", "bias[0] = -1e9"),
+    ],
+)
+def test_large_numbers_that_are_added_may_change_training(
+    rewrite: Callable[..., RewriteResult], mask: tuple[str, ...]
+) -> None:
+    text = script(*mask, SCORES, "y = F.softmax(scores + bias, dim=-1) @ v")
+    (change,) = rewrite(text, ["fused-attention"]).files[0].changes
+    assert change.tier is Tier.SEMANTIC
+    (skip,) = rewrite(text, ["fused-attention"], tier=Tier.NUMERIC).files[0].skips
+    assert "gets other gradients: only with --tier semantic" in skip.message
+    infinite = text.replace("-1e9", "-torch.inf")
+    if "[0]" not in infinite:
+        assert rewrite(infinite, ["fused-attention"], tier=Tier.NUMERIC).files[0].changed
+
+
+def test_a_scale_that_callers_give_may_be_a_tensor(check_noop: Check) -> None:
+    text = script(SCORES, "y = F.softmax(scores, dim=-1) @ v")
+    text = text.replace("drop=0.1):", "drop=0.1, scale=None):")
+    text = text.replace("self.scale = ", "self.scale = scale or ")
+    given = "\n\nAttention(scale=nn.Parameter(torch.ones(())))\n"
+    check_noop(text + given, reason="is not seen to be a number")
 
 
 @pytest.mark.parametrize("case", NOT_FUSED)
@@ -645,6 +702,7 @@ def test_says_nothing_twice_differentiable(check_noop: Check) -> None:
             "not differentiated twice",
         ),
         ("model.scale = nn.Parameter(torch.ones(()))", "is not seen to be a number"),
+        ("model.softmax = nn.Sigmoid()", "another layer is put in the place of `self.softmax`"),
         ("model.softmax.register_forward_hook(print)", "may look at its layers"),
         ("from torchinfo import summary; summary(model)", "may look at its layers"),
     ],
