@@ -25,7 +25,7 @@ from .steps import StepCode
 from .syntax import Module
 from .trained import trained_receivers
 from .trees import walk
-from .values import Class, External, Function
+from .values import Class, External, Function, Made
 
 _LAYERS = (
     "Linear",
@@ -215,6 +215,9 @@ class _Search:
         given = [*model.node.args, *(keyword.value for keyword in model.node.keywords)]
         if any(_is_reference(v) and self._is_network(v, model.module) for v in given):
             return "it is made of another network"
+        common = self._common_weight(model)
+        if common is not None:
+            return f"its code uses `{common}`, which may be trained elsewhere"
         for module in self._resolver.project.modules:
             found = self._looks_at_gradients(module)
             calls = (self._call(call, module, model) for call in module.calls)
@@ -223,6 +226,28 @@ class _Search:
             if found is not None:
                 return found
         return None
+
+    def _common_weight(self, model: Model) -> str | None:
+        """A weight or layer that is a variable of a whole file, and that the code of ``model`` reads."""
+        for reached in network_code(self._resolver, (model,)):
+            node, module = reached.node, reached.module
+            if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
+                continue
+            found = module.scope(node).lookup(node.id)
+            if found is None or not isinstance(found[0].node, ast.Module):
+                continue
+            if any(
+                isinstance(v, Made) and self._is_weight(v)
+                for v in self._resolver.values(node, module)
+            ):
+                return node.id
+        return None
+
+    def _is_weight(self, value: Made) -> bool:
+        is_parameter = (
+            isinstance(value.maker, External) and value.maker.name == "torch.nn.Parameter"
+        )
+        return is_parameter or is_module_value(self._resolver, value)
 
     def _looks_at_gradients(self, module: Module) -> str | None:
         for node in module.nodes_of(ast.Attribute):

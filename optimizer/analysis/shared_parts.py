@@ -8,7 +8,7 @@ from collections.abc import Callable
 from .models import is_module_value
 from .resolver import Resolver
 from .syntax import Module
-from .trees import walk
+from .trees import is_name, walk
 from .values import Attribute, Element, Literal
 
 _LISTINGS = frozenset({"children", "named_children", "modules", "named_modules"})
@@ -33,9 +33,28 @@ def shared_part(
         parent = module.parents[node]
         if isinstance(parent, ast.Attribute | ast.Subscript) and is_network(node):
             part = _part(resolver, node, module)
-            if part is not None and _is_kept(resolver, part, module):
+            if part is None or (is_name(node, "self") and _stays_inside(part, module)):
+                continue
+            if _is_kept(resolver, part, module):
                 return part
     return None
+
+
+def _stays_inside(part: ast.expr, module: Module) -> bool:
+    """Whether the network's own code only gives ``part`` a name or returns it: what its caller does with it shows there."""
+    match module.parents[part]:
+        case ast.Assign(targets=targets):
+            return all(isinstance(t, ast.Name) or is_name(_owner(t), "self") for t in targets)
+        case ast.Call():
+            return False
+        case _:
+            return True
+
+
+def _owner(target: ast.expr) -> ast.expr:
+    while isinstance(target, ast.Attribute | ast.Subscript):
+        target = target.value
+    return target
 
 
 def _part(resolver: Resolver, network: ast.expr, module: Module) -> ast.expr | None:

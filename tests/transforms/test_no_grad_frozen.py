@@ -234,5 +234,23 @@ def test_gradients_stay_on_where_a_part_of_it_may_be_trained(check_noop: Check, 
     check_noop(script(setup=setup), reason="a part of it, may be trained elsewhere")
 
 
+def test_gradients_stay_on_where_its_code_uses_a_weight_of_the_whole_file(
+    check_noop: Check,
+) -> None:
+    text = script().replace("\n\nclass Net", "weight = nn.Parameter(torch.ones(3))\n\n\nclass Net")
+    text = text.replace("self.body(x)))", "self.body(x))) * weight")
+    check_noop(text, reason="its code uses `weight`, which may be trained elsewhere")
+
+
+def test_a_network_may_name_and_return_its_own_parts(check_transformed: Check) -> None:
+    def with_methods(text: str) -> str:
+        own = (
+            "    def last(self):\n        head = self.head\n        return self.head\n\n\nteacher,"
+        )
+        return text.replace("\nteacher,", f"{own}", 1)
+
+    check_transformed(with_methods(script()), with_methods(script(under_no_grad(RUN))))
+
+
 def test_is_verified(check_verified: Check) -> None:
     check_verified(script())
