@@ -22,7 +22,10 @@ _NO_WEIGHTS = frozenset(
 )
 """Attributes that are no weights, or copies of them, or methods that give out none."""
 _COMPUTE = ("torch.", "numpy.", "math.", "builtins.")
-_KEEP = frozenset({"torch.nn.Parameter", "builtins.setattr", "builtins.list", "builtins.tuple"})
+_KEEP = frozenset(
+    f"builtins.{name}"
+    for name in "setattr list tuple dict set iter next filter map reversed".split()
+)
 
 
 def shared_part(

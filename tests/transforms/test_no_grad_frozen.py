@@ -227,6 +227,7 @@ def test_gradients_stay_on(check_noop: Check, parts: dict[str, str], reason: str
         "for mine, theirs in zip(student.modules(), teacher.modules()):\n"
         "    if hasattr(mine, 'bias'):\n        mine.bias = theirs.bias",
         "shared = teacher.head",
+        "student.head = dict(teacher.named_modules())['head']",
         "shared = nn.ParameterList([teacher.head.bias])",
     ],
 )
