@@ -41,6 +41,7 @@ from ..optimizer.analysis.compilation import (
     compile_candidates,
     compiled_networks,
     double_backward,
+    gradient_graph_beside,
     late_kept_graph,
     pads_batches,
     provable_steps,
@@ -122,6 +123,7 @@ class Compile(Transform):
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
         steps = [step for step in script.step_code if script.runs(step)]
         refusal = _refusal(script, options) if steps else None
+        refusal = refusal or gradient_graph_beside(script.resolver, steps, script.functions_run)
         refusal = refusal or late_kept_graph(script.resolver, steps)
         compiled = {network.node for network in compiled_networks(script.resolver)}
         trained = trained_or_in_part(script.resolver, script.optimizers)

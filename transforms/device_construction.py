@@ -79,7 +79,7 @@ class DeviceConstruction(Transform):
         for construction in script.constructions:
             if construction.factory not in replaced:
                 yield self._constructed(construction, code)
-        for moves in _by_statement(script.host_moves):
+        for moves in _together(script.host_moves):
             yield self._moved(moves, code)
 
     def _without_aliases(self, rewrite: AliasRewrite) -> Change | Skip:
@@ -120,7 +120,7 @@ class DeviceConstruction(Transform):
                 return self._left(first, new)
             edits.append(ReplaceExpression(module.span(move.value), new.code))
             imports += new.edits
-        edits.append(RemoveStatement(module.span(_removable(first))))
+        edits.append(RemoveStatement(module.span(_removable(moves))))
         here = (FileEdit(first.path, edit) for edit in edits)
         draws = any(move.draws for move in moves)
         return self._change(first, draws, first.device, (*imports, *here))
@@ -140,18 +140,34 @@ class DeviceConstruction(Transform):
         return self.change(found.path, found.span, message, reason, edits)
 
 
-def _by_statement(moves: tuple[HostMove, ...]) -> list[list[HostMove]]:
-    groups: dict[ast.Assign, list[HostMove]] = {}
+def _together(moves: tuple[HostMove, ...]) -> list[list[HostMove]]:
+    """Those of one statement; those of a whole ``if use_cuda:`` where nothing keeps one of them, so that it goes with them."""
+    groups: dict[ast.stmt, list[HostMove]] = {}
     for move in moves:
         groups.setdefault(move.node, []).append(move)
-    return list(groups.values())
+    for statement in list(groups):
+        if statement not in groups:
+            continue
+        around = groups[statement][0].module.parents[statement]
+        if not isinstance(around, ast.If) or around.orelse or len(around.body) < 2:
+            continue
+        inside = [groups.get(one, []) for one in around.body]
+        if all(part and all(move.refusal is None for move in part) for part in inside):
+            for one in around.body:
+                del groups[one]
+            groups[around] = [move for part in inside for move in part]
+    return sorted(groups.values(), key=lambda group: (str(group[0].path), group[0].span))
 
 
-def _removable(move: HostMove) -> ast.stmt:
+def _removable(moves: list[HostMove]) -> ast.stmt:
     """The statement that moves, with the ``if`` around it when that holds nothing else."""
-    module = move.module
-    statement: ast.stmt = move.node
+    module, nodes = moves[0].module, {move.node for move in moves}
+    statement: ast.stmt = moves[0].node
     parent = module.parents[statement]
-    while isinstance(parent, ast.If) and parent.body == [statement] and not parent.orelse:
+    while (
+        isinstance(parent, ast.If)
+        and (parent.body == [statement] or nodes.issuperset(parent.body))
+        and not parent.orelse
+    ):
         statement, parent = parent, module.parents[parent]
     return statement

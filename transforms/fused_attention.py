@@ -9,10 +9,11 @@ The lines between the two matrix products become one call: the scale as the scri
 over the root of the size of the heads), a mask of minus infinities as a mask of booleans, or as `is_causal=True` where it is seen to
 be a triangle over queries and keys of the same positions, a mask that is added as it is, dropout as long as the network trains.
 Parameters and buffers stay, so that checkpoints load as before. Where a mask hides keys by a large number (`-1e9`), a query
-that sees no key at all gets zeros and no longer the mean of all values: that is only written with `--tier semantic`.
+that sees no key at all gets zeros and no longer the mean of all values, and where it adds such numbers, other gradients: that is only
+written with `--tier semantic`.
 
 Left alone: attention whose weights are read again (returned, plotted, kept), heads without a dimension of their own (`bmm`),
-scores that are masked or scaled twice, code that takes a `.view` of the result, gradients of gradients, `vmap`, hooks on the layers
+scores that are masked or scaled twice, code that takes a `.view` of the result or changes it in place, gradients of gradients, `vmap`, hooks on the layers
 in between, and scripts that ask for determinism, since the backward pass of the fused kernels adds up in any order. For a CPU also
 attention with dropout, which has no kernel there (`--select fused-attention` writes it all the same).
 
@@ -27,10 +28,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from ..optimizer.analysis.attention import Attention
+from ..optimizer.analysis.attention import Attention, names_in
 from ..optimizer.analysis.backend_settings import Topic
-from ..optimizer.analysis.compilation import double_backward
 from ..optimizer.analysis.facts import Fact
+from ..optimizer.analysis.gradient_graphs import gradient_graphs
+from ..optimizer.analysis.imports import orphaned_imports
 from ..optimizer.analysis.layer_access import hooking_call, mapping_call
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
@@ -41,6 +43,8 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _ZEROS_SINCE = (2, 5)
 """Since when what sees no key is zero (https://github.com/pytorch/pytorch/pull/133882); it was NaN."""
+
+_IMPORTED = frozenset({"math", "math.sqrt"})
 
 
 class FusedAttention(Transform):
@@ -117,12 +121,12 @@ class FusedAttention(Transform):
                 message = f"attention is not fused: {obstacle}"
                 yield self.skip(attention.path, attention.span, message)
                 continue
-            yield self._fuse(attention)
+            yield self._fuse(script, attention)
 
     def _is_too_slow(self, script: TrainingScript, attention: Attention, options: Options) -> bool:
         return attention.drops and script.is_for_cpu(options) and self.name not in options.select
 
-    def _fuse(self, attention: Attention) -> Change:
+    def _fuse(self, script: TrainingScript, attention: Attention) -> Change:
         module, product = attention.module, attention.chain.sum.product
         function = reference(module, "torch.nn.functional.scaled_dot_product_attention")
         code = f"{function.code}({', '.join(attention.arguments)})"
@@ -130,13 +134,15 @@ class FusedAttention(Transform):
             code += ".transpose(1, 2)"
         last = module.statement(product)
         edits = [FileEdit(module.path, RemoveStatement(module.span(s))) for s in attention.removed]
-        edits += [FileEdit(module.path, e) for e in _idle_imports(attention)]
+        edits += _idle_imports(script, attention)
         for place in _result_edits(attention, last, code):
             edits.append(FileEdit(module.path, place))
         kept = "; buffers and layers stay, for checkpoints" if _keeps_parts(attention) else ""
         message = "attention in one fused operation (`scaled_dot_product_attention`)"
         if attention.zeroes:
             message += ", where a query that sees no key gets zeros and not the mean of all values"
+        elif attention.adds_large:
+            message += ", where a query that sees no key gets other gradients"
         return replace(
             self.change(
                 module.path,
@@ -145,7 +151,7 @@ class FusedAttention(Transform):
                 f"nothing else reads scores or weights, and mask, scale and dropout are those of the script{kept}",
                 (*function.edits, *edits),
             ),
-            tier=Tier.SEMANTIC if attention.zeroes else self.tier,
+            tier=Tier.SEMANTIC if attention.zeroes or attention.adds_large else self.tier,
         )
 
 
@@ -184,21 +190,16 @@ def _result_name(attention: Attention, last: ast.stmt) -> str:
     return next(name for name in (*candidates, "attention_result") if name not in taken)
 
 
-def _idle_imports(attention: Attention) -> list[RemoveStatement]:
-    """What is imported for these lines alone: ``import math``."""
-    module = attention.module
-    gone = {n for part in (*attention.removed, attention.chain.sum.product) for n in walk(part)}
-    passed = " ".join(attention.arguments)
-    found: list[RemoveStatement] = []
-    for statement in module.tree.body:
-        match statement:
-            case ast.Import([ast.alias(name, None)]) if "." not in name:
-                uses = set(module.names_of(name))
-                if uses and uses <= gone and name not in passed:
-                    found.append(RemoveStatement(module.span(statement)))
-            case _:
-                pass
-    return found
+def _idle_imports(script: TrainingScript, attention: Attention) -> tuple[FileEdit, ...]:
+    """The edits that drop what is imported for these lines alone: ``import math``."""
+    passed = names_in(attention.arguments)
+    gone = [
+        node
+        for part in (*attention.removed, attention.chain.sum.product)
+        for node in walk(part)
+        if isinstance(node, ast.Name) and node.id not in passed
+    ]
+    return orphaned_imports(script.resolver.project, attention.module, gone, _IMPORTED)
 
 
 def _keeps_parts(attention: Attention) -> bool:
@@ -217,10 +218,9 @@ def _refused(script: TrainingScript, options: Options) -> str | None:
     )
     if setting is not None:
         return f"the script asks for determinism (`{setting.excerpt}`)"
-    for step in script.step_code:
-        twice = double_backward(script.resolver, step)
-        if twice is not None:
-            return f"the fused kernels are not differentiated twice (`{twice.excerpt}`)"
+    twice = next(gradient_graphs(script.resolver), None)
+    if twice is not None:
+        return f"the fused kernels are not differentiated twice (`{twice.excerpt}`)"
     mapped = mapping_call(script.resolver)
     return None if mapped is None else f"`{mapped.excerpt}` maps or differentiates functions"
 

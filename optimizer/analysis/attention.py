@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .attention_chains import DROPOUT_LAYER, Chain, Mask, Scale, find_chains
+from .attention_chains import Chain, Mask, Scale, find_chains
+from .attention_dropout import AttentionDropout
 from .attention_masks import (
     UntoldMaskError,
+    adds_large,
     hides_when_scaled,
     hides_wholly,
-    is_causal,
     is_float,
     mask_code,
 )
-from .attention_products import is_batched_by_hand
-from .attention_results import layout_objection
+from .attention_products import cast_of, is_batched_by_hand
+from .attention_results import changed_in_place, layout_objection
 from .attention_scales import Scales, is_size
+from .attention_triangles import is_causal
 from .facts import Fact
 from .item_state import changes_receiver
 from .name_uses import NameUses
+from .outside_writes import outside_values
 from .reaching import bindings_of, only_value, reaching_bindings
 from .resolver import Resolver
-from .signatures import call_argument
 from .syntax import Module
 from .tensor_ranks import TensorRanks
 from .trees import walk
-from .values import Literal, Made
 
-_DROPOUT_TESTS = re.compile(r"isinstance\([^()]*Dropout|['\"]\w*Dropout['\"]")
+_NOT_ONCE = (
+    ast.IfExp,
+    ast.BoolOp,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +47,7 @@ class Attention(Fact):
 
     ``arguments`` are those of the fused operation. The statements of ``removed`` go, and ``chain.sum.product`` becomes its result.
     ``drops`` where weights are dropped in training. ``zeroes`` where a query that sees no key gets zeros, and before the mean of
-    all values: the script hides keys by a large number, not by infinity. ``obstacle`` says why it has to stay as it is, None when it can be fused.
+    all values: the script hides keys by a large number, not by infinity. ``adds_large`` where it adds such a number. ``obstacle`` says why it has to stay as it is, None when it can be fused.
     """
 
     node: ast.Call
@@ -48,6 +56,7 @@ class Attention(Fact):
     removed: tuple[ast.stmt, ...]
     drops: bool
     zeroes: bool
+    adds_large: bool
     obstacle: str | None
 
 
@@ -71,26 +80,31 @@ class _Finder:
         self._ranks = TensorRanks(resolver)
         self._scales = Scales(resolver)
         self._uses = NameUses()
-        self._tests_for_dropout = any(
-            module.search(_DROPOUT_TESTS) is not None for module in resolver.project.modules
-        )
+        self._dropouts = AttentionDropout(resolver)
 
     def fact(self, chain: Chain, module: Module) -> Attention:
         chain = replace(chain, replaced=(*self._fills(chain, module), *chain.replaced))
-        drops = any(not self._is_zero(call, module) for call in chain.dropouts)
+        drops = any(not self._dropouts.is_zero(call, module) for call in chain.dropouts)
         masks = [m for m in chain.steps if isinstance(m, Mask) and m.fill is not None]
         zeroes = any(
             not hides_wholly(mask, module, self._resolver)
             and not is_causal(chain, mask, module, self._resolver)
             for mask in masks
         )
+        adds = any(
+            isinstance(step, Mask) and adds_large(step, module, self._resolver)
+            for step in chain.steps
+        )
         try:
             self._check(chain, module)
             arguments = tuple(self._arguments(chain, module))
         except (_ObstacleError, UntoldMaskError) as why:
-            return Attention(module, chain.softmax, chain, (), (), drops, zeroes, str(why))
-        removed = (*chain.replaced, *self._orphans(chain, arguments, module))
-        return Attention(module, chain.softmax, chain, arguments, removed, drops, zeroes, None)
+            return Attention(module, chain.softmax, chain, (), (), drops, zeroes, adds, str(why))
+        deletions = self._deletions(chain, module)
+        removed = (*chain.replaced, *deletions, *self._orphans(chain, arguments, module))
+        return Attention(
+            module, chain.softmax, chain, arguments, removed, drops, zeroes, adds, None
+        )
 
     # What has to hold
 
@@ -99,13 +113,33 @@ class _Finder:
             raise _ObstacleError(chain.obstacle)
         if len(chain.dropouts) > 1:
             raise _ObstacleError("the weights are dropped twice")
+        for call in chain.dropouts:
+            unlike = self._dropouts.objection(call, module)
+            if unlike is not None:
+                raise _ObstacleError(unlike)
+        self._check_softmax(chain, module)
         self._check_shapes(chain, module)
+        self._check_types(chain, module)
         self._check_reads(chain, module)
         self._check_lines_between(chain, module)
+        self._check_place(chain, module)
         self._check_operands(chain, module)
-        objection = layout_objection(self._resolver, chain.sum.product, module, self._uses)
+        product = chain.sum.product
+        objection = layout_objection(self._resolver, product, module, self._uses)
         if objection is not None:
             raise _ObstacleError(objection)
+        operands = [o.node for o in (chain.query, chain.key, chain.sum.value)]
+        changed = changed_in_place(self._resolver, product, operands, module)
+        if changed is not None:
+            raise _ObstacleError(f"{changed} is changed in place, and the fused operation keeps it")
+
+    def _check_softmax(self, chain: Chain, module: Module) -> None:
+        function = chain.softmax.func
+        if chain.softmax not in chain.layers or not isinstance(function, ast.Attribute):
+            return
+        if any(outside_values(self._resolver, function.attr)):
+            code = module.code(function)
+            raise _ObstacleError(f"another layer is put in the place of `{code}`")
 
     def _check_shapes(self, chain: Chain, module: Module) -> None:
         if is_batched_by_hand(self._resolver, chain.sum.product, module):
@@ -126,6 +160,16 @@ class _Finder:
         if self._ranks.of(chain.sum.value.node, module) not in {None, 4}:
             code = module.code(chain.sum.value.node)
             raise _ObstacleError(f"the values `{code}` have no dimension for the heads")
+
+    def _check_types(self, chain: Chain, module: Module) -> None:
+        """The fused operation wants one type; products of their own may each have another."""
+        operands = [o.node for o in (chain.query, chain.key, chain.sum.value)]
+        casts = [cast_of(node, module) for node in operands]
+        if len(set(casts)) > 1:
+            code = next(module.code(n) for n, cast in zip(operands, casts, strict=True) if cast)
+            raise _ObstacleError(
+                f"`{code}` is cast to a type that not all of queries, keys and values are cast to"
+            )
 
     def _check_reads(self, chain: Chain, module: Module) -> None:
         """Nothing else may read what is not computed any more."""
@@ -167,6 +211,24 @@ class _Finder:
                 found.append(statement)
         return found
 
+    def _deletions(self, chain: Chain, module: Module) -> list[ast.stmt]:
+        """The statements that delete what is not computed any more: ``del scores, weights``."""
+        names = {name.id for statement in chain.replaced for name in _bound(statement)}
+        function = module.function(chain.sum.product)
+        block = module.block(module.statement(chain.sum.product))
+        found: dict[ast.stmt, None] = {}
+        for name in sorted(names):
+            for use in module.names_of(name):
+                if isinstance(use.ctx, ast.Del) and module.function(use) is function:
+                    found[module.statement(use)] = None
+        for statement in found:
+            deleted = {n.id for n in walk(statement) if isinstance(n, ast.Name)}
+            if statement not in block or not deleted <= names:
+                raise _ObstacleError(
+                    f"`{module.code(statement)}` deletes more than it leaves unread"
+                )
+        return list(found)
+
     def _check_lines_between(self, chain: Chain, module: Module) -> None:
         """What stands between must not change anything that is read later now."""
         last = module.statement(chain.sum.product)
@@ -175,10 +237,22 @@ class _Finder:
         if any(statement not in block for statement in whole):
             raise _ObstacleError("it is spread over several blocks")
         first = min(block.index(statement) for statement in whole)
+        whole += self._deletions(chain, module)
         for statement in block[first : block.index(last)]:
             if statement not in whole and not _only_assigns(statement):
                 code = module.code(statement).partition("\n")[0]
                 raise _ObstacleError(f"`{code}` stands in between")
+
+    def _check_place(self, chain: Chain, module: Module) -> None:
+        """The product is moved to a line of its own where its statement does more: it must be computed once, whatever happens."""
+        last = module.statement(chain.sum.product)
+        for around in module.ancestors(chain.sum.product):
+            if around is last:
+                break
+            if isinstance(around, _NOT_ONCE):
+                raise _ObstacleError("its line computes it under a condition, or several times")
+        if isinstance(last, ast.While | ast.Assert):
+            raise _ObstacleError("it is part of a condition")
 
     def _check_operands(self, chain: Chain, module: Module) -> None:
         """What is read later now must still be what it was."""
@@ -204,8 +278,7 @@ class _Finder:
         product = chain.sum.product
         block = module.block(module.statement(product))
         gone = {node for part in (*chain.replaced, product) for node in walk(part)}
-        call = ast.parse(f"_({', '.join(arguments)})")
-        passed = {node.id for node in walk(call) if isinstance(node, ast.Name)}
+        passed = names_in(arguments)
         found: dict[ast.stmt, None] = {}
         for name in [n for n in gone if isinstance(n, ast.Name) and n.id not in passed]:
             assignment = _own_assignment(name, module)
@@ -229,7 +302,9 @@ class _Finder:
         if masks and not causal:
             yield f"attn_mask={self._mask(masks[0], module)}"
         for call in chain.dropouts:
-            yield from self._dropout(call, module)
+            code = self._dropouts.code(call, module)
+            if code is not None:
+                yield f"dropout_p={code}"
         if causal:
             yield "is_causal=True"
         if not scales:
@@ -259,38 +334,11 @@ class _Finder:
             )
         return mask_code(mask, module, self._resolver)
 
-    def _dropout(self, call: ast.Call, module: Module) -> Iterator[str]:
-        if self._resolver.maker_names(call.func, module) == DROPOUT_LAYER:
-            layer = module.code(call.func)
-            if not isinstance(call.func, ast.Attribute | ast.Name):
-                raise _ObstacleError(f"`{layer}` has no name")
-            instance, _, _ = layer.rpartition(".")
-            owner = instance if instance and not self._tests_for_dropout else layer
-            yield f"dropout_p={layer}.p if {owner}.training else 0.0"
-            return
-        share, training = call_argument(call, "p", 1), call_argument(call, "training", 2)
-        training = training or call_argument(call, "train", 2)
-        code = "0.5" if share is None else module.code(share)
-        if isinstance(training, ast.Constant) and training.value is False:
-            return
-        if training is not None and not isinstance(training, ast.Constant):
-            code = f"{code} if {module.code(training)} else 0.0"
-        yield f"dropout_p={code}"
 
-    def _is_zero(self, call: ast.Call, module: Module) -> bool:
-        """Whether dropout does nothing, whoever makes the network."""
-        if self._resolver.maker_names(call.func, module) != DROPOUT_LAYER:
-            share = call_argument(call, "p", 1)
-            return share is not None and self._is_zero_number(share, module)
-        layers = [v for v in self._resolver.values(call.func, module) if isinstance(v, Made)]
-        shares = [(call_argument(v.call, "p", 0), v.module) for v in layers]
-        return bool(shares) and all(
-            share is not None and self._is_zero_number(share, owner) for share, owner in shares
-        )
-
-    def _is_zero_number(self, node: ast.expr, module: Module) -> bool:
-        values = self._resolver.values(node, module)
-        return bool(values) and all(isinstance(v, Literal) and v.value == 0 for v in values)
+def names_in(arguments: tuple[str, ...]) -> frozenset[str]:
+    """The variables that ``arguments`` are made of."""
+    call = ast.parse(f"_({', '.join(arguments)})")
+    return frozenset(node.id for node in walk(call) if isinstance(node, ast.Name))
 
 
 def _own_assignment(name: ast.Name, module: Module) -> tuple[ast.Assign, ast.Name] | None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Iterator
 
-from .attention_chains import Chain, Mask
-from .classes import kept_as
+from .attention_chains import Mask
 from .constants import constant
-from .item_state import changes_receiver
-from .reaching import bindings_of, only_value
+from .reaching import only_value
 from .resolver import Resolver
 from .signatures import call_argument
-from .syntax import Module
-from .trees import is_name, is_none, walk
-from .values import Class, External, Made
+from .syntax import Module, last_identifier
+from .trees import is_none
+from .values import External, Made
+from .written_views import may_be_written
 
 _HIDING = -1e4
 """What is filled with less weighs nothing beside a score that is seen: ``exp(-104)`` is zero in float32, and scores of -9,896 do not occur."""
@@ -31,7 +31,6 @@ _FLOAT_MAKERS = frozenset(
     "torch.nn.Transformer.generate_square_subsequent_mask".split()
 )
 _OPPOSITES: dict[type[ast.cmpop], str] = {ast.Eq: "!=", ast.NotEq: "=="}
-_MADE_BOOLEAN = frozenset({"bool", "view", "reshape", "unsqueeze", "to", "type", "expand"})
 
 
 class UntoldMaskError(Exception):
@@ -40,7 +39,7 @@ class UntoldMaskError(Exception):
 
 def hides_when_scaled(mask: Mask, module: Module, resolver: Resolver) -> bool:
     """Whether ``mask`` still hides what it fills when that is scaled, by a ten-thousandth at least."""
-    return _hides(mask, module, resolver, _HIDING * 1e4)
+    return hides(mask, module, resolver, _HIDING * 1e4)
 
 
 def hides_wholly(mask: Mask, module: Module, resolver: Resolver) -> bool:
@@ -54,41 +53,35 @@ def mask_code(mask: Mask, module: Module, resolver: Resolver) -> str:
     Raises :class:`UntoldMaskError`.
     """
     if mask.fill is None:
-        code = module.code(mask.value)
-    elif not _hides(mask, module, resolver):
+        code = choice_operand(mask.value, module)
+    elif not hides(mask, module, resolver):
         fill = module.code(mask.fill)
         raise UntoldMaskError(f"the mask fills scores with `{fill}`, which may not hide them")
     else:
-        code = module.code(mask.value) if mask.inverted else _opposite(mask.value, module)
+        code = (
+            choice_operand(mask.value, module) if mask.inverted else _opposite(mask.value, module)
+        )
     if mask.condition is None:
         return code
     match mask.condition:
         case ast.Compare(left, [ast.Is()], [right]) if is_none(right):
             return f"None if {module.code(left)} is None else {code}"
         case _:
-            return f"{code} if {module.code(mask.condition)} else None"
+            return f"{code} if {choice_operand(mask.condition, module)} else None"
+
+
+def choice_operand(node: ast.expr, module: Module) -> str:
+    """``node`` as it is written as a part of ``a if b else c``."""
+    code = module.code(node)
+    return f"({code})" if isinstance(node, ast.IfExp | ast.Lambda | ast.NamedExpr) else code
 
 
 def is_float(resolver: Resolver, node: ast.expr, module: Module) -> bool:
     """Whether ``node`` is certainly a tensor of floating-point numbers, of PyTorch's own choice of type or of a network's weights."""
-    for _ in range(_DEEPEST):
-        match node:
-            case ast.Name():
-                value = only_value(module, node)
-                if value is None:
-                    break
-                node = value
-            case ast.Call(ast.Attribute(inner, method)) if method in _FLOAT_METHODS:
-                if resolver.names(node.func, module):
-                    break
-                if method == "float":
-                    return True
-                node = inner
-            case ast.Subscript(inner):
-                node = inner
-            case _:
-                break
-    values = resolver.values(node, module)
+    steps = list(_made_of(resolver, node, module))
+    if any(isinstance(s, ast.Call) and last_identifier(s.func) == "float" for s in steps):
+        return True
+    values = resolver.values(steps[-1], module)
     return bool(values) and all(
         isinstance(v, Made)
         and isinstance(v.maker, External)
@@ -98,7 +91,51 @@ def is_float(resolver: Resolver, node: ast.expr, module: Module) -> bool:
     )
 
 
-def _hides(mask: Mask, module: Module, resolver: Resolver, most: float = _HIDING) -> bool:
+def adds_large(mask: Mask, module: Module, resolver: Resolver) -> bool:
+    """Whether ``mask`` may add large numbers to the scores, but not infinity.
+
+    A query all of whose keys have them sees all keys alike. The fused operation computes its weights anew for the backward
+    pass, from the logarithm of a sum that such numbers swallow.
+    """
+    if mask.fill is not None:
+        return False
+    for node in _made_of(resolver, mask.value, module):
+        match node:
+            case ast.Call(ast.Attribute(attr="masked_fill"), [_, fill]):
+                number = _number(fill, module, resolver)
+                if number is None or -math.inf < number < _HIDING:
+                    return True
+            case ast.Name() if any(
+                may_be_written(resolver, use, module) for use in module.names_of(node.id)
+            ):
+                return True
+            case _:
+                pass
+    return False
+
+
+def _made_of(resolver: Resolver, node: ast.expr, module: Module) -> Iterator[ast.expr]:
+    """``node`` and what it is made of by way of variables, parts and methods that keep its type, up to what makes it."""
+    for _ in range(_DEEPEST):
+        yield node
+        match node:
+            case ast.Name():
+                value = only_value(module, node)
+                if value is None:
+                    return
+                node = value
+            case ast.Call(ast.Attribute(inner, method)) if method in _FLOAT_METHODS:
+                if resolver.names(node.func, module):
+                    return
+                node = inner
+            case ast.Subscript(inner):
+                node = inner
+            case _:
+                return
+
+
+def hides(mask: Mask, module: Module, resolver: Resolver, most: float = _HIDING) -> bool:
+    """Whether nothing is left of a score that ``mask`` fills, beside one that is seen."""
     fill = _number(mask.fill, module, resolver) if mask.fill is not None else None
     return fill is not None and fill <= most
 
@@ -139,179 +176,3 @@ def _opposite(condition: ast.expr, module: Module) -> str:
             return f"~{module.code(condition)}"
         case _:
             return f"~({module.code(condition)})"
-
-
-# Masks that let every position see itself and those before it
-
-
-def is_causal(chain: Chain, mask: Mask, module: Module, resolver: Resolver) -> bool:
-    """Whether ``mask`` is the lower triangle, of as many positions as both queries and keys are seen to have."""
-    if mask.condition is not None or not _hides(mask, module, resolver):
-        return False
-    match mask.value:
-        case ast.Compare(tested, [ast.Eq()], [zero]) if constant(zero) == 0:
-            hides_zeros = True
-        case ast.Compare(tested, [ast.NotEq()], [zero]) if constant(zero) == 0:
-            hides_zeros = False
-        case ast.Compare(tested, [ast.Eq()], [one]) if constant(one) == 1:
-            hides_zeros = False
-        case ast.UnaryOp(ast.Invert(), tested):
-            hides_zeros = True
-        case tested:
-            hides_zeros = False
-    if mask.inverted:
-        hides_zeros = not hides_zeros
-    length = _positions(chain.query.node, module)
-    keys = _positions(chain.key.node, module)
-    if length is None or keys is None or not _is_same(keys, length, module):
-        return False
-    return _is_triangle(tested, length, hides_zeros, module, resolver)
-
-
-def _is_same(node: ast.expr, variable: ast.Name, module: Module) -> bool:
-    """Whether ``node`` is ``variable``, with the value it has there."""
-    if not is_name(node, variable.id):
-        return False
-    assert isinstance(node, ast.Name)
-    return set(bindings_of(module, node)) == set(bindings_of(module, variable))
-
-
-def _positions(tensor: ast.expr, module: Module) -> ast.Name | None:
-    """``T``, where ``tensor`` is ``x.view(B, T, H, D).transpose(1, 2)``, also by way of variables."""
-    match _followed(tensor, module):
-        case ast.Call(ast.Attribute(inner, order), [*dims]):
-            numbers = [constant(dim) for dim in dims]
-            is_swap = (order == "transpose" and numbers in ([1, 2], [2, 1])) or (
-                order == "permute" and numbers == [0, 2, 1, 3]
-            )
-        case _:
-            return None
-    match _followed(inner, module):
-        case ast.Call(ast.Attribute(attr="view" | "reshape"), [_, ast.Name() as size, _, _]):
-            return size if is_swap else None
-        case _:
-            return None
-
-
-def _followed(node: ast.expr, module: Module) -> ast.expr:
-    """What the variable ``node`` was assigned, if that is known; ``node`` itself if it is none."""
-    value = only_value(module, node) if isinstance(node, ast.Name) else None
-    return node if value is None else value
-
-
-def _is_triangle(
-    mask: ast.expr, length: ast.Name, hides_zeros: bool, module: Module, resolver: Resolver
-) -> bool:
-    """Whether ``mask`` is the first ``length`` rows and columns of a triangle."""
-    match _followed(mask, module):
-        case ast.Subscript(whole, ast.Tuple(dims)) if len(dims) >= 2:
-            is_square = all(_is_first(dim, length, module) for dim in dims[-2:])
-            if not is_square or not all(_is_all(dim) for dim in dims[:-2]):
-                return False
-            return _is_made_triangle(whole, None, hides_zeros, module, resolver)
-        case _:
-            return _is_made_triangle(mask, length, hides_zeros, module, resolver)
-
-
-def _is_first(dim: ast.expr, length: ast.Name, module: Module) -> bool:
-    """Whether ``dim`` is ``:T``."""
-    match dim:
-        case ast.Slice(None, ast.Name() as end, None):
-            return _is_same(end, length, module)
-        case _:
-            return False
-
-
-def _is_all(dim: ast.expr) -> bool:
-    return isinstance(dim, ast.Slice) and dim.lower is dim.upper is dim.step is None
-
-
-def _is_made_triangle(
-    mask: ast.expr, length: ast.Name | None, hides_zeros: bool, module: Module, resolver: Resolver
-) -> bool:
-    """Whether ``mask`` is made as a triangle: of ``length`` rows and columns, or of as many of both if that is None."""
-    while isinstance(mask, ast.Call) and isinstance(mask.func, ast.Attribute):
-        if mask.func.attr not in _MADE_BOOLEAN or resolver.names(mask.func, module):
-            break
-        mask = mask.func.value
-    match mask:
-        case ast.Name():
-            made = only_value(module, mask)
-            if made is None or _is_changed(mask, module):
-                return False
-            return _is_made_triangle(made, length, hides_zeros, module, resolver)
-        case ast.Attribute(ast.Name("self"), name):
-            made = _buffer(name, mask, module, resolver)
-            return made is not None and _is_made_triangle(
-                made, length, hides_zeros, module, resolver
-            )
-        case ast.Call(function, [ones, *_]):
-            names = resolver.names(function, module)
-            diagonal = call_argument(mask, "diagonal", 1)
-            first = 0.0 if diagonal is None else constant(diagonal)
-            wanted = ("torch.tril", 0.0) if hides_zeros else ("torch.triu", 1.0)
-            return (
-                names == frozenset({wanted[0]})
-                and first == wanted[1]
-                and _is_square_of_ones(ones, length, module, resolver)
-            )
-        case _:
-            return False
-
-
-def _is_square_of_ones(
-    ones: ast.expr, length: ast.Name | None, module: Module, resolver: Resolver
-) -> bool:
-    if not isinstance(ones, ast.Call) or resolver.names(ones.func, module) != frozenset(
-        {"torch.ones"}
-    ):
-        return False
-    sizes = ones.args
-    if len(sizes) == 1 and isinstance(sizes[0], ast.Tuple | ast.List):
-        sizes = sizes[0].elts
-    if len(sizes) != 2 or ast.dump(sizes[0]) != ast.dump(sizes[1]):
-        return False
-    return length is None or _is_same(sizes[0], length, module)
-
-
-def _buffer(name: str, at: ast.Attribute, module: Module, resolver: Resolver) -> ast.expr | None:
-    """What ``self.name`` was made as, where one statement of its class makes it and none of its methods writes to it."""
-    cls = module.enclosing_class(at)
-    if cls is None or resolver.subclasses(Class(cls, module)):
-        return None
-    made = [value for value, path, _ in kept_as(resolver, cls, module, name) if not path]
-    for node in walk(cls):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr != "register_buffer":
-                continue
-            registered = call_argument(node, "name", 0)
-            if isinstance(registered, ast.Constant) and registered.value == name:
-                tensor = call_argument(node, "tensor", 1)
-                made += [tensor] if tensor is not None else []
-    is_written = any(
-        isinstance(node, ast.Attribute)
-        and node.attr == name
-        and is_name(node.value, "self")
-        and _is_written(node, module)
-        for node in walk(cls)
-    )
-    return made[0] if len(made) == 1 and not is_written else None
-
-
-def _is_changed(variable: ast.Name, module: Module) -> bool:
-    """Whether what ``variable`` holds is changed in place somewhere in its function."""
-    return any(_is_written(use, module) for use in module.names_of(variable.id))
-
-
-def _is_written(node: ast.expr, module: Module) -> bool:
-    """Whether the tensor ``node`` is written to: ``mask[..] = 1``, ``mask.fill_(1)``."""
-    parent = module.parents[node]
-    match parent:
-        case ast.Attribute(attr=method):
-            return changes_receiver(method) or method == "data"
-        case ast.Subscript():
-            return not isinstance(parent.ctx, ast.Load) or _is_written(parent, module)
-        case ast.AugAssign():
-            return parent.target is node
-        case _:
-            return False

@@ -6,10 +6,26 @@ import ast
 from dataclasses import dataclass
 
 from .constants import constant
+from .reaching import bindings_of
 from .resolver import Resolver
+from .scopes import Assigned
 from .syntax import Module
 
 _LAST_TWO = ({-2.0, -1.0}, {2.0, 3.0})
+_DEEPEST = 8
+"""So many assignments and views are looked through."""
+_REARRANGES = frozenset(
+    "transpose permute swapaxes view reshape contiguous unsqueeze flatten expand repeat".split()
+)
+_TYPES = {
+    "float": "float",
+    "float32": "float",
+    "double": "double",
+    "float64": "double",
+    "half": "half",
+    "float16": "half",
+    "bfloat16": "bfloat16",
+}
 
 
 @dataclass(frozen=True)
@@ -96,6 +112,41 @@ def is_batched_by_hand(resolver: Resolver, node: ast.expr, module: Module) -> bo
         return False
     is_method = isinstance(node.func, ast.Attribute) and node.func.attr == "bmm"
     return is_method or resolver.names(node.func, module) == frozenset({"torch.bmm"})
+
+
+def cast_of(node: ast.expr, module: Module) -> str | None:
+    """The type that ``node`` is cast to, whatever it had before: ``float`` for ``q.float()``; None where it keeps its own."""
+    for _ in range(_DEEPEST):
+        match node:
+            case ast.Name():
+                value = _assigned(node, module)
+                if value is None:
+                    return None
+                node = value
+            case ast.Call(ast.Attribute(_, "float" | "double" | "half" | "bfloat16" as name), []):
+                return name
+            case ast.Call(ast.Attribute(_, "to" | "type"), [ast.Attribute(_, name)]) if (
+                name in _TYPES
+            ):
+                return _TYPES[name]
+            case ast.Call(ast.Attribute(inner, name)) if name in _REARRANGES:
+                node = inner
+            case _:
+                return None
+    return None
+
+
+def _assigned(name: ast.Name, module: Module) -> ast.expr | None:
+    """What the variable was assigned, also as one of several: ``q, k = q.float(), k.float()``."""
+    bindings = bindings_of(module, name)
+    source = bindings[0].source if len(bindings) == 1 else None
+    match source:
+        case Assigned(value, ()):
+            return value
+        case Assigned(ast.Tuple(elements), (int() as index,)) if index < len(elements):
+            return elements[index]
+        case _:
+            return None
 
 
 def _factors(

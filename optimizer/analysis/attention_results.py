@@ -6,14 +6,18 @@ A matrix product is contiguous. The fused kernels lay their result out as (batch
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .name_uses import NameUses
 from .reaching import bindings_of
 from .resolver import Resolver
-from .syntax import Module
+from .syntax import Module, last_identifier
+from .trees import is_name, walk
+from .written_views import may_be_written
 
-_WANTS_CONTIGUOUS = frozenset({"view", "view_as", "is_contiguous", "stride", "data_ptr", "storage"})
+_WANTS_CONTIGUOUS = frozenset(
+    "view view_as as_strided is_contiguous stride data_ptr storage".split()
+)
 _REARRANGES = frozenset(
     "transpose permute swapaxes contiguous reshape flatten mT size shape dim ndim dtype device mean sum".split()
 )
@@ -25,6 +29,54 @@ def layout_objection(
 ) -> str | None:
     """Why the result of ``product`` has to be contiguous, None where nothing asks for that."""
     return _Layout(resolver, uses).objection(product, module, _DEEPEST)
+
+
+def changed_in_place(
+    resolver: Resolver, product: ast.expr, operands: Iterable[ast.expr], module: Module
+) -> str | None:
+    """What of the result and the operands is written to behind ``product``, None where nothing is.
+
+    The fused operation keeps them for its backward pass. What is a copy of the result where that is contiguous, such as
+    ``y.transpose(1, 2).reshape(..)``, is a view of its own.
+    """
+    places = [(product, module)]
+    function = module.function(product)
+    if function is not None and _is_returned(product, module):
+        places += [(site.call, site.module) for site in resolver.call_sites(function)]
+    if any(may_be_written(resolver, place, owner) for place, owner in places):
+        return "its result"
+    end = module.span(product).end_line
+    for operand in operands:
+        if not isinstance(operand, ast.Name):
+            continue
+        below = [
+            use
+            for use in module.names_of(operand.id)
+            if use.lineno > end and module.function(use) is function
+        ]
+        for use in below:
+            bindings = {b.node for b in bindings_of(module, use)}
+            is_same = bindings & {b.node for b in bindings_of(module, operand)}
+            if is_same and may_be_written(resolver, use, module):
+                return f"`{operand.id}`"
+    return None
+
+
+def _is_returned(product: ast.expr, module: Module) -> bool:
+    """Whether ``product`` is returned, as it is or by the variable it is assigned to."""
+    statement = module.statement(product)
+    if isinstance(statement, ast.Return):
+        return True
+    names = (
+        {t.id for t in statement.targets if isinstance(t, ast.Name)}
+        if isinstance(statement, ast.Assign)
+        else set[str]()
+    )
+    function = module.function(product)
+    return function is not None and any(
+        isinstance(node, ast.Return) and any(is_name(n, name) for n in walk(node) for name in names)
+        for node in walk(function)
+    )
 
 
 class _Layout:
@@ -45,6 +97,8 @@ class _Layout:
                 return self._returned(node, None, module, depth)
             case ast.Tuple() if isinstance(module.parents[parent], ast.Return):
                 return self._returned(node, parent.elts.index(node), module, depth)
+            case ast.Call() if last_identifier(parent.func) in _WANTS_CONTIGUOUS:
+                return f"`{module.code(parent.func)}` wants a result that is contiguous"
             case ast.Call():
                 return None if self._copies(parent, module) else self._later_view(node, module)
             case _:

@@ -8,11 +8,12 @@ from .attention_chains import Chain, Scale
 from .classes import kept_as
 from .constants import constant
 from .host_numbers import is_number
-from .reaching import bindings_of, only_value
+from .outside_writes import outside_values
+from .reaching import bindings_of, only_value, same_variable
 from .resolver import Resolver
 from .scopes import Assigned
 from .syntax import Module
-from .values import Literal, Made
+from .values import Attribute, Element, Literal, Made
 
 _ROOTS = frozenset({"math.sqrt", "numpy.sqrt"})
 
@@ -53,12 +54,11 @@ class Scales:
                 size = argument
             case _:
                 return False
-        operands = {
-            module.code(operand.node)
+        tensor = last_size_of(size, module)
+        return tensor is not None and any(
+            isinstance(operand.node, ast.Name) and same_variable(tensor, operand.node, module)
             for operand in (chain.query, chain.key)
-            if isinstance(operand.node, ast.Name)
-        }
-        return last_size_of(size, module) in operands
+        )
 
     def is_number(self, node: ast.expr, module: Module, depth: int = 4) -> bool:
         """Whether ``node`` is a number; sizes that a constructor is given are taken to be some."""
@@ -76,8 +76,12 @@ class Scales:
             case ast.BinOp(left, _, right):
                 return all(self.is_number(n, module, depth - 1) for n in (left, right))
             case ast.BoolOp(ast.Or(), values):
-                # `scale or size ** -0.5`: what a caller gives is a number, too.
-                return self.is_number(values[-1], module, depth - 1)
+                # `scale or size ** -0.5`: what a caller gives that is not seen is a number, too.
+                return self.is_number(values[-1], module, depth - 1) and not any(
+                    isinstance(value, Made | Attribute | Element)
+                    for given in values[:-1]
+                    for value in self._resolver.values(given, module)
+                )
             case _:
                 pass
         return self._is_kept_scalar(node, module, depth)
@@ -95,8 +99,16 @@ class Scales:
         if isinstance(node, ast.Attribute):
             cls = module.enclosing_class(node)
             kept = kept_as(self._resolver, cls, module, node.attr)
-            return bool(kept) and all(
-                not path and self.is_number(value, owner, depth - 1) for value, path, owner in kept
+            return (
+                bool(kept)
+                and all(
+                    not path and self.is_number(value, owner, depth - 1)
+                    for value, path, owner in kept
+                )
+                and all(
+                    value is not None and self.is_number(value, owner, depth - 1)
+                    for value, owner in outside_values(self._resolver, node.attr)
+                )
             )
         return False
 
@@ -116,7 +128,7 @@ class Scales:
         )
 
 
-def last_size_of(node: ast.expr, module: Module) -> str | None:
+def last_size_of(node: ast.expr, module: Module) -> ast.Name | None:
     """``k`` of ``k.size(-1)`` and ``k.shape[-1]``, written out or as a variable."""
     if isinstance(node, ast.Name):
         value = only_value(module, node)
@@ -124,10 +136,10 @@ def last_size_of(node: ast.expr, module: Module) -> str | None:
             return None
         node = value
     match node:
-        case ast.Call(ast.Attribute(ast.Name(tensor), "size"), [dim], []) if constant(dim) == -1:
-            return tensor
-        case ast.Subscript(ast.Attribute(ast.Name(tensor), "shape"), dim) if constant(dim) == -1:
-            return tensor
+        case ast.Call(ast.Attribute(ast.Name() as tensor, "size"), [dim], []):
+            return tensor if constant(dim) == -1 else None
+        case ast.Subscript(ast.Attribute(ast.Name() as tensor, "shape"), dim):
+            return tensor if constant(dim) == -1 else None
         case _:
             return None
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from .classes import class_attribute
 from .compile_points import CompilePoint, compile_point
 from .facts import CallFact, DataLoader, Fact, Model
 from .forward_code import called_names
-from .gradient_graphs import may_build_gradient_graph, may_keep_graph
+from .gradient_graphs import gradient_graphs, may_build_gradient_graph, may_keep_graph
 from .graph_breaks import CompileObstacle, compile_obstacles
 from .loops import backward_calls, forward_calls
 from .models import models_in
@@ -50,6 +50,27 @@ def double_backward(resolver: Resolver, step: StepCode) -> Fact | None:
         node = reached.node
         if isinstance(node, ast.Call) and may_build_gradient_graph(resolver, node, reached.module):
             return Fact(reached.module, node)
+    return None
+
+
+def gradient_graph_beside(
+    resolver: Resolver,
+    steps: Sequence[StepCode],
+    run: Container[FunctionNode | ast.Lambda],
+) -> CompileObstacle | None:
+    """Code outside the steps that differentiates gradients again, in a function of ``run``: to measure a curvature, for one."""
+    within: set[ast.AST] | None = None
+    for graph in gradient_graphs(resolver):
+        if within is None:
+            within = {
+                reached.node
+                for step in steps
+                for reached in reached_nodes(resolver, step.body, step.module, into_forward=True)
+            }
+        function = graph.module.function(graph.node)
+        if graph.node not in within and (function is None or function in run):
+            why = "it is differentiated twice outside of training, which compiled code cannot be"
+            return CompileObstacle(graph.module, graph.node, why)
     return None
 
 

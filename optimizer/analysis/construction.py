@@ -237,9 +237,20 @@ class ConstructionFinder:
             return _NO_LEAF
         if any(k.arg == "generator" for k in step.keywords):
             return "the generator it draws from belongs to the CPU"
+        if method == "type" and not self._is_type(call_argument(step, "dtype", 0), module):
+            return f"`{module.code(step.func)}` may cast to a type of the host, which moves, too"
         if method not in _EXACT_METHODS:
             return f"`.{method}` would run on the device instead, with other operands or other rounding"
         return None
+
+    def _is_type(self, given: ast.expr | None, module: Module) -> bool:
+        """Whether ``x.type(given)`` casts to a dtype that is seen, or to a tensor type that can be written as one."""
+        if given is None or isinstance(given, ast.Constant):
+            return True
+        names = self._resolver.names(given, module)
+        is_told = bool(names) and all(name.startswith("torch.") for name in names)
+        is_legacy = any(name.endswith("Tensor") for name in names)
+        return is_told and (not is_legacy or legacy_dtype(names) is not None)
 
     def draw_refusal(self, move: ast.expr, module: Module) -> str | None:
         """Why the random numbers of ``move`` must go on coming from the CPU's generator."""

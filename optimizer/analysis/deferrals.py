@@ -31,12 +31,14 @@ from .reaching import reaching_bindings
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Deleted, Scope
 from .step_uses import excerpt, why_needed
-from .syntax import Module
+from .syntax import Module, last_identifier
 from .tensor_kinds import TensorKind
 from .trees import walk
 
 _COMPUTING_PACKAGES = frozenset({"numpy", "statistics", "math", "torch"})
 _COMPUTING_BUILTINS = frozenset(f"builtins.{name}" for name in ("sum", "max", "min", "print"))
+_NARROW = frozenset("uint8 int8 int16 int32 byte char short int".split())
+_WIDEN = frozenset({"sum", "prod", "count_nonzero", "argmax", "argmin", "long"})
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -204,6 +206,8 @@ class LoopDeferral:
             read = self._reads.get(leaf)  # type: ignore[call-overload]
             if read is not None:
                 check_kind(read)
+                if not definition.appends:
+                    check_width(read)
                 check_divisor(self.module, leaf, definition.value)
                 yield read
             elif leaf_name(leaf) in names:
@@ -391,6 +395,15 @@ def check_alias(read: DeviceRead) -> None:
             adds = isinstance(parent, ast.AugAssign) and parent.target is use
             if (in_place or adds) and module.function(use) is module.function(read.node):
                 raise Refused(use, f"`{name}` is changed in place")
+
+
+def check_width(read: DeviceRead) -> None:
+    """Sums of Python's integers do not overflow; those of tensors of 8 or 32 bits do, unless they come from ``.sum()``, which widens them."""
+    is_widened = isinstance(read.tensor, ast.Call) and last_identifier(read.tensor.func) in _WIDEN
+    named = {node.attr for node in walk(read.tensor) if isinstance(node, ast.Attribute)}
+    if read.kind is TensorKind.INTEGER and not is_widened and named & _NARROW:
+        code = excerpt(read.module, read.tensor)
+        raise Refused(read.node, f"`{code}` has few bits, and its sums may overflow")
 
 
 def check_kind(read: DeviceRead) -> None:

@@ -98,10 +98,12 @@ class DeviceCode:
         self, factory: ast.Call, steps: tuple[ast.Call, ...], module: Module
     ) -> Reference | None:
         """The dtype of ``torch.zeros(n).long()``, and of ``torch.tensor(0).float()``."""
-        if len(steps) != 1 or steps[0].args or steps[0].keywords:
+        if len(steps) != 1:
             return None
-        method = steps[0].func
-        dtype = _CASTS.get(method.attr) if isinstance(method, ast.Attribute) else None
+        method, is_bare = steps[0].func, not (steps[0].args or steps[0].keywords)
+        dtype = self._type_named(steps[0], module)
+        if dtype is None and isinstance(method, ast.Attribute) and is_bare:
+            dtype = _CASTS.get(method.attr)
         if dtype is None:
             return None
         names = self._resolver.names(factory.func, module)
@@ -109,6 +111,15 @@ class DeviceCode:
         if not is_small and not self._takes_dtype(factory, (), module):
             return None
         return reference(module, f"torch.{dtype}")
+
+    def _type_named(self, step: ast.Call, module: Module) -> str | None:
+        """The dtype of ``x.type(torch.LongTensor)``, which is a type of the host: the cast would move the tensor back there."""
+        if not (isinstance(step.func, ast.Attribute) and step.func.attr == "type" and step.args):
+            return None
+        given = step.args[0]
+        if isinstance(given, ast.Constant) and isinstance(given.value, str):
+            return legacy_dtype(frozenset({given.value}))
+        return legacy_dtype(self._resolver.names(given, module))
 
     def _finished(
         self,
@@ -122,8 +133,14 @@ class DeviceCode:
         module: Module,
     ) -> NewCode:
         for step in steps:
+            named = self._type_named(step, module)
             if _moves_to(step, device, module):
                 pieces.append(without_method(module, step))
+            elif named is not None:
+                kind = reference(module, f"torch.{named}")
+                gone = without_method(module, step)
+                pieces.append(Piece(gone.start, gone.end, f".to({kind.code})"))
+                edits = (*edits, *kind.edits)
         if move is not None and dtype is None:
             pieces.append(without_method(module, move))
         elif move is not None and dtype is not None and getattr(move.func, "attr", "") == "to":

@@ -20,11 +20,12 @@ from .grad_modes import GradModes
 from .models import is_module_class, is_module_value, models_in, unwrap
 from .network_layers import network_code
 from .resolver import Resolver
+from .shared_parts import shared_part
 from .steps import StepCode
 from .syntax import Module
 from .trained import trained_receivers
 from .trees import walk
-from .values import Class, External, Function
+from .values import Class, External, Function, Made
 
 _LAYERS = (
     "Linear",
@@ -214,6 +215,9 @@ class _Search:
         given = [*model.node.args, *(keyword.value for keyword in model.node.keywords)]
         if any(_is_reference(v) and self._is_network(v, model.module) for v in given):
             return "it is made of another network"
+        common = self._common_weight(model)
+        if common is not None:
+            return f"its code uses `{common}`, which may be trained elsewhere"
         for module in self._resolver.project.modules:
             found = self._looks_at_gradients(module)
             calls = (self._call(call, module, model) for call in module.calls)
@@ -222,6 +226,28 @@ class _Search:
             if found is not None:
                 return found
         return None
+
+    def _common_weight(self, model: Model) -> str | None:
+        """A weight or layer that is a variable of a whole file, and that the code of ``model`` reads."""
+        for reached in network_code(self._resolver, (model,)):
+            node, module = reached.node, reached.module
+            if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
+                continue
+            found = module.scope(node).lookup(node.id)
+            if found is None or not isinstance(found[0].node, ast.Module):
+                continue
+            if any(
+                isinstance(v, Made) and self._is_weight(v)
+                for v in self._resolver.values(node, module)
+            ):
+                return node.id
+        return None
+
+    def _is_weight(self, value: Made) -> bool:
+        is_parameter = (
+            isinstance(value.maker, External) and value.maker.name == "torch.nn.Parameter"
+        )
+        return is_parameter or is_module_value(self._resolver, value)
 
     def _looks_at_gradients(self, module: Module) -> str | None:
         for node in module.nodes_of(ast.Attribute):
@@ -245,6 +271,10 @@ class _Search:
                 self._holder(owner, module, model) for owner in owners
             ):
                 return f"a part of it is set (line {module.span(node).line})"
+        part = shared_part(self._resolver, module, lambda node: self._is(node, module, model))
+        if part is not None:
+            line = module.span(part).line
+            return f"`{module.code(part)}`, a part of it, may be trained elsewhere (line {line})"
         return None
 
     def _is_network(self, node: ast.expr, module: Module) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
+from .facts import Fact
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
@@ -15,10 +17,22 @@ _POSITIONS = {
 }
 """Where an argument stands among the positional ones of a function, or of the method
 (https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html)."""
+_CURVATURES = frozenset(f"torch.autograd.functional.{n}" for n in ("hessian", "hvp", "vhp", "jvp"))
+"""What differentiates gradients by itself."""
+
+
+def gradient_graphs(resolver: Resolver) -> Iterator[Fact]:
+    """The calls of the project that may build a graph of gradients, in training or beside it."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if may_build_gradient_graph(resolver, call, module):
+                yield Fact(module, call)
 
 
 def may_build_gradient_graph(resolver: Resolver, call: ast.Call, module: Module) -> bool:
-    """Whether ``call`` is given a ``create_graph`` that is not known to be false."""
+    """Whether ``call`` is given a ``create_graph`` that is not known to be false, or works with second derivatives."""
+    if not _CURVATURES.isdisjoint(resolver.names(call.func, module)):
+        return True
     return _may_be_given(resolver, call, module, "create_graph")
 
 

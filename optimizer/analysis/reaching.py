@@ -8,7 +8,7 @@ import sys
 from .bound_names import binds
 from .scopes import Assigned, Binding, Defined, Deleted, Imported, Parameter, Scope
 from .syntax import Module
-from .trees import walk
+from .trees import is_name, walk
 
 _Position = tuple[int, int]
 _RUN_IN_PLACE = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -56,6 +56,13 @@ def only_value(module: Module, name: ast.Name) -> ast.expr | None:
     bindings = bindings_of(module, name)
     source = bindings[0].source if len(bindings) == 1 else None
     return source.value if isinstance(source, Assigned) and not source.path else None
+
+
+def same_variable(node: ast.expr, variable: ast.Name, module: Module) -> bool:
+    """Whether ``node`` is ``variable``, with the value that it has there."""
+    if not is_name(node, variable.id):
+        return False
+    return set(bindings_of(module, node)) == set(bindings_of(module, variable))
 
 
 def replaced_if_none(module: Module, reaching: list[Binding], use: ast.AST) -> list[Binding]:

@@ -18,13 +18,51 @@ def is_written(resolver: Resolver, view: ast.Call, module: Module) -> bool:
     return places is None or any(_writes(resolver, place, module) for place in places)
 
 
+def may_be_written(resolver: Resolver, place: ast.expr, module: Module, depth: int = 8) -> bool:
+    """Whether what stands at ``place``, a view of it or another name for it may be written to, here or in a function that is given it."""
+    if depth == 0:
+        return True
+    parent = module.parents[place]
+    if isinstance(parent, ast.Call) and parent.func is not place:
+        is_library_method = isinstance(parent.func, ast.Attribute) and not (
+            resolver.names(parent.func, module)
+            or resolver.callees(parent, module)
+            or resolver.maker_names(parent.func, module)
+        )
+        if is_library_method:  # `scores.masked_fill_(mask, ..)` writes to the scores
+            return False
+    if _writes(resolver, place, module):
+        return True
+    match parent:
+        case ast.Attribute():
+            call = module.parents[parent]
+            is_called = isinstance(call, ast.Call) and call.func is parent
+            view = call if is_called and isinstance(call, ast.Call) else parent
+            return may_be_written(resolver, view, module, depth - 1)
+        case ast.Subscript(value=value) if value is place:
+            return may_be_written(resolver, parent, module, depth - 1)
+        case ast.Assign(targets=targets, value=value) if value is place:
+            uses = [u for t in targets if isinstance(t, ast.Name) for u in _uses(t, module)]
+            return any(may_be_written(resolver, use, module, depth - 1) for use in uses)
+        case ast.Call() | ast.keyword():
+            called = parent if isinstance(parent, ast.Call) else module.parents[parent]
+            return bool(isinstance(called, ast.Call) and resolver.callees(called, module))
+        case _:
+            return False
+
+
+def _uses(target: ast.Name, module: Module) -> list[ast.expr]:
+    """Where the value is used that the variable gets at ``target``."""
+    found = module.scope(target).lookup(target.id)
+    bindings = [b for b in (found[1] if found else []) if b.node is target]
+    return [use for binding in bindings for use in NameUses().of(binding, module)]
+
+
 def _places(view: ast.Call, module: Module) -> list[ast.expr] | None:
     """Where the result of ``view`` is used; None where it is kept in something else than a variable."""
     match module.parents[view]:
         case ast.Assign(targets=[ast.Name() as target]):
-            found = module.scope(target).lookup(target.id)
-            bindings = [b for b in (found[1] if found else []) if b.node is target]
-            return [use for binding in bindings for use in NameUses().of(binding, module)]
+            return _uses(target, module)
         case ast.Assign() | ast.AnnAssign() | ast.NamedExpr():
             return None
         case _:

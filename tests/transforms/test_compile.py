@@ -502,6 +502,25 @@ REFUSED = {
         ),
         "differentiates its gradients",
     ),
+    "curvature behind training": (
+        (
+            SETUP,
+            LOOP,
+            "grads = torch.autograd.grad(loss, model.parameters(), create_graph=True)\n",
+        ),
+        "differentiated twice outside of training",
+    ),
+    "curvature in a function": (
+        (
+            SETUP,
+            "def curvature(x):\n"
+            "    f = lambda z: model(z).sum()\n"
+            "    return torch.autograd.functional.hvp(f, x, x)\n",
+            in_step("curvature(x)"),
+            "curvature(x)\n",
+        ),
+        "differentiate",
+    ),
     "compiled with the wrapper": ((SETUP, "model = torch.compile(model)\n", LOOP), "already"),
     "another function compiled": ((SETUP, "f = torch.compile(print)\n", LOOP), "already"),
     "scripted": ((SETUP.replace("Net().cuda()", "torch.jit.script(Net().cuda())"), LOOP), "Script"),

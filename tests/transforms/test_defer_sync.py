@@ -469,6 +469,12 @@ def test_only_exact_sums_where_no_others_are_allowed(
         ("pass", "scheduler.step(loss.item())", "pass", "goes by"),
         ("pass", "bar.set_postfix(loss=loss.item())", "pass", "shown in every step"),
         ("pass", "writer.add_scalar('loss', loss.item(), i)", "pass", "logged in every step"),
+        (
+            "top = 0",
+            "top += output.byte().max().item()",
+            "print(top)",
+            "`output.byte().max()` has few bits, and its sums may overflow",
+        ),
         ("pass", "meter.update(loss.item(), x.size(0))", "pass", "goes into `meter`"),
         ("pass", "meter.total += loss.item()", "pass", "goes into `meter.total`"),
         ("pass", "stats['loss'] += loss.item()", "pass", "goes into `stats['loss']`"),

@@ -51,6 +51,12 @@ IN_ONE_EXPRESSION = {
         "x = torch.randn(n, device=device).to(torch.float16)"
     ),
     "x = torch.zeros(n).long().to(device)": "x = torch.zeros(n, dtype=torch.long, device=device)",
+    "x = torch.zeros(n).type(torch.LongTensor).to(device)": (
+        "x = torch.zeros(n, dtype=torch.long, device=device)"
+    ),
+    "x = torch.randint(n, (n,)).type('torch.FloatTensor').view(-1).to(device)": (
+        "x = torch.randint(n, (n,), device=device).to(torch.float32).view(-1)"
+    ),
     "x = torch.tensor(1).float().cuda()": "x = torch.tensor(1, dtype=torch.float32, device=device)",
     "x = torch.tensor(1000).half().to(device)": "x = torch.tensor(1000, device=device).half()",
     "x = torch.tensor(0.1).double().to(device)": "x = torch.tensor(0.1, device=device).double()",
@@ -197,6 +203,23 @@ def test_moved_in_a_later_statement(check_transformed: Check) -> None:
         noise = torch.randn(n, device=device)
         print("made")
         print(h, c, mask, noise)
+    """
+    check_transformed(script(before), script(after))
+
+
+def test_a_condition_around_several_moves_goes_with_them(check_transformed: Check) -> None:
+    before = """
+        noise = torch.randn(n)
+        labels = torch.zeros(n).long()
+        if use_cuda:
+            noise = noise.cuda()
+            labels = labels.cuda()
+        print(noise, labels)
+    """
+    after = """
+        noise = torch.randn(n, device=device)
+        labels = torch.zeros(n, dtype=torch.long, device=device)
+        print(noise, labels)
     """
     check_transformed(script(before), script(after))
 
@@ -389,6 +412,7 @@ LEFT = {
     "x = torch.tensor(y + 1).to(device)": "may be a tensor already",
     "x = torch.linspace(0, 1, n).to(device)": "rounds differently",
     "x = torch.arange(0, 1, 0.1).to(device)": "rounds differently",
+    "x = torch.zeros(n).type(y).to(device)": "`torch.zeros(n).type` may cast to a type of the host",
     "x = torch.randn(n).exp().to(device)": "`.exp` would run on the device",
     "x = torch.normal(y, 1.0).to(device)": "takes no device",
     "x = torch.randn(n).to(y)": "could not be traced to a device",

@@ -279,6 +279,48 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "y = y.transpose(1, 2)",
         ),
     ),
+    "a_size_asked_of_another_tensor_of_that_name": (
+        (
+            "q = q.transpose(1, 2).reshape(B, T, C)",
+            "width = q.size(-1)",
+            "q = q.view(B, T, self.heads, -1).transpose(1, 2)",
+            "weights = F.softmax(q @ k.transpose(-2, -1) / width ** 0.5, -1)",
+            "y = weights @ v",
+        ),
+        (
+            "q = q.transpose(1, 2).reshape(B, T, C)",
+            "width = q.size(-1)",
+            "q = q.view(B, T, self.heads, -1).transpose(1, 2)",
+            FUSED.format("scale=width ** -0.5"),
+        ),
+    ),
+    "what_is_deleted_is_not_deleted_any_more": (
+        (
+            SCORES,
+            "weights = F.softmax(scores, dim=-1)",
+            "del scores",
+            "y = weights @ v",
+            "del weights",
+        ),
+        (FUSED.format("scale=self.scale"),),
+    ),
+    "a_share_of_dropout_that_is_chosen": (
+        (
+            SCORES,
+            "weights = F.softmax(scores, dim=-1)",
+            "weights = F.dropout(weights, 0.1 if self.heads > 1 else 0.0, self.training)",
+            "y = weights @ v",
+        ),
+        (
+            "y = F.scaled_dot_product_attention(",
+            "    q,",
+            "    k,",
+            "    v,",
+            "    dropout_p=(0.1 if self.heads > 1 else 0.0) if self.training else 0.0,",
+            "    scale=self.scale,",
+            ")",
+        ),
+    ),
     "a_product_that_is_part_of_more": (
         (
             SCORES,
@@ -458,6 +500,57 @@ NOT_FUSED: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "the queries `q` have no dimension for the heads",
     ),
+    "a_result_that_is_changed": (
+        (SCORES, "y = F.softmax(scores, dim=-1) @ v", "y.mul_(2)"),
+        "its result is changed in place, and the fused operation keeps it",
+    ),
+    "a_result_that_is_changed_where_it_is_no_copy": (
+        (
+            SCORES,
+            "y = (F.softmax(scores, dim=-1) @ v).transpose(1, 2).reshape(B, T, C)",
+            "y += x",
+            "y = y.reshape(B, T, 4, -1).transpose(1, 2)",
+        ),
+        "its result is changed in place",
+    ),
+    "a_result_that_a_layer_changes": (
+        (
+            "relu = nn.ReLU(inplace=True)",
+            SCORES,
+            "y = relu(F.softmax(scores, dim=-1) @ v)",
+        ),
+        "its result is changed in place",
+    ),
+    "values_that_change_later": (
+        (SCORES, "y = F.softmax(scores, dim=-1) @ v", "v += 1"),
+        "`v` is changed in place",
+    ),
+    "a_strided_view_of_the_result": (
+        (SCORES, "y = F.softmax(scores, dim=-1) @ v", "torch.as_strided(y, (1,), (1,))"),
+        "wants a result that is contiguous",
+    ),
+    "a_product_under_a_condition": (
+        (SCORES, "y = F.softmax(scores, dim=-1) @ v if seen is None else v"),
+        "its line computes it under a condition",
+    ),
+    "one_del_for_all": (
+        (
+            SCORES,
+            "weights = F.softmax(scores, dim=-1)",
+            "y = weights @ v",
+            "del weights, q",
+        ),
+        "`del weights, q` deletes more than it leaves unread",
+    ),
+    "another_type_for_scores_than_for_values": (
+        (
+            "q, k = q.float(), k.float()",
+            SCORES,
+            "weights = F.softmax(scores, dim=-1).type_as(v)",
+            "y = weights @ v",
+        ),
+        "is cast to a type that not all of queries, keys and values are cast to",
+    ),
     "queries_of_unknown_shape": (
         ("q = seen", "weights = F.softmax(q @ k.transpose(-2, -1), dim=-1)", "y = weights @ v"),
         "whether the queries `q` have a dimension for the heads cannot be told",
@@ -475,6 +568,34 @@ def test_what_hides_by_a_number_is_only_fused_where_training_may_change(
     assert "gets zeros and not the mean of all values: only with --tier semantic" in skip.message
     (skip,) = rewrite(text, ["fused-attention"], torch_version=(2, 4)).files[0].skips
     assert "before PyTorch 2.5" in skip.message
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ("bias = torch.zeros(T, T).masked_fill(seen == 0, -1e9)",),
+        ("bias = torch.zeros(T, T)", "bias[0] = -1e9"),
+    ],
+)
+def test_large_numbers_that_are_added_may_change_training(
+    rewrite: Callable[..., RewriteResult], mask: tuple[str, ...]
+) -> None:
+    text = script(*mask, SCORES, "y = F.softmax(scores + bias, dim=-1) @ v")
+    (change,) = rewrite(text, ["fused-attention"]).files[0].changes
+    assert change.tier is Tier.SEMANTIC
+    (skip,) = rewrite(text, ["fused-attention"], tier=Tier.NUMERIC).files[0].skips
+    assert "gets other gradients: only with --tier semantic" in skip.message
+    infinite = text.replace("-1e9", "-torch.inf")
+    if "[0]" not in infinite:
+        assert rewrite(infinite, ["fused-attention"], tier=Tier.NUMERIC).files[0].changed
+
+
+def test_a_scale_that_callers_give_may_be_a_tensor(check_noop: Check) -> None:
+    text = script(SCORES, "y = F.softmax(scores, dim=-1) @ v")
+    text = text.replace("drop=0.1):", "drop=0.1, scale=None):")
+    text = text.replace("self.scale = ", "self.scale = scale or ")
+    given = "\n\nAttention(scale=nn.Parameter(torch.ones(())))\n"
+    check_noop(text + given, reason="is not seen to be a number")
 
 
 @pytest.mark.parametrize("case", NOT_FUSED)
@@ -531,6 +652,36 @@ def test_only_the_triangle_with_its_diagonal_is_causal(
     assert "attn_mask=self.mask[:, :, :T, :T] != 0" in rewritten
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "model.mask[..., :2] = 1",
+        "model.mask = torch.ones(1, 1, 8, 8)",
+        "model.mask.fill_(1)",
+        "setattr(model, 'mask', torch.ones(1, 1, 8, 8))",
+    ],
+)
+def test_a_triangle_that_is_written_to_from_outside_stays_a_mask(
+    rewrite: Callable[..., RewriteResult], line: str
+) -> None:
+    text = rewrite(f"{script(*CAUSAL)}\n\nmodel = Attention()\n{line}\n", ["fused-attention"])
+    assert "attn_mask=self.mask[:, :, :T, :T] != 0" in text.files[0].text
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["first = mask[:, :2]; first.fill_(1)", "mask.view(-1)[:2] = 1", "open_prefix(mask)"],
+)
+def test_a_triangle_that_is_written_to_by_another_name_stays_a_mask(
+    rewrite: Callable[..., RewriteResult], line: str
+) -> None:
+    register = '        self.register_buffer("mask"'
+    text = script(*CAUSAL).replace(register, f"        {line}\n{register}")
+    text += "\n\ndef open_prefix(mask):\n    mask[:, :2] = 1\n"
+    rewritten = rewrite(text, ["fused-attention"]).files[0].text
+    assert "attn_mask=self.mask[:, :, :T, :T] != 0" in rewritten
+
+
 PLAIN = CASES["a_scale_of_its_own"][0]
 
 
@@ -546,6 +697,12 @@ def test_says_nothing_twice_differentiable(check_noop: Check) -> None:
     [
         ("torch.use_deterministic_algorithms(True)", "asks for determinism"),
         ("torch.vmap(print)", "maps or differentiates functions"),
+        (
+            "from torch.autograd import grad as slope\nslope(loss, [], create_graph=True)",
+            "not differentiated twice",
+        ),
+        ("model.scale = nn.Parameter(torch.ones(()))", "is not seen to be a number"),
+        ("model.softmax = nn.Sigmoid()", "another layer is put in the place of `self.softmax`"),
         ("model.softmax.register_forward_hook(print)", "may look at its layers"),
         ("from torchinfo import summary; summary(model)", "may look at its layers"),
     ],
@@ -582,14 +739,44 @@ def test_dropout_has_no_kernel_on_a_cpu(
     assert rewrite(text, ["fused-attention"], target=Target.CPU).files[0].changed
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for layer in model.modules():\n    if isinstance(layer, nn.Dropout):\n        layer.train()",
+        "for layer in model.modules():\n    if type(layer) is nn.Dropout:\n        layer.train()",
+        "for name, layer in model.named_modules():\n    if 'drop' in name:\n        layer.train()",
+        "model.drop.train()",
+        "model.drop.training = True",
+        "model.apply(lambda layer: layer.train())",
+    ],
+)
 def test_dropout_whose_mode_may_be_set_apart_is_asked_itself(
-    rewrite: Callable[..., RewriteResult],
+    rewrite: Callable[..., RewriteResult], code: str
 ) -> None:
-    text = script(*CASES["dropout_by_a_layer"][0]) + (
-        "\n\nfor layer in Attention().modules():\n    if isinstance(layer, nn.Dropout):\n        layer.train()\n"
+    text = (
+        script(*CASES["dropout_by_a_layer"][0]) + f"\n\nmodel = Attention()\nmodel.eval()\n{code}\n"
     )
     rewritten = rewrite(text, ["fused-attention"]).files[0].text
     assert "dropout_p=self.drop.p if self.drop.training else 0.0" in rewritten
+
+
+@pytest.mark.parametrize(
+    ("made", "line", "reason"),
+    [
+        ("nn.Dropout(drop)", "model.drop = nn.Identity()", "another layer is put in the place of"),
+        (
+            "nn.Dropout(drop)",
+            "for name, layer in model.named_children():\n    setattr(model, name, nn.Identity())",
+            "another layer is put in the place of",
+        ),
+        ("nn.Dropout(drop) if heads else Attention()", "", "not dropout in all cases"),
+    ],
+)
+def test_leaves_alone_what_may_be_another_layer_than_dropout(
+    check_noop: Check, made: str, line: str, reason: str
+) -> None:
+    text = script(*CASES["dropout_by_a_layer"][0]).replace("nn.Dropout(drop)", made)
+    check_noop(f"{text}\n\nmodel = Attention()\n{line}\n", reason=reason)
 
 
 def test_an_import_for_these_lines_alone_goes_with_them(check_transformed: Check) -> None:
@@ -601,6 +788,18 @@ def test_an_import_for_these_lines_alone_goes_with_them(check_transformed: Check
     check_transformed("import math\n" + before, after)
     used = "\nprint(math.pi)\n"
     check_transformed("import math\n" + before + used, "import math\n" + after + used)
+
+
+@pytest.mark.parametrize("other", ["from attention import *", "import attention\nattention.math"])
+def test_an_import_that_other_files_use_stays(
+    rewrite: Callable[..., RewriteResult], other: str
+) -> None:
+    lines = ("y = F.softmax(q @ k.transpose(-2, -1) / math.sqrt(k.size(-1)), dim=-1) @ v",)
+    files = {"train.py": other + "\n", "attention.py": "import math\n" + script(*lines)}
+    result = rewrite(files, ["fused-attention"])
+    texts = {file.path.name: file.text for file in result.files}
+    assert "scaled_dot_product_attention" in texts["attention.py"]
+    assert texts["attention.py"].startswith("import math\n")
 
 
 def test_follows_the_result_of_a_function_to_its_callers(

@@ -89,6 +89,10 @@ def test_a_teacher(check_transformed: Check, run: str) -> None:
         "teacher = nn.DataParallel(teacher)",
         "for p in student.parameters():\n    p.grad = None",
         "temperature = 3.0",
+        "width = nn.Linear(teacher.head.in_features, 3)",
+        "student.body.weight.data[:] = teacher.body.weight.detach()[:4]",
+        "for layer in teacher.modules():\n    layer.eval()",
+        "print(teacher.head.weight.norm(), torch.sum(teacher.head.weight))",
     ],
 )
 def test_what_does_not_matter(check_transformed: Check, setup: str) -> None:
@@ -209,6 +213,44 @@ def test_a_target_network_in_a_function(check_transformed: Check) -> None:
 )
 def test_gradients_stay_on(check_noop: Check, parts: dict[str, str], reason: str | None) -> None:
     check_noop(script(**parts), *([reason] if reason else []))
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "student.head = teacher.head",
+        "student.head.bias = teacher.head.bias",
+        "student = nn.Sequential(teacher.body, nn.Tanh(), nn.Linear(8, 3))",
+        "student = nn.Sequential(*list(teacher.children())[:1], nn.Linear(8, 3))",
+        "student.register_module('other', teacher.head)",
+        "student.register_parameter('other', teacher.head.bias)",
+        "for mine, theirs in zip(student.modules(), teacher.modules()):\n"
+        "    if hasattr(mine, 'bias'):\n        mine.bias = theirs.bias",
+        "shared = teacher.head",
+        "student.head = dict(teacher.named_modules())['head']",
+        "shared = nn.ParameterList([teacher.head.bias])",
+    ],
+)
+def test_gradients_stay_on_where_a_part_of_it_may_be_trained(check_noop: Check, setup: str) -> None:
+    check_noop(script(setup=setup), reason="a part of it, may be trained elsewhere")
+
+
+def test_gradients_stay_on_where_its_code_uses_a_weight_of_the_whole_file(
+    check_noop: Check,
+) -> None:
+    text = script().replace("\n\nclass Net", "weight = nn.Parameter(torch.ones(3))\n\n\nclass Net")
+    text = text.replace("self.body(x)))", "self.body(x))) * weight")
+    check_noop(text, reason="its code uses `weight`, which may be trained elsewhere")
+
+
+def test_a_network_may_name_and_return_its_own_parts(check_transformed: Check) -> None:
+    def with_methods(text: str) -> str:
+        own = (
+            "    def last(self):\n        head = self.head\n        return self.head\n\n\nteacher,"
+        )
+        return text.replace("\nteacher,", f"{own}", 1)
+
+    check_transformed(with_methods(script()), with_methods(script(under_no_grad(RUN))))
 
 
 def test_is_verified(check_verified: Check) -> None:
