@@ -207,7 +207,8 @@ class ConstructionFinder:
         if name == "randperm":
             return "the permutation decides an order or a split, which stays the CPU generator's"
         if name in {"linspace", "logspace"} or (name == "arange" and self._rounds(factory, module)):
-            return f"`torch.{name}` with fractions rounds differently on the GPU"
+            said = "may count in" if name == "arange" else "makes"
+            return f"`torch.{name}` {said} fractions, which the GPU rounds differently"
         if name == "normal" and not all(_is_number(a) for a in factory.args[:2]):
             return "`torch.normal` of tensors takes no device"
         if name == "tensor" and not (
@@ -217,11 +218,12 @@ class ConstructionFinder:
         return None
 
     def _rounds(self, factory: ast.Call, module: Module) -> bool:
-        ends = [
-            *factory.args,
-            *(k.value for k in factory.keywords if k.arg in {"start", "end", "step"}),
-        ]
-        return len(ends) > 1 and not all(self._host.is_int(end, module) for end in ends)
+        """Whether ``arange`` may start or step by fractions; where it ends does not matter."""
+        is_end = len(factory.args) == 1 and call_argument(factory, "end") is None
+        start = call_argument(factory, "start", 0) if not is_end else None
+        step = call_argument(factory, "step", 2)
+        counting = [number for number in (start, step) if number is not None]
+        return not all(self._host.is_int(number, module) for number in counting)
 
     def _refused_step(self, step: ast.Call, device: str, module: Module) -> str | None:
         if self._resolver.names(step.func, module) <= VARIABLE and not isinstance(
