@@ -287,6 +287,28 @@ def test_flag_chooses_training(check_transformed: Check) -> None:
     check_transformed(HEAD + dedent(before), HEAD + dedent(after))
 
 
+def test_flag_that_another_backward_pass_ignores(check_noop: Check) -> None:
+    """``validate`` is no choice between training and evaluation: the steps train whatever it says."""
+    body = """
+        def run(validate=False):
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                print(criterion(model(x), y).item())
+            if validate:
+                for x, y in test_loader:
+                    x.requires_grad_()
+                    criterion(model(x), y).backward()
+                    print(x.grad.norm())
+
+        run()
+        run(validate=True)
+    """
+    check_noop(HEAD + dedent(body))
+
+
 @pytest.mark.parametrize("evaluates", [True, False])
 def test_optimizer_chooses_training(
     check_transformed: Check, check_noop: Check, evaluates: bool
