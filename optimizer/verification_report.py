@@ -59,16 +59,22 @@ def _line(console: Console, text: str, style: str | None = None) -> None:
 def _headline(report: VerificationReport, console: Console) -> None:
     verdict = report.verdict
     if verdict is None:
-        how = " (emulated CUDA)" if report.settings.emulated_gpus else ""
+        how = " (emulated CUDA)" if _used_emulation(report) else ""
         _line(console, f"{ORIGINAL_FAILED.capitalize()}{how}: {reason(report)}", "bold red")
         return
     speed = f"; {_speed_words(report.measurement)}" if report.measurement else ""
-    how = ", emulated CUDA" if report.settings.emulated_gpus else ""
+    how = ", emulated CUDA" if _used_emulation(report) else ""
     outcome = verdict.outcome.value.capitalize()
     text = f"{outcome} ({verdict.tier.label}{how}): {verdict.reason}{speed}"
     _line(console, text, _STYLES[verdict.outcome])
     if report.same_arithmetic and report.same_arithmetic.outcome is Outcome.EQUIVALENT:
         _line(console, f"With reduced precision switched off: {report.same_arithmetic.reason}.")
+
+
+def _used_emulation(report: VerificationReport) -> bool:
+    """Whether a script ran on emulated devices, or may have: one that fails tells no device."""
+    versions = report.versions
+    return bool(report.settings.emulated_gpus) and (versions is None or versions.device != "cpu")
 
 
 def _speed_words(measurement: Measurement) -> str:
@@ -264,10 +270,13 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
     if versions is not None:
         on_cpu = versions.device == "cpu"
         device = "CPU (no GPU was used; a GPU's speeds are others)" if on_cpu else versions.device
-        if settings.emulated_gpus:
+        if settings.emulated_gpus and not on_cpu:
             device = f"{device} (computed on the CPU; a GPU of this machine would not be used)"
         _line(console, f"on         {device}, torch {versions.torch}, Python {versions.python}")
-        if on_cpu and report.verdict and _is_for_a_gpu(report):
+        if on_cpu and settings.emulated_gpus:
+            told = "the emulated GPU was not used: with these arguments the script stays on the CPU"
+            _line(console, f"           {told}")
+        elif on_cpu and report.verdict and _is_for_a_gpu(report):
             _line(console, "           code for a GPU stayed off: --emulate-cuda compares it, too")
     _line(console, f"with       {settings.python}")
     _line(console, f"           {counted(report.runs, 'run')}, seed {settings.seed}")

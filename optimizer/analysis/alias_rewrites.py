@@ -223,7 +223,7 @@ class _Writer:
         chain = self._constructions.chain(call.func.value, module)
         if chain is not None and dtype == DEFAULT_DTYPE and self._makes_floats(chain[0], module):
             factory, steps = chain
-            refused = self._constructions.refusal(factory, steps, module)
+            refused = self._constructions.refusal(factory, steps, device, module)
             if refused is None and self._constructions.draws(factory, steps, module):
                 refused = self._constructions.draw_refusal(call, module)
             made = self._code.constructed(call, factory, steps, device, module, call)

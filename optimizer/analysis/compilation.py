@@ -120,10 +120,15 @@ def compile_candidates(
     nodes = list(reached_nodes(resolver, step.body, step.module))
     called: set[ast.Call] = set()
     for call in (*forward_calls(resolver, nodes), *step.loop.forwards):
-        for model in models_in(resolver, resolver.values(call.node.func, call.module)):
-            if model.node in networks and model.node not in called:
+        values = resolver.values(call.node.func, call.module)
+        models = [model for model in models_in(resolver, values) if model.node in networks]
+        points = [_point(resolver, model, call, run) for model in models]
+        # Which of several it is shows at run time: one statement would compile them all.
+        refused = next((point for point in points if isinstance(point, CompileObstacle)), None)
+        for model, point in zip(models, points, strict=True):
+            if model.node not in called:
                 called.add(model.node)
-                yield call, model, _point(resolver, model, call, run)
+                yield call, model, refused or point
     for call in _method_calls(resolver, nodes):
         function = call.node.func
         assert isinstance(function, ast.Attribute)

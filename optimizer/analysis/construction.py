@@ -10,7 +10,7 @@ from .devices import device_kind
 from .facts import DeviceKind, Fact
 from .host_data import HostData
 from .host_reads import deciding_read
-from .legacy_tensors import legacy_dtype
+from .legacy_tensors import is_host_type, legacy_dtype
 from .placement import on_gpu
 from .references import quoted
 from .resolver import Resolver
@@ -84,7 +84,7 @@ class ConstructionFinder:
             return None
         device, dtype, refusal = target
         draws = self.draws(factory, steps, module)
-        refusal = refusal or self.refusal(factory, steps, module)
+        refusal = refusal or self.refusal(factory, steps, device, module)
         if refusal is None and draws:
             refusal = self.draw_refusal(move, module)
         return Construction(module, move, factory, steps, device, dtype, draws, refusal)
@@ -183,11 +183,13 @@ class ConstructionFinder:
         name = next(iter(sorted(self._resolver.names(factory.func, module))))
         return name.rpartition(".")[2]
 
-    def refusal(self, factory: ast.Call, steps: tuple[ast.Call, ...], module: Module) -> str | None:
-        """Why what ``factory`` and ``steps`` make cannot be made on the device."""
+    def refusal(
+        self, factory: ast.Call, steps: tuple[ast.Call, ...], device: str, module: Module
+    ) -> str | None:
+        """Why what ``factory`` and ``steps`` make cannot be made on ``device``."""
         return (
             self._refused_factory(factory, module)
-            or next((why for s in steps if (why := self._refused_step(s, module))), None)
+            or next((why for s in steps if (why := self._refused_step(s, device, module))), None)
             or self.default_type(module)
         )
 
@@ -205,7 +207,8 @@ class ConstructionFinder:
         if name == "randperm":
             return "the permutation decides an order or a split, which stays the CPU generator's"
         if name in {"linspace", "logspace"} or (name == "arange" and self._rounds(factory, module)):
-            return f"`torch.{name}` with fractions rounds differently on the GPU"
+            said = "may count in" if name == "arange" else "makes"
+            return f"`torch.{name}` {said} fractions, which the GPU rounds differently"
         if name == "normal" and not all(_is_number(a) for a in factory.args[:2]):
             return "`torch.normal` of tensors takes no device"
         if name == "tensor" and not (
@@ -215,13 +218,14 @@ class ConstructionFinder:
         return None
 
     def _rounds(self, factory: ast.Call, module: Module) -> bool:
-        ends = [
-            *factory.args,
-            *(k.value for k in factory.keywords if k.arg in {"start", "end", "step"}),
-        ]
-        return len(ends) > 1 and not all(self._host.is_int(end, module) for end in ends)
+        """Whether ``arange`` may start or step by fractions; where it ends does not matter."""
+        is_end = len(factory.args) == 1 and call_argument(factory, "end") is None
+        start = call_argument(factory, "start", 0) if not is_end else None
+        step = call_argument(factory, "step", 2)
+        counting = [number for number in (start, step) if number is not None]
+        return not all(self._host.is_int(number, module) for number in counting)
 
-    def _refused_step(self, step: ast.Call, module: Module) -> str | None:
+    def _refused_step(self, step: ast.Call, device: str, module: Module) -> str | None:
         if self._resolver.names(step.func, module) <= VARIABLE and not isinstance(
             step.func, ast.Attribute
         ):
@@ -241,6 +245,8 @@ class ConstructionFinder:
             return f"`{module.code(step.func)}` may cast to a type of the host, which moves, too"
         if method not in _EXACT_METHODS:
             return f"`.{method}` would run on the device instead, with other operands or other rounding"
+        if method == "to" and self._may_come_back(step, device, module):
+            return f"`.{method}({_arguments(step, module)})` may bring it back to the host"
         return None
 
     def _is_type(self, given: ast.expr | None, module: Module) -> bool:
@@ -251,6 +257,18 @@ class ConstructionFinder:
         is_told = bool(names) and all(name.startswith("torch.") for name in names)
         is_legacy = any(name.endswith("Tensor") for name in names)
         return is_told and (not is_legacy or legacy_dtype(names) is not None)
+
+    def _may_come_back(self, step: ast.Call, device: str, module: Module) -> bool:
+        """Whether ``step`` may move elsewhere than to ``device``."""
+        given = call_argument(step, "device", 0) or call_argument(step, "other")
+        if given is None or (isinstance(given, ast.Attribute) and given.attr == "dtype"):
+            return False
+        if self._is_dtype(given, module):
+            return any(map(is_host_type, self._resolver.names(given, module)))
+        on_gpu = {DeviceKind.CUDA, DeviceKind.CHOSEN}
+        return module.code(given) != device and (
+            device_kind(self._resolver, given, module) not in on_gpu
+        )
 
     def draw_refusal(self, move: ast.expr, module: Module) -> str | None:
         """Why the random numbers of ``move`` must go on coming from the CPU's generator."""
@@ -300,6 +318,10 @@ def _is_moved_again(move: ast.Call, module: Module) -> bool:
 def _is_constant(value: ast.expr | None, constant: object) -> bool:
     """Whether an argument is absent or this very constant."""
     return value is None or (isinstance(value, ast.Constant) and value.value is constant)
+
+
+def _arguments(call: ast.Call, module: Module) -> str:
+    return ", ".join(module.code(node) for node in (*call.args, *call.keywords))
 
 
 def _is_number(value: ast.expr) -> bool:

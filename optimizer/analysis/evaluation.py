@@ -20,7 +20,9 @@ from .guards import TrainingGuard, training_guards
 from .reach import lexical_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
+from .values import External, Made
 
+_ACTIVATIONS = frozenset("Identity LogSigmoid LogSoftmax ReLU Sigmoid Softmax Softmin Tanh".split())
 _LONG_LOOP = 25
 """A loop of so many lines is not indented as a whole for one statement of it: about what a reviewer sees at a time."""
 
@@ -268,9 +270,20 @@ class _Finder:
             for node in lexical_nodes(roots)
             if isinstance(node, ast.Call)
             and self._proof.runs_network(node, module)
+            and not self._is_activation(node, module)
             and not self._proof.modes.decided(node, module)
             and not self._never_runs(node, module)
         ]
+
+    def _is_activation(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call`` is ``nn.Softmax(dim=1)(outputs)`` or the like, which records too little to save anything."""
+        values = self._proof.networks.unwrapped(call.func, module)
+        return all(
+            isinstance(v, Made)
+            and isinstance(v.maker, External)
+            and v.maker.name.removeprefix("torch.nn.") in _ACTIVATIONS
+            for v in values
+        )
 
     def _calls_within(self, statement: ast.stmt) -> list[ast.Call]:
         return [node for node in lexical_nodes([statement]) if isinstance(node, ast.Call)]

@@ -53,6 +53,7 @@ _TAKERS = frozenset(
         "builtins.print",
         "builtins.isinstance",
         "builtins.hasattr",
+        "builtins.super",
         "builtins.type",
         "copy.deepcopy",
         "torch.compile",

@@ -65,15 +65,20 @@ def may_step(resolver: Resolver) -> bool:
 
 
 def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
-    """Where the script may load the state of an optimizer."""
+    """Where the script may load the state of an optimizer; where it certainly does, if anywhere."""
+    possible: Obstacle | None = None
     for module in resolver.project.modules:
         for call in module.calls:
             if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
                 continue
             values = resolver.values(call.func.value, module)
-            if not values or not all(_is_no_optimizer(resolver, value) for value in values):
-                return Obstacle(module, call, "the script loads the state of an optimizer")
-    return None
+            if values and all(_is_no_optimizer(resolver, value) for value in values):
+                continue
+            loading = Obstacle(module, call, "the script loads the state of an optimizer")
+            if any(map(_is_torch_optimizer, values)):
+                return loading
+            possible = possible or loading
+    return possible
 
 
 def fused_momentum(resolver: Resolver) -> Obstacle | None:
@@ -114,12 +119,17 @@ def _is_no_optimizer(resolver: Resolver, value: object) -> bool:
         return False
     if isinstance(value.maker, Class):
         return bool(models_in(resolver, frozenset([value])))
-    name = value.maker.name
-    if name.startswith("torch.optim.") and not name.startswith(
-        ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")
-    ):
+    if _is_torch_optimizer(value):
         return False
-    return name.startswith("torch") or bool(models_in(resolver, frozenset([value])))
+    return value.maker.name.startswith("torch") or bool(models_in(resolver, frozenset([value])))
+
+
+def _is_torch_optimizer(value: object) -> bool:
+    if not (isinstance(value, Made) and isinstance(value.maker, External)):
+        return False
+    name = value.maker.name
+    others = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")
+    return name.startswith("torch.optim.") and not name.startswith(others)
 
 
 def _kind(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:

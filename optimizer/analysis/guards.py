@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .graph_names import BACKWARD_METHODS
@@ -33,10 +34,9 @@ class TrainingGuard:
 def training_guards(
     resolver: Resolver, owner: FunctionNode | ast.Module, module: Module
 ) -> tuple[TrainingGuard, ...]:
-    """The conditions of ``owner`` that its backward passes hang on."""
+    """The conditions of ``owner`` that all its backward passes hang on."""
     found: dict[str, list[ast.stmt]] = {}
     trains: set[str] = set()
-    trains_anyway: set[str] = set()
     for node in lexical_nodes(owner.body):
         if not isinstance(node, ast.If):
             continue
@@ -44,18 +44,25 @@ def training_guards(
         test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
         if not _is_boolean(resolver, test, module):
             continue
-        block, other = (node.orelse, node.body) if negated else (node.body, node.orelse)
+        block = node.orelse if negated else node.body
         code = module.code(test)
         found.setdefault(code, []).extend(block)
         if _runs_backward(resolver, block, module):
             trains.add(code)
-        if _runs_backward(resolver, other, module):
-            trains_anyway.add(code)
-    trains -= trains_anyway
-    return tuple(TrainingGuard(code, tuple(found[code])) for code in found if code in trains)
+    guards = [TrainingGuard(code, tuple(found[code])) for code in found if code in trains]
+    backwards = _backward_calls(resolver, owner, module) if guards else []
+    return tuple(g for g in guards if all(g.holds_at(call, module) for call in backwards))
 
 
-def _runs_backward(resolver: Resolver, block: list[ast.stmt], module: Module) -> bool:
+def _backward_calls(
+    resolver: Resolver, owner: FunctionNode | ast.Module, module: Module
+) -> list[ast.Call]:
+    """The calls in ``owner`` that run a backward pass, themselves or in what they call."""
+    calls = [node for node in lexical_nodes(owner.body) if isinstance(node, ast.Call)]
+    return [call for call in calls if _runs_backward(resolver, [call], module)]
+
+
+def _runs_backward(resolver: Resolver, block: Sequence[ast.AST], module: Module) -> bool:
     return any(
         isinstance(r.node, ast.Call)
         and isinstance(r.node.func, ast.Attribute)

@@ -1,7 +1,7 @@
-"""What the range and the resolution of half-precision types do to constants and steep functions.
+"""What the range and the resolution of half-precision types do to constants, steep functions and whole numbers.
 
 float16 ends at 65504 and has nothing between zero and 6e-8; bfloat16 has the range of float32. Both are coarse near 1:
-bfloat16 knows nothing between 0.996 and 1.
+bfloat16 knows nothing between 0.996 and 1. It has all whole numbers up to 256, and float16 up to 2048.
 """
 
 from __future__ import annotations
@@ -45,6 +45,13 @@ _RUN_IN_FLOAT32 = frozenset(
 )
 
 
+_WHOLE_UP_TO = 256
+_TO_WHOLE = frozenset({"long", "int", "short"})
+_COUNTING = frozenset(
+    "torch.arange torch.range torch.randperm torch.randint torch.tensor torch.LongTensor".split()
+)
+
+
 def range_obstacles(
     resolver: Resolver, nodes: Iterable[Reached], rounded: Rounded
 ) -> Iterator[Obstacle]:
@@ -54,7 +61,9 @@ def range_obstacles(
         if message is not None:
             yield Obstacle(reached.module, reached.node, message, float16_only=True)
         elif isinstance(reached.node, ast.Call):
-            message = _near_one(resolver, reached, rounded)
+            message = _near_one(resolver, reached, rounded) or _whole_numbers(
+                resolver, reached, rounded
+            )
             if message is not None:
                 yield Obstacle(reached.module, reached.node, message)
                 continue
@@ -143,6 +152,29 @@ def _near_one(resolver: Resolver, reached: Reached, rounded: Rounded) -> str | N
         if rounded(value, reached.module) and not _is_float32(value, reached.module):
             shown = f"{function}({ast.unparse(argument)})"
             return f"`{shown}` is not finite where half precision rounds to 1"
+    return None
+
+
+def _whole_numbers(resolver: Resolver, reached: Reached, rounded: Rounded) -> str | None:
+    """Whole numbers that take a network's type on their way: ``torch.arange(n).type_as(output).long()``."""
+    if method_name(resolver, reached) not in _TO_WHOLE:
+        return None
+    node = reached.node
+    assert isinstance(node, ast.Call)
+    assert isinstance(node.func, ast.Attribute)
+    match node.func.value:
+        case ast.Call(func=ast.Attribute(value=ast.Call() as counted, attr="type_as"), args=[like]):
+            loses = bool(resolver.names(counted.func, reached.module) & _COUNTING)
+        case ast.Call(func=ast.Attribute(value=like, attr="new_full")) as made:
+            filled = call_argument(made, "fill_value", 1)
+            number = _number(resolver, filled, reached.module) if filled is not None else None
+            loses = number is None or abs(number) > _WHOLE_UP_TO
+        case ast.Call(func=ast.Attribute(value=like, attr="new_tensor")):
+            loses = True
+        case _:
+            return None
+    if loses and rounded(like, reached.module):
+        return f"whole numbers above {_WHOLE_UP_TO} are rounded in half precision"
     return None
 
 

@@ -102,7 +102,12 @@ class HostData:
         if isinstance(changed, ast.AugAssign):
             return isinstance(changed.op, _INT_OPERATORS) and test(changed.value, module)
         source = binding.source
-        return isinstance(source, Assigned) and not source.path and test(source.value, module)
+        if not isinstance(source, Assigned):
+            return False
+        if source.path:
+            is_size = isinstance(source.path[-1], int) and len(source.path) == 1
+            return is_size and self.is_shape(source.value) and test != self.is_data
+        return test(source.value, module)
 
     def _is_int_option(self, option: Option, default: ast.expr | None) -> bool:
         kind = call_argument(option.call, "type")

@@ -94,7 +94,7 @@ class _Finder:
         refusal = (
             self._refused_place(made, branch, statement, target.id, module)
             or refusal
-            or self._constructions.refusal(factory, steps, module)
+            or self._constructions.refusal(factory, steps, device, module)
         )
         draws = self._constructions.draws(factory, steps, module)
         if draws and refusal is None:

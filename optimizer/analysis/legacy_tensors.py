@@ -42,6 +42,12 @@ def is_cuda_type(name: str) -> bool:
     return bool(match and match[1])
 
 
+def is_host_type(name: str) -> bool:
+    """Whether a tensor type is one of the CPU (``torch.FloatTensor``)."""
+    match = _TYPE.match(name)
+    return bool(match and not match[1])
+
+
 def takes_sizes(host: HostData, call: ast.Call, module: Module) -> bool | None:
     """Whether a legacy constructor is given sizes (True) or data (False); None when that is not proven."""
     if call.keywords:

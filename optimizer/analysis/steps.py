@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .dataflow import Flow, own_nodes
+from .dataflow import Flow, dotted, own_nodes
 from .facts import Fact, Loop, LoopKind
 from .forward_code import networks_run
 from .loops import backward_calls, forward_calls, is_forward, optimizer_steps
@@ -274,7 +274,18 @@ def _regions(
                 continue
         runs.append([statement])
     for run in runs:
-        yield Region(module, run[0], run[-1])
+        if not all(map(_hands_on, run)):
+            yield Region(module, run[0], run[-1])
+
+
+def _hands_on(statement: ast.stmt) -> bool:
+    """Whether ``statement`` computes nothing: ``delta = delta.detach()``."""
+    value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
+    match value:
+        case ast.Call(func=ast.Attribute(attr="detach", value=handed_on)):
+            return dotted(handed_on) is not None
+        case _:
+            return value is not None and dotted(value) is not None
 
 
 def _apart(resolver: Resolver, module: Module, run: list[ast.stmt], statement: ast.stmt) -> bool:

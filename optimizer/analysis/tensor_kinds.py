@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable
 from enum import Enum
 
@@ -61,18 +62,34 @@ class TensorKinds:
         self._batches = batches
         self._active: list[ast.expr] = []
         self._known: dict[ast.expr, TensorKind] = {}
+        self._for_now: dict[ast.expr, TensorKind] = {}
+        """Answers that hang on questions still open: they hold until the first of these is answered."""
+        self._hangs_on: int = sys.maxsize
+        """The outermost of the active questions that the answer just given hangs on: it was left open in it."""
 
     def of(self, node: ast.expr, module: Module) -> TensorKind:
         """The kind of ``node``."""
         if node in self._known:
             return self._known[node]
-        if node in self._active or len(self._active) > _DEEPEST:
+        depth = len(self._active)
+        if node in self._active:
+            self._hangs_on = min(self._hangs_on, self._active.index(node))
             return UNKNOWN
+        if node in self._for_now or depth > _DEEPEST:
+            self._hangs_on = 0
+            return self._for_now.get(node, UNKNOWN)
+        outer, self._hangs_on = self._hangs_on, sys.maxsize
         self._active.append(node)
         found = self._evaluate(node, module)
         self._active.pop()
-        if not self._active:
+        if self._hangs_on >= depth:
             self._known[node] = found
+            self._hangs_on = outer
+        else:
+            self._for_now[node] = found
+            self._hangs_on = min(self._hangs_on, outer)
+        if not self._active:
+            self._for_now.clear()
         return found
 
     def _evaluate(self, node: ast.expr, module: Module) -> TensorKind:

@@ -274,6 +274,20 @@ def test_an_emulated_device_is_named_everywhere(report: VerificationReport) -> N
     assert to_json(report)["run"]["emulated"] is False
 
 
+def test_an_emulated_device_that_nothing_used_proves_nothing_for_a_gpu(
+    report: VerificationReport,
+) -> None:
+    on_cpu = replace(
+        report,
+        settings=replace(report.settings, emulated_gpus=1),
+        versions=Versions("3.11.4", "2.9.0", "cpu"),
+        measurement=None,
+    )
+    text = text_of(on_cpu)
+    assert text.startswith("Equivalent (numeric): ")
+    assert "the emulated GPU was not used" in text
+
+
 @pytest.mark.parametrize(
     ("details", "hint"),
     [

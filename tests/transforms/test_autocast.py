@@ -1849,6 +1849,20 @@ REFUSED = {
         dict(forward="return torch.acos(self.fc(x).clamp(-0.999, 0.999))"),
         "rounds to 1",
     ),
+    "row numbers in the type of the scores": (
+        dict(
+            forward="h = self.fc(x)\nrows = torch.arange(0, len(x)).type_as(h).long()\n"
+            "return h[rows]"
+        ),
+        "whole numbers above 256",
+    ),
+    "a class in the type of the scores": (
+        dict(
+            forward="h = self.fc(x)\nlabel = h.new_full((len(x),), len(x) - 1).long()\n"
+            "return h[label]"
+        ),
+        "whole numbers above 256",
+    ),
     "vmap": (dict(forward="return torch.func.vmap(self.fc)(x)"), "torch.func"),
     "float64 network": (
         dict(setup=SETUP.replace("Net().cuda()", "Net().cuda().double()")),
@@ -2010,6 +2024,9 @@ def test_autograd_function_that_says_its_type(rewrite: Rewrite, name: str) -> No
         "if x.dtype == torch.long:\n    x = x.float()\nreturn self.fc(x)",
         "for i in range(2):\n    x[i] = x[i] * 2\nreturn self.fc(x)",
         "return self.fc(x).scatter_(1, self.index, 1.0)",
+        "h = self.fc(x)\nreturn h[h.new_full((len(x),), 1).long()]",
+        "h = self.fc(x)\nreturn h[(x[:, 0] > 0).type_as(h).long()]",
+        "return self.fc(x)[torch.arange(0, len(x)).type_as(x).long()]",
     ],
 )
 def test_forward_code_that_is_safe(rewrite: Rewrite, name: str, forward: str) -> None:

@@ -336,6 +336,27 @@ def test_network_with_an_obstacle_beside_one_without(rewrite: Rewrite, name: str
     assert [s for s in result.skips if "legacy tensor constructor" in s.message]
 
 
+def test_a_network_that_may_be_one_with_an_obstacle(check_noop: Check) -> None:
+    setup = """
+    class Other(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.fc(x / 2 if x.max() > 3 else x)
+
+
+    if simple:
+        model = Net().cuda()
+    else:
+        model = Other().cuda()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    """
+    check_noop(script(setup, LOOP), "a branch depends on the values in a tensor")
+
+
 def test_statically_many_steps(check_transformed: Check) -> None:
     loop = """
 

@@ -39,6 +39,13 @@ IN_ONE_EXPRESSION = {
     "x = torch.tensor(-0.5).to(device)": "x = torch.tensor(-0.5, device=device)",
     "x = torch.tensor(2 * -0.5).to(device)": "x = torch.tensor(2 * -0.5, device=device)",
     "x = torch.tensor(np.arange(n)).to(device)": "x = torch.tensor(np.arange(n), device=device)",
+    "x = torch.arange(0, y).to(device)": "x = torch.arange(0, y, device=device)",
+    "rows, columns = y.size()\nx = torch.arange(rows, columns).to(device)": (
+        "rows, columns = y.size()\nx = torch.arange(rows, columns, device=device)"
+    ),
+    "_, *others = y.shape\nx = torch.FloatTensor(len(others)).fill_(0).to(device)": (
+        "_, *others = y.shape\nx = torch.zeros(len(others), device=device)"
+    ),
     "x = torch.arange(n).unsqueeze(1).to(device)": "x = torch.arange(n, device=device).unsqueeze(1)",
     "x = torch.full((n,), 0.5).to(device)": "x = torch.full((n,), 0.5, device=device)",
     "x = torch.eye(n).to(device, torch.float16)": (
@@ -51,6 +58,12 @@ IN_ONE_EXPRESSION = {
         "x = torch.randn(n, device=device).to(torch.float16)"
     ),
     "x = torch.zeros(n).long().to(device)": "x = torch.zeros(n, dtype=torch.long, device=device)",
+    "x = torch.zeros(n).type('torch.ByteTensor').to(device)": (
+        "x = torch.zeros(n, dtype=torch.uint8, device=device)"
+    ),
+    "x = torch.tril(torch.ones(n, n)).type(torch.ByteTensor).cuda()": (
+        "x = torch.tril(torch.ones(n, n, device=device)).to(torch.uint8)"
+    ),
     "x = torch.zeros(n).type(torch.LongTensor).to(device)": (
         "x = torch.zeros(n, dtype=torch.long, device=device)"
     ),
@@ -410,8 +423,10 @@ LEFT = {
     "x = torch.tensor(y).to(device)": "may be a tensor already",
     "x = torch.tensor(-y).to(device)": "may be a tensor already",
     "x = torch.tensor(y + 1).to(device)": "may be a tensor already",
-    "x = torch.linspace(0, 1, n).to(device)": "rounds differently",
-    "x = torch.arange(0, 1, 0.1).to(device)": "rounds differently",
+    "x = torch.linspace(0, 1, n).to(device)": "makes fractions, which the GPU rounds differently",
+    "x = torch.arange(y, n).to(device)": "may count in fractions",
+    "_, *others = y.shape\nx = torch.arange(others, n).cuda()": "may count in fractions",
+    "x = torch.arange(0, 1, 0.1).to(device)": "may count in fractions, which the GPU rounds differently",
     "x = torch.zeros(n).type(y).to(device)": "`torch.zeros(n).type` may cast to a type of the host",
     "x = torch.randn(n).exp().to(device)": "`.exp` would run on the device",
     "x = torch.normal(y, 1.0).to(device)": "takes no device",
@@ -431,8 +446,10 @@ LEFT = {
     "x = torch.zeros(1, n, n, n).cuda(memory_format=torch.channels_last)": "memory format",
     "x = torch.zeros(n, **y).to(device)": "may name a device already",
     "x = torch.zeros(n).share_memory_().to(device)": "`.share_memory_` would run on the device",
+    "x = torch.zeros(n).to(y).to(device)": "`.to(y)` may bring it back to the host",
+    "x = torch.zeros(n).to('cpu').cuda()": "may bring it back to the host",
     "x = torch.bernoulli(y)\nz = torch.rand(n, generator=x).to(device)": "belongs to the CPU",
-    "x = torch.logspace(0, 1, n).cuda()": "rounds differently",
+    "x = torch.logspace(0, 1, n).cuda()": "makes fractions, which the GPU rounds differently",
     "x = torch.Tensor(y.shape).to(device)": "`torch.Tensor(y.shape)` is given may be sizes or data",
     "x = torch.ByteTensor(size=(n,)).cuda()": "may be sizes or data",
     "x = torch.LongTensor(y).cuda()": "what `torch.LongTensor(y)` is given may be sizes or data",

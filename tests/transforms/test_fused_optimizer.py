@@ -384,6 +384,18 @@ def test_loaded_state_under_a_scaler(check_noop: Check) -> None:
     )
 
 
+def test_the_load_of_the_optimizer_is_the_one_told(check_noop: Check) -> None:
+    steps = (
+        "from elsewhere import other\n"
+        'other.load_state_dict(torch.load("n.pt"))\n'
+        'optimizer.load_state_dict(torch.load("c.pt"))\n'
+    )
+    check_noop(
+        script("optimizer = torch.optim.Adam(model.parameters())", steps + SCALED.format("")),
+        reason="would not notice (`optimizer.load_state_dict(",
+    )
+
+
 def test_loading_a_network_is_not_loading_an_optimizer(check_transformed: Check) -> None:
     steps = 'model.load_state_dict(torch.load("c.pt"))\n' + SCALED.format("")
     before = "optimizer = torch.optim.Adam(model.parameters())"

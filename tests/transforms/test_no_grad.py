@@ -287,6 +287,46 @@ def test_flag_chooses_training(check_transformed: Check) -> None:
     check_transformed(HEAD + dedent(before), HEAD + dedent(after))
 
 
+def test_probabilities_alone_are_no_forward_pass(check_noop: Check) -> None:
+    body = """
+        for x, y in loader:
+            out = model(x)
+            guesses = nn.Softmax(dim=1)(out).argmax(1)
+            loss = criterion(out, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print((guesses == y).sum())
+        for x, y in test_loader:
+            with torch.no_grad():
+                out = model(x)
+            print(nn.Softmax(dim=1)(out))
+    """
+    check_noop(HEAD + dedent(body))
+
+
+def test_flag_that_another_backward_pass_ignores(check_noop: Check) -> None:
+    """``validate`` is no choice between training and evaluation: the steps train whatever it says."""
+    body = """
+        def run(validate=False):
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                print(criterion(model(x), y).item())
+            if validate:
+                for x, y in test_loader:
+                    x.requires_grad_()
+                    criterion(model(x), y).backward()
+                    print(x.grad.norm())
+
+        run()
+        run(validate=True)
+    """
+    check_noop(HEAD + dedent(body))
+
+
 @pytest.mark.parametrize("evaluates", [True, False])
 def test_optimizer_chooses_training(
     check_transformed: Check, check_noop: Check, evaluates: bool

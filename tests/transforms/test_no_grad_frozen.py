@@ -99,6 +99,12 @@ def test_what_does_not_matter(check_transformed: Check, setup: str) -> None:
     check_transformed(script(setup=setup), script(under_no_grad(RUN), setup=setup))
 
 
+def test_a_constructor_that_names_its_class(check_transformed: Check) -> None:
+    """``super(Net, self)`` hands the network to nobody."""
+    before, after = script(), script(under_no_grad(RUN))
+    check_transformed(*(code.replace("super()", "super(Net, self)") for code in (before, after)))
+
+
 def test_a_moving_average(check_transformed: Check) -> None:
     after = """for p, q in zip(teacher.parameters(), student.parameters()):
         p.data.mul_(0.9).add_(q.data, alpha=0.1)"""

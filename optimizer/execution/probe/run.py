@@ -22,7 +22,7 @@ import torch
 from .allocation import keep_freed_memory
 from .clock import Clock
 from .cuda.install import emulate_cuda
-from .cuda.state import NAME
+from .cuda.state import NAME, Devices
 from .devices import in_use, peak_memory
 from .dropout_draws import draw_dropout_alike
 from .dropping import Dropouts
@@ -69,7 +69,7 @@ def run(
             **(batch_layers.finish() if batch_layers is not None else {}),
             "memory": _memory(hooks.had_workers, profiler.device_peak if profiler else 0),
             **profile,
-            "versions": _versions(bool(spec["emulated_gpus"])),
+            "versions": _versions(emulated),
         }
         write(record)
         _flush(files=session.observing)
@@ -79,8 +79,8 @@ def run(
         os._exit(0)
 
     faulthandler.enable()  # a crash in native code then shows where the script was
-    if spec["emulated_gpus"]:
-        emulate_cuda(patches, spec["emulated_gpus"])
+    emulated = emulate_cuda(patches, spec["emulated_gpus"]) if spec["emulated_gpus"] else None
+    if emulated is not None:
         # for the processes that the script starts
         os.environ[EMULATED] = str(spec["emulated_gpus"])
     profiler = Profiler(spec, patches) if spec["mode"] == "profile" else None
@@ -177,10 +177,12 @@ def _memory(had_workers: bool, device_peak: int) -> dict[str, int | None]:
     return {"device": device, "host": own, "worker": children if had_workers else None}
 
 
-def _versions(emulated: bool) -> dict[str, Any]:
+def _versions(emulated: Devices | None) -> dict[str, Any]:
     """The fields of a ``Versions``."""
     used = in_use()
-    device = NAME if emulated else torch.cuda.get_device_name() if used else "cpu"
+    device = torch.cuda.get_device_name() if used else "cpu"
+    if emulated is not None and emulated.used:
+        device = NAME
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -135,6 +135,29 @@ def test_what_is_read_to_the_host_has_no_gradient(script: Script) -> None:
     ]
 
 
+def test_handing_on_alone_is_no_region(script: Script) -> None:
+    body = """
+        def attack(x):
+            shift = torch.zeros_like(x, requires_grad=True)
+            criterion(model(x + shift), x).backward()
+            return shift.grad.sign()
+
+        for x, y in loader:
+            if len(x) > 1:
+                shift = attack(x)
+                shift = shift.detach()
+            else:
+                shift = torch.zeros_like(x)
+            loss = criterion(model(x + shift), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """
+    step = script(HEAD + dedent(body)).step_code[0]
+    line = "loss = criterion(model(x + shift), y)"
+    assert regions(step) == [(line, line)]
+
+
 def test_losses_computed_where_they_are_backpropagated(script: Script) -> None:
     step = only_step(
         script,

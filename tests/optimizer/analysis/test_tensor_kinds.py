@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -119,6 +120,26 @@ def asked_kind(script: TrainingScript) -> TensorKind:
 def test_kinds(script: Callable[..., TrainingScript], code: str, kind: str) -> None:
     asked = script(HEAD.format(code))
     assert asked_kind(asked) is TensorKind(kind)
+
+
+def test_what_was_answered_on_the_way_is_not_asked_again(
+    script: Callable[..., TrainingScript], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that, each of the functions is gone through three times as often as the one that calls it."""
+    layers = "\n".join(
+        f"def f{n}(a):\n    return f{n - 1}(a) * f{n - 1}(a) + f{n - 1}(a)\n" for n in range(1, 5)
+    )
+    head = HEAD.replace("for x, y", f"def f0(a):\n    return a.relu()\n{layers}\nfor x, y")
+    asked: list[object] = []
+    evaluate = TensorKinds._evaluate
+
+    def counted(self: TensorKinds, *question: Any) -> TensorKind:
+        asked.append(question[0])
+        return evaluate(self, *question)
+
+    monkeypatch.setattr(TensorKinds, "_evaluate", counted)
+    asked_kind(script(head.format("f4(output)")))
+    assert len(asked) < 60
 
 
 def test_a_network_that_returns_numbers(script: Callable[..., TrainingScript]) -> None:

@@ -66,6 +66,16 @@ def test_emulated_runs_compute_what_the_cpu_computes(project: Make, observe: Obs
     assert verdict.outcome is Outcome.EQUIVALENT, verdict.findings
 
 
+def test_a_device_that_the_script_does_not_use_is_not_named(
+    project: Make, observe: Observe
+) -> None:
+    text = TRAIN.replace('"cuda"', '"cpu"').replace(", pin_memory=True", "")
+    run = observe(project({"train.py": text}), steps=5, emulated_gpus=1)
+    assert run.status is not Status.FAILED, run.traceback
+    assert run.versions is not None
+    assert run.versions.device == "cpu"
+
+
 WORKERS = """
     import torch
     from torch.utils.data import DataLoader, Dataset

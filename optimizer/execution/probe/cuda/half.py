@@ -14,20 +14,18 @@ from torch import Tensor
 _REDUCED = (torch.float16, torch.bfloat16)
 _MISSING = ("not implemented for 'Half'", "not implemented for 'BFloat16'")
 
-_PRODUCTS = {
-    "convolution",
-    "convolution_backward",
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-}
+_PRODUCTS = frozenset("convolution convolution_backward mm addmm bmm baddbmm".split())
 """Computed in float32 and rounded, as tensor cores do. Many CPUs take minutes for a convolution in float16."""
+_COARSE = frozenset({"_log_softmax"})
+"""Computed in float32 and rounded on a GPU. The CPU's logarithm of a probability of 0.9995 is zero in bfloat16."""
 
 
 def call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """``func(*args, **kwargs)``, by way of float32 for products and where there is no kernel for the operands' type."""
-    if func.overloadpacket.__name__ in _PRODUCTS and func._overloadname in ("default", ""):
+    """``func(*args, **kwargs)``, by way of float32 as a GPU does, and where there is no kernel for the operands' type."""
+    if func.overloadpacket.__name__ in _PRODUCTS | _COARSE and func._overloadname in (
+        "default",
+        "",
+    ):
         reduced = any(isinstance(a, Tensor) and a.dtype in _REDUCED for a in args)
         return _through_float32(func, args, kwargs) if reduced else func(*args, **kwargs)
     try:

@@ -26,8 +26,8 @@ from .storages import patch_storages
 from .tensors import patch_tensors
 
 
-def emulate_cuda(patches: Patches, count: int) -> None:
-    """Have this process see ``count`` CUDA devices, until ``patches`` are undone."""
+def emulate_cuda(patches: Patches, count: int) -> Devices:
+    """Have this process see ``count`` CUDA devices, until ``patches`` are undone; gives them."""
     devices = Devices(count)
     mode = CudaMode(devices)
     patch_management(patches, devices)
@@ -43,6 +43,7 @@ def emulate_cuda(patches: Patches, count: int) -> None:
     patches.wrap(threading.Thread, "start", functools.partial(_in_thread, devices))
     mode.__enter__()
     patches.on_undo(functools.partial(_leave, mode))
+    return devices
 
 
 def _leave(mode: CudaMode) -> None:

@@ -39,6 +39,8 @@ class Devices:
         self.generators: dict[int, torch.device] = {}
         """The emulated devices of generators, by ``_cdata``: operations are given a fresh Python object of them."""
         self.copies = PendingCopies()
+        self.used = False
+        """Whether something was put on a device. That they are set up says less: PyTorch's optimizers do so by themselves."""
         self._current = threading.local()
         self._owner: int | None = None
 
@@ -89,4 +91,5 @@ class Devices:
         if isinstance(device, torch.device) and device.type != "cuda":
             return None
         self.initialize()
+        self.used = True
         return torch.device("cuda", self.index(device))

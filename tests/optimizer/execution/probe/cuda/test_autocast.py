@@ -47,6 +47,17 @@ def test_sensitive_functions_are_in_float32() -> None:
         assert torch.cat([x, x]).dtype is torch.float16
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_log_probabilities_near_zero_are_not_lost(dtype: torch.dtype) -> None:
+    """``F.cross_entropy`` under autocast takes the logarithm in the type of the logits; a GPU rounds its result only."""
+    logits = torch.tensor([[10.0, 0.0, 0.0], [6.0, 0.0, 1.0]]).to(dtype)
+    target = torch.tensor([0, 0])
+    exact = F.cross_entropy(logits.float(), target, reduction="none")
+    with torch.autocast("cuda", dtype=dtype):
+        found = F.cross_entropy(logits.cuda(), target.cuda(), reduction="none")
+    torch.testing.assert_close(found.cpu(), exact.to(dtype).float(), rtol=0, atol=0)
+
+
 def test_binary_cross_entropy_is_refused() -> None:
     chances = torch.rand(2, 1).cuda()
     with (
