@@ -19,7 +19,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Generator
-from contextlib import contextmanager, suppress, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
