@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .dead_code import DeadCode
+from .item_state import changes_receiver
+from .loss_forms import (
+    is_beside_samples,
+    is_enumerate,
+    is_loss,
+    is_method,
+    is_set_outside_init,
+    makes_layers,
+    whose_sizes,
+)
 from .mean_losses import averages
 from .models import is_module_value
 from .networks import Networks
@@ -18,7 +28,7 @@ from .reach import lexical_nodes
 from .reaching import reaching_bindings
 from .reductions import EACH, REDUCED, Reduced, Reduction, added, elementwise, operation
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter, Path
+from .scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter, Path, Scope
 from .signatures import argument_for, call_argument
 from .syntax import FunctionNode, Module
 from .tensor_reductions import tensor_reduction
@@ -99,12 +109,12 @@ class LossReductions:
         inside = module.function(node)
         if cls is not None and inside is not None and isinstance(node.value, ast.Name):
             own = inside.args.args[:1]
-            if own and own[0].arg == node.value.id and _is_set_outside_init(cls, node):
+            if own and own[0].arg == node.value.id and is_set_outside_init(cls, node):
                 return None
         return owner if owner in {*EACH, Reduction.FIXED} else None
 
     def _subscript(self, node: ast.Subscript, module: Module, frame: _Frame) -> Reduced:
-        sizes = _whose_sizes(node.value)
+        sizes = whose_sizes(node.value)
         if sizes is not None:
             return self._size(sizes, node.slice, module, frame)
         owner, index = self._of(node.value, module, frame), node.slice
@@ -157,7 +167,30 @@ class LossReductions:
             self._open.add(key)
             kinds.append(self._binding(binding, name, module, frame))
             self._open.discard(key)
+        kinds += self._changes(name, found, module, frame)
         return added(kinds) if kinds else None
+
+    def _changes(
+        self, name: ast.Name, found: tuple[Scope, list[Binding]], module: Module, frame: _Frame
+    ) -> Iterator[Reduced]:
+        """What the variable may be once it has been changed in place: by ``x.mul_(..)``, ``x[0] = 1``."""
+        for use in module.names_of(name.id):
+            key = (use, frame.depth)
+            if key in self._open or module.scope(use).lookup(use.id) != found:
+                continue
+            match module.parents[use]:
+                case ast.Subscript(value=changed, ctx=ast.Store()) if changed is use:
+                    yield None
+                case ast.Attribute(attr=method) as function if changes_receiver(method):
+                    call = module.parents[function]
+                    if isinstance(call, ast.Call) and isinstance(module.parents[call], ast.Expr):
+                        self._open.add(key)
+                        arguments = [self._of(argument, module, frame) for argument in call.args]
+                        self._open.discard(key)
+                        along = not method.startswith("scatter") or is_beside_samples(call)
+                        yield elementwise([Reduction.FIXED, *arguments]) if along else None
+                case _:
+                    pass
 
     def _binding(self, binding: Binding, name: ast.Name, module: Module, frame: _Frame) -> Reduced:
         source = binding.source
@@ -170,7 +203,7 @@ class LossReductions:
             if frame.function is not None:
                 return None
             return Reduction.RESULT if source.function is self._loop else Reduction.FIXED
-        around = module.ancestors(binding.node)
+        around = [*module.ancestors(binding.node)]
         if frame.function is not None and frame.function not in around:
             return None if self._loop in around else Reduction.FIXED
         if frame.function is None and self._loop not in around:
@@ -203,7 +236,7 @@ class LossReductions:
     def _iterated(
         self, binding: Binding, iterable: ast.expr, path: Path, module: Module, frame: _Frame
     ) -> Reduced:
-        is_counter = path[:1] == (0,) and _is_enumerate(iterable)
+        is_counter = path[:1] == (0,) and is_enumerate(iterable)
         if frame.function is None and binding.node in set(ast.walk(_target(self._loop))):
             return Reduction.FIXED if is_counter else Reduction.GIVEN
         kind = self._of(iterable, module, frame)
@@ -256,7 +289,7 @@ class LossReductions:
         layered = all(
             isinstance(value, Made)
             and isinstance(value.maker, Class)
-            and _makes_layers(self._resolver, value.maker)
+            and makes_layers(self._resolver, value.maker)
             for value in values
         )
         return Reduction.RESULT if layered else None
@@ -286,7 +319,7 @@ class LossReductions:
         node = function.node
         if not isinstance(node, ast.FunctionDef) or frame.depth == _MOST_CALLS:
             return None
-        bound = function.bound or _is_method(node, function.module)
+        bound = function.bound or is_method(node, function.module)
         arguments: dict[str, Reduced] = {}
         parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         for index, parameter in enumerate(parameters):
@@ -322,10 +355,12 @@ class LossReductions:
             return elementwise(kinds) if "builtins.abs" in names else kinds[0]
         if len(short) == 1 and all(name.startswith(("torch.", "F.")) for name in names):
             (function,) = short
-            if _is_loss(function):
+            if is_loss(function):
                 return self._loss_call([(call, module)], kinds)
             if function in _FACTORIES:
-                return Reduction.GIVEN if Reduction.COUNT in kinds else elementwise(kinds)
+                sizes = [self._of(x, module, frame) for a in call.args if (x := whose_sizes(a))]
+                per_sample = Reduction.COUNT in kinds or bool(EACH & {*sizes})
+                return Reduction.GIVEN if per_sample else elementwise(kinds)
             if call.args:
                 return self._tensor_call(call, function, call.args[0], call.args[1:], module, frame)
         if any(_DRAWS.search(name) for name in names):
@@ -385,57 +420,6 @@ def _taken(truth: bool | None, body: ast.expr, orelse: ast.expr) -> list[ast.exp
     return [body, orelse] if truth is None else [body if truth else orelse]
 
 
-def _is_set_outside_init(cls: ast.ClassDef, read: ast.Attribute) -> bool:
-    """Whether a method other than ``__init__`` sets the attribute of the object that is read."""
-    for method in cls.body:
-        if isinstance(method, ast.FunctionDef) and method.name != "__init__":
-            for node in ast.walk(method):
-                if (
-                    isinstance(node, ast.Attribute)
-                    and node.attr == read.attr
-                    and isinstance(node.ctx, ast.Store)
-                ):
-                    return True
-    return False
-
-
-def _whose_sizes(node: ast.expr) -> ast.expr | None:
-    """``x`` in ``x.shape`` and ``x.size()``."""
-    match node:
-        case ast.Attribute(value=tensor, attr="shape"):
-            return tensor
-        case ast.Call(func=ast.Attribute(value=tensor, attr="size"), args=[], keywords=[]):
-            return tensor
-        case _:
-            return None
-
-
-def _is_enumerate(iterable: ast.expr) -> bool:
-    return isinstance(iterable, ast.Call) and getattr(iterable.func, "id", None) == "enumerate"
-
-
 def _target(loop: ast.AST) -> ast.AST:
     """What ``loop`` binds anew in each pass."""
     return loop.target if isinstance(loop, ast.For | ast.AsyncFor) else ast.Pass()
-
-
-def _is_method(function: ast.FunctionDef, module: Module) -> bool:
-    return isinstance(module.parents.get(function), ast.ClassDef) and not any(
-        getattr(d, "id", None) == "staticmethod" for d in function.decorator_list
-    )
-
-
-def _makes_layers(resolver: Resolver, cls: Class) -> bool:
-    """Whether a network makes layers of PyTorch that hold weights, as a criterion does not."""
-    for node in ast.walk(cls.node):
-        if isinstance(node, ast.Call):
-            for name in resolver.names(node.func, cls.module):
-                if name.startswith(("torch.nn.", "torchvision.models.", "timm.")) and not (
-                    name.endswith("Loss") or name.startswith("torch.nn.functional.")
-                ):
-                    return True
-    return False
-
-
-def _is_loss(function: str) -> bool:
-    return function.endswith("_loss") or "cross_entropy" in function or function == "kl_div"

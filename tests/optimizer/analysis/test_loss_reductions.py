@@ -158,6 +158,23 @@ CASES: dict[str, tuple[str, str, Reduction | None]] = {
     "clamped samples": ("", "    loss = out.clamp(min=0.1).mean()", Reduction.MEAN),
     "mean over rows": ("", "    loss = (out ** 2).mean(0).sum()", Reduction.MEAN),
     "by itself": ("", "    loss = (out ** 2).sum() / out.abs().sum()", None),
+    "one hot": (
+        "",
+        "    hot = torch.zeros(out.size())\n    hot.scatter_(1, y.view(-1, 1), 1)\n"
+        "    loss = -(hot * F.log_softmax(out, dim=1)).sum(dim=1).mean()",
+        Reduction.MEAN,
+    ),
+    "centred in place": (
+        "",
+        "    each = out.abs()\n    each.sub_(out.mean())\n    loss = (each ** 2).mean()",
+        None,
+    ),
+    "first one set": (
+        "",
+        "    each = F.cross_entropy(out, y, reduction='none')\n    each = each * 1\n"
+        "    each[0] = each.sum()\n    loss = each.mean()",
+        None,
+    ),
     "transposed": ("", "    loss = (out.T @ out).pow(2).mean()", None),
 }
 
@@ -239,6 +256,14 @@ def test_results_of_several_heads(script: Callable[..., TrainingScript]) -> None
         understood = script(HEAD + several + LOOP.format(step=step))
         found = loss_reduction(understood.resolver, understood.step_code[0])
         assert found is reduction
+
+
+def test_a_function_that_reads_what_the_loop_sets(script: Callable[..., TrainingScript]) -> None:
+    """A global of the script: it is part of the batch, not a number."""
+    own = "def scaled(loss):\n    return loss * scale\n"
+    step = "    scale = x.mean()\n    loss = scaled(F.cross_entropy(out, y))"
+    understood = script(HEAD + NETWORK + own + LOOP.format(step=step))
+    assert loss_reduction(understood.resolver, understood.step_code[0]) is None
 
 
 def test_a_step_in_a_function(script: Callable[..., TrainingScript]) -> None:
