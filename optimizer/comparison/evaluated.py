@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..execution.observations import EvalCall, Observations
 from .deviation import deviations
-from .findings import Finding, Kind, note
+from .findings import Finding, Kind, note, told_apart
 from .rebatched import cut_like, rebatched
 from .tolerance import Precision, allowed, times_beyond
 from .vectors import Quantity, judge
@@ -141,9 +141,8 @@ def _summaries(runs: _Runs, padded: Container[_Place]) -> Iterator[Finding]:
                 runs.precision,
             )
             if abs(b - a) > limit:
-                message = (
-                    f"{name.replace('_', ' ')} {where}: {b:.6g}, not {a:.6g} (allowed {limit:.2g})"
-                )
+                shown, expected = told_apart(b, a)
+                message = f"{name.replace('_', ' ')} {where}: {shown}, not {expected} (allowed {limit:.2g})"
                 yield Finding(
                     Kind.EVALUATION_OUTPUT,
                     message,
