@@ -284,6 +284,7 @@ def _one_call(calls: Sequence[EvalCall]) -> EvalCall:
         calls[0],
         samples=sum(call.samples for call in calls),
         outputs=tuple(_one_summary(of_all, samples) for of_all in outputs),
+        each=(),  # dealt out in a way that nothing here tells
     )
 
 

@@ -120,7 +120,7 @@ def _layer_output(item: dict[str, Any]) -> LayerOutput:
 
 def _eval_call(item: dict[str, Any]) -> EvalCall:
     item["outputs"] = tuple(TensorSummary(**_tuples(output)) for output in item["outputs"])
-    return EvalCall(**item)
+    return EvalCall(**_tuples(item))
 
 
 def _checkpoint(item: dict[str, Any]) -> Checkpoint:

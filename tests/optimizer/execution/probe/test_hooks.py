@@ -343,6 +343,7 @@ def test_evaluation_outputs_and_samples(recorded):
         ("Net", 3, 2),
     ]
     assert run.eval_samples == 12
+    assert [len(set(c.each)) for c in run.eval_calls] == [5, 5, 2]
     kept = run.eval_outputs()
     for index, output in enumerate(outputs):
         assert (kept[f"{index}.0"] == output.numpy()).all()
