@@ -109,7 +109,8 @@ def _snapshot(item: dict[str, Any]) -> Snapshot:
 
 
 def _loader_pass(item: dict[str, Any]) -> LoaderPass:
-    item["order"] = tuple(ReadMark(*mark) for mark in item["order"])
+    for order in item.keys() & {"order", "order_in_whole"}:
+        item[order] = tuple(ReadMark(*mark) for mark in item[order])
     return LoaderPass(**item)
 
 
