@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING
 
 from ..execution.observations import EvalCall, Observations
 from .deviation import deviations
-from .findings import Finding, Kind, note
-from .rebatched import cut_like, rebatched
+from .findings import Finding, Kind, note, told_apart
+from .rebatched import Place, cut_like, rebatched, shuffled
 from .tolerance import Precision, allowed, times_beyond
 from .vectors import Quantity, judge
 
 if TYPE_CHECKING:
     from .deviation import Tensors
-
-_Place = tuple[str, int]
-"""A module, and the number of rounds done before."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ def compare_evaluations(
     kept = rebatched(original, other)
     seen = {original.eval_calls[_call_of(name)].module for name in kept}
     padded = _padded(original, other)
-    findings = [*_kept_outputs(runs, kept), *_summaries(runs, padded)]
+    findings = [*_kept_outputs(runs, kept), *_summaries(runs, padded), *_in_another_order(runs)]
     unseen = next((place for place in padded if place[0] not in seen), None)
     if unseen is None:
         return EvaluationComparison(tuple(findings), None)
@@ -72,6 +69,13 @@ def _kept_outputs(runs: _Runs, theirs: Tensors) -> list[Finding]:
     findings, _ = judge(quantity, deviations(ours, theirs), near, runs.precision)
     calls = runs.original.eval_calls
     return [replace(f, step=calls[_call_of(f.tensor or "0")].rounds + 1) for f in findings]
+
+
+def _in_another_order(runs: _Runs) -> Iterator[Finding]:
+    """The models that are given the same samples in another order; what they give for each is compared."""
+    for module in sorted({module for module, _ in shuffled(runs.original, runs.other)}):
+        message = f"{module} evaluates the same samples in another order"
+        yield note(Kind.SAMPLE_ORDER, message, tensor=module)
 
 
 def _call_of(tensor: str) -> int:
@@ -97,7 +101,7 @@ class _Moments:
         return math.sqrt(self.squares / (self.count or 1))
 
 
-def _padded(original: Observations, other: Observations) -> list[_Place]:
+def _padded(original: Observations, other: Observations) -> list[Place]:
     """The evaluations whose outputs are as wide as a batch needs, and of other sizes in all in ``other``."""
     ours, theirs = original.eval_calls, other.eval_calls
     sizes = [{place: m.count for place, m in _moments(calls).items()} for calls in (ours, theirs)]
@@ -105,16 +109,16 @@ def _padded(original: Observations, other: Observations) -> list[_Place]:
     return [p for p, size in sizes[0].items() if p in wide and sizes[1].get(p, size) != size]
 
 
-def _as_wide_as_needed(calls: Sequence[EvalCall]) -> set[_Place]:
+def _as_wide_as_needed(calls: Sequence[EvalCall]) -> set[Place]:
     """Where the rows that a module gives for a sample are not of the same shape in all calls."""
-    shapes: dict[tuple[_Place, int], set[tuple[int, ...]]] = defaultdict(set)
+    shapes: dict[tuple[Place, int], set[tuple[int, ...]]] = defaultdict(set)
     for call in calls:
         for position, output in enumerate(call.outputs):
             shapes[(call.module, call.rounds), position].add(output.shape[1:])
     return {place for (place, _), known in shapes.items() if len(known) > 1}
 
 
-def _summaries(runs: _Runs, padded: Container[_Place]) -> Iterator[Finding]:
+def _summaries(runs: _Runs, padded: Container[Place]) -> Iterator[Finding]:
     """Mean and root mean square over all outputs of each evaluation, however it was batched; not of ``padded`` ones."""
     ours, theirs = _moments(runs.original.eval_calls), _moments(runs.other.eval_calls)
     near = [_moments(run.eval_calls) for run in runs.neighbours]
@@ -141,9 +145,8 @@ def _summaries(runs: _Runs, padded: Container[_Place]) -> Iterator[Finding]:
                 runs.precision,
             )
             if abs(b - a) > limit:
-                message = (
-                    f"{name.replace('_', ' ')} {where}: {b:.6g}, not {a:.6g} (allowed {limit:.2g})"
-                )
+                shown, expected = told_apart(b, a)
+                message = f"{name.replace('_', ' ')} {where}: {shown}, not {expected} (allowed {limit:.2g})"
                 yield Finding(
                     Kind.EVALUATION_OUTPUT,
                     message,
@@ -156,8 +159,8 @@ def _summaries(runs: _Runs, padded: Container[_Place]) -> Iterator[Finding]:
                 return
 
 
-def _moments(calls: Sequence[EvalCall]) -> dict[_Place, _Moments]:
-    moments: dict[_Place, _Moments] = defaultdict(_Moments)
+def _moments(calls: Sequence[EvalCall]) -> dict[Place, _Moments]:
+    moments: dict[Place, _Moments] = defaultdict(_Moments)
     for call in calls:
         for output in call.outputs:
             found = moments[call.module, call.rounds]

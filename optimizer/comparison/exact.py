@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice, zip_longest
 
 from ..execution.observations import Observations
-from .findings import Finding, Kind, step_number
+from .findings import Finding, Kind, step_number, told_apart
 from .kept_state import compare_state_bits
 
 
@@ -42,14 +42,24 @@ def _initial_parameters(original: Observations, other: Observations) -> Iterator
 
 
 def initial_parameter(original: Observations, other: Observations, name: str) -> Finding:
-    """The finding that ``name`` is not initialised as in the original; says so when it is the dtype or shape."""
+    """The finding that ``name`` is not initialised as in the original; says so when it is the dtype or shape, or no optimizer has it."""
     ours, theirs = original.parameters.get(name), other.parameters.get(name)
     what = "the initial value differs"
-    if ours and other.parameters and not theirs:
-        what = "is not among the parameters that the optimizers have"
     if ours and theirs and (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
         what = f"is {theirs.dtype} {list(theirs.shape)}, not {ours.dtype} {list(ours.shape)}"
+    elif not _given_at_first(other, name):
+        later = " at first" if theirs else ""
+        what = f"is not among the parameters that the optimizers have{later}"
+    elif not _given_at_first(original, name):
+        later = " from the first" if ours else ""
+        what = f"is among the parameters that the optimizers have{later}, and not in the original"
     return Finding(Kind.INITIAL_PARAMETERS, what, step=0, tensor=name)
+
+
+def _given_at_first(run: Observations, name: str) -> bool:
+    """Whether the optimizers have ``name`` before the first step, as far as that is known."""
+    snapshot = run.snapshot(0)
+    return snapshot is None or not snapshot.hashes or name in snapshot.hashes
 
 
 def _losses(original: Observations, other: Observations) -> Iterator[Finding]:
@@ -58,9 +68,10 @@ def _losses(original: Observations, other: Observations) -> Iterator[Finding]:
             if before.value != after.value and not (
                 math.isnan(before.value) and math.isnan(after.value)
             ):
+                shown, expected = told_apart(after.value, before.value, digits=9)
                 yield Finding(
                     Kind.LOSS,
-                    f"loss {after.value:.9g}, not {before.value:.9g}",
+                    f"loss {shown}, not {expected}",
                     step=step_number(ours),
                     original=before.value,
                     rewritten=after.value,

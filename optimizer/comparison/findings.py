@@ -93,9 +93,20 @@ class Finding:
         return self.severity is Severity.FAILURE
 
 
+_DIGITS_OF_A_DOUBLE = 17
+
+
 def step_number(step: Step) -> int:
     """The step as people count: from 1, and the same for the steps of a GAN's two optimizers on one batch."""
     return step.round + 1
+
+
+def told_apart(value: float, other: float, digits: int = 6) -> tuple[str, str]:
+    """Both numbers in as many ``digits``, or more where they would read the same."""
+    written = (f"{value:.{digits}g}", f"{other:.{digits}g}")
+    if written[0] != written[1] or value == other or digits >= _DIGITS_OF_A_DOUBLE:
+        return written
+    return told_apart(value, other, digits + 1)
 
 
 def note(

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ..execution.observations import Observations, Step
 from .figures import StepFigures
-from .findings import Finding, Kind, step_number
+from .findings import Finding, Kind, step_number, told_apart
 from .tolerance import Precision, allowed, running_envelope, times_beyond
 
 
@@ -148,9 +148,10 @@ def _first_outside(
                 )
             return
         if abs(after - before) > limit:
+            shown, expected = told_apart(after, before)
             yield Finding(
                 kind,
-                f"{name} {after:.6g}, not {before:.6g} (allowed difference {limit:.2g})",
+                f"{name} {shown}, not {expected} (allowed difference {limit:.2g})",
                 step=step_number(ours),
                 original=before,
                 rewritten=after,

@@ -115,10 +115,17 @@ def _mean(losses: Sequence[Loss], weights: Sequence[int]) -> Loss:
 
 def shared(passes: Sequence[LoaderPass]) -> bool:
     """Whether the ranks' ``passes`` over one loader read different samples, each a share."""
+    if _of_parts(passes):
+        return True
     orders = {tuple((mark.samples, mark.order) for mark in one.order) for one in passes}
     if any(one.order for one in passes):
         return len(orders) > 1
     return any(one.sampler_epoch is not None for one in passes)
+
+
+def _of_parts(passes: Sequence[LoaderPass]) -> bool:
+    """Whether every rank reads a ``Subset`` of its own."""
+    return len({one.part for one in passes}) > 1 and all(one.part for one in passes)
 
 
 def _passes(ranks: Sequence[Observations]) -> tuple[LoaderPass, ...]:
@@ -133,6 +140,8 @@ def _passes(ranks: Sequence[Observations]) -> tuple[LoaderPass, ...]:
 def _together(passes: Sequence[LoaderPass]) -> LoaderPass:
     if len(passes) == 1 or not shared(passes):
         return passes[0]
+    if _of_parts(passes):
+        passes = [replace(one, order=one.order_in_whole) for one in passes]
     return replace(
         passes[0],
         batches=max(one.batches for one in passes),
@@ -280,10 +289,12 @@ def _evaluations(ranks: Sequence[Observations], whole: Sequence[EvalCall] = ()) 
 def _one_call(calls: Sequence[EvalCall]) -> EvalCall:
     outputs = zip(*(call.outputs for call in calls), strict=False)
     samples = [call.samples for call in calls]
+    known = all(len(call.each) == call.samples for call in calls)
     return replace(
         calls[0],
-        samples=sum(call.samples for call in calls),
+        samples=sum(samples),
         outputs=tuple(_one_summary(of_all, samples) for of_all in outputs),
+        each=tuple(calls[rank].each[row] for row, rank in _places(samples)) if known else (),
     )
 
 
@@ -342,8 +353,10 @@ def _dealt(tensors: Sequence[Any], samples: Sequence[int]) -> Any:
     if tensors[0].ndim == 0:
         mean = np.average(tensors, axis=0, weights=samples if sum(samples) else None)
         return np.asarray(mean, dtype=tensors[0].dtype)
-    sizes = [len(tensor) for tensor in tensors]
-    if max(sizes) - min(sizes) > 1:
-        return np.concatenate(tensors)
-    places = sorted((row, rank) for rank, size in enumerate(sizes) for row in range(size))
-    return np.stack([tensors[rank][row] for row, rank in places])
+    return np.stack([tensors[rank][row] for row, rank in _places([len(t) for t in tensors])])
+
+
+def _places(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Row and rank of all that is in shares of these ``sizes``: in turn, or of quite other sizes one after the other."""
+    places = [(row, rank) for rank, size in enumerate(sizes) for row in range(size)]
+    return places if max(sizes) - min(sizes) > 1 else sorted(places)

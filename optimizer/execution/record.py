@@ -109,7 +109,8 @@ def _snapshot(item: dict[str, Any]) -> Snapshot:
 
 
 def _loader_pass(item: dict[str, Any]) -> LoaderPass:
-    item["order"] = tuple(ReadMark(*mark) for mark in item["order"])
+    for order in item.keys() & {"order", "order_in_whole"}:
+        item[order] = tuple(ReadMark(*mark) for mark in item[order])
     return LoaderPass(**item)
 
 
@@ -120,7 +121,7 @@ def _layer_output(item: dict[str, Any]) -> LayerOutput:
 
 def _eval_call(item: dict[str, Any]) -> EvalCall:
     item["outputs"] = tuple(TensorSummary(**_tuples(output)) for output in item["outputs"])
-    return EvalCall(**item)
+    return EvalCall(**_tuples(item))
 
 
 def _checkpoint(item: dict[str, Any]) -> Checkpoint:

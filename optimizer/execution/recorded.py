@@ -145,7 +145,8 @@ class LayerOutput:
 class EvalCall:
     """One call of a root module in eval mode, after ``rounds`` rounds; ``samples`` is the first argument's length.
 
-    ``inputs`` depends on every bit of the tensors it was called on.
+    ``inputs`` depends on every bit of the tensors it was called on; ``each`` has a number for what belongs to each sample there, but for
+    zeros that it is padded with at its end, and is empty where that was not told.
     ``constant``: no optimizer trains the module, and its weights were the same in all its calls (a teacher's).
     ``number``: how many such calls, in either mode, were before it. ``trains``: gradients were on, and the module does
     the same in either mode. ``inside``: another module, in training mode, made it.
@@ -161,6 +162,7 @@ class EvalCall:
     number: int = 0
     trains: bool = False
     inside: bool = False
+    each: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,8 @@ class LoaderPass:
     batches. ``sampler_epoch`` is the epoch that a DistributedSampler was told to be in, None for other samplers, and
     ``sampler_seed`` the seed of one that shuffles, which aligned randomness does without. ``drawn_from`` is equal for passes
     that other shuffling samplers would give the same order without it, None without such a sampler.
+    In a process of several, over a ``Subset``: ``part`` is a digest of its indices, and ``order_in_whole`` has the marks of the
+    samples' indices in the set that it is of.
     """
 
     loader: int
@@ -210,6 +214,8 @@ class LoaderPass:
     sampler_epoch: int | None = None
     sampler_seed: int | None = None
     drawn_from: str | None = None
+    part: str = ""
+    order_in_whole: tuple[ReadMark, ...] = ()
 
 
 @dataclass(frozen=True)

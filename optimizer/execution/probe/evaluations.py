@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from .fingerprints import checksum, storable, summary, write_safetensors
+from .fingerprints import checksum, row_checksums, storable, summary, write_safetensors
 from .modes import heeds_mode
 from .names import class_name
 from .transformations import unwrapped
@@ -23,6 +23,8 @@ KEPT_CALLS = 4
 _OUTPUTS = 16
 _FURTHER_CALLS = 4096
 """How many calls are told that may be evaluations besides: a policy acts as often as it likes."""
+_TOLD_SAMPLES = 1 << 18
+"""Of how many samples it is told what goes in: some megabytes of a record."""
 EVAL_OUTPUTS = "eval.safetensors"
 
 
@@ -67,6 +69,8 @@ class Evaluations:
         self._kept: dict[str, Tensor] = {}
         self._training: dict[tuple[str, int], list[int]] = {}
         self._inputs = 0
+        self._each: list[int] = []
+        self._samples_left = _TOLD_SAMPLES
         self._weights: WeakKeyDictionary[nn.Module, _Weights] = WeakKeyDictionary()
 
     @property
@@ -78,8 +82,13 @@ class Evaluations:
     def begin(self, module: nn.Module, inputs: Any) -> None:
         """``module`` is about to be called as a root; afterwards it may have changed its ``inputs``."""
         if not module.training or not torch.is_grad_enabled():
-            sums = [int(checksum(tensor)) for tensor in tensors_in(inputs)]
+            tensors = list(tensors_in(inputs))
+            sums = [int(checksum(tensor)) for tensor in tensors]
             self._inputs = sum(one * (2 * n + 1) for n, one in enumerate(sums)) % 2**64
+            samples = count_samples(inputs)
+            told = bool(tensors) and samples <= self._samples_left
+            self._each = row_checksums(tensors, samples) if told else []
+            self._samples_left -= len(self._each)
 
     def called(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
         """``module`` was called as a root, after ``rounds`` rounds."""
@@ -120,6 +129,7 @@ class Evaluations:
             "number": len(self._calls) + len(self._further),
             "samples": count_samples(inputs),
             "inputs": self._inputs,
+            "each": self._each,
             "outputs": [summary(tensor) for tensor in _outputs(output)],
         }
 

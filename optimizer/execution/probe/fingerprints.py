@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,27 @@ def checksum(tensor: Tensor) -> Tensor:
     positions = torch.arange(bits.numel(), device=bits.device, dtype=torch.int64)
     mixed = (bits + positions * _POSITION) * _VALUE
     return ((mixed ^ (mixed >> 29)) * _VALUE).sum()
+
+
+def row_checksums(tensors: Sequence[Tensor], rows: int) -> list[int]:
+    """For each of so many ``rows`` a 64-bit integer, in which every bit that the ``tensors`` have there counts, and its place in the row.
+
+    Zeros at the end of a row do not, so that it is the same however wide the others of its batch are. What has no rows
+    counts in all of them.
+    """
+    total = torch.zeros(rows, dtype=torch.int64)
+    for tensor in tensors:
+        if tensor.shape[:1] == (rows,):
+            bits = plain(tensor)
+            bits = bits.view(_INTEGERS[bits.element_size()]).reshape(rows, -1).to(torch.int64)
+            places = torch.arange(bits.shape[1], device=bits.device, dtype=torch.int64)
+            mixed = bits * ((2 * places + 1) * _VALUE)
+            found = ((mixed ^ (mixed >> 29)) * _VALUE).sum(1)
+        else:
+            found = checksum(tensor)
+        total = (total + found.cpu()) * _VALUE
+        total ^= total >> 31
+    return total.tolist()
 
 
 def norm(tensor: Tensor) -> Tensor:

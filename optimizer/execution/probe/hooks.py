@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .compiled_calls import CompiledCalls
 from .devices import is_capturing
 from .direct_calls import DirectCalls
 from .leaves import among_leaves, leaves_of
@@ -61,6 +62,7 @@ class Hooks:
         self._iterators: WeakSet[Any] = WeakSet()
         self._in_module = threading.local()
         self._direct_calls = DirectCalls(self._called, patches)
+        self._compiled_calls = CompiledCalls(self._called)
         self._in_backward = self._in_dump = False
         self._scale: Tensor | None = None
         self._starting: dict[str, Any] | None = None
@@ -96,6 +98,8 @@ class Hooks:
             self._session.hear_of_loading(self._patches)
         # This imports Dynamo, which must find Module.__call__ replaced: it takes what it finds for torch's own.
         self._session = _untraced(self._session)
+        if self._observing:
+            self._compiled_calls.install(self._patches)
         for handle in (
             register_optimizer_step_pre_hook(_disabled(self._step_begins)),
             register_optimizer_step_post_hook(_disabled(self._step_ends)),
@@ -303,7 +307,7 @@ class Hooks:
         @functools.wraps(original)
         def wrapper(module, *args, **kwargs):
             if torch.compiler.is_compiling():
-                return original(module, *args, **kwargs)
+                return self._compiled_calls.make(module, original, args, kwargs)
             return self._called(module, original, args, kwargs)
 
         return wrapper
@@ -327,12 +331,12 @@ class Hooks:
             or getattr(module, "_is_replica", False)
         ):
             return original(module, *args, **kwargs)
-        self._in_module.yes = True
+        self._in_module.yes = self._compiled_calls.told = True
         try:
             tell(self._session.call_begins, module, (args, kwargs))
             output = original(module, *args, **kwargs)
         finally:
-            self._in_module.yes = False
+            self._in_module.yes = self._compiled_calls.told = False
         tell(self._session.call_ends, module, (args, kwargs), output)
         return output
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler, Subset
 
 _DEPTH = 4
 """How far into what a data set holds is looked to tell it from others."""
@@ -63,6 +63,12 @@ class LoaderPasses:
         with suppress(TypeError):  # of a list, say
             self._datasets[id(dataset)] = weakref.ref(dataset), looks
         return looks
+
+
+def own_part(dataset: Any) -> Sequence[Any] | None:
+    """The indices of a ``Subset``, where there are several processes: it may be one's share of the set."""
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return dataset.indices if several and type(dataset) is Subset else None
 
 
 def _sampling(loader: Any) -> Hashable:

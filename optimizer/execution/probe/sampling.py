@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -13,9 +14,11 @@ class ReadOrder:
     """The indices a loader asks its data set for, as digests after each batch.
 
     They are kept per batch asked for, which with workers runs ahead of the batches given, and cut off at the end.
+    Where the data set is ``part`` of another one, so are the indices in that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, part: Sequence[Any] | None = None) -> None:
+        self._whole = None if part is None else _OrderInWhole(part)
         self._order = hashlib.blake2b(digest_size=8)
         self._contents = 0
         self._seen: set[int] = set()
@@ -26,6 +29,8 @@ class ReadOrder:
 
     def asked(self, index: Any, collated: bool) -> None:
         """A batch of the samples ``index`` is asked for; a single one where it is no list and batches are not ``collated``."""
+        if self._whole is not None:
+            self._whole.asked(index, collated)
         for one in index if collated or isinstance(index, list) else (index,):
             if one is not None:  # an IterableDataset has no indices
                 self._add(_plain(one))
@@ -53,6 +58,25 @@ class ReadOrder:
     def first(self, batches: int) -> list[list[Any]]:
         """The marks of the first ``batches`` batches (the fields of a ``ReadMark``); none without indices."""
         return self._marks[:batches] if self._count else []
+
+    def in_whole(self, batches: int) -> dict[str, Any]:
+        """``part`` and ``order_in_whole`` of a ``LoaderPass``, where that is known."""
+        if self._whole is None:
+            return {}
+        return {"part": self._whole.part, "order_in_whole": self._whole.first(batches)}
+
+
+class _OrderInWhole(ReadOrder):
+    """The indices in the set that a ``Subset`` is of."""
+
+    def __init__(self, indices: Sequence[Any]) -> None:
+        super().__init__()
+        self._indices = indices
+        told = repr([_plain(index) for index in indices]).encode()
+        self.part = hashlib.blake2b(told, digest_size=8).hexdigest()
+
+    def _add(self, index: Any) -> None:
+        super()._add(_plain(self._indices[index]))
 
 
 def _plain(index: Any) -> Any:

@@ -24,7 +24,7 @@ from .evaluations import Evaluations, count_samples, is_evaluation
 from .extent import Extent
 from .fingerprints import write_safetensors
 from .layer_outputs import LayerOutputs
-from .loader_passes import LoaderPasses, length_of
+from .loader_passes import LoaderPasses, length_of, own_part
 from .optimizer_state import OptimizerStates
 from .parameters import Parameters
 from .patches import Patches
@@ -282,7 +282,11 @@ class Session:
             return None
         read = self._loaders.begin(loader)
         noted: dict[str, Any] = {**read._asdict(), "batches": 0, "samples": 0, "finished": False}
-        noted |= {"rounds": self._rounds.begun, "order": ReadOrder(), "steps": 0}
+        noted |= {
+            "rounds": self._rounds.begun,
+            "order": ReadOrder(own_part(loader.dataset)),
+            "steps": 0,
+        }
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or loader.sampler
         shares = isinstance(sampler, DistributedSampler)
         noted["drawn_from"] = self.shuffles.drawn_from(loader)
@@ -380,7 +384,10 @@ class Session:
         return {
             **record,
             "loader_passes": [
-                one | {"order": one["order"].first(one["batches"])} for one in self._passes
+                one
+                | {"order": one["order"].first(one["batches"])}
+                | one["order"].in_whole(one["batches"])
+                for one in self._passes
             ],
             "checkpoints": self._checkpoints,
             "step_samples": self._step_samples,

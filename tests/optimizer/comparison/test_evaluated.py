@@ -45,3 +45,14 @@ def test_other_outputs_of_one_width_are_no_padding(run: Run) -> None:
 def test_no_number_is_found_however_batches_are_padded(run: Run) -> None:
     compared = found(giving(run(), 3, 5), giving(run(), 4, 5, finite=False))
     assert [f.kind for f in compared.findings] == [Kind.NON_FINITE]
+
+
+def test_samples_in_another_order_are_told(run: Run) -> None:
+    original = giving(run(), 3, 3)
+
+    def given(*each: tuple[int, ...]) -> Observations:
+        calls = zip(original.eval_calls, each, strict=True)
+        return replace(original, eval_calls=tuple(replace(c, each=known) for c, known in calls))
+
+    (told,) = found(given((1, 2), (3, 4)), given((4, 1), (2, 3))).findings
+    assert (told.fails, told.message) == (False, "Net evaluates the same samples in another order")

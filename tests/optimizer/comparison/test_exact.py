@@ -121,4 +121,20 @@ def test_a_parameter_that_no_optimizer_has_is_told_as_that(run: Run) -> None:
     )
     found = compare_bits(original, other)[0]
     assert (found.kind, found.tensor) == (Kind.INITIAL_PARAMETERS, "Net.fc1.bias")
-    assert "not among the parameters" in found.message
+    assert found.message == "is not among the parameters that the optimizers have"
+    given_later = replace(other, parameters=original.parameters)
+    found = compare_bits(original, given_later)[0]
+    assert found.message == "is not among the parameters that the optimizers have at first"
+    found = compare_bits(other, original)[0]
+    assert found.message.endswith("that the optimizers have, and not in the original")
+
+
+def test_losses_that_read_the_same_are_told_in_more_digits(run: Run) -> None:
+    original = run(steps=1)
+    step = original.steps[0]
+
+    def with_loss(value: float) -> Observations:
+        return replace(original, steps=(replace(step, losses=(Loss(value, "float64"),)),))
+
+    (found,) = compare_bits(with_loss(4.0), with_loss(4.0 + 1e-12))
+    assert found.message == "loss 4.000000000001, not 4"

@@ -33,6 +33,18 @@ def one(run) -> Observations:
     return replace(run(), loader_passes=(_reading(8, "whole"),), step_samples=(8,) * 8)
 
 
+def _parts(orders: tuple[str, str], parts: tuple[str, str]) -> list[LoaderPass]:
+    """What two ranks read in this order, of these parts of a set; in it, the samples of the first come after the second's."""
+    return [
+        replace(
+            _reading(4, order, sampler_epoch=None),
+            part=part,
+            order_in_whole=(ReadMark(4, f"{number}", f"{number + 1:016x}", 4, True),),
+        )
+        for number, (order, part) in enumerate(zip(orders, parts, strict=True))
+    ]
+
+
 @pytest.fixture
 def ranks(one) -> tuple[Observations, Observations]:
     """Two that each have half of the samples, and of which only the first tells."""
@@ -48,6 +60,41 @@ def ranks(one) -> tuple[Observations, Observations]:
     # A mean weighted by 6 and 2 samples: the shifts cancel.
     second = replace(share("b", 2, -0.3), checkpoints=(), stdout="", eval_calls=(), eval_file=None)
     return share("a", 6, 0.1), second
+
+
+@pytest.mark.parametrize(
+    ("orders", "parts", "samples", "contents"),
+    [
+        (("1..4", "1..4"), ("even", "odd"), 8, 3),
+        (("1..4", "1..4"), ("even", "even"), 4, 4),
+        (("even", "odd"), ("all", "all"), 8, 8),  # a DistributedSampler over a part of a set
+    ],
+)
+def test_a_subset_for_each_rank_is_a_share(one, ranks, orders, parts, samples, contents):
+    passes = _parts(orders, parts)
+    own = [
+        replace(r, loader_passes=(p,), eval_calls=()) for r, p in zip(ranks, passes, strict=True)
+    ]
+    (reading,) = merged(own, one).loader_passes
+    assert (reading.samples, reading.order[0].contents) == (samples, f"{contents:016x}")
+
+
+@pytest.mark.parametrize(
+    ("shares", "dealt"), [(((1, 2, 3), (4, 5)), (1, 4, 2, 5, 3)), (((1, 2, 3), ()), ())]
+)
+def test_what_goes_into_shares_is_dealt_as_they_are(one, ranks, shares, dealt):
+    passes = [_reading(8, "whole"), _reading(8, "whole")]
+    passes = [replace(p, rounds=8, steps=0, part=n) for p, n in zip(passes, "ab", strict=True)]
+    calls = [
+        EvalCall("Net", 8, 3 - number, (), inputs=number, each=each)
+        for number, each in enumerate(shares)
+    ]
+    own = [
+        replace(r, loader_passes=(p,), eval_calls=(c,), eval_file=None)
+        for r, p, c in zip(ranks, passes, calls, strict=True)
+    ]
+    (call,) = merged(own, one).eval_calls
+    assert (call.samples, call.each) == (5, dealt)
 
 
 def test_shares_are_put_together(one, ranks):

@@ -96,6 +96,17 @@ def test_a_list_of_indices_is_read_as_a_batch_is() -> None:
     assert [mark[0] for mark in marks[0]] == [2, 3]
 
 
+def test_the_samples_of_a_part_are_told_as_those_of_the_whole() -> None:
+    part, whole = ReadOrder([1, 3, 5]), ReadOrder()
+    part.asked([2, 0], True)
+    whole.asked([5, 1], True)
+    told = part.in_whole(1)
+    assert told["order_in_whole"] == whole.first(1) != part.first(1)
+    assert told["part"] == ReadOrder(range(1, 7, 2)).in_whole(1)["part"]
+    assert told["part"] != ReadOrder([1, 3]).in_whole(1)["part"]
+    assert whole.in_whole(1) == {}
+
+
 def ordered(original: Observations, ours: LoaderPass, theirs: LoaderPass) -> list[Finding]:
     before = replace(original, loader_passes=(ours,))
     return compare_reading(before, replace(before, loader_passes=(theirs,)))

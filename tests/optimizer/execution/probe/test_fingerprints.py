@@ -13,6 +13,7 @@ from safetensors.numpy import load_file  # noqa: E402
 from torchopt_cli.optimizer.execution.probe.fingerprints import (  # noqa: E402
     checksum,
     norm,
+    row_checksums,
     sha256,
     summary,
     write_safetensors,
@@ -50,6 +51,28 @@ def test_a_checksum_tells_the_smallest_difference():
     nudged[500] = torch.nextafter(nudged[500], torch.tensor(2.0))
     assert checksum(nudged) != checksum(tensor)
     assert checksum(-torch.zeros(3)) != checksum(torch.zeros(3))
+
+
+def test_a_row_is_known_by_its_bits_in_any_order_and_however_it_is_padded():
+    words = torch.randint(1, 9, (5, 7, 2))
+    lengths = torch.tensor([7, 3, 4, 7, 5])
+    words[torch.arange(7) >= lengths[:, None]] = 0
+    each = row_checksums([words, lengths], 5)
+    assert len(set(each)) == 5
+    order = [3, 1, 4, 0, 2]
+    assert row_checksums([words[order], lengths[order]], 5) == [each[n] for n in order]
+    assert row_checksums([words[[1, 4]][:, :5], lengths[[1, 4]]], 2) == [each[1], each[4]]
+    moved = words.clone()
+    moved[2] = words[2].flip(0)
+    assert [a == b for a, b in zip(row_checksums([moved, lengths], 5), each, strict=True)] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
+    scale = torch.tensor(2.0)
+    assert row_checksums([words, lengths, scale], 5) != row_checksums([words, lengths, -scale], 5)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

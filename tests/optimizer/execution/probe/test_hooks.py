@@ -343,6 +343,7 @@ def test_evaluation_outputs_and_samples(recorded):
         ("Net", 3, 2),
     ]
     assert run.eval_samples == 12
+    assert [len(set(c.each)) for c in run.eval_calls] == [5, 5, 2]
     kept = run.eval_outputs()
     for index, output in enumerate(outputs):
         assert (kept[f"{index}.0"] == output.numpy()).all()
@@ -522,6 +523,34 @@ def test_calls_in_training_mode_are_counted_beside_those_in_eval_mode(recorded):
     told = [(c.rounds, c.samples, c.without_gradients) for c in run.training_calls]
     assert told == [(0, 4, 0), (1, 4, 0), (2, 4, 0), (3, 5, 5)]
     assert [(call.rounds, call.samples) for call in run.eval_calls] == [(3, 7)]
+
+
+def test_an_evaluation_that_a_compiled_function_makes_is_told(recorded):
+    outputs = []
+
+    def script():
+        net = train(1)
+        predict = torch.compile(lambda x: net(x) + 1, backend="eager")
+        predict(torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            net.eval()
+            outputs.append(predict(torch.ones(6, 4)) - 1)
+            net(torch.ones(5, 4))
+
+    run = recorded(script)
+    assert [(call.module, call.samples) for call in run.eval_calls] == [("Net", 6), ("Net", 5)]
+    assert torch.allclose(torch.from_numpy(run.eval_outputs()["0.0"]), outputs[0])
+
+
+def test_a_function_that_is_to_be_one_graph_stays_one(recorded):
+    def script():
+        net = train(1).eval()
+        for options in ({"fullgraph": True}, {}):
+            predict = torch.compile(lambda x: net(x) + 1, backend="eager", **options)
+            with torch.no_grad():
+                predict(torch.ones(6, 4))
+
+    assert [call.samples for call in recorded(script).eval_calls] == [6]
 
 
 def test_a_frozen_part_called_inside_of_a_trained_module_is_told(recorded):

@@ -1,0 +1,65 @@
+"""``torch.compile(function)``: calls of a model that a compiled function makes."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from .patches import Patches
+
+Call = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+class CompiledCalls:
+    """Has ``call(module, forward, args, kwargs)`` make those of them that are evaluations: they leave the graph for it.
+
+    A function that is to be one graph (``fullgraph=True``) stays one, and its calls are not seen.
+    ``told``: whether a call of a module is being made that is told already, with all that is in it.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.told = False
+
+    def install(self, patches: Patches) -> None:
+        """Begin with functions that are compiled from now on. Imports Dynamo."""
+        patches.wrap(torch, "compile", self._compile)
+        self._call = cast(Call, torch.compiler.disable(self._call, recursive=False))
+
+    def make(
+        self,
+        module: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Make a call while code is compiled; this is compiled, too."""
+        if module.training or self.told:
+            return forward(module, *args, **kwargs)
+        return self._call(module, forward, args, kwargs)
+
+    def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(model=None, *args, **kwargs):
+            compiled = original(model, *args, **kwargs)
+            if model is None or isinstance(model, nn.Module) or not kwargs.get("fullgraph"):
+                return compiled
+
+            @functools.wraps(compiled)
+            def call(*inputs, **named):
+                outer, self.told = self.told, True
+                try:
+                    return compiled(*inputs, **named)
+                finally:
+                    self.told = outer
+
+            return call
+
+        return wrapper
