@@ -99,9 +99,11 @@ def _empty_sampler(loader: DataLoader) -> ast.Name | None:
 
 
 def _is_used_elsewhere(sampler: ast.Name, loader: DataLoader) -> bool:
-    """Whether what is in the variable is used for more than ``loader``, and than to ask whether it is there."""
+    """Whether the variable is that of another function, or used for more than ``loader`` and to ask whether it is there."""
     module = loader.module
     owner = module.scope(sampler).lookup(sampler.id)
+    if owner is None or owner[0].node is not (module.function(loader.node) or module.tree):
+        return True
     for use in module.names_of(sampler.id):
         if isinstance(use.ctx, ast.Load) and module.scope(use).lookup(use.id) == owner:
             asked = isinstance(module.parents[use], ast.Compare)

@@ -925,6 +925,9 @@ def test_room_for_a_sampler(
     assert divided in text or ",\n    ".join(divided.split(", ")) in text
     other = source.replace(MODEL, MODEL + "other = DataLoader(data, sampler=train_sampler)\n")
     check_noop(other, "`train_sampler` is a name of the script's own", **GPUS)
+    made = source.replace("loader = DataLoader(", "def load():\n    return DataLoader(", 1)
+    inside = made.replace(MODEL, f"loader = load()\n{MODEL}")
+    check_noop(inside, "`train_sampler` is a name of the script's own", **GPUS)
 
 
 SIZE = """\

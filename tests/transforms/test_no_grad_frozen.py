@@ -176,7 +176,7 @@ def test_a_target_network_in_a_function(check_transformed: Check) -> None:
                 setup="chosen = list(student.parameters())\nchosen += list(teacher.head.parameters())",
                 optimizer="torch.optim.SGD(chosen, lr=0.1)",
             ),
-            "its parameters go elsewhere",
+            None,
         ),
         (
             dict(
@@ -184,7 +184,7 @@ def test_a_target_network_in_a_function(check_transformed: Check) -> None:
                 "for p in teacher.parameters():\n    chosen.append(p)",
                 optimizer="torch.optim.SGD(chosen, lr=0.1)",
             ),
-            "its parameters are collected",
+            None,
         ),
         (
             dict(
@@ -192,6 +192,11 @@ def test_a_target_network_in_a_function(check_transformed: Check) -> None:
                 optimizer="torch.optim.SGD(student.parameters(), lr=0.1)",
             ),
             "",
+        ),
+        (dict(setup="find(list(teacher.parameters()))"), "its parameters go elsewhere"),
+        (
+            dict(setup="kept = []\nfor p in teacher.parameters():\n    kept.append(p)\nfind(kept)"),
+            "its parameters are collected",
         ),
         (dict(setup="teacher.body = student.body"), "a part of it is set"),
         (dict(setup="teacher.head.weight = student.head.weight"), "a part of it is set"),
