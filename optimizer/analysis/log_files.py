@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..rewriting.edits import FileEdit, ReplaceExpression
+from .module_names import reads_of
 from .process_names import Place, ProcessNames
 from .resolver import Resolver
 from .signatures import call_argument
@@ -24,7 +25,7 @@ def is_log(resolver: Resolver, call: ast.Call, module: Module) -> bool:
         return False
     match module.parents[call]:
         case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]):
-            uses = list(_uses(resolver, target, module))
+            uses = list(reads_of(resolver, target, module))
             return bool(uses) and all(_only_writes(resolver, *use) for use in uses)
         case _:
             return False
@@ -41,21 +42,6 @@ def log_edits(
                 first = f"{names.name(Place.RANK, module)} == 0"
                 code = f"{module.code(call.args[0])} if {first} else {nowhere}"
                 yield FileEdit(module.path, ReplaceExpression(module.span(call.args[0]), code))
-
-
-def _uses(
-    resolver: Resolver, target: ast.Name | ast.Attribute, module: Module
-) -> Iterator[tuple[ast.expr, Module]]:
-    if isinstance(target, ast.Name):
-        owner = module.scope(target).lookup(target.id)
-        for name in module.names_of(target.id):
-            if isinstance(name.ctx, ast.Load) and module.scope(name).lookup(name.id) == owner:
-                yield name, module
-        return
-    for other in resolver.project.modules:
-        for node in other.nodes_of(ast.Attribute):
-            if node.attr == target.attr and isinstance(node.ctx, ast.Load):
-                yield node, other
 
 
 def _only_writes(resolver: Resolver, use: ast.expr, module: Module) -> bool:

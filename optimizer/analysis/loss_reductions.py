@@ -165,7 +165,7 @@ class LossReductions:
             if key in self._open or self._dead.contains(binding.node, module):
                 continue
             self._open.add(key)
-            kinds.append(self._binding(binding, name, module, frame))
+            kinds.append(self._binding(binding, module, frame))
             self._open.discard(key)
         kinds += self._changes(name, found, module, frame)
         return added(kinds) if kinds else None
@@ -192,7 +192,7 @@ class LossReductions:
                 case _:
                     pass
 
-    def _binding(self, binding: Binding, name: ast.Name, module: Module, frame: _Frame) -> Reduced:
+    def _binding(self, binding: Binding, module: Module, frame: _Frame) -> Reduced:
         source = binding.source
         if isinstance(source, Imported | Defined):
             return Reduction.FIXED

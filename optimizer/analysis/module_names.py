@@ -1,4 +1,4 @@
-"""Where the variables of a module are read from other files."""
+"""Where the variables of a module are read from other files, and those that hold one thing wherever they are."""
 
 from __future__ import annotations
 
@@ -19,6 +19,22 @@ def reads_elsewhere(
         if other is not module:
             yield from ((read, other) for read in _attribute_reads(resolver, module, name, other))
             yield from ((read, other) for read in _imported_reads(resolver, module, name, other))
+
+
+def reads_of(
+    resolver: Resolver, target: ast.Name | ast.Attribute, module: Module
+) -> Iterator[tuple[ast.expr, Module]]:
+    """The expressions that read the variable ``target`` of ``module``, or an attribute of that name of whatever object."""
+    if isinstance(target, ast.Name):
+        owner = module.scope(target).lookup(target.id)
+        for name in module.names_of(target.id):
+            if isinstance(name.ctx, ast.Load) and module.scope(name).lookup(name.id) == owner:
+                yield name, module
+        return
+    for other in resolver.project.modules:
+        for node in other.nodes_of(ast.Attribute):
+            if node.attr == target.attr and isinstance(node.ctx, ast.Load):
+                yield node, other
 
 
 def _attribute_reads(

@@ -7,8 +7,8 @@ worked out of it (how many steps there are, a learning rate) stays right; a tens
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
+from .module_names import reads_of
 from .resolver import Resolver
 from .syntax import Module
 
@@ -82,19 +82,5 @@ class SizeUses:
         name = ast.unparse(target)
         if name in seen:
             return True
-        reads = list(self._reads(target, module))
+        reads = list(reads_of(self._resolver, target, module))
         return bool(reads) and all(self._is_harmless(*read, seen | {name}) for read in reads)
-
-    def _reads(
-        self, target: ast.Name | ast.Attribute, module: Module
-    ) -> Iterator[tuple[ast.expr, Module]]:
-        if isinstance(target, ast.Name):
-            owner = module.scope(target).lookup(target.id)
-            for name in module.names_of(target.id):
-                if isinstance(name.ctx, ast.Load) and module.scope(name).lookup(name.id) == owner:
-                    yield name, module
-            return
-        for other in self._resolver.project.modules:
-            for node in other.nodes_of(ast.Attribute):
-                if node.attr == target.attr and isinstance(node.ctx, ast.Load):
-                    yield node, other
