@@ -70,7 +70,7 @@ class Configuration:
         if self.amp is not None:
             found["amp"] = self.amp.value
         if self.compile_mode is not None:
-            found["compile_mode"] = f"compile mode {self.compile_mode.value}"
+            found["compile_mode"] = f"mode {self.compile_mode.value}"
         if self.batch_size is not None:
             found["batch_size"] = f"batch size {self.batch_size}"
         return found
