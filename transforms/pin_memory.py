@@ -112,11 +112,13 @@ class PinMemory(Transform):
     def _pin(self, script: TrainingScript, setting: Setting, loaders: list[DataLoader]) -> Change:
         first = loaders[0]
         value = cuda_condition(script, setting.module, setting.node)
+        by_lightning = all(script.trainer_runs.moves_batches(loader) for loader in loaders)
+        copier = "Lightning copies" if by_lightning else "the loop copies"
         return self.change(
             first.path,
             first.span,
             f"makes batches in pinned memory (`pin_memory={value}`)",
-            "they are ordinary host tensors that the loop copies to the GPU; their values stay the same",
+            f"they are ordinary host tensors that {copier} to the GPU; their values stay the same",
             (
                 FileEdit(setting.module.path, setting.edit("pin_memory", value, _POSITION)),
                 *(reference(setting.module, "torch").edits if "torch." in value else ()),

@@ -71,6 +71,12 @@ def _makes_sparse(resolver: Resolver, reached: Reached) -> bool:
 
 
 def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
+    runs = script.trainer_runs
+    if runs.moves_batches(loader):
+        hook = runs.batch_hook
+        if hook is None:
+            return None
+        return f"`{hook.node.name}` {place(hook, loader.path)} may change its batches before they are copied"
     derived: BatchCopy | None = None
     for copy in script.batch_copies:
         converted = script.converted_copies.get(copy)

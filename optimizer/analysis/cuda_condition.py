@@ -41,7 +41,7 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
     for parameter in _device_parameters(script, module, at):
         return f"{parameter}.type == {quoted(module, 'cuda')}"
     where = network_device(script.resolver, trained_networks(script.resolver, script.optimizers))
-    if where.kind is DeviceKind.CUDA:
+    if where.kind is DeviceKind.CUDA or script.trainer_runs.always_on_gpu:
         return "True"
     if where.kind is not DeviceKind.CHOSEN and _always_copies(script):
         return "True"
@@ -50,7 +50,7 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
 
 def _always_copies(script: TrainingScript) -> bool:
     """Whether every copy of a batch goes to a GPU, whatever the machine has."""
-    return all(
+    return not script.trainer_runs.all and all(
         copy.device is DeviceKind.CUDA
         and not is_conditional_on_cuda(script, copy.module, copy.node)
         and not _is_chosen(copy.node, copy.module)

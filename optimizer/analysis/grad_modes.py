@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 
 from .graph_names import SETS_GRAD_MODE
+from .lightning import is_lightning_class
 from .reach import lexical_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
 from .trees import walk
 from .values import Class
 
-_LIGHTNING = ("pytorch_lightning.", "lightning.")
 _SUSPENDS = frozenset({"torch.no_grad", "torch.inference_mode"})
 _EVALUATION_HOOKS = ("validation_", "test_", "predict_", "on_validation", "on_test", "on_predict")
 
@@ -108,5 +108,4 @@ class GradModes:
         owner = module.parents.get(function)
         if not (isinstance(owner, ast.ClassDef) and function.name.startswith(_EVALUATION_HOOKS)):
             return False
-        bases = self._resolver.base_names(Class(owner, module))
-        return any(base.startswith(_LIGHTNING) for base in bases)
+        return is_lightning_class(self._resolver, Class(owner, module))

@@ -105,6 +105,11 @@ class LightningUse:
         )
 
     @cached_property
+    def may_use_gpu(self) -> bool:
+        """Whether a Trainer runs on a GPU, or on one that it finds."""
+        return any(accelerator(self._resolver, trainer) for trainer in self.trainers)
+
+    @cached_property
     def modules(self) -> tuple[Class, ...]:
         """The first-party LightningModules."""
         return tuple(
@@ -264,6 +269,13 @@ class LightningUse:
             for module in self._resolver.project.modules
             for call in module.calls
         )
+
+
+def is_lightning_class(resolver: Resolver, cls: Class) -> bool:
+    """Whether ``cls`` derives from a class of Lightning: a module, a data module, a callback."""
+    return any(
+        base.startswith(("pytorch_lightning.", "lightning.")) for base in resolver.base_names(cls)
+    )
 
 
 def accelerator(resolver: Resolver, trainer: LightningTrainer) -> str | None:

@@ -39,6 +39,7 @@ from .inplace_activations import InplaceActivations, find_inplace_activations
 from .iterations import Iteration, find_iterations
 from .lifetimes import LateRelease, find_late_releases
 from .lightning import LightningUse
+from .lightning_passes import TrainerRuns
 from .loaders import find_loaders
 from .loops import find_loops
 from .models import find_models, find_optimizers, models_in
@@ -168,12 +169,17 @@ class TrainingScript:
         return LightningUse(self.resolver)
 
     @cached_property
+    def trainer_runs(self) -> TrainerRuns:
+        return TrainerRuns(self.resolver, self.lightning, self.loaders)
+
+    @cached_property
     def gradient_clearings(self) -> tuple[GradientClearing, ...]:
         return find_gradient_clearings(self.resolver)
 
     @cached_property
     def iterations(self) -> tuple[Iteration, ...]:
-        return find_iterations(self.resolver, self.loaders, self.loops)
+        by_hand = find_iterations(self.resolver, self.loaders, self.loops)
+        return (*by_hand, *self.trainer_runs.all)
 
     @cached_property
     def batch_copies(self) -> tuple[BatchCopy, ...]:
@@ -303,9 +309,9 @@ class TrainingScript:
         return device_kind(self.resolver, expression, module)
 
     def targets_cuda(self, options: Options) -> bool:
-        """Whether the rewritten script is meant for a CUDA GPU."""
+        """Whether the rewritten script is meant for a CUDA GPU: it speaks of one, or its Trainer takes one that it finds."""
         if options.target is Target.AUTO:
-            return any(mentions_cuda(module) for module in self.modules)
+            return any(map(mentions_cuda, self.modules)) or self.lightning.may_use_gpu
         return options.target is Target.CUDA
 
     def is_for_cpu(self, options: Options) -> bool:

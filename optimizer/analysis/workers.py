@@ -15,6 +15,7 @@ from .facts import DataLoader, Fact, LoopKind
 from .held_objects import Holding, holding_of
 from .item_cost import only_indexes, only_reads
 from .iterations import Iteration, batches_of_pass, loops_around, runs_when_imported
+from .lightning_passes import TrainerRun
 from .placement import default_device_call
 from .reach import Reached
 from .samplers import sampler_obstacle
@@ -157,13 +158,20 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
         if loop.loaders or loop.kind is LoopKind.TRAINING:
             where = place(loop, loader.path)
             yield f"it is made anew in every pass of the loop {where}, and so would be its workers"
-    for change in dataset_changes(script, loader, work):
+    changes = list(dataset_changes(script, loader, work))
+    for change in changes:
         inside = loops_around(resolver, change.node, change.module)
         if any(loader in kinds[around.node].loaders for around in inside):
             yield (
                 f"`{change.code}` {place(change, loader.path)} changes the dataset while the loop runs, "
                 "which the workers' copies would not see"
             )
+    change = script.trainer_runs.change_under_way(loader, changes)
+    if change is not None:
+        yield (
+            f"`{change.code}` {place(change, loader.path)} may change the dataset while the Trainer goes over it, "
+            "which the workers' copies would not see"
+        )
 
 
 def _ends_early(iteration: Iteration) -> bool:
@@ -174,13 +182,17 @@ def _ends_early(iteration: Iteration) -> bool:
 
 
 def _repeats(script: TrainingScript, iteration: Iteration) -> bool:
+    if isinstance(iteration, TrainerRun) and iteration.repeats:
+        return True
     return any(True for _ in loops_around(script.resolver, iteration.node, iteration.module))
 
 
 def dataset_changes(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[Fact]:
     """What changes the datasets of ``loader``, or what they were given, after it was made."""
     for dataset in work.datasets:
-        yield from changes_of_dataset(script.resolver, loader, dataset)
+        for change in changes_of_dataset(script.resolver, loader, dataset):
+            if not script.trainer_runs.makes_data(change):
+                yield change
 
 
 def passes_repeat(script: TrainingScript, loader: DataLoader) -> bool:
@@ -215,6 +227,10 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
         return "an iterator made by hand and another pass over it may be under way at the same time"
     if any(i.loaders.count(loader) > 1 for i in passes):
         return "it is gone over twice at the same time"
+    by_trainer = [isinstance(i, TrainerRun) for i in passes]
+    if any(by_trainer) and not all(by_trainer):
+        where = place(passes[by_trainer.index(False)], loader.path)
+        return f"a second pass over it may start {where} while the Trainer's is under way"
     for iteration in passes:
         for around in loops_around(script.resolver, iteration.node, iteration.module):
             if any(other.node is around.node for other in passes):
