@@ -11,6 +11,9 @@ Where a loader is gone over again in every epoch, `persistent_workers`
 saves starting them anew each time. `prefetch_factor` is left alone, since its default of 2 batches per worker is seldom too few:
 `--prefetch N` writes it, also for loaders that have workers already, and `torchopt tune` tries 4 and 8 where the step still waits.
 
+Loaders that a Lightning Trainer goes over count as well: given to `fit`, or returned by a data module's `train_dataloader`. A hook that
+may change their datasets through the Trainer keeps them without workers.
+
 Workers hand batches over in shared memory (`/dev/shm`), which containers often limit (`docker run --shm-size`).
 
 Items are the same. Random augmentation draws from the workers' generators instead of the main process's: the same

@@ -8,8 +8,10 @@ Where the script chooses at run time whether to use CUDA, its own flag or device
 `pin_memory=device.type == "cuda"` or `device == "cuda"`) if it is known where the loader is made; `True` is right otherwise: without a
 GPU it only warns and changes nothing.
 
+Lightning copies the batches of its loaders itself, and does not wait for those in pinned memory.
+
 Left alone: scripts for the CPU; loaders whose batches are not copied to a GPU, or are there already (pinning GPU memory
-fails); loops that copy something computed from the batch; batches of a class that has no `pin_memory()` method.
+fails); loops that copy something computed from the batch; Lightning scripts with a hook before that copy; batches of a class that has no `pin_memory()` method.
 
 Source: https://docs.pytorch.org/docs/stable/data.html#memory-pinning and
 https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html

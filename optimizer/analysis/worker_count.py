@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from .facts import DataLoader, Fact
 from .resolver import Resolver
-from .signatures import default_of
+from .signatures import default_of, parameter_of
 from .syntax import Module
 from .values import Literal, Option
 
@@ -86,7 +87,8 @@ def _holder(zero: ast.expr, module: Module) -> str | None:
 def other_use(resolver: Resolver, zero: Zero, loaders: tuple[DataLoader, ...]) -> Fact | None:
     """A place that reads ``zero`` for something else than a loader's ``num_workers``; None if there is none.
 
-    Printing it does not count. A 0 that is given to something that is not followed is itself that place.
+    Printing it does not count, nor does handing it on to a variable, an attribute or a parameter that is read for nothing else. A 0
+    that is given to something that is not followed is itself that place.
     """
     counts = [loader.arguments.get("num_workers") for loader in loaders]
     as_count = {count.value for count in counts if count is not None}
@@ -94,18 +96,53 @@ def other_use(resolver: Resolver, zero: Zero, loaders: tuple[DataLoader, ...]) -
         return None
     if zero.holder is None:
         return zero
+    holders = [zero.holder]
+    for holder in holders:
+        for use in _uses(resolver, zero, holder):
+            if use.node in as_count or _is_printed(resolver, use.node, use.module):
+                continue
+            handed_to = _handed_to(resolver, use.node, use.module)
+            if not handed_to:
+                return use
+            holders += [name for name in handed_to if name not in holders]
+    return None
+
+
+def _uses(resolver: Resolver, zero: Zero, holder: str) -> Iterator[Fact]:
+    """Where variables and attributes that go by ``holder`` are read, and may be ``zero``."""
     for module in resolver.project.modules:
-        for node in module.nodes:
+        for node in module.nodes_of(ast.Name, ast.Attribute):
             if (
-                isinstance(node, ast.Name | ast.Attribute)
-                and isinstance(node.ctx, ast.Load)
-                and zero.holder == (node.id if isinstance(node, ast.Name) else node.attr)
-                and node not in as_count
-                and not _is_printed(resolver, node, module)
+                isinstance(node.ctx, ast.Load)
+                and holder == (node.id if isinstance(node, ast.Name) else node.attr)
                 and _reads(resolver, node, module, zero)
             ):
-                return Fact(module, node)
-    return None
+                yield Fact(module, node)
+
+
+def _handed_to(resolver: Resolver, node: ast.AST, module: Module) -> list[str]:
+    """The variable, attribute or parameters that get ``node`` as their value; none where it is used in another way."""
+    parent = module.parents[node]
+    if isinstance(parent, ast.keyword):
+        parent = module.parents[parent]
+    match parent:
+        case (
+            ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value)
+            | ast.AnnAssign(target=ast.Name(id=name) | ast.Attribute(attr=name), value=value)
+        ) if value is node:
+            return [name]
+        case ast.Call() if node is not parent.func:
+            assert isinstance(node, ast.expr)
+            names = [
+                None
+                if isinstance(callee.node, ast.Lambda)
+                else parameter_of(callee.node, node, parent, callee.bound)
+                for callee in resolver.callees(parent, module)
+            ]
+            known = [name for name in names if name is not None]
+            return known if len(known) == len(names) else []
+        case _:
+            return []
 
 
 def _reads(resolver: Resolver, node: ast.expr, module: Module, zero: Zero) -> bool:

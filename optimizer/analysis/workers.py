@@ -222,6 +222,20 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
             f"`{change.code}` {place(change, loader.path)} changes the dataset between passes, "
             "which workers that live on would not see"
         )
+    overlap = _overlap(script, loader)
+    if overlap is not None:
+        return overlap
+    for dataset in work.datasets:
+        if dataset.kind in {DatasetKind.UNKNOWN, DatasetKind.FOREIGN}:
+            return f"what {dataset.name} keeps between passes is not known"
+    for obstacle in work.obstacles:
+        if obstacle.hazard in {Hazard.STATE, Hazard.UNSEEN}:
+            return f"{obstacle.message} {place(obstacle, loader.path)}"
+    return None
+
+
+def _overlap(script: TrainingScript, loader: DataLoader) -> str | None:
+    """Why two passes over ``loader`` may be under way at the same time; None when each ends before the next."""
     passes = [i for i in script.iterations if loader in i.loaders and not i.takes_one]
     if len({_iterator_name(i) for i in passes}) > 1 and any(i.by_hand for i in passes):
         return "an iterator made by hand and another pass over it may be under way at the same time"
@@ -236,12 +250,6 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
             if any(other.node is around.node for other in passes):
                 where = place(iteration, loader.path)
                 return f"a second pass over it starts {where} while the first is under way"
-    for dataset in work.datasets:
-        if dataset.kind in {DatasetKind.UNKNOWN, DatasetKind.FOREIGN}:
-            return f"what {dataset.name} keeps between passes is not known"
-    for obstacle in work.obstacles:
-        if obstacle.hazard in {Hazard.STATE, Hazard.UNSEEN}:
-            return f"{obstacle.message} {place(obstacle, loader.path)}"
     return None
 
 

@@ -268,6 +268,46 @@ def test_loader_made_for_every_epoch(check_transformed: Check) -> None:
     )
 
 
+def test_data_module_of_lightning(check_transformed: Check) -> None:
+    module = """\
+        import os
+        import lightning as L
+        from torch.utils.data import DataLoader
+        from torchvision import datasets  # a wide line ------------------------------------------------------
+
+
+        {}class Data(L.LightningDataModule):
+            def __init__(self, batch_size=64, workers={}):
+                super().__init__()
+                self.batch_size = batch_size
+                self.workers = workers
+
+            def setup(self, stage=None):
+                self.train_set = datasets.ImageFolder("train")
+
+            def train_dataloader(self):
+                return DataLoader({})
+
+
+        class Net(L.LightningModule):
+            def training_step(self, batch, index):
+                return self(batch[0]).sum()
+
+
+        L.Trainer(max_epochs=3).fit(Net(), datamodule=Data())
+    """
+    arguments = "self.train_set, self.batch_size, num_workers=self.workers"
+    cores = "CORES = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1\n\n\n        "
+    check_transformed(
+        module.format("", "0", arguments),
+        module.format(
+            cores.replace("'", '"'),
+            "min(8, CORES)",
+            f"\n{' ' * 20}{arguments}, persistent_workers=self.workers > 0\n{' ' * 16}",
+        ),
+    )
+
+
 def test_loader_in_another_file(check_transformed: Check) -> None:
     data = """\
         {}from torch.utils.data import DataLoader

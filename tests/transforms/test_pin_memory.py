@@ -581,3 +581,43 @@ def test_said_in_a_dict_afterwards(check_noop: Check) -> None:
         loader = DataLoader(dataset, **kwargs)
     """
     check_noop(script(loader), "is put into a keyword dict at line")
+
+
+LIGHTNING = """\
+import torch
+import lightning as L
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets
+
+
+class Net(L.LightningModule):
+    def training_step(self, batch, index):
+        x, y = batch
+        return nn.functional.cross_entropy(self.layer(x), y)
+
+
+loader = DataLoader(datasets.MNIST("data"), 4{})
+trainer = L.Trainer(max_epochs=3{})
+trainer.fit(Net(), loader)
+"""
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "value"),
+    [
+        ("", "torch.cuda.is_available()"),
+        (', accelerator="auto"', "torch.cuda.is_available()"),
+        (', accelerator="gpu"', "True"),
+    ],
+)
+def test_batches_that_lightning_copies(
+    check_transformed: Check, accelerator: str, value: str
+) -> None:
+    check_transformed(
+        LIGHTNING.format("", accelerator), LIGHTNING.format(f", pin_memory={value}", accelerator)
+    )
+
+
+def test_a_trainer_on_the_cpu(check_noop: Check) -> None:
+    check_noop(LIGHTNING.format("", ', accelerator="cpu"'), "the script does not use a GPU")

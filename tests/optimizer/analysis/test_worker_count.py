@@ -69,6 +69,28 @@ USES = {
         "n",
     ),
     "keyword-only default": ("def f(*, n=0):\n    DataLoader(x, num_workers=n)\nf()\n", None),
+    "kept in an attribute": (
+        "class C:\n    def __init__(self, n=0):\n        self.n = n\n"
+        "    def load(self):\n        return DataLoader(x, num_workers=self.n)\nC().load()\n",
+        None,
+    ),
+    "attribute with another use": (
+        "class C:\n    def __init__(self, n=0):\n        self.kept = n\n"
+        "    def load(self):\n        return DataLoader(x, num_workers=self.kept), 2 * self.kept\nC().load()\n",
+        "self.kept",
+    ),
+    "handed to a function": (
+        "def f(cpus):\n    DataLoader(x, num_workers=cpus)\nf(cpus=args.workers)\nf(args.workers)\n",
+        None,
+    ),
+    "handed to a function with another use": (
+        "def f(cpus):\n    DataLoader(x, num_workers=cpus)\n    if cpus: pass\nf(args.workers)\n",
+        "cpus",
+    ),
+    "handed to an unknown function": (
+        "DataLoader(x, num_workers=args.workers)\nopen(args.workers)\n",
+        "args.workers",
+    ),
     "class attribute": ("class C:\n    n = 0\nDataLoader(x, num_workers=C.n)\n", None),
     "attribute": ("class C:\n    n: int = 0\nDataLoader(x, num_workers=C.n)\n", "0"),
     "argument of a call": ("def f(n):\n    DataLoader(x, num_workers=n)\nf(0)\n", "0"),
