@@ -273,7 +273,7 @@ def test_data_module_of_lightning(check_transformed: Check) -> None:
         import os
         import lightning as L
         from torch.utils.data import DataLoader
-        from torchvision import datasets  # a wide line ------------------------------------------------------
+        from torchvision import datasets  # so wide a line lets the edits keep to one line, whatever black would make of it
 
 
         {}class Data(L.LightningDataModule):
