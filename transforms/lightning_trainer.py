@@ -212,8 +212,10 @@ def _comment_lines(module: Module, call: ast.Call) -> Iterator[str]:
 def _no_half(
     use: LightningUse, trainer: LightningTrainer, script: TrainingScript, options: Options
 ) -> str | None:
+    if options.target is Target.CPU:
+        return "the script is meant for a CPU"
     kind = accelerator(script.resolver, trainer)
-    if kind not in {"gpu", "auto"} or options.target is Target.CPU:
+    if kind not in {"gpu", "auto"}:
         given = trainer.arguments.get("accelerator")
         code = given.module.code(given.value) if given else "auto"
         return f"it is not known to train on a GPU (`accelerator={code}`)"

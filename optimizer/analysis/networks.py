@@ -31,7 +31,10 @@ _MODULE_METHODS = frozenset(
 )
 """Methods of ``torch.nn.Module`` and its containers that run no layer."""
 _LOOKUPS = frozenset({"__getattr__", "get_submodule"})
-_NO_LAYERS = GRAPH_FREE_ATTRIBUTES | {"weight", "bias"}
+_OF_LIGHTNING = frozenset(
+    "current_epoch global_step global_rank local_rank hparams hparams_initial logger loggers on_gpu".split()
+)
+_NO_LAYERS = GRAPH_FREE_ATTRIBUTES | _OF_LIGHTNING | {"weight", "bias"}
 _RUNNING_METHODS = frozenset(
     "forward generate predict encode decode sample translate transcribe inference forward_features "
     "extract_features get_image_features get_text_features encode_image encode_text".split()

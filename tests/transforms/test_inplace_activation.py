@@ -369,6 +369,16 @@ def test_somebody_looks_inside(check_noop: Check, extra: str) -> None:
     check_noop(sequence("nn.Conv2d(3, 3, 3), nn.ReLU()", extra=extra), reason="in-place")
 
 
+def test_numbers_that_lightning_keeps_for_a_network_do_not_show_it(
+    check_transformed: Check,
+) -> None:
+    told = "        print(f'epoch {self.current_epoch}, step {self.global_step}')\n"
+    text = sequence("nn.Conv2d(3, 3, 3), nn.ReLU()").replace("nn.Module)", "L.LightningModule)")
+    text = text.replace("import torch\n", "import torch\nimport lightning as L\n", 1)
+    text += "\n    def on_train_epoch_end(self):\n" + told
+    check_transformed(text, text.replace("nn.ReLU()", "nn.ReLU(inplace=True)"))
+
+
 LEAKY = "nn.Conv2d(3, 3, 3), nn.LeakyReLU(0.2)"
 
 

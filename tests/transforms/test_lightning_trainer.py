@@ -215,7 +215,7 @@ def test_no_precision_for_a_trainer_that_only_tests(check_noop: Check) -> None:
 
 
 def test_no_precision_for_the_cpu_target(check_noop: Check) -> None:
-    check_noop(script("trainer = pl.Trainer(max_epochs=1)"), "not known", target=Target.CPU)
+    check_noop(script("trainer = pl.Trainer(max_epochs=1)"), "meant for a CPU", target=Target.CPU)
 
 
 @pytest.mark.parametrize(
