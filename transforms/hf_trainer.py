@@ -14,8 +14,8 @@ Left out, `TrainingArguments` train in float32 and make batches in the main proc
 
 Left alone: what is said already, on or off; arguments that come through `**`; scripts that name a precision themselves,
 and losses or networks of their own that do not survive bfloat16; DeepSpeed and FSDP, which have settings of their own; streamed
-datasets, of which every worker would give all; Trainers with an optimizer of their own. Scripts that read their
-arguments with `HfArgumentParser` get the options to call them with.
+datasets, of which every worker would give all, and datasets that store something or use the GPU, which workers must not; Trainers with
+an optimizer of their own. Scripts that read their arguments with `HfArgumentParser` get the options to call them with.
 
 Source: https://huggingface.co/docs/transformers/perf_train_gpu_one and
 https://huggingface.co/docs/transformers/main_classes/trainer#transformers.TrainingArguments
@@ -23,6 +23,7 @@ https://huggingface.co/docs/transformers/main_classes/trainer#transformers.Train
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from ..optimizer.analysis.facts import Fact, seen_at
@@ -30,7 +31,7 @@ from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.training_arguments import HuggingFaceUse, TrainingArguments
-from ..optimizer.analysis.workers import persistence_refused
+from ..optimizer.analysis.workers import copies_refused, persistence_refused
 from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
 from .base import Change, Example, Skip, Stage, Transform
@@ -40,7 +41,6 @@ _NATIVE_CHECK_SINCE = (2, 5)
 _FUSED_ON_CPU_SINCE = (2, 4)
 _PRECISION = frozenset({"bf16", "fp16", "half_precision_backend", "fp16_opt_level"})
 _WORKERS = 2
-_CPU_ONLY = frozenset({"no_cuda", "use_cpu"})
 _SHARDED = frozenset({"deepspeed", "fsdp", "fsdp_config"})
 _OPTIMIZER = frozenset({"optim", "adafactor", *_SHARDED})
 
@@ -105,7 +105,7 @@ class HfTrainer(Transform):
                 "dataloader_num_workers",
                 str(options.workers or _WORKERS),
                 {"dataloader_num_workers"},
-                _no_workers(use, made, options),
+                _no_workers(script, made, options),
             ),
             (
                 "optim",
@@ -114,7 +114,7 @@ class HfTrainer(Transform):
                 _not_fused(use, made, options),
             ),
         ):
-            if made.arguments.keys() & said:
+            if made.said & said:
                 continue
             if refusal is None:
                 settings[name] = value
@@ -168,21 +168,30 @@ def _half(module: Module, options: Options) -> tuple[str, str]:
 
 
 def _no_half(use: HuggingFaceUse, made: TrainingArguments, options: Options) -> str | None:
-    if _on_cpu(made, options):
-        return "the script runs on the CPU"
-    sharded = sorted(made.arguments.keys() & _SHARDED)
+    on_cpu = _on_cpu(use, made, options)
+    if on_cpu is not None:
+        return on_cpu
+    sharded = sorted(made.said & _SHARDED)
     if sharded:
         return f"`{sharded[0]}` decides about precision"
     obstacle = use.half_precision_obstacle
     return None if obstacle is None else _said(obstacle.message, obstacle, made)
 
 
-def _on_cpu(made: TrainingArguments, options: Options) -> bool:
-    return options.target is Target.CPU or bool(made.arguments.keys() & _CPU_ONLY)
+def _on_cpu(use: HuggingFaceUse, made: TrainingArguments, options: Options) -> str | None:
+    if options.target is Target.CPU:
+        return "the script runs on the CPU"
+    given = use.cpu_setting(made)
+    if given is None:
+        return None
+    if given.module is not made.module or isinstance(given.value, ast.Constant):
+        return "the script runs on the CPU"
+    return f"the script may run on the CPU (`{given.module.code(given.value)}`)"
 
 
-def _no_workers(use: HuggingFaceUse, made: TrainingArguments, options: Options) -> str | None:
-    if options.workers is None and _on_cpu(made, options):
+def _no_workers(script: TrainingScript, made: TrainingArguments, options: Options) -> str | None:
+    use = script.hugging_face
+    if options.workers is None and _on_cpu(use, made, options):
         return "the training itself needs the CPU's cores (`--workers N` where making batches takes long)"
     if options.workers == 0:
         return "batches are to be made in the training process (`--workers 0`)"
@@ -193,14 +202,15 @@ def _no_workers(use: HuggingFaceUse, made: TrainingArguments, options: Options) 
     streamed = use.streamed
     if streamed is not None:
         return _said("every worker would give all of a streamed dataset", streamed, made)
-    return None
+    refused = (copies_refused(script, loader) for loader in use.loaders)
+    return next((reason for reason in refused if reason is not None), None)
 
 
 def _live_on(script: TrainingScript, made: TrainingArguments) -> bool:
     """Whether workers may be kept from epoch to epoch: all that they hold copies of is seen to stay as it is."""
     loaders = script.hugging_face.loaders
     return (
-        "dataloader_persistent_workers" not in made.arguments
+        "dataloader_persistent_workers" not in made.said
         and bool(loaders)
         and all(persistence_refused(script, loader) is None for loader in loaders)
     )
@@ -210,8 +220,11 @@ def _not_fused(use: HuggingFaceUse, made: TrainingArguments, options: Options) -
     own = use.own_optimizer
     if own is not None:
         return _said("the Trainer has an optimizer of its own", own, made)
-    if _on_cpu(made, options):
-        return "the script runs on the CPU"
+    if not use.trains:
+        return "nothing is trained"
+    on_cpu = _on_cpu(use, made, options)
+    if on_cpu is not None:
+        return on_cpu
     if options.torch_version < _FUSED_ON_CPU_SINCE:
         return "before PyTorch 2.4 it does not run without a GPU"
     return None

@@ -9,8 +9,9 @@ is done only with `--tier semantic`.
 
 A `Trainer` for GPUs that says nothing about precision gets `precision="bf16-mixed"`, or `"16-mixed"` (which scales the loss)
 on GPUs without bfloat16; `--amp` decides otherwise. One that takes whatever device there is (`accelerator="auto"`)
-gets it only where there is a GPU with bfloat16. Not when code of the modules does not survive half precision, and not
-when they run their optimizers by hand.
+gets it only where there is a GPU with bfloat16. Not when code of the modules does not survive half precision, not
+when they run their optimizers by hand, and not where what steps keep or return goes to NumPy later, which has no bfloat16; what
+they hand to it themselves becomes float32 again (`output.float().numpy()`).
 
 In LightningModules, `self.log("loss", loss.item())` waits for the GPU in every step, `self.log("loss", loss)` does not (also of the terms
 that the loss is added up from), and `.cuda()` on new tensors becomes `.to(self.device)`, which is right on every device and in every process.
@@ -28,6 +29,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..optimizer.analysis.autocast_edits import float_again, receiver
 from ..optimizer.analysis.facts import seen_at
 from ..optimizer.analysis.lightning import (
     LightningTrainer,
@@ -35,6 +37,7 @@ from ..optimizer.analysis.lightning import (
     accelerator,
     keeps_whole_network,
 )
+from ..optimizer.analysis.lightning_precision import lightning_half_uses
 from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syntax import Module
@@ -93,7 +96,8 @@ class LightningTrainerTransform(Transform):
             )
             yield replace(change, tier=Tier.EXACT)
         for copy in use.cuda_copies:
-            code = f"{_operand(copy.module, copy.tensor)}.to({copy.owner}.device)"
+            tensor = receiver(copy.module.code(copy.tensor), copy.tensor)
+            code = f"{tensor}.to({copy.owner}.device)"
             change = self.change(
                 copy.path,
                 copy.span,
@@ -156,6 +160,13 @@ class LightningTrainerTransform(Transform):
         if refusal is not None:
             yield self.skip(trainer.path, trainer.span, f"no mixed precision: {refusal}")
             return
+        restored = lightning_half_uses(script.resolver, use)
+        unclear = next((half for half in restored if not half.is_float), None)
+        if unclear is not None:
+            why = f"what a step computes goes to {unclear.taker}, where half precision does not belong"
+            message = f"no mixed precision: {why}{seen_at(unclear, trainer)}"
+            yield self.skip(trainer.path, trainer.span, message)
+            return
         value = _half_precision(use, trainer, script, options)
         uses = reference(trainer.module, "torch.cuda").edits if "cuda" in value else ()
         yield self.change(
@@ -163,14 +174,12 @@ class LightningTrainerTransform(Transform):
             trainer.span,
             f"trains in mixed precision (`precision={value}`)",
             "weights and optimizer stay in float32; no operation of the modules is known to need it",
-            (*uses, FileEdit(trainer.path, SetArgument(trainer.span, "precision", value))),
+            (
+                *uses,
+                FileEdit(trainer.path, SetArgument(trainer.span, "precision", value)),
+                *dict.fromkeys(map(float_again, restored)),
+            ),
         )
-
-
-def _operand(module: Module, tensor: ast.expr) -> str:
-    code = module.code(tensor)
-    is_atom = isinstance(tensor, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    return code if is_atom else f"({code})"
 
 
 def _call(trainer: LightningTrainer, translation: Translation) -> str | None:

@@ -76,9 +76,7 @@ class AutocastPlan:
             if isinstance(half.code, StepCode):
                 yield from self._step(half.code)
         for use in self.restored:
-            target = use.module.span(use.value)
-            code = f"{_receiver(use.module.code(use.value), use.value)}.float()"
-            yield FileEdit(use.path, ReplaceExpression(target, code))
+            yield float_again(use)
 
     # Regions
 
@@ -344,7 +342,13 @@ class AutocastPlan:
         return any(self._sees_companion(module, at) for module, at in [*regions, *computed])
 
 
-def _receiver(code: str, node: ast.expr) -> str:
+def float_again(use: HalfUse) -> FileEdit:
+    """The edit that hands over ``use`` in float32."""
+    code = f"{receiver(use.module.code(use.value), use.value)}.float()"
+    return FileEdit(use.path, ReplaceExpression(use.module.span(use.value), code))
+
+
+def receiver(code: str, node: ast.expr) -> str:
     """``code`` as what a method is called on."""
     return (
         code

@@ -6,31 +6,72 @@ import ast
 from collections.abc import Iterator
 
 from ..rewriting.edits import FileEdit, InsertBefore, SetArgument
+from .facts import Loop
 from .process_names import Place, ProcessNames
+from .reach import reached_nodes
 from .references import quoted
+from .resolver import Resolver
 from .script import TrainingScript
 from .signatures import call_argument
-from .syntax import Module
+from .syntax import Module, last_identifier
+from .trees import walk
+
+_LOOKS = frozenset({"exists", "isfile", "is_file"})
 
 
-def checkpoint_edits(script: TrainingScript, names: ProcessNames) -> Iterator[FileEdit]:
+def checkpoint_edits(script: TrainingScript, loop: Loop, names: ProcessNames) -> Iterator[FileEdit]:
     """What ``torch.load`` needs where several processes read and the first one writes.
 
     Without ``map_location`` tensors come back to the GPU they were saved from, the same for all processes. A file that the
-    script has saved further up may not be there yet for the others.
+    script has saved further up, or in its training ``loop`` under whatever name, may not be there yet for the others.
     """
     saved = {_path(call, module, 1) for call, module in _calls(script, "torch.save")}
+    behind = _run_behind(script.resolver, loop) if saved else frozenset[ast.AST]()
     for call, module in _calls(script, "torch.load"):
         if call_argument(call, "map_location", 1) is None and _is_state(call, module):
             span = module.span(call)
             edit = SetArgument(span, "map_location", quoted(module, "cpu"), 1)
             yield FileEdit(module.path, edit)
-        behind = [save for save, owner in _calls(script, "torch.save") if owner is module]
-        if _path(call, module, 0) in saved and any(s.lineno < call.lineno for s in behind):
+        above = [save for save, owner in _calls(script, "torch.save") if owner is module]
+        is_saved = _path(call, module, 0) in saved and any(s.lineno < call.lineno for s in above)
+        if is_saved or call in behind:
             world, dist = names.name(Place.WORLD_SIZE, module), names.distributed(module)
             code = f"if {world} > 1:\n    {dist}.barrier()  # until it is saved"
-            span = module.span(module.statement(call))
+            span = module.span(_where_all_wait(call, module))
             yield FileEdit(module.path, InsertBefore(span, code))
+
+
+def _run_behind(resolver: Resolver, loop: Loop) -> frozenset[ast.AST]:
+    """What runs behind ``loop``, in its own function and in those that call it."""
+    found: set[ast.AST] = set()
+    ways: list[tuple[ast.AST, Module]] = [(loop.node, loop.module)]
+    functions: set[ast.AST] = set()
+    for node, module in ways:
+        function = module.function(node)
+        below = [
+            statement
+            for around in [node, *module.ancestors(node)]
+            if isinstance(around, ast.stmt) and module.function(around) is function
+            for statement in module.block(around)
+            if module.span(statement) > module.span(around)
+        ]
+        found |= {reached.node for reached in reached_nodes(resolver, below, module)}
+        if isinstance(function, ast.FunctionDef) and function not in functions:
+            functions.add(function)
+            ways += [(site.call, site.module) for site in resolver.call_sites(function)]
+    return frozenset(found)
+
+
+def _where_all_wait(load: ast.Call, module: Module) -> ast.stmt:
+    """The statement of ``load``, or the outermost around it that looks whether the file is there, which it has to be for all."""
+    found = module.statement(load)
+    for around in module.ancestors(found):
+        if isinstance(around, ast.If) and any(
+            isinstance(node, ast.Call) and last_identifier(node.func) in _LOOKS
+            for node in walk(around.test)
+        ):
+            found = around
+    return found
 
 
 def _calls(script: TrainingScript, name: str) -> Iterator[tuple[ast.Call, Module]]:

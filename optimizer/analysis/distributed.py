@@ -117,7 +117,7 @@ class _Plan:
         edits.insert(0, group)
         edits += [*self._rank_zero(preparation, edits)]
         edits += gpu_edits(self._resolver, self._script.modules, self._names)
-        edits += checkpoint_edits(self._script, self._names)
+        edits += checkpoint_edits(self._script, self._step.loop, self._names)
         edits += log_edits(self._resolver, script.modules, self._names)
         self._say_what_changes()
         edits[:0] = self._names.edits(edits)

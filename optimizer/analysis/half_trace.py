@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from .classes import kept_as
+from .classes import family, kept_as
 from .half_functions import gives_float32
 from .half_products import may_run_outside
 from .loops import is_forward
@@ -182,8 +182,11 @@ class _Trace(ABC):
         cls = module.enclosing_class(node)
         if cls is not None and isinstance(node.value, ast.Name):
             kept = kept_as(self._resolver, cls, module, node.attr)
+            added = _added_to_attribute(self._resolver, cls, module, node.attr)
             with self._outside_in(None):  # It may have been kept by any call.
                 if any(self._half(value, where) for value, _, where in kept):
+                    return True
+                if any(self._half(value, where) for value, where in added):
                     return True
         return self._half(node.value, module)
 
@@ -322,20 +325,42 @@ def _added_to(name: ast.Name, module: Module) -> Iterator[ast.expr]:
     scope = module.scope(name)
     found = scope.lookup(name.id)
     for base in module.names_of(name.id):
-        user = module.parents[base]
-        call = module.parents[user]
-        if isinstance(user, ast.AugAssign) and user.target is base:
-            added = user.value
-        elif (
-            isinstance(user, ast.Attribute)
-            and user.attr in {"append", "extend", "add"}
-            and isinstance(call, ast.Call)
-            and call.func is user
-            and call.args
-        ):
-            added = call.args[0]
-        else:
+        added = _addition(base, module)
+        if added is None:
             continue
         there = module.scope(base).lookup(base.id)
         if found is not None and there is not None and there[0] is found[0]:
             yield added
+
+
+def _added_to_attribute(
+    resolver: Resolver, cls: ast.ClassDef, module: Module, name: str
+) -> Iterator[tuple[ast.expr, Module]]:
+    """What methods add to ``self.name`` of an object that runs code of ``cls``: :func:`_added_to`, with its module."""
+    for member in family(resolver, cls, module):
+        for base in member.module.attributes_of(name):
+            if member.module.enclosing_class(base) is member.node and isinstance(
+                base.value, ast.Name
+            ):
+                added = _addition(base, member.module)
+                if added is not None:
+                    yield added, member.module
+
+
+def _addition(base: ast.expr, module: Module) -> ast.expr | None:
+    """What is appended to the list ``base`` stands for, or to one in it, or added in place to its value."""
+    user = module.parents[base]
+    if isinstance(user, ast.AugAssign) and user.target is base:
+        return user.value
+    while isinstance(user, ast.Subscript) and user.value is base:
+        base, user = user, module.parents[user]
+    call = module.parents[user]
+    if (
+        isinstance(user, ast.Attribute)
+        and user.attr in {"append", "extend", "add"}
+        and isinstance(call, ast.Call)
+        and call.func is user
+        and call.args
+    ):
+        return call.args[0]
+    return None

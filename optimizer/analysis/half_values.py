@@ -21,8 +21,8 @@ from .resolver import Resolver
 from .syntax import Module
 from .values import External, Made, Unknown, Value
 
-_AT_EASE = OWN_PACKAGES | sys.stdlib_module_names
-"""Packages that take a bfloat16 tensor: PyTorch's own, and Python's, which ask it for a number."""
+_AT_EASE = OWN_PACKAGES | sys.stdlib_module_names | {"lightning", "pytorch_lightning"}
+"""Packages that take a bfloat16 tensor: PyTorch's own, those on it, and Python's, which ask it for a number."""
 
 
 @dataclass(frozen=True, eq=False)

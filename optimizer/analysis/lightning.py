@@ -32,7 +32,8 @@ _MODULES = frozenset(
 )
 _FROM_ARGPARSE = frozenset({"from_argparse_args", "add_argparse_args"})
 _STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
-_ON_DEVICE = _STEPS | {"forward", "training_step_end", "validation_step_end", "test_step_end"}
+ON_DEVICE = _STEPS | {"forward", "training_step_end", "validation_step_end", "test_step_end"}
+"""Methods that get tensors where Lightning has put them, and run under its autocast."""
 _REMOVED_HOOKS = {
     f"{stage}_epoch_end": f"on_{hook}_epoch_end"
     for stage, hook in (("training", "train"), ("validation", "validation"), ("test", "test"))
@@ -139,7 +140,7 @@ class LightningUse:
                     )
                     yield Outdated(module, call, message)
         for cls in self.modules:
-            for method in _methods(cls):
+            for method in methods(cls):
                 if method.name in _REMOVED_HOOKS:
                     yield Outdated(
                         cls.module,
@@ -156,7 +157,7 @@ class LightningUse:
         return tuple(
             found
             for cls in self.modules
-            for method in _methods(cls)
+            for method in methods(cls)
             if method.name in _STEPS
             for found in self._logged_items(cls.module, method)
         )
@@ -176,8 +177,8 @@ class LightningUse:
         return tuple(
             found
             for cls in self.modules
-            for method in _methods(cls)
-            if method.name in _ON_DEVICE and method.args.args
+            for method in methods(cls)
+            if method.name in ON_DEVICE and method.args.args
             for found in self._cuda_copies(cls.module, method)
         )
 
@@ -212,7 +213,7 @@ class LightningUse:
         return tuple(
             found
             for cls in self.modules
-            for method in _methods(cls)
+            for method in methods(cls)
             for found in self._by_hand(cls.module, method)
         )
 
@@ -228,8 +229,8 @@ class LightningUse:
         found += [script] if script else []
         found += self.by_hand
         for cls in self.modules:
-            for method in _methods(cls):
-                if method.name in _ON_DEVICE:
+            for method in methods(cls):
+                if method.name in ON_DEVICE:
                     found += self._in_method(cls.module, method)
         return tuple(found)
 
@@ -296,7 +297,8 @@ def keeps_whole_network(resolver: Resolver, strategy: Argument) -> bool:
     return all(isinstance(v, Literal) and str(v.value).startswith(("auto", "ddp")) for v in values)
 
 
-def _methods(cls: Class) -> Iterator[FunctionNode]:
+def methods(cls: Class) -> Iterator[FunctionNode]:
+    """The methods that ``cls`` defines itself."""
     for statement in cls.node.body:
         if isinstance(statement, ast.FunctionDef):
             yield statement

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from ..rewriting.edits import (
@@ -188,7 +189,7 @@ class _Finder:
     def in_block(self, block: Sequence[ast.stmt]) -> Iterator[RankZeroAction]:
         run: list[ast.stmt] = []
         for statement in [*block, None]:
-            action = statement if statement and self._is_action(statement) else None
+            action = statement if statement and self._is_action_in(block, statement) else None
             if run and (action is None or self._is_apart(action)):
                 yield RankZeroAction(self._module, run[0], run[-1])
                 run = []
@@ -204,6 +205,13 @@ class _Finder:
 
     def _is_apart(self, statement: ast.stmt) -> bool:
         return (self._module.path, self._module.span(statement)) in self._apart
+
+    def _is_action_in(self, block: Sequence[ast.stmt], statement: ast.stmt) -> bool:
+        if not self._telling.draws(statement):
+            return self._is_action(statement)
+        below = block[block.index(statement) + 1 :]
+        drawn = takewhile(lambda s: self._telling.draws(s) or self._is_action(s), below)
+        return self._telling.prepares(statement, [*drawn])
 
     def _is_action(self, statement: ast.stmt) -> bool:
         return statement not in self._opened and self._telling.is_action(statement)

@@ -93,6 +93,17 @@ class Module:
         return self._names.get(name, [])
 
     @cached_property
+    def _attributes(self) -> dict[str, list[ast.Attribute]]:
+        found: dict[str, list[ast.Attribute]] = {}
+        for node in self.nodes_of(ast.Attribute):
+            found.setdefault(node.attr, []).append(node)
+        return found
+
+    def attributes_of(self, name: str) -> list[ast.Attribute]:
+        """Every place where an attribute ``name`` is spelled, read or written, of whatever object."""
+        return self._attributes.get(name, [])
+
+    @cached_property
     def lines(self) -> list[str]:
         """The lines as Python counts them (``\\r``, ``\\n`` and ``\\r\\n`` end a line, a form feed does not)."""
         text = self.source.text.replace("\r\n", "\n").replace("\r", "\n")

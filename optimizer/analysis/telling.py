@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from .loops import is_forward
+from .module_names import reads_of
 from .reach import reached_nodes
 from .resolver import Resolver
 from .syntax import LoopNode, Module
+from .trees import walk
+from .values import Element, External, Made
 
 RUN = "wandb.init"
 """The call that begins a run, whose answer the script goes on to use."""
@@ -21,20 +24,22 @@ _ACTIONS = frozenset(
         "torch.save",
         "torch.jit.save",
         "torchvision.utils.save_image",
-        "numpy.save",
-        "numpy.savez",
-        "numpy.savetxt",
+        "safetensors.torch.save_file",
+        "safetensors.torch.save_model",
+        "cv2.imwrite",
+        "imageio.imwrite",
+        "imageio.mimsave",
+        "joblib.dump",
         "json.dump",
         "pickle.dump",
         "yaml.dump",
-        "os.remove",
-        "os.rename",
-        "os.replace",
-        "os.mkdir",
-        "shutil.copy",
-        "shutil.copyfile",
-        "shutil.rmtree",
         "warnings.warn",
+        *(f"numpy.{name}" for name in ("save", "savez", "savez_compressed", "savetxt")),
+        *(
+            f"os.{name}"
+            for name in "link mkdir remove rename renames replace rmdir symlink unlink".split()
+        ),
+        *(f"shutil.{name}" for name in "copy copy2 copyfile copytree move rmtree".split()),
         *(f"tqdm.{module}tqdm.write" for module in ("", "auto.", "notebook.", "std.")),
     }
 )
@@ -48,13 +53,26 @@ _ACTING_PACKAGES = (
     "tensorboard_logger.",
 )
 _WRITERS = re.compile(
-    r"(SummaryWriter|logging\.getLogger|tqdm|pyplot\.\w+|builtins\.open|wandb\.init)$"
+    r"(SummaryWriter|logging\.getLogger|tqdm|pyplot\.\w+|builtins\.open|wandb\.init|csv\.(writer|DictWriter)|"
+    r"PIL\.Image\.\w+)$"
 )
 _ACTING_METHODS = re.compile(
-    r"add_\w+|log|debug|info|warning|error|write|writelines|writerow|flush|close|savefig|set_postfix\w*|"
+    r"add_\w+|log|debug|info|warning|error|write|writelines|writerows?|writeheader|flush|close|savefig|set_postfix\w*|"
     r"set_description\w*|update|save|to_csv|finish|watch|dump"
 )
 
+_SAVING_METHODS = frozenset(
+    "save_pretrained symlink_to to_csv to_excel to_feather to_hdf to_json to_parquet to_pickle touch unlink write_bytes "
+    "write_text".split()
+)
+"""Methods of tables, paths and networks that are only called to write a file, or to take one away."""
+_DRAWING = "matplotlib."
+_PREPARING = (_DRAWING, "csv.", "datetime.", "json.dumps", "os.path.", "pandas.DataFrame", "time.")
+_BUILTINS = frozenset(
+    f"builtins.{name}"
+    for name in "dict float int len list max min round sorted str sum zip".split()
+)
+"""With those packages, functions whose result may be what is told next."""
 _PLAIN_METHODS = frozenset(
     "append center extend flush format get insert item items join keys ljust lower lstrip pop read replace rjust rstrip "
     "split strftime strip total_seconds upper values write zfill".split()
@@ -115,10 +133,48 @@ class Telling:
                 return all(self._only_acts(s) or isinstance(s, ast.Pass) for s in inner) and any(
                     self._only_acts(s) for s in inner
                 )
-            case ast.For(body=body, orelse=[]) | ast.With(body=body):
+            case ast.With(body=body):
+                acting = [s for s in body if self._only_acts(s)]
+                others = [s for s in body if s not in acting]
+                return bool(acting) and all(self.prepares(s, [statement]) for s in others)
+            case ast.For(body=body, orelse=[]):
                 return all(map(self._only_acts, body))
             case _:
                 return False
+
+    def draws(self, statement: ast.stmt) -> bool:
+        """Whether ``statement`` begins a drawing: ``fig, ax = plt.subplots()``."""
+        match statement:
+            case ast.Assign(value=ast.Call(func=function)):
+                names = self._resolver.names(function, self._module)
+                return bool(names) and all(name.startswith(_DRAWING) for name in names)
+            case _:
+                return False
+
+    def prepares(self, statement: ast.stmt, told: Sequence[ast.stmt]) -> bool:
+        """Whether ``statement`` puts together, for the statements ``told`` alone, what they tell."""
+        if not isinstance(statement, ast.Assign) or statement in self._left_out:
+            return False
+        inside = {node for one in told for node in walk(one)}
+        for node in walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                reads = reads_of(self._resolver, node, self._module)
+                if not all(read in inside for read, _ in reads):
+                    return False
+            elif isinstance(node, ast.Attribute | ast.Subscript):
+                if not isinstance(node.ctx, ast.Load):
+                    return False
+            elif isinstance(node, ast.Call) and not self._puts_together(node):
+                return False
+        return True
+
+    def _puts_together(self, call: ast.Call) -> bool:
+        names = self._resolver.names(call.func, self._module)
+        if names:
+            return all(name.startswith(_PREPARING) or name in _BUILTINS for name in names)
+        if self._resolver.callees(call, self._module) or not isinstance(call.func, ast.Attribute):
+            return False
+        return call.func.attr in {"format", "join", "strftime", "item", "isoformat"}
 
     def is_bar(self, call: ast.Call) -> bool:
         """Whether ``call`` changes what a progress bar shows."""
@@ -137,12 +193,24 @@ class Telling:
             return all(
                 n in _ACTIONS or (n.startswith(_ACTING_PACKAGES) and n != RUN) for n in names
             )
-        if not isinstance(call.func, ast.Attribute) or not _ACTING_METHODS.fullmatch(
-            call.func.attr
-        ):
+        if not isinstance(call.func, ast.Attribute):
             return False
+        if call.func.attr in _SAVING_METHODS or self._is_drawing(call.func.value):
+            return True
         makers = self._resolver.maker_names(call.func.value, self._module)
-        return bool(makers) and all(_WRITERS.search(name) for name in makers)
+        acting = _ACTING_METHODS.fullmatch(call.func.attr)
+        return bool(acting and makers) and all(_WRITERS.search(name) for name in makers)
+
+    def _is_drawing(self, node: ast.expr) -> bool:
+        """Whether ``node`` is a figure of matplotlib's, or one of its axes."""
+        values = set(self._resolver.values(node, self._module))
+        wholes = {value.of if isinstance(value, Element) else value for value in values}
+        return bool(wholes) and all(
+            isinstance(value, Made)
+            and isinstance(value.maker, External)
+            and value.maker.name.startswith(_DRAWING)
+            for value in wholes
+        )
 
 
 def tells(resolver: Resolver, function: ast.AST, module: Module) -> bool:

@@ -15,57 +15,9 @@ from .lightning import LightningTrainer
 from .references import quoted, reference
 from .resolver import Resolver
 from .syntax import Module
+from .trainer_names import CURRENT, INSTEAD, RENAMED, WITHOUT_EFFECT
 from .values import Display, Literal
 
-_RENAMED = {
-    "max_nb_epochs": "max_epochs",
-    "min_nb_epochs": "min_epochs",
-    "nb_sanity_val_steps": "num_sanity_val_steps",
-    "nb_gpu_nodes": "num_nodes",
-    "num_gpu_nodes": "num_nodes",
-    "train_percent_check": "limit_train_batches",
-    "val_percent_check": "limit_val_batches",
-    "test_percent_check": "limit_test_batches",
-    "overfit_pct": "overfit_batches",
-    "row_log_interval": "log_every_n_steps",
-    "default_save_path": "default_root_dir",
-    "replace_sampler_ddp": "use_distributed_sampler",
-}
-_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
-    "amp_backend": ("native", None),
-    "amp_level": (None,),
-    "auto_lr_find": (False,),
-    "auto_scale_batch_size": (False, None),
-    "auto_select_gpus": (False,),
-    "early_stop_callback": (False, None),
-    "flush_logs_every_n_steps": (None,),
-    "ipus": (None,),
-    "log_gpu_memory": (None, False),
-    "max_steps": (None,),
-    "move_metrics_to_cpu": (False,),
-    "multiple_trainloader_mode": ("max_size_cycle",),
-    "prepare_data_per_node": (True, None),
-    "process_position": (0,),
-    "reload_dataloaders_every_epoch": (False,),
-    "resume_from_checkpoint": (None,),
-    "stochastic_weight_avg": (False,),
-    "terminate_on_nan": (False, None),
-    "track_grad_norm": (-1,),
-    "truncated_bptt_steps": (None,),
-    "weights_save_path": (None,),
-}
-"""Arguments that are gone, and the values with which they said nothing."""
-_INSTEAD = {
-    "amp_backend": "NVIDIA Apex is no longer supported",
-    "auto_lr_find": "`Tuner(trainer).lr_find(...)` does it",
-    "auto_scale_batch_size": "`Tuner(trainer).scale_batch_size(...)` does it",
-    "auto_select_gpus": "`devices=find_usable_cuda_devices(n)` does it",
-    "early_stop_callback": "an `EarlyStopping` in `callbacks` does it",
-    "log_gpu_memory": "the callback `DeviceStatsMonitor` does it",
-    "resume_from_checkpoint": "`trainer.fit(..., ckpt_path=...)` takes it",
-    "stochastic_weight_avg": "the callback `StochasticWeightAveraging` does it",
-    "track_grad_norm": "log `grad_norm(...)` in `on_before_optimizer_step`",
-}
 _BACKENDS = frozenset({"dp", "ddp", "ddp2", "ddp_cpu", "ddp_spawn", "horovod"})
 _UNSET = object()
 
@@ -111,13 +63,17 @@ class _Translator:
 
     def translation(self) -> Translation:
         for name in self._given:
-            if name in _RENAMED:
-                self._found[name] = (f"{_RENAMED[name]}={self._code(name)}",)
-            elif name in _WITHOUT_EFFECT:
+            if name in RENAMED:
+                self._found[name] = (f"{RENAMED[name]}={self._code(name)}",)
+            elif name in WITHOUT_EFFECT:
                 self._without_effect(name)
         self._devices()
         self._precision()
         self._reports()
+        unknown = [n for n in self._given if n not in CURRENT and n not in self._found]
+        if unknown and self._found:
+            name = unknown[0]
+            raise Untranslatable(f"`{name}={self._code(name)}` is no argument of Lightning 2's")
         clashes = [n for n in self._written() if n in self._given.keys() - self._found.keys()]
         if clashes:
             raise Untranslatable(f"`{clashes[0]}` is given already")
@@ -154,12 +110,20 @@ class _Translator:
     def _without_effect(self, name: str) -> None:
         if name == "max_steps" and not _is_none(self._resolver, self._given[name]):
             return
+        if name == "early_stop_callback" and self._makes(self._given[name], "EarlyStopping"):
+            self._found[name] = ()
+            self._add_callback(self._code(name))
+            return
+        given = self._given[name]
+        is_known = _known(self._resolver, given) is not None or _is_none(self._resolver, given)
+        if name in INSTEAD and not is_known:
+            raise Untranslatable(f"`{name}={self._code(name)}` has no equal: {INSTEAD[name]}")
         value = self._value(name)
         if not any(
             value is said or (value == said and type(value) is type(said))
-            for said in _WITHOUT_EFFECT[name]
+            for said in WITHOUT_EFFECT[name]
         ):
-            instead = _INSTEAD.get(name, "it was removed in Lightning 2.0")
+            instead = INSTEAD.get(name, "it was removed in Lightning 2.0")
             raise Untranslatable(f"`{name}={self._code(name)}` has no equal: {instead}")
         self._found[name] = ()
 
@@ -340,15 +304,20 @@ class _Translator:
         elif name == "weights_summary" and known == "full":
             self._found[name] = ()
             self._add_callback(f"{self._callback('ModelSummary')}(max_depth=-1)")
-        elif name == "checkpoint_callback" and known is _UNSET and self._is_checkpoint(argument):
+        elif (
+            name == "checkpoint_callback"
+            and known is _UNSET
+            and self._makes(argument, "ModelCheckpoint")
+        ):
             self._found[name] = ()
             self._add_callback(self._code(name))
         else:
             raise Untranslatable(f"`{name}={self._code(name)}` is a callback today")
 
-    def _is_checkpoint(self, argument: Argument) -> bool:
+    def _makes(self, argument: Argument, callback: str) -> bool:
+        """Whether ``argument`` is a ``callback`` of Lightning's."""
         makers = self._resolver.maker_names(argument.value, argument.module)
-        return bool(makers) and all(m.endswith(".ModelCheckpoint") for m in makers)
+        return bool(makers) and all(m.endswith(f".{callback}") for m in makers)
 
     def _callback(self, name: str) -> str:
         spelled = reference(self._module, f"{self._trainer.package}.callbacks.{name}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from .devices import is_cuda_flag
 from .facts import Argument, DataLoader, Fact
 from .forward_code import called_names
 from .half_steps import code_obstacles, script_obstacle
@@ -19,7 +20,7 @@ from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
 from .trees import walk
-from .values import Class
+from .values import Class, Made
 
 _ARGUMENTS = frozenset(
     {
@@ -40,6 +41,8 @@ _TRAINERS = frozenset(
 _PARSERS = frozenset(
     {"transformers.HfArgumentParser", "transformers.hf_argparser.HfArgumentParser"}
 )
+_CPU_ONLY = ("no_cuda", "use_cpu")
+_TRAINING = frozenset({"train", "hyperparameter_search"})
 _OWN_STEP = frozenset({"compute_loss", "training_step", "prediction_step", "forward"})
 _OWN_OPTIMIZER = frozenset({"create_optimizer", "create_optimizer_and_scheduler"})
 _ITERABLE = frozenset(
@@ -53,11 +56,15 @@ _ITERABLE = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class TrainingArguments(Fact):
-    """A call of ``TrainingArguments``; ``opaque`` is what other arguments come through, if anything."""
+    """A call of ``TrainingArguments``; ``opaque`` is what other arguments come through, if anything.
+
+    ``said`` names what it or a later assignment (``args.bf16 = True``) says.
+    """
 
     node: ast.Call
     arguments: Mapping[str, Argument]
     opaque: ast.expr | None
+    said: frozenset[str]
 
 
 class HuggingFaceUse:
@@ -81,10 +88,49 @@ class HuggingFaceUse:
                 {k.arg: Argument(k.value, module) for k in call.keywords if k.arg},
                 next((k.value for k in call.keywords if k.arg is None), None)
                 or next(iter(call.args[1:]), None),
+                frozenset({k.arg for k in call.keywords if k.arg} | self._set_later(call)),
             )
             for module in self._files
             for call in module.calls
             if self._resolver.names(call.func, module) & _ARGUMENTS
+        )
+
+    def _set_later(self, call: ast.Call) -> set[str]:
+        """The attributes that other code gives to what ``call`` makes."""
+        return {
+            node.attr
+            for module in self._files
+            for node in module.nodes_of(ast.Attribute)
+            if not isinstance(node.ctx, ast.Load)
+            and any(
+                isinstance(value, Made) and value.call is call
+                for value in self._resolver.values(node.value, module)
+            )
+        }
+
+    def cpu_setting(self, made: TrainingArguments) -> Argument | None:
+        """The argument by which ``made`` may keep the training on the CPU of a machine that has a GPU."""
+        for name in _CPU_ONLY:
+            given = made.arguments.get(name)
+            if given is not None and not self._follows_gpu(given):
+                return given
+        return None
+
+    def _follows_gpu(self, given: Argument) -> bool:
+        """Whether ``given`` is False, or true only where there is no GPU: ``not torch.cuda.is_available()``."""
+        match given.value:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return is_cuda_flag(self._resolver, operand, given.module)
+            case value:
+                return self._resolver.is_always(value, given.module, False)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether a Trainer may be asked for more than an evaluation."""
+        return any(
+            isinstance(call.func, ast.Attribute) and call.func.attr in _TRAINING
+            for module in self._resolver.project.modules
+            for call in module.calls
         )
 
     @cached_property

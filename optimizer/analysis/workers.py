@@ -72,12 +72,25 @@ def workers_refused(script: TrainingScript, loader: DataLoader, options: Options
     return next((reason for group in reasons for reason in group), None)
 
 
-def _dataset_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[str]:
+def copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
+    """What in sight keeps copies of the datasets and the collate function of ``loader`` from making its batches."""
+    on_gpu = next(_made_on_gpu(script, loader), None)
+    if on_gpu is not None:
+        return on_gpu
+    obstacle = next(iter(worker_code(script, loader).obstacles), None)
+    return None if obstacle is None else f"{obstacle.message} {place(obstacle, loader.path)}"
+
+
+def _made_on_gpu(script: TrainingScript, loader: DataLoader) -> Iterator[str]:
     for module in script.modules:
         call = default_device_call(script.resolver, module)
         if call is not None:
             where = place(Fact(module, call), loader.path)
             yield f"new tensors are made on the GPU by default {where}, which a worker process must not do"
+
+
+def _dataset_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[str]:
+    yield from _made_on_gpu(script, loader)
     for dataset in work.datasets:
         if dataset.kind is DatasetKind.UNKNOWN:
             yield f"what {dataset.name} is cannot be traced"

@@ -263,7 +263,6 @@ def test_workers_live_on_where_the_datasets_stay_as_they_are(
 @pytest.mark.parametrize(
     ("dataset", "trainer"),
     [
-        (REVIEWS.replace("int(self.noise)", "self.seen(index)"), TRAINER),
         (REVIEWS, TRAINER + "train_set.noise = 0.5\n"),
         (REVIEWS, TRAINER.replace("=train_set", "=load(train_set)")),
         (REVIEWS, "trainer = Trainer(model, args)\n"),
@@ -273,10 +272,67 @@ def test_workers_live_on_where_the_datasets_stay_as_they_are(
 def test_workers_start_anew_where_the_datasets_may_change(
     rewrite: Callable[..., object], dataset: str, trainer: str
 ) -> None:
-    if "self.seen" in dataset:
-        dataset = dataset.replace(
-            "    def __len__",
-            "    def seen(self, index):\n        self.noise += 1\n        return self.noise\n\n    def __len__",
-        )
     text = f"{dataset}args = TrainingArguments('out', bf16=True, optim='sgd'%s)\n{trainer}trainer.train()\n"
     check(rewrite, text % "", text % f", {WORKERS}")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            (
+                "    def __len__",
+                "    def seen(self, index):\n        self.noise += 1\n        return self.noise\n\n    def __len__",
+            ),
+            "`self.noise += 1` changes what later items or the script may read (line 10)",
+        ),
+        (
+            (
+                "    def __len__",
+                "    def seen(self, index):\n        return torch.ones(1).cuda()\n\n    def __len__",
+            ),
+            "uses the GPU, which a worker process must not",
+        ),
+        (("class", 'torch.set_default_device("cuda")\n\n\nclass'), "made on the GPU by default"),
+    ],
+)
+def test_no_workers_where_their_copies_would_not_do(
+    rewrite: Callable[..., object], change: tuple[str, str], reason: str
+) -> None:
+    dataset = REVIEWS.replace(*change)
+    if "def seen" in dataset:
+        dataset = dataset.replace("int(self.noise)", "self.seen(index)")
+    text = f"{dataset}args = TrainingArguments('out', bf16=True%s)\n{TRAINER}trainer.train()\n"
+    fused = FUSED.replace('"', "'")
+    said = check(rewrite, text % "", text % f", {fused}")
+    assert any("no `dataloader_num_workers`" in found and reason in found for found in said)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("use_cpu=False", None),
+        ("no_cuda=not torch.cuda.is_available()", None),
+        ("use_cpu=cpu_only", "the script may run on the CPU (`cpu_only`)"),
+    ],
+)
+def test_settings_that_leave_the_gpu_to_it(
+    rewrite: Callable[..., object], given: str, reason: str | None
+) -> None:
+    before = script(f"'out', {given}, dataloader_num_workers=2")
+    if reason is None:
+        fused = FUSED.replace('"', "'")
+        check(rewrite, before, before.replace("num_workers=2", f"num_workers=2, {BF16}, {fused}"))
+    else:
+        assert any(reason in said for said in check(rewrite, before, before))
+
+
+def test_what_is_set_later_is_said(rewrite: Callable[..., object]) -> None:
+    before = f"{HEAD}args = TrainingArguments('out')\nargs.bf16 = True\nargs.dataloader_num_workers = 4\n{RUN}"
+    check(rewrite, before, before.replace("'out'", "'out', optim='adamw_torch_fused'"))
+
+
+def test_no_optimizer_where_nothing_is_trained(rewrite: Callable[..., object]) -> None:
+    run = "print(Trainer(model, args, eval_dataset=test_set).evaluate())\n"
+    before = f'{HEAD}args = TrainingArguments("out", bf16=True)\n{run}'
+    check(rewrite, before, before.replace("True", f"True, {WORKERS}"))

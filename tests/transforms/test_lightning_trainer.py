@@ -101,6 +101,13 @@ def test_arguments(rewrite: Callable[..., object], before: str, after: str) -> N
     assert not again.files[0].changes  # type: ignore[attr-defined]
 
 
+def test_callbacks_with_arguments_of_their_own(check_transformed: Check) -> None:
+    before = "trainer = pl.Trainer(gpus=1, precision=32, use_amp=False, early_stop_callback={0}, checkpoint_callback={1})"
+    after = 'trainer = pl.Trainer(accelerator="gpu", devices=1, precision=32, callbacks=[{0}, {1}])'
+    stop, keep = 'pl.callbacks.EarlyStopping("loss")', "pl.callbacks.ModelCheckpoint(save_top_k=2)"
+    check_transformed(script(before.format(stop, keep)), script(after.format(stop, keep)))
+
+
 def test_layout_quotes_and_other_imports(check_transformed: Check) -> None:
     before = """
         from lightning.pytorch import Trainer
@@ -191,6 +198,9 @@ def test_precision(
         ("pl.Trainer(gpus=1, auto_lr_find=True)", "Tuner"),
         ("pl.Trainer(gpus=1, early_stop_callback=True)", "EarlyStopping"),
         ("pl.Trainer(gpus=1, track_grad_norm=2)", "grad_norm"),
+        ("pl.Trainer(gpus=1, resume_from_checkpoint=args.resume)", "ckpt_path"),
+        ("pl.Trainer(gpus=1, use_amp=True)", 'precision="16-mixed"'),
+        ("pl.Trainer(gpus=1, add_row_log_interval=5)", "no argument of Lightning 2's"),
         ("pl.Trainer(gpus=1, num_processes=4)", "num_processes"),
         ("pl.Trainer(gpus=1, devices=2)", "`devices` is given already"),
         ("pl.Trainer(gpus=1, accelerator='cpu')", "not known to agree"),
@@ -249,6 +259,36 @@ def test_nothing_to_say(rewrite: Callable[..., object], trainer: str) -> None:
 def test_no_precision_where_it_would_break(check_noop: Check, line: str, reason: str) -> None:
     head = HEAD.replace("        x, y = batch\n", f"        x, y = batch\n        {line}\n")
     check_noop(script("trainer = pl.Trainer(accelerator='gpu')", head), reason)
+
+
+NUMPY = HEAD.replace("return loss", "{}\n        return loss")
+TRAIN = "trainer = pl.Trainer(accelerator='gpu')"
+LEAVES = "no mixed precision: what a step computes goes to NumPy"
+
+
+def test_what_goes_to_numpy_is_float32_again(rewrite: Callable[..., object]) -> None:
+    head = NUMPY.format("print(self.layer(x).detach().cpu().numpy().mean())")
+    text = rewrite(script(TRAIN, head), ["lightning-trainer"]).files[0].text  # type: ignore[attr-defined]
+    assert "print(self.layer(x).detach().cpu().float().numpy().mean())" in text
+    assert "precision=" in text
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "self.seen.append(self.layer(x))\n\n    def on_train_epoch_end(self):\n        torch.cat(self.seen).numpy()\n",
+        "self.seen['x'].append(self.layer(x))\n\n    def on_train_epoch_end(self):\n        torch.cat(self.seen['x']).numpy()\n",
+        "self.seen += [self.layer(x)]\n\n    def on_train_epoch_end(self):\n        torch.cat(self.seen).numpy()\n",
+        "return {'loss': loss, 'y': y}\n\n    def on_train_batch_end(self, outputs, batch, index):\n        outputs['y'].numpy()\n",
+    ],
+)
+def test_no_precision_where_kept_results_go_to_numpy(check_noop: Check, more: str) -> None:
+    head = NUMPY.format(f"{more}        pass")
+    check_noop(script(TRAIN, head), LEAVES)
+
+
+def test_no_precision_where_predictions_go_to_numpy(check_noop: Check) -> None:
+    check_noop(script(TRAIN) + "print(trainer.predict(Net())[0].numpy())\n", LEAVES)
 
 
 STEP = """

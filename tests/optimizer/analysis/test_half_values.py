@@ -137,6 +137,27 @@ f(y)
     assert bool(half_uses(resolver, producers, frozenset(covered))) is is_meant
 
 
+@pytest.mark.parametrize(
+    "kept",
+    ["self.seen.append(model(x))", "self.seen['a'].append(model(x))", "self.seen += model(x)"],
+)
+def test_what_is_added_to_an_attribute_leaves_with_it(
+    uses: Callable[[str], list[HalfUse]], kept: str
+) -> None:
+    body = """
+        class Judge:
+            def __init__(self):
+                self.seen, self.others = [], []
+            def look(self, x):
+                {}
+                self.others.append(x)
+            def tell(self):
+                return self.others[0].numpy(), self.seen[0].numpy()
+    """
+    (use,) = uses(body.format(kept))
+    assert use.code == "self.seen[0].numpy()"
+
+
 def test_taker_is_named(uses: Callable[[str], list[HalfUse]]) -> None:
     assert uses("model(x).numpy()")[0].taker == "NumPy"
     assert "f1_score" in uses("sklearn.metrics.f1_score(y, model(x))")[0].taker

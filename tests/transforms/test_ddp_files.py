@@ -1,0 +1,93 @@
+"""``ddp`` where a script writes files, and reads what it has written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import indent
+
+import pytest
+
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
+GPUS = {"gpus": 8}
+FLAT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
+loader = DataLoader(data, batch_size=16, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    print(epoch, loss.item())
+"""
+
+
+def code(result: RewriteResult) -> str:
+    errors = [error.message for file in result.files for error in file.errors]
+    assert errors == []
+    return next(file.text for file in result.files if file.path.name == "train.py")
+
+
+def test_what_the_training_saved_by_another_name_is_waited_for(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    saving = "def save(name):\n    torch.save(model.state_dict(), os.path.join('out', name))\n\n\n"
+    loading = "def load(name):\n    model.load_state_dict(torch.load('out/' + name, map_location='cpu'))\n\n\n"
+    source = FLAT.replace("for epoch", f"{saving}{loading}for epoch").replace(
+        "data = ", "import os\ndata = "
+    )
+    source += "    save('best.pt')\n"
+    looked = "if os.path.exists('out/last.pt'):\n    torch.load('out/last.pt')\n"
+    text = code(rewrite(source + looked + "load('best.pt')\n", ["ddp"], **GPUS))
+    barrier = "if WORLD_SIZE > 1:\n    dist.barrier()  # until it is saved\n"
+    assert f"\n{barrier}if os.path.exists(" in text
+    inner = barrier.replace("if", "    if").replace("    dist", "        dist")
+    assert f"def load(name):\n{inner}    model.load_state_dict(" in text
+    assert "barrier()" not in code(rewrite(source, ["ddp"], **GPUS))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "shutil.copy2('a', 'b')",
+        "shutil.move('a', 'b')",
+        "os.unlink('a')",
+        "Path('a').unlink()",
+        "(folder / 'a').write_text('text')",
+        "np.savez_compressed('a', b=1)",
+        "pd.DataFrame([]).to_csv('a')",
+        "Image.fromarray(picture).save('a')",
+        "with open('a', 'a') as file:\n    csv.writer(file).writerow([1])",
+        "with open('a', 'w') as file:\n    rows = csv.DictWriter(file, ['x'])\n    rows.writeheader()\n    rows.writerows([])",
+        "with open('a', 'a') as file:\n    line = f'{epoch}'\n    file.write(line)",
+        "fig, ax = plt.subplots()\nax.plot([1, 2])\nax.set_title('losses')\nfig.savefig('a.png')\nplt.close(fig)",
+    ],
+)
+def test_only_the_first_process_writes_files(
+    rewrite: Callable[..., RewriteResult], statement: str
+) -> None:
+    head = (
+        "import csv, os, shutil\nfrom pathlib import Path\nimport numpy as np\nimport pandas as pd\n"
+        "import matplotlib.pyplot as plt\nfrom PIL import Image\n"
+    )
+    text = code(rewrite(head + FLAT + indent(f"{statement}\n", "    "), ["ddp"], **GPUS))
+    assert text.endswith(indent(f"{statement}\n", "        "))
+    assert text.removesuffix(indent(f"{statement}\n", "        ")).endswith(
+        "print(epoch, global_loss)\n"
+    )
+
+
+def test_what_is_needed_elsewhere_is_made_by_all(rewrite: Callable[..., RewriteResult]) -> None:
+    kept = "    with open('a', 'w') as file:\n        line = f'{epoch}'\n        file.write(line)\n    last = line\n"
+    text = code(rewrite(FLAT + kept, ["ddp"], **GPUS))
+    assert "\n    with open('a', 'w') as file:\n        line = " in text
+    drawn = "    fig, ax = plt.subplots()\n    ax.plot([1])\n    figures = [fig]\n"
+    text = code(rewrite("import matplotlib.pyplot as plt\n" + FLAT + drawn, ["ddp"], **GPUS))
+    assert "\n    fig, ax = plt.subplots()\n    if RANK == 0:\n        ax.plot" in text
