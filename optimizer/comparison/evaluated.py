@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..execution.observations import EvalCall, Observations
 from .deviation import deviations
@@ -27,12 +27,19 @@ class EvaluationComparison:
     unseen: str | None
 
 
+_Output: TypeAlias = "tuple[Place, int]"
+"""What a module gives at one position of its outputs, in one evaluation."""
+
+
 @dataclass(frozen=True)
 class _Runs:
+    """``of_batches`` are outputs that belong to a batch, not to its samples, where the runs' batches are not the same."""
+
     original: Observations
     other: Observations
     neighbours: Sequence[Observations]
     precision: Precision
+    of_batches: Collection[_Output]
 
 
 def compare_evaluations(
@@ -42,20 +49,76 @@ def compare_evaluations(
     precision: Precision,
 ) -> EvaluationComparison:
     """What ``other``'s models give where they are evaluated against ``original``'s, however that is batched."""
-    runs = _Runs(original, other, neighbours, precision)
+    runs = _Runs(original, other, neighbours, precision, _of_batches(original, other))
     kept = rebatched(original, other)
     seen = {original.eval_calls[_call_of(name)].module for name in kept}
-    padded = _padded(original, other)
-    findings = [*_kept_outputs(runs, kept), *_summaries(runs, padded), *_in_another_order(runs)]
-    unseen = next((place for place in padded if place[0] not in seen), None)
-    if unseen is None:
+    padded = _padded(runs)
+    findings = [
+        *_kept_outputs(runs, kept),
+        *_summaries(runs, padded),
+        *_left_out(runs),
+        *_in_another_order(runs),
+    ]
+    unseen = {place: "has other shapes (are batches padded otherwise?)" for place in padded}
+    unseen.update(dict.fromkeys(_other_means(runs), "is of a whole batch, and batches differ"))
+    first = next((place for place in unseen if place[0] not in seen), None)
+    if first is None:
         return EvaluationComparison(tuple(findings), None)
-    module, rounds = unseen
+    module, rounds = first
     message = (
-        f"what {module} gives where it is evaluated after round {rounds} has other shapes "
-        "(are batches padded otherwise?), so only what is made of it was compared"
+        f"what {module} gives where it is evaluated after round {rounds} {unseen[first]}, "
+        "so only what is made of it was compared"
     )
     return EvaluationComparison(tuple(findings), message)
+
+
+def _of_batches(original: Observations, other: Observations) -> frozenset[_Output]:
+    """Outputs of one shape however many samples go in, a loss say, where ``other`` evaluates in other batches."""
+    cuts: list[dict[Place, list[int]]] = [defaultdict(list), defaultdict(list)]
+    samples: dict[tuple[_Output, tuple[int, ...]], set[int]] = defaultdict(set)
+    for cut, run in zip(cuts, (original, other), strict=True):
+        for call in run.eval_calls:
+            place = call.module, call.rounds
+            cut[place].append(call.samples)
+            for position, output in enumerate(call.outputs):
+                samples[(place, position), output.shape].add(call.samples)
+    ours, theirs = cuts
+    return frozenset(
+        output
+        for (output, _), known in samples.items()
+        if len(known) > 1 and ours.get(output[0]) != theirs.get(output[0])
+    )
+
+
+def _left_out(runs: _Runs) -> Iterator[Finding]:
+    """That what a module gives for a whole batch is not compared."""
+    for module, rounds in sorted({place for place, _ in runs.of_batches}):
+        message = (
+            f"what {module} gives for a whole batch, evaluated after round {rounds}, is not compared: "
+            "it is given other batches"
+        )
+        yield note(Kind.EVALUATION_OUTPUT, message, step=rounds + 1, tensor=module)
+        return
+
+
+def _other_means(runs: _Runs) -> Iterator[Place]:
+    """Evaluations that give nothing but such outputs, of which not even the mean over all samples is the same.
+
+    It is where an output is itself a mean over the samples of its batch.
+    """
+    ours, theirs, *near = (
+        _moments(run.eval_calls, frozenset[_Output](), by_samples=True)
+        for run in (runs.original, runs.other, *runs.neighbours)
+    )
+    besides = _moments(runs.original.eval_calls, runs.of_batches)
+    for place in sorted({place for place, _ in runs.of_batches}):
+        if besides[place].count or place not in theirs:
+            continue
+        before = ours[place]
+        distances = (abs(run[place].mean - before.mean) for run in near if place in run)
+        limit = allowed(distances, before.root_mean_square, runs.precision)
+        if abs(theirs[place].mean - before.mean) > limit:
+            yield place
 
 
 def _kept_outputs(runs: _Runs, theirs: Tensors) -> list[Finding]:
@@ -101,10 +164,13 @@ class _Moments:
         return math.sqrt(self.squares / (self.count or 1))
 
 
-def _padded(original: Observations, other: Observations) -> list[Place]:
-    """The evaluations whose outputs are as wide as a batch needs, and of other sizes in all in ``other``."""
-    ours, theirs = original.eval_calls, other.eval_calls
-    sizes = [{place: m.count for place, m in _moments(calls).items()} for calls in (ours, theirs)]
+def _padded(runs: _Runs) -> list[Place]:
+    """The evaluations whose outputs are as wide as a batch needs, and of other sizes in all in the other run."""
+    ours, theirs = runs.original.eval_calls, runs.other.eval_calls
+    sizes = [
+        {place: m.count for place, m in _moments(calls, runs.of_batches).items()}
+        for calls in (ours, theirs)
+    ]
     wide = _as_wide_as_needed(ours) | _as_wide_as_needed(theirs)
     return [p for p, size in sizes[0].items() if p in wide and sizes[1].get(p, size) != size]
 
@@ -120,8 +186,10 @@ def _as_wide_as_needed(calls: Sequence[EvalCall]) -> set[Place]:
 
 def _summaries(runs: _Runs, padded: Container[Place]) -> Iterator[Finding]:
     """Mean and root mean square over all outputs of each evaluation, however it was batched; not of ``padded`` ones."""
-    ours, theirs = _moments(runs.original.eval_calls), _moments(runs.other.eval_calls)
-    near = [_moments(run.eval_calls) for run in runs.neighbours]
+    ours, theirs, *near = (
+        _moments(run.eval_calls, runs.of_batches)
+        for run in (runs.original, runs.other, *runs.neighbours)
+    )
     for key, before in ours.items():
         after = theirs.get(key)
         if after is None:
@@ -159,14 +227,21 @@ def _summaries(runs: _Runs, padded: Container[Place]) -> Iterator[Finding]:
                 return
 
 
-def _moments(calls: Sequence[EvalCall]) -> dict[Place, _Moments]:
-    moments: dict[Place, _Moments] = defaultdict(_Moments)
+def _moments(
+    calls: Sequence[EvalCall], without: Container[_Output], *, by_samples: bool = False
+) -> defaultdict[Place, _Moments]:
+    """Of each evaluation; of outputs ``without`` only whether they are finite. ``by_samples``: a call counts as often."""
+    moments: defaultdict[Place, _Moments] = defaultdict(_Moments)
     for call in calls:
-        for output in call.outputs:
-            found = moments[call.module, call.rounds]
-            size = math.prod(output.shape)
+        place = call.module, call.rounds
+        times = call.samples if by_samples else 1
+        for position, output in enumerate(call.outputs):
+            found = moments[place]
+            found.finite &= output.finite
+            if (place, position) in without:
+                continue
+            size = math.prod(output.shape) * times
             found.count += size
             found.total += output.mean * size
-            found.squares += output.norm**2
-            found.finite &= output.finite
+            found.squares += output.norm**2 * times
     return moments

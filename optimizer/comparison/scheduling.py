@@ -56,13 +56,20 @@ def _message(before: Counter[int], after: Counter[int], at: int, other: Observat
     told = _told(before)
     if after == Counter({place: 2 * count for place, count in before.items()}):
         return f"is stepped twice as often: {after[at]} times after step {at}, not {before[at]}"
-    if len(before) < len(after) and len(after) >= other.rounds - 1 > 1:
+    if len(before) < len(after) and len(after) >= other.rounds - 1 > 1 and _once_behind_each(after):
         return f"is stepped after every optimizer step; in the original {told}"
     if len(after) < len(before) and len(before) >= other.rounds - 1 > 1:
         return f"is no longer stepped after every optimizer step, but {_told(after)}"
     if at == 0 and not before[0]:
-        return f"is stepped before the first optimizer step; in the original {told}"
+        several = f" {_times(after[0])}" if after[0] > 1 else ""
+        return f"is stepped{several} before the first optimizer step; in the original {told}"
     return f"is stepped {_times(after[at])} after step {at}; in the original {_times(before[at])}"
+
+
+def _once_behind_each(places: Counter[int]) -> bool:
+    """Whether no optimizer step has more than one step of the scheduler behind it: a step for each batch makes several of them
+    where gradients are accumulated, some before the first optimizer step."""
+    return 0 not in places and set(places.values()) == {1}
 
 
 def _told(places: Counter[int]) -> str:

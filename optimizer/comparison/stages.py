@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..execution.runner import Perturbation
 from ..options import Tier
+from .clipping import unseen_clipping
 from .divided import Division
 from .findings import Finding, Kind, step_number
 from .numeric import rounding_only
@@ -155,6 +156,9 @@ def judge_in_stages(
             evaluations=not rewritten.ranks and only_evaluation_differs(exact, first, rewritten),
         )
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
+    unseen = unseen_clipping(first, rewritten, precision_of(first, rewritten))
+    if unseen and verdict.outcome is Outcome.EQUIVALENT:
+        verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=unseen)
     told = (*renaming.notes(), *division.notes(), *regrouping_note(renamed, rewritten))
     findings = (*verdict.findings, *told)
     return replace(found, verdict=replace(verdict, findings=findings))

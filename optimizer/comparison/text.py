@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from .findings import Finding, Kind, note
-from .lines import OPTIONS, PROFILER_TABLE, Line, Pairs, aligned, read_lines, stretches
+from .lines import NUMBER, OPTIONS, PROFILER_TABLE, Line, Pairs, aligned, read_lines, stretches
 from .tolerance import Precision, allowed, times_beyond
 
 _NO_CHANCE = 3
@@ -139,7 +139,8 @@ def compare_text(
             if left_out.leaves_out(a, place):
                 skipped += 1
             elif (beyond := _times_beyond(x, y, limits.get((a.number, place)))) > 1.0:
-                findings.append(_at(_odd_number(a, x, y, precision, beyond), a, step_of[0]))
+                odd = _odd_number(a, place, y, precision, beyond)
+                findings.append(_at(odd, a, step_of[0]))
     if skipped:
         findings.append(
             note(
@@ -263,12 +264,24 @@ def _odd_line(ours: Line | None, theirs: Line | None) -> Finding:
     )
 
 
-def _odd_number(line: Line, x: str, y: str, precision: Precision | None, beyond: float) -> Finding:
-    message = f"line {line.number} of the output has {y}, not {x}: {_cut(line.text)}"
+def _odd_number(
+    line: Line, place: int, y: str, precision: Precision | None, beyond: float
+) -> Finding:
+    x = line.numbers[place]
+    message = f"line {line.number} of the output has {y}, not {x}: {_around(line, place)}"
     finite = math.isfinite(float(x)) == math.isfinite(float(y))
     if precision is not None and precision.reduced and finite:
         return note(Kind.STDOUT, message)
     return Finding(Kind.STDOUT, message, original=x, rewritten=y, beyond=beyond)
+
+
+def _around(line: Line, place: int, width: int = 60) -> str:
+    """The line, or of a long one what stands before the number at ``place``, and the number: a whole JSON file may be one line."""
+    number = list(NUMBER.finditer(line.text))[place]
+    if number.end() <= width - 3:
+        return _cut(line.text, width)
+    start, more = max(0, number.end() - width + 6), "..." if number.end() < len(line.text) else ""
+    return f"...{line.text[start : number.end()]}{more}"
 
 
 def _cut(text: str, width: int = 60) -> str:

@@ -28,6 +28,7 @@ from .recorded import (
     ENDED_WELL,
     Checkpoint,
     CheckpointEntry,
+    Clip,
     EvalCall,
     LayerOutput,
     LoaderPass,
@@ -59,6 +60,7 @@ __all__ = [
     "ROUNDS",
     "Checkpoint",
     "CheckpointEntry",
+    "Clip",
     "EvalCall",
     "LayerOutput",
     "LoaderPass",
@@ -141,6 +143,7 @@ class Observations:
     loader_passes: tuple[LoaderPass, ...] = ()
     workers: tuple[WorkerStart, ...] = ()
     schedulers: tuple[Scheduler, ...] = ()
+    clips: tuple[Clip, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     files: tuple[WrittenFile, ...] = ()
     """Sorted by place, without checkpoints; then ``told``."""

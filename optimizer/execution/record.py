@@ -10,6 +10,7 @@ from typing import Any, cast
 from .observations import (
     Checkpoint,
     CheckpointEntry,
+    Clip,
     EvalCall,
     LayerOutput,
     LoaderPass,
@@ -63,6 +64,7 @@ def load(folder: Path) -> dict[str, Any] | None:
         "loader_passes": _loader_pass,
         "workers": lambda item: WorkerStart(**_tuples(item)),
         "schedulers": lambda item: Scheduler(**_tuples(item)),
+        "clips": lambda item: Clip(**item),
         "checkpoints": _checkpoint,
     }
     for key, reader in readers.items():

@@ -234,6 +234,20 @@ class WorkerStart:
 
 
 @dataclass(frozen=True)
+class Clip:
+    """A call of torch's that clips gradients, ``by`` their "norm" or each "value", after so many begun ``rounds``.
+
+    ``norm_type`` is None where it is not known. ``acts``: whether they were larger than its limit.
+    """
+
+    by: str
+    limit: float
+    norm_type: float | None
+    rounds: int
+    acts: bool
+
+
+@dataclass(frozen=True)
 class Scheduler:
     """A learning-rate scheduler; ``steps`` has for each of its steps the rounds that had begun.
 

@@ -93,6 +93,7 @@ class Hooks:
             wrap(eager_transforms, "grad_and_value_impl", self._func_gradients)
             wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
             self._session.schedulers.install(self._patches)
+            self._session.clipping.install(self._patches)
             self._session.shuffles.install(self._patches)
             self._session.permutations.install(self._patches)
             self._session.hear_of_loading(self._patches)

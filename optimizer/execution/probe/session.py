@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.data.distributed import DistributedSampler
 
 from .checkpoints import SavedTensors, describe
+from .clipping import Clipping
 from .clock import Clock
 from .evaluation_draws import EvaluationDraws
 from .evaluations import Evaluations, count_samples, is_evaluation
@@ -81,6 +82,7 @@ class Session:
         self.evaluation_draws = EvaluationDraws(self._seed)
         self.told = Told(self.folder)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
+        self.clipping = Clipping(self._rounds)
         self.printed = PrintedLines(lambda: self._rounds.begun)
         self._loaders = LoaderPasses()
         self._passes: list[dict[str, Any]] = []
@@ -376,6 +378,7 @@ class Session:
             self._saves.finish,
             self._write_buffers,
             self.schedulers.finish,
+            self.clipping.finish,
             self.printed.finish,
             self.told.finish,
             self._workers,

@@ -33,9 +33,24 @@ def compared(run: Run) -> Callable[..., list[Finding]]:
         (tuple(range(1, 8)), (4,), "no longer stepped after every optimizer step, but after", 1),
         ((4,), (), "is stepped not at all after step 4; in the original once", 4),
         ((4,), (0, 4), "before the first optimizer step; in the original after step 4", 1),
+        (
+            (1, 2, 3),
+            (0, 0, *(s for s in range(1, 8) for _ in "abc")),
+            "stepped twice before the",
+            1,
+        ),
         ((2, 4), (2, 4, 6), "is stepped once after step 6; in the original not at all", 6),
     ],
-    ids=["doubled", "per batch", "per batch, no epoch", "per epoch", "lost", "early", "one more"],
+    ids=[
+        "doubled",
+        "per batch",
+        "per batch, no epoch",
+        "per epoch",
+        "lost",
+        "early",
+        "per accumulated batch",
+        "one more",
+    ],
 )
 def test_steps_at_other_times_fail_by_name(
     compared: Callable[..., list[Finding]],

@@ -12,6 +12,7 @@ from torchopt_cli.optimizer.comparison.stages import judge_in_stages
 from torchopt_cli.optimizer.comparison.tolerance import Precision
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.execution.observations import (
+    Clip,
     EvalCall,
     Loss,
     Observations,
@@ -70,6 +71,15 @@ def test_what_is_told_of_equal_runs_is_judged_without_perturbed_training(
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert [finding.kind for finding in verdict.failures] == [Kind.STDOUT]
     assert laboratory.asked == ["original, again"] * 2
+
+
+def test_equal_runs_do_not_show_what_another_limit_of_gradients_would_do(
+    original: Observations, laboratory: _Laboratory
+) -> None:
+    clipped = replace(original, clips=(Clip("norm", 0.5, 2.0, 0, False),))
+    verdict = _judged(clipped, original, laboratory)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "clips gradients" in verdict.reason
 
 
 def test_where_evaluation_differs_the_spread_of_perturbed_runs_holds(

@@ -31,6 +31,20 @@ def test_numbers_are_found_and_digits_of_names_are_not(line: str, numbers: list[
     assert list(read_lines(line)[0].numbers) == numbers
 
 
+def test_of_a_long_line_the_number_is_shown_with_what_stands_before_it() -> None:
+    line = ", ".join(f'"value{chr(97 + n)}": {n}.5' for n in range(12))
+    (finding,) = compare_text("[" + line + "]", "[" + line.replace("7.5", "7.25") + "]")
+    shown = finding.message.partition("not 7.5: ")[2]
+    assert shown.startswith("...")
+    assert shown.endswith('"valueh": 7.5...')
+    assert len(shown) <= 60
+    (first,) = compare_text("[" + line + "]", "[" + line.replace(" 0.5", " 0.25") + "]")
+    assert first.message.endswith("...")
+    assert 'not 0.5: ["valuea": 0.5, "valueb"' in first.message
+    (last,) = compare_text("[" + line, "[" + line.replace("11.5", "11.25"))
+    assert last.message.endswith('"valuel": 11.5')
+
+
 def test_another_number_fails() -> None:
     found = compare_text("loss 2.31\nacc 0.5\n", "loss 2.31\nacc 0.4\n")
     assert [(f.kind, f.fails, f.original, f.rewritten) for f in found] == [

@@ -1,0 +1,93 @@
+"""Where a script clips gradients, and whether any was so large: of a limit that none comes to, nothing else would show."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad
+
+from .devices import is_capturing
+from .patches import Patches
+from .rounds import Rounds
+
+_NOT_ZERO = 1e-6
+"""What torch adds to a norm that it divides by."""
+
+
+class Clipping:
+    """Notes every call of torch's functions that clip gradients."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._noted: list[dict[str, Any]] = []
+
+    def install(self, patches: Patches) -> None:
+        """Patch them in both places that scripts take them from."""
+        for owner in (nn.utils, clip_grad):
+            patches.wrap(owner, "clip_grad_norm_", self._by_norm)
+            patches.wrap(owner, "clip_grad_value_", self._by_value)
+            if hasattr(owner, "clip_grads_with_norm_"):  # since torch 2.6
+                patches.wrap(owner, "clip_grads_with_norm_", self._by_known_norm)
+
+    def _by_norm(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(parameters, max_norm, norm_type=2.0, *args, **kwargs):
+            total = original(parameters, max_norm, norm_type, *args, **kwargs)
+            self._note("norm", max_norm, float(norm_type), total)
+            return total
+
+        return wrapper
+
+    def _by_known_norm(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(parameters, max_norm, total_norm, *args, **kwargs):
+            original(parameters, max_norm, total_norm, *args, **kwargs)
+            self._note("norm", max_norm, None, total_norm)
+
+        return wrapper
+
+    def _by_value(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(parameters, clip_value, *args, **kwargs):
+            parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            if _seen():
+                self._note("value", clip_value, None, _largest(parameters))
+            return original(parameters, clip_value, *args, **kwargs)
+
+        return wrapper
+
+    def _note(self, by: str, limit: Any, norm_type: float | None, size: Any) -> None:
+        if _seen():
+            above = size.detach() + _NOT_ZERO > limit if isinstance(size, Tensor) else size > limit
+            noted = {"by": by, "limit": limit, "norm_type": norm_type}
+            self._noted.append({**noted, "rounds": self._rounds.begun, "acts": above})
+
+    def finish(self) -> dict[str, Any]:
+        """What the record says of them."""
+        return {
+            "clips": [
+                {**one, "limit": float(one["limit"]), "acts": bool(one["acts"])}
+                for one in self._noted
+            ]
+        }
+
+
+def _seen() -> bool:
+    """Whether the call is made, not traced or captured to be made later."""
+    return not (torch.compiler.is_compiling() or is_capturing())
+
+
+@torch.no_grad()
+def _largest(parameters: Sequence[Tensor]) -> Tensor | float:
+    """The largest element of their gradients, without its sign."""
+    gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+    sizes = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    largest = [size.abs().amax() for size in sizes if size.numel()]
+    return torch.stack([one.to(largest[0]) for one in largest]).amax() if largest else 0.0

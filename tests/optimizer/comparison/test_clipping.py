@@ -1,0 +1,78 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.clipping import unseen_clipping
+from torchopt_cli.optimizer.execution.observations import Clip, Observations
+
+Run = Callable[..., Observations]
+
+
+def clips(
+    limit: float,
+    rounds: tuple[int, ...] = (0, 1, 2, 3),
+    *,
+    by: str = "norm",
+    norm_type: float | None = 2.0,
+    acts: tuple[int, ...] = (),
+) -> tuple[Clip, ...]:
+    """By ``limit`` after each of ``rounds``, where gradients are larger after those of ``acts``."""
+    return tuple(Clip(by, limit, norm_type, begun, begun in acts) for begun in rounds)
+
+
+@pytest.fixture
+def told(run: Run) -> Callable[..., str | None]:
+    one = run(steps=4)
+
+    def go(ours: tuple[Clip, ...], theirs: tuple[Clip, ...], optimizers: int = 1) -> str | None:
+        several = tuple(one.optimizers[:1] * optimizers)
+        runs = (replace(one, clips=clip, optimizers=several) for clip in (ours, theirs))
+        return unseen_clipping(*runs)
+
+    return go
+
+
+Told = Callable[..., "str | None"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        ((), ["from step 1", "original clips gradients to a norm of 0.5", "rewrite does not"]),
+        (clips(1.0), ["from step 1", "a norm of 0.5", "a norm of 1;"]),
+        (clips(0.5, (0, 1)), ["from step 3", "rewrite does not"]),
+        (clips(0.5, by="value"), ["a value of 0.5"]),
+        (clips(0.5, norm_type=1.0), ["from step 1"]),
+    ],
+    ids=["lost", "another limit", "lost later", "by value", "another norm"],
+)
+def test_what_no_gradient_comes_to_is_not_seen(
+    told: Told, theirs: tuple[Clip, ...], words: list[str]
+) -> None:
+    message = told(clips(0.5), theirs)
+    assert message is not None
+    assert all(word in message for word in words)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (clips(0.5), clips(0.5)),
+        (clips(0.5), clips(0.5, norm_type=None)),
+        (clips(0.5), clips(0.5) * 2),
+        (clips(0.5), clips(0.5 * (1 + 1e-7))),
+        (clips(0.5, acts=(1,)), ()),
+        (clips(float("inf")), ()),
+        (clips(0.5, (0, 1, 2, 3, 9)), clips(0.5)),
+    ],
+    ids=["alike", "of a known norm", "twice", "rounded", "by hand", "a norm only", "after the end"],
+)
+def test_nothing_is_said(told: Told, ours: tuple[Clip, ...], theirs: tuple[Clip, ...]) -> None:
+    assert told(ours, theirs) is None
+
+
+def test_it_may_be_done_before_another_optimizer_steps(told: Told) -> None:
+    later = clips(0.5, (1, 2, 3, 4))
+    assert told(clips(0.5), later, optimizers=2) is None
+    assert told(clips(0.5), later) is not None

@@ -1,0 +1,69 @@
+"""Calls that clip gradients are noted, with whether there was something to clip."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from torchopt_cli.optimizer.execution.observations import Clip  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def trained(clip, steps: int = 2):
+    """Steps on a gradient of (3, 4), which ``clip`` is given with a parameter that has none."""
+
+    def script():
+        weight, idle = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (weight * torch.tensor([3.0, -4.0])).sum().backward()
+            clip(iter([weight, idle]))
+            optimizer.step()
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("clip", "expected"),
+    [
+        (lambda p: nn.utils.clip_grad_norm_(p, 4.9), ("norm", 4.9, 2.0, True)),
+        (lambda p: nn.utils.clip_grad_norm_(p, 5.1), ("norm", 5.1, 2.0, False)),
+        (lambda p: nn.utils.clip_grad_norm_(p, 5.1, norm_type=1), ("norm", 5.1, 1.0, True)),
+        (
+            lambda p: nn.utils.clip_grad.clip_grad_norm_(p, 3.9, math.inf),
+            ("norm", 3.9, math.inf, True),
+        ),
+        (lambda p: nn.utils.clip_grad_norm_(p, torch.tensor(6.0)), ("norm", 6.0, 2.0, False)),
+        (lambda p: nn.utils.clip_grad_value_(p, 3.5), ("value", 3.5, None, True)),
+        (lambda p: nn.utils.clip_grad_value_(p, 4.5), ("value", 4.5, None, False)),
+    ],
+)
+def test_each_call_is_noted(recorded, clip, expected):
+    by, limit, norm_type, acts = expected
+    (first, second) = recorded(trained(clip)).clips
+    assert first == Clip(by, limit, norm_type, 0, acts)
+    assert second == Clip(by, limit, norm_type, 1, acts)
+
+
+@pytest.mark.skipif(not hasattr(nn.utils, "clip_grads_with_norm_"), reason="since torch 2.6")
+def test_clipping_by_a_norm_that_is_known_is_noted(recorded):
+    def clip(parameters):
+        parameters = list(parameters)
+        total = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        nn.utils.clip_grads_with_norm_(parameters, 2.0, total)
+
+    (noted,) = recorded(trained(clip, steps=1)).clips
+    assert noted == Clip("norm", 2.0, None, 0, True)
+
+
+def test_the_functions_are_put_back(recorded):
+    before = (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_)
+    recorded(trained(lambda p: nn.utils.clip_grad_norm_(p, 1.0)))
+    assert (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_) == before
