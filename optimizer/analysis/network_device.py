@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
+from ..rewriting.edits import FileEdit
 from .classes import family, kept_as, kept_names
 from .devices import DEVICE_MAKERS
 from .facts import DeviceKind, Model
@@ -209,6 +210,11 @@ def cuda_test(code: str, values: Values, module: Module) -> str:
             return f"{code}.startswith({cuda})"
         return f"{code} == {cuda}"
     return f"{reference(module, 'torch.device').code}({code}).type == {cuda}"
+
+
+def condition_imports(condition: str | None, module: Module) -> tuple[FileEdit, ...]:
+    """The import of torch that ``condition``, an expression of :func:`uses_cuda` for ``module``, may need there."""
+    return reference(module, "torch").edits if condition and "torch." in condition else ()
 
 
 def _is_device_object(value: object) -> bool:

@@ -1211,3 +1211,96 @@ def test_a_cpu_has_no_cuda_graphs(check_noop: Check, check_transformed: Check) -
     check_noop(before, reason="which a CPU does not have", **reduce)
     tuned = {"target": Target.CPU, "compile_mode": CompileMode.MAX_AUTOTUNE}
     check_transformed(before, script(setup, 'model.compile(mode="max-autotune")\n', loop), **tuned)
+
+
+ENGINE = """
+import torch
+from torch import nn
+
+
+class Engine:
+    def __init__(self, config):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            self.model(x.cuda()).sum().backward()
+            self.optimizer.step()
+
+
+class Linear(Engine):
+    def __init__(self, config):
+        self.model = nn.Linear(8, 2)
+        if config["gpu"] is True:
+            self.model.cuda()
+        super().__init__(config)
+
+
+class Deep(Engine):
+    def __init__(self, config):
+        self.model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+        if config["gpu"] is True and config["deep"]:
+            self.model.cuda()
+        super().__init__(config)
+"""
+
+
+def test_one_name_of_which_the_step_may_train_other_networks(check_transformed: Check) -> None:
+    """A class beside the one that is made has a network of its own by that name: it is compiled once all the same."""
+    train = """
+    from data import loader
+    from engine import Deep, Linear
+
+    config = {"gpu": True, "deep": False}
+    trainer = Linear(config)
+    for epoch in range(epochs):
+        trainer.fit(loader)
+    """
+    compiled = 'if config["gpu"] is True:\n        trainer.model.compile()\n    for epoch'
+    check_transformed(
+        {"train.py": train, "engine.py": ENGINE},
+        {"train.py": train.replace("for epoch", compiled), "engine.py": ENGINE},
+    )
+
+
+def test_a_file_without_torch_imports_it_for_the_condition(check_transformed: Check) -> None:
+    trainer = """
+    import torch
+    from torch import nn
+
+
+    class Trainer:
+        def __init__(self):
+            self.model = nn.Linear(8, 2)
+            if torch.cuda.is_available() and torch.cuda.device_count() > 0:
+                self.model = self.model.to("cuda")
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+        def fit(self, x):
+            self.optimizer.zero_grad()
+            self.model(x).sum().backward()
+            self.optimizer.step()
+    """
+    train = """
+    from data import loader
+    from trainer import Trainer
+
+    trainer = Trainer()
+    for x in loader:
+        trainer.fit(x)
+    """
+    after = """
+    import torch
+    from data import loader
+    from trainer import Trainer
+
+    trainer = Trainer()
+    if torch.cuda.is_available() and torch.cuda.device_count() > 0:
+        trainer.model.compile()
+    for x in loader:
+        trainer.fit(x)
+    """
+    check_transformed(
+        {"train.py": train, "trainer.py": trainer}, {"train.py": after, "trainer.py": trainer}
+    )
