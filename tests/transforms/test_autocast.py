@@ -575,6 +575,23 @@ def test_data_parallel_gets_float16(check_transformed: Check) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "called",
+    [
+        "nn.parallel.data_parallel(model, x.cuda())",
+        "nn.parallel.parallel_apply(nn.parallel.replicate(model, [0, 1]), x.cuda().chunk(2))[0]",
+        "apply(nn.parallel.replicate(model, [0, 1]), x.cuda().chunk(2))[0]",
+    ],
+)
+def test_replicas_of_the_scripts_own_get_float16(rewrite: Rewrite, name: str, called: str) -> None:
+    imported = "from torch.nn.parallel.parallel_apply import parallel_apply as apply\n"
+    choice = f"output = {called} if gpus > 1 else model(x.cuda())"
+    step = STEP.replace("output = model(x.cuda())", choice)
+    result = rewrite(imported + training(step), [name]).files[0]
+    assert "torch.float16" in result.text, result.skips
+    assert "bfloat16" not in result.text
+
+
 FLOAT16_STEPS = {
     "loss without a name": (
         """

@@ -550,6 +550,10 @@ REFUSED = {
     "traced with FX": ((SETUP, LOOP, "torch.fx.symbolic_trace(model)\n"), "FX"),
     "quantized": ((SETUP, LOOP, "torch.ao.quantization.prepare(model)\n"), "quantizes"),
     "captured": ((SETUP, "graph = torch.cuda.CUDAGraph()\n", LOOP), "CUDA graph"),
+    "replicas of its own": (
+        (SETUP, in_step("nn.parallel.parallel_apply([model], [x])")),
+        "DataParallel replicas are not compiled",
+    ),
     "data parallel": (
         (SETUP.replace("Net()", "nn.DataParallel(Net())"), LOOP),
         "DataParallel replicas",
