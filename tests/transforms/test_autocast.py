@@ -2059,6 +2059,41 @@ def test_script_for_the_cpu(check_noop: Check) -> None:
     check_noop(source, "no gain on a CPU", target=Target.CPU, amp=FP16)
 
 
+def test_layers_that_are_handed_to_the_network_count(rewrite: Rewrite, name: str) -> None:
+    """The block is made before the network and put into a list: its forward pass is the network's all the same."""
+    setup = """
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.fc(x).masked_fill(x > 0, -1e9)
+
+
+    class Stack(nn.Module):
+        def __init__(self, blocks):
+            super().__init__()
+            self.blocks = blocks
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+
+    blocks = []
+    for _ in range(4):
+        blocks.append(Block())
+    model = Stack(nn.ModuleList(blocks)).cuda()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    """
+    result = rewrite(training(STEP, setup=dedent(setup)), [name]).files[0]
+    assert "bfloat16, enabled=use_bf16" in result.text, result.skips
+    assert "GradScaler" not in result.text
+
+
 def test_data_parallel_cannot_take_bfloat16(check_noop: Check) -> None:
     setup = SETUP.replace("Net().cuda()", "nn.DataParallel(Net()).cuda()")
     check_noop(training(STEP, setup=setup), "float16 only", amp=BF16)

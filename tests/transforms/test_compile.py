@@ -495,6 +495,37 @@ def test_layers_of_libraries_that_are_compiled_every_night(
     )
 
 
+@pytest.mark.parametrize(
+    "given", ["encoder", "nn.ModuleList([encoder])", "*layers", "nn.Sequential(*layers)"]
+)
+def test_recurrent_part_that_is_handed_to_the_network(check_noop: Check, given: str) -> None:
+    parts = """
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.LSTM(8, 8)
+
+        def forward(self, x):
+            return self.rnn(x)[0]
+
+
+    class Whole(nn.Module):
+        def __init__(self, encoder):
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, x):
+            return self.encoder(x)
+
+
+    layers = []
+    encoder = Encoder()
+    layers.append(encoder)
+    """
+    setup = SETUP.replace("Net()", f"Whole({given})")
+    check_noop(script(parts, setup, LOOP), "recurrent layers (`nn.LSTM`)")
+
+
 @pytest.mark.parametrize("layer", ["nn.LSTM(8, 2)", "nn.GRU(8, 2)", "nn.Sequential(nn.RNN(8, 2))"])
 def test_recurrent_networks(check_noop: Check, layer: str) -> None:
     check_noop(script(SETUP, LOOP, layer=layer), "recurrent layers")
