@@ -32,9 +32,9 @@ https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from ..optimizer.analysis.compilation import (
     FEWEST_STEPS,
@@ -50,7 +50,7 @@ from ..optimizer.analysis.compile_points import CompilePoint
 from ..optimizer.analysis.facts import CallFact, DeviceKind, Fact, Model, seen_at
 from ..optimizer.analysis.graph_breaks import CompileObstacle, script_compile_obstacle
 from ..optimizer.analysis.graph_captures import capture_obstacle
-from ..optimizer.analysis.network_device import network_device, uses_cuda
+from ..optimizer.analysis.network_device import condition_imports, network_device, uses_cuda
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.precision import FrameworkUse
 from ..optimizer.analysis.script import TrainingScript
@@ -66,6 +66,9 @@ _NO_MODE = frozenset({CompileMode.AUTO, CompileMode.DEFAULT})
 _DOUBLE_BACKWARD = "the step differentiates its gradients, which compiled code cannot"
 _FIRST_PYTORCH = {(3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
 """The first PyTorch release whose compiler runs on a Python version, from the release notes; earlier ones always do."""
+_Candidate: TypeAlias = tuple[CallFact, Model, CompilePoint | CompileObstacle]
+_Named: TypeAlias = tuple[ast.AST, str]
+"""A call of a network, and the name that the network has above the training loop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +147,9 @@ class Compile(Transform):
             if obstacle is not None:
                 yield self._skip(step, obstacle)
                 continue
+            done = _compiled_at(found, compiled)
             for call, network, point in found:
-                if network.node in compiled:
+                if network.node in compiled or _named_at(call, point) in done:
                     continue
                 if network.node in unfit:
                     yield self.skip(
@@ -183,11 +187,27 @@ class Compile(Transform):
             step.backwards[0].span,
             f"{listed(f'`{name}`' for name in names)} compiled in place{_place(point, step)}",
             "the network is final there, and its forward code runs in one graph",
-            (FileEdit(point.module.path, _insertion(point, code)),),
+            (
+                FileEdit(point.module.path, _insertion(point, code)),
+                *condition_imports(condition, point.module),
+            ),
         )
 
     def _skip(self, step: StepCode, reason: Fact | str) -> Skip:
         return self.skip(step.path, step.backwards[0].span, _said(reason, step))
+
+
+def _compiled_at(found: Sequence[_Candidate], compiled: Container[ast.Call]) -> set[_Named]:
+    """The calls of which one network is compiled, by its name above the loop: that is whichever network the name stands for."""
+    return {
+        named
+        for call, network, point in found
+        if network.node in compiled and (named := _named_at(call, point)) is not None
+    }
+
+
+def _named_at(call: CallFact, point: CompilePoint | CompileObstacle) -> _Named | None:
+    return (call.node, point.code) if isinstance(point, CompilePoint) else None
 
 
 def _compiled_above(final: Iterable[_Final], network: Model, point: CompilePoint) -> bool:
@@ -285,7 +305,7 @@ def _differentiated_twice(
 def _capture_obstacle(
     script: TrainingScript,
     step: StepCode,
-    found: Sequence[tuple[CallFact, Model, CompilePoint | CompileObstacle]],
+    found: Sequence[_Candidate],
     options: Options,
 ) -> Obstacle | None:
     """What about the networks that ``step`` would compile keeps CUDA graphs from them, where those are asked for."""

@@ -43,10 +43,14 @@ from ..optimizer.analysis.fused_updates import (
 )
 from ..optimizer.analysis.lightning import accelerator
 from ..optimizer.analysis.lightning_updates import fused_where, lightning_obstacle
-from ..optimizer.analysis.network_device import NetworkDevice, network_device, uses_cuda
+from ..optimizer.analysis.network_device import (
+    NetworkDevice,
+    condition_imports,
+    network_device,
+    uses_cuda,
+)
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.precision import LIGHTNING
-from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.trained import trained_networks, trained_or_in_part
 from ..optimizer.options import Options, Tier
@@ -144,9 +148,10 @@ class FusedOptimizer(Transform):
     def _fused(self, script: TrainingScript, optimizer: Optimizer, condition: str | None) -> Change:
         """Fused where ``condition`` holds; always if there is none."""
         module = optimizer.module
-        edits = [FileEdit(module.path, SetArgument(optimizer.span, "fused", condition or "True"))]
-        if condition is not None and condition.endswith("is_available()"):
-            edits += reference(module, "torch.cuda.is_available").edits
+        edits = (
+            FileEdit(module.path, SetArgument(optimizer.span, "fused", condition or "True")),
+            *condition_imports(condition, module),
+        )
         loads = loads_optimizer_state(script.resolver) is not None
         change = self.change(
             optimizer.path,
@@ -154,7 +159,7 @@ class FusedOptimizer(Transform):
             f"updates all parameters in one kernel (`fused={condition or 'True'}`)",
             "no closure, no sparse gradients and nothing else that the fused kernel cannot take"
             + (_NOTE if loads else ""),
-            tuple(edits),
+            edits,
         )
         return replace(change, on_cpu=condition is None)
 

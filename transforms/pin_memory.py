@@ -31,7 +31,7 @@ from ..optimizer.analysis.loader_settings import (
     settings_by_place,
     takes_setting,
 )
-from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.network_device import condition_imports
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit
@@ -123,7 +123,7 @@ class PinMemory(Transform):
             f"they are ordinary host tensors that {copier} to the GPU; their values stay the same",
             (
                 FileEdit(setting.module.path, setting.edit("pin_memory", value, _POSITION)),
-                *(reference(setting.module, "torch").edits if "torch." in value else ()),
+                *condition_imports(value, setting.module),
             ),
         )
 

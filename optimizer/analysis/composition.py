@@ -8,9 +8,14 @@ from collections.abc import Iterable, Iterator
 from .resolver import Resolver
 from .values import Display, Made, Value
 
+_ADDING = frozenset({"append", "extend", "insert"})
+
 
 def composed_of(resolver: Resolver, values: Iterable[Value]) -> Iterator[Value]:
-    """``values`` and, inside out, everything they were given: ``Compose([Resize(32), flip])`` gives all three."""
+    """``values`` and, inside out, everything they were given: ``Compose([Resize(32), flip])`` gives all three.
+
+    What is put into a list by the name it was made under counts, too: ``steps = []``, then ``steps.append(flip)``.
+    """
     seen: set[Value] = set()
     pending = list(values)
     while pending:
@@ -21,9 +26,10 @@ def composed_of(resolver: Resolver, values: Iterable[Value]) -> Iterator[Value]:
         yield value
         if isinstance(value, Made):
             for argument in call_arguments(value.call):
-                pending += resolver.values(argument, value.module)
+                given = argument.value if isinstance(argument, ast.Starred) else argument
+                pending += resolver.values(given, value.module)
         elif isinstance(value, Display):
-            for part in _written_parts(value.node):
+            for part in (*_written_parts(value.node), *_added_parts(value)):
                 pending += resolver.values(part, value.module)
 
 
@@ -44,3 +50,30 @@ def _written_parts(node: ast.expr) -> list[ast.expr]:
             return [left, right]
         case _:
             return []
+
+
+def _added_parts(made: Display) -> list[ast.expr]:
+    """What is added to the list ``made`` by the variable it is assigned to."""
+    module = made.module
+    if not isinstance(made.node, ast.List):
+        return []
+    match module.parents[made.node]:
+        case (
+            ast.Assign(targets=[ast.Name() as holder]) | ast.AnnAssign(target=ast.Name() as holder)
+        ):
+            place = module.scope(holder).lookup(holder.id)
+        case _:
+            return []
+    found: list[ast.expr] = []
+    for name in module.names_of(holder.id):
+        if module.scope(name).lookup(name.id) != place:
+            continue
+        user = module.parents[name]
+        match module.parents[user], user:
+            case ast.Call(func=func, args=[*_, added]), ast.Attribute(attr=method) if (
+                func is user and method in _ADDING
+            ):
+                found.append(added)
+            case _:
+                pass
+    return found

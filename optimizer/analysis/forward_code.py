@@ -7,6 +7,7 @@ import builtins
 from collections.abc import Iterable, Iterator
 
 from .classes import class_attribute
+from .composition import composed_of
 from .facts import Model
 from .loops import is_forward
 from .models import is_module_class, model_of, unwrap
@@ -31,12 +32,14 @@ def networks_run(resolver: Resolver, nodes: Iterable[Reached]) -> tuple[Model, .
 
 
 def layer_classes(resolver: Resolver, models: Iterable[Model]) -> tuple[Class, ...]:
-    """The first-party module classes ``models`` are made of, their own classes first."""
+    """The first-party module classes ``models`` are made of, their own classes first.
+
+    Also those of parts that were made before and are handed to them, in lists or by name: ``Seq2Seq(encoder, decoder)``.
+    """
     pending: list[Class] = []
     seen: set[FunctionNode | ast.Lambda] = set()
     for model in models:
-        if model.cls is not None:
-            pending.append(model.cls)
+        pending.extend(_classes_given(resolver, model))
         pending.extend(_classes_made(resolver, [model.node], model.module, seen))
     found: dict[ast.ClassDef, Class] = {}
     while pending:
@@ -49,6 +52,20 @@ def layer_classes(resolver: Resolver, models: Iterable[Model]) -> tuple[Class, .
                 pending.extend(_classes_made(resolver, method.body, cls.module, seen))
         pending.extend(_first_party_module_bases(resolver, cls))
     return tuple(found.values())
+
+
+def parts_given(resolver: Resolver, model: Model) -> Iterator[Made]:
+    """What ``model`` is made of by its arguments, itself first: layers that were made before it, in lists too."""
+    made = Made(model.node, model.module, model.cls or External(model.library_name or ""))
+    for value in composed_of(resolver, [made]):
+        if isinstance(value, Made):
+            yield value
+
+
+def _classes_given(resolver: Resolver, model: Model) -> Iterator[Class]:
+    for part in parts_given(resolver, model):
+        if isinstance(part.maker, Class) and is_module_class(resolver, part.maker):
+            yield part.maker
 
 
 def make_one_of(resolver: Resolver, models: Iterable[Model], parts: Iterable[Model]) -> bool:

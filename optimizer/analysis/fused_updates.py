@@ -116,7 +116,7 @@ def _has_momentum(resolver: Resolver, optimizer: Optimizer) -> bool:
 
 def _is_no_optimizer(resolver: Resolver, value: object) -> bool:
     if not isinstance(value, Made):
-        return False
+        return isinstance(value, Literal)  # the ``None`` of what is made later, or by a subclass
     if isinstance(value.maker, Class):
         return bool(models_in(resolver, frozenset([value])))
     if _is_torch_optimizer(value):

@@ -230,6 +230,7 @@ _SCRIPT_WIDE = (
     ("torch.cuda.make_graphed_callables", "the step is captured in a CUDA graph"),
     ("torch.nn.parallel.DataParallel", "DataParallel replicas are not compiled"),
     ("torch.nn.parallel.data_parallel", "DataParallel replicas are not compiled"),
+    ("torch.nn.parallel.parallel_apply", "DataParallel replicas are not compiled"),
     ("torch.sparse", "sparse tensors are not compiled"),
     ("torch.spmm", "sparse tensors are not compiled"),
     ("torch.func.", "the script uses function transforms"),

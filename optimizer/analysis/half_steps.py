@@ -29,7 +29,11 @@ _SPARSE_PACKAGES = frozenset(
     {"torch_geometric", "torch_sparse", "torch_scatter", "dgl", "MinkowskiEngine", "spconv"}
 )
 _DATA_PARALLEL = frozenset(
-    {"torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.data_parallel"}
+    {
+        "torch.nn.parallel.DataParallel",
+        "torch.nn.parallel.data_parallel",
+        "torch.nn.parallel.parallel_apply",
+    }
 )
 _SCRIPTED = (
     "torch.jit.",
@@ -284,7 +288,7 @@ def script_obstacle(resolver: Resolver, packages: frozenset[str]) -> Obstacle | 
 
 
 def data_parallel(resolver: Resolver) -> Obstacle | None:
-    """``nn.DataParallel``: its replica threads take autocast's switch from the main thread, but not its type.
+    """``nn.DataParallel``, or what it is made of: replica threads take autocast's switch from the main thread, but not its type.
 
     They run in float16, the default (``torch/nn/parallel/parallel_apply.py``; the type is thread-local).
     """

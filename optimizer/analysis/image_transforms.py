@@ -21,6 +21,7 @@ _SAME_SIZE = frozenset(
     "RandomAutocontrast RandomAdjustSharpness TrivialAugmentWide RandAugment AutoAugment AugMix RandomAffine "
     "RandomPerspective".split()
 )
+_NONE: frozenset[ast.Call] = frozenset()
 _CROPS = frozenset({"RandomResizedCrop", "RandomCrop", "CenterCrop"})
 """Transforms whose result has the size of their first argument, a number standing for a square."""
 _KNOWN_SHAPES = {
@@ -96,24 +97,32 @@ def image_shape(resolver: Resolver, dataset: Dataset) -> ImageShape | None:
 
 
 def _sequence(
-    resolver: Resolver, expression: ast.expr, module: Module
+    resolver: Resolver, expression: ast.expr, module: Module, within: frozenset[ast.Call] = _NONE
 ) -> tuple[ImageTransform, ...]:
+    """The transforms that ``expression`` is, ``within`` the sequences around it: not those of one of these again.
+
+    ``self.transform = Compose([crop, self.transform])`` holds, for all that is known, itself.
+    """
     values = list(resolver.values(expression, module))
     if len(values) != 1:
         return ()
     match values[0]:
         case Made(call, owner, External(name)) if _is_torchvision(name, "Compose"):
             steps = call_argument(call, "transforms", 0)
-            return tuple(_steps(resolver, steps, owner)) if steps is not None else ()
+            if steps is None or call in within:
+                return ()
+            return tuple(_steps(resolver, steps, owner, within | {call}))
         case Made(call, owner, External(name)) if _is_torchvision(name):
             return (ImageTransform(owner, call, name.rpartition(".")[2]),)
         case _:
             return ()
 
 
-def _steps(resolver: Resolver, listed: ast.expr, module: Module) -> Iterator[ImageTransform]:
+def _steps(
+    resolver: Resolver, listed: ast.expr, module: Module, within: frozenset[ast.Call]
+) -> Iterator[ImageTransform]:
     for element, owner in _written(resolver, listed, module):
-        inner = _sequence(resolver, element, owner)
+        inner = _sequence(resolver, element, owner, within)
         yield from inner or [ImageTransform(owner, element, "")]
 
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
+from ..rewriting.edits import FileEdit
 from .classes import family, kept_as, kept_names
 from .devices import DEVICE_MAKERS
 from .facts import DeviceKind, Model
-from .forward_code import make_one_of
+from .forward_code import make_one_of, parts_given
 from .models import models_in
 from .own_attributes import is_kept_before, is_set_below
 from .placement import default_device_call, move_target
@@ -93,8 +94,9 @@ def _moves(
 
 
 def _hold(resolver: Resolver, moved: tuple[Model, ...], networks: tuple[Model, ...]) -> bool:
-    """Whether one of ``networks`` is among ``moved``, or is made by the class of one of them as a part of it."""
-    if not {model.node for model in moved}.isdisjoint(network.node for network in networks):
+    """Whether one of ``networks`` is among ``moved``, is handed to one of them as a part, or made by its class as one."""
+    wanted = {network.node for network in networks}
+    if any(part.call in wanted for model in moved for part in parts_given(resolver, model)):
         return True
     return make_one_of(resolver, moved, networks)
 
@@ -209,6 +211,11 @@ def cuda_test(code: str, values: Values, module: Module) -> str:
             return f"{code}.startswith({cuda})"
         return f"{code} == {cuda}"
     return f"{reference(module, 'torch.device').code}({code}).type == {cuda}"
+
+
+def condition_imports(condition: str | None, module: Module) -> tuple[FileEdit, ...]:
+    """The import of torch that ``condition``, an expression of :func:`uses_cuda` for ``module``, may need there."""
+    return reference(module, "torch").edits if condition and "torch." in condition else ()
 
 
 def _is_device_object(value: object) -> bool:

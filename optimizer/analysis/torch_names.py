@@ -16,7 +16,10 @@ _PUBLIC_HOME: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "torch.utils.data.",
         ),
         (r"^torch\.nn\.modules\.(?:\w+\.)?(?=[A-Z])", "torch.nn."),
-        (r"^torch\.nn\.parallel\.(?:data_parallel|distributed)\.", "torch.nn.parallel."),
+        (
+            r"^torch\.nn\.parallel\.(?:data_parallel|distributed|parallel_apply)\.",
+            "torch.nn.parallel.",
+        ),
         (r"^torch\.nn\.DataParallel$", "torch.nn.parallel.DataParallel"),
         (r"^torch\.optim\.(?!lr_scheduler|swa_utils)[a-z]\w*\.(?=[A-Z])", "torch.optim."),
         (r"^torch\.cuda\.amp\.(?:autocast_mode|grad_scaler|common)\.", "torch.cuda.amp."),

@@ -575,6 +575,23 @@ def test_data_parallel_gets_float16(check_transformed: Check) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "called",
+    [
+        "nn.parallel.data_parallel(model, x.cuda())",
+        "nn.parallel.parallel_apply(nn.parallel.replicate(model, [0, 1]), x.cuda().chunk(2))[0]",
+        "apply(nn.parallel.replicate(model, [0, 1]), x.cuda().chunk(2))[0]",
+    ],
+)
+def test_replicas_of_the_scripts_own_get_float16(rewrite: Rewrite, name: str, called: str) -> None:
+    imported = "from torch.nn.parallel.parallel_apply import parallel_apply as apply\n"
+    choice = f"output = {called} if gpus > 1 else model(x.cuda())"
+    step = STEP.replace("output = model(x.cuda())", choice)
+    result = rewrite(imported + training(step), [name]).files[0]
+    assert "torch.float16" in result.text, result.skips
+    assert "bfloat16" not in result.text
+
+
 FLOAT16_STEPS = {
     "loss without a name": (
         """
@@ -2040,6 +2057,41 @@ def test_script_for_the_cpu(check_noop: Check) -> None:
     check_noop(source, "runs on the CPU", amp=BF16)
     check_noop(source, "runs on the CPU", target=Target.CPU)
     check_noop(source, "no gain on a CPU", target=Target.CPU, amp=FP16)
+
+
+def test_layers_that_are_handed_to_the_network_count(rewrite: Rewrite, name: str) -> None:
+    """The block is made before the network and put into a list: its forward pass is the network's all the same."""
+    setup = """
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.fc(x).masked_fill(x > 0, -1e9)
+
+
+    class Stack(nn.Module):
+        def __init__(self, blocks):
+            super().__init__()
+            self.blocks = blocks
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+
+    blocks = []
+    for _ in range(4):
+        blocks.append(Block())
+    model = Stack(nn.ModuleList(blocks)).cuda()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    """
+    result = rewrite(training(STEP, setup=dedent(setup)), [name]).files[0]
+    assert "bfloat16, enabled=use_bf16" in result.text, result.skips
+    assert "GradScaler" not in result.text
 
 
 def test_data_parallel_cannot_take_bfloat16(check_noop: Check) -> None:

@@ -495,6 +495,37 @@ def test_layers_of_libraries_that_are_compiled_every_night(
     )
 
 
+@pytest.mark.parametrize(
+    "given", ["encoder", "nn.ModuleList([encoder])", "*layers", "nn.Sequential(*layers)"]
+)
+def test_recurrent_part_that_is_handed_to_the_network(check_noop: Check, given: str) -> None:
+    parts = """
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.LSTM(8, 8)
+
+        def forward(self, x):
+            return self.rnn(x)[0]
+
+
+    class Whole(nn.Module):
+        def __init__(self, encoder):
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, x):
+            return self.encoder(x)
+
+
+    layers = []
+    encoder = Encoder()
+    layers.append(encoder)
+    """
+    setup = SETUP.replace("Net()", f"Whole({given})")
+    check_noop(script(parts, setup, LOOP), "recurrent layers (`nn.LSTM`)")
+
+
 @pytest.mark.parametrize("layer", ["nn.LSTM(8, 2)", "nn.GRU(8, 2)", "nn.Sequential(nn.RNN(8, 2))"])
 def test_recurrent_networks(check_noop: Check, layer: str) -> None:
     check_noop(script(SETUP, LOOP, layer=layer), "recurrent layers")
@@ -550,6 +581,10 @@ REFUSED = {
     "traced with FX": ((SETUP, LOOP, "torch.fx.symbolic_trace(model)\n"), "FX"),
     "quantized": ((SETUP, LOOP, "torch.ao.quantization.prepare(model)\n"), "quantizes"),
     "captured": ((SETUP, "graph = torch.cuda.CUDAGraph()\n", LOOP), "CUDA graph"),
+    "replicas of its own": (
+        (SETUP, in_step("nn.parallel.parallel_apply([model], [x])")),
+        "DataParallel replicas are not compiled",
+    ),
     "data parallel": (
         (SETUP.replace("Net()", "nn.DataParallel(Net())"), LOOP),
         "DataParallel replicas",
@@ -1211,3 +1246,96 @@ def test_a_cpu_has_no_cuda_graphs(check_noop: Check, check_transformed: Check) -
     check_noop(before, reason="which a CPU does not have", **reduce)
     tuned = {"target": Target.CPU, "compile_mode": CompileMode.MAX_AUTOTUNE}
     check_transformed(before, script(setup, 'model.compile(mode="max-autotune")\n', loop), **tuned)
+
+
+ENGINE = """
+import torch
+from torch import nn
+
+
+class Engine:
+    def __init__(self, config):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            self.model(x.cuda()).sum().backward()
+            self.optimizer.step()
+
+
+class Linear(Engine):
+    def __init__(self, config):
+        self.model = nn.Linear(8, 2)
+        if config["gpu"] is True:
+            self.model.cuda()
+        super().__init__(config)
+
+
+class Deep(Engine):
+    def __init__(self, config):
+        self.model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+        if config["gpu"] is True and config["deep"]:
+            self.model.cuda()
+        super().__init__(config)
+"""
+
+
+def test_one_name_of_which_the_step_may_train_other_networks(check_transformed: Check) -> None:
+    """A class beside the one that is made has a network of its own by that name: it is compiled once all the same."""
+    train = """
+    from data import loader
+    from engine import Deep, Linear
+
+    config = {"gpu": True, "deep": False}
+    trainer = Linear(config)
+    for epoch in range(epochs):
+        trainer.fit(loader)
+    """
+    compiled = 'if config["gpu"] is True:\n        trainer.model.compile()\n    for epoch'
+    check_transformed(
+        {"train.py": train, "engine.py": ENGINE},
+        {"train.py": train.replace("for epoch", compiled), "engine.py": ENGINE},
+    )
+
+
+def test_a_file_without_torch_imports_it_for_the_condition(check_transformed: Check) -> None:
+    trainer = """
+    import torch
+    from torch import nn
+
+
+    class Trainer:
+        def __init__(self):
+            self.model = nn.Linear(8, 2)
+            if torch.cuda.is_available() and torch.cuda.device_count() > 0:
+                self.model = self.model.to("cuda")
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+        def fit(self, x):
+            self.optimizer.zero_grad()
+            self.model(x).sum().backward()
+            self.optimizer.step()
+    """
+    train = """
+    from data import loader
+    from trainer import Trainer
+
+    trainer = Trainer()
+    for x in loader:
+        trainer.fit(x)
+    """
+    after = """
+    import torch
+    from data import loader
+    from trainer import Trainer
+
+    trainer = Trainer()
+    if torch.cuda.is_available() and torch.cuda.device_count() > 0:
+        trainer.model.compile()
+    for x in loader:
+        trainer.fit(x)
+    """
+    check_transformed(
+        {"train.py": train, "trainer.py": trainer}, {"train.py": after, "trainer.py": trainer}
+    )

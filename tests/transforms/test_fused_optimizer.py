@@ -403,6 +403,41 @@ def test_loading_a_network_is_not_loading_an_optimizer(check_transformed: Check)
     check_transformed(script(before, steps), script(after, steps))
 
 
+def test_loading_a_network_that_a_subclass_makes(rewrite: Check, name: str) -> None:
+    result = rewrite(
+        """
+        import torch
+        from torch import nn
+
+        class Base:
+            def __init__(self):
+                self.model = self.build().cuda()
+                self.optimizer = torch.optim.Adam(self.model.parameters())
+
+            def build(self):
+                raise NotImplementedError
+                return None
+
+        class Training(Base):
+            def build(self):
+                return nn.Linear(4, 2)
+
+            def fit(self, loader):
+                scaler = torch.amp.GradScaler("cuda")
+                for x in loader:
+                    self.optimizer.zero_grad()
+                    scaler.scale(self.model(x.cuda()).sum()).backward()
+                    scaler.step(self.optimizer)
+                    scaler.update()
+                self.model.load_state_dict(torch.load("best.pt"))
+
+        Training().fit(torch.utils.data.DataLoader(data))
+        """,
+        [name],
+    ).files[0]  # type: ignore[attr-defined]
+    assert "Adam(self.model.parameters(), fused=True)" in result.text, result.skips
+
+
 def test_never_beside_a_scaler_that_autocast_adds(rewrite: Check) -> None:
     before = script("optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)")
     text = rewrite(before, ["fused-optimizer", "autocast"]).files[0].text  # type: ignore[attr-defined]

@@ -27,10 +27,14 @@ Script = Callable[..., TrainingScript]
         ("1 + 2", {1, 2}),
         ("[1] if x else [2]", {1, 2}),
         ("-x", set()),
+        ("f(*[1, 2])", {1, 2}),
+        ("filled", {1, 2, 3, 4}),
+        ("f(*filled)", {1, 2, 3, 4}),
     ],
 )
 def test_everything_inside(script: Script, expression: str, literals: set[int]) -> None:
-    understood = script(f"from lib import f, g\nx = open('x')\nASK({expression})\n")
+    filled = "filled = [1]\nfilled.append(2)\nfilled.extend([3])\nfilled.insert(0, 4)\n"
+    understood = script(f"from lib import f, g\nx = open('x')\n{filled}ASK({expression})\n")
     entry = understood.entry
     (call,) = [c for c in entry.calls if entry.code(c.func) == "ASK"]
     parts = composed_of(understood.resolver, understood.values(call.args[0], entry))

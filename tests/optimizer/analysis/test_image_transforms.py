@@ -60,6 +60,26 @@ def test_which_are_random(script: Callable[..., TrainingScript]) -> None:
     assert [is_random for _, is_random in steps] == [False, True, False, True]
 
 
+def test_a_sequence_that_may_hold_itself(script: Callable[..., TrainingScript]) -> None:
+    steps, _ = seen(
+        script(
+            """
+            from torch.utils.data import DataLoader
+            from torchvision import datasets
+            from torchvision.transforms import CenterCrop, Compose
+
+            class Data:
+                def __init__(self):
+                    self.transform = Compose([CenterCrop(8), self.transform])
+                    self.loader = DataLoader(datasets.ImageFolder("data", self.transform))
+
+            data = Data()
+            """
+        )
+    )
+    assert [name for name, _ in steps] == ["CenterCrop", ""]
+
+
 def test_bytes_of_an_image() -> None:
     assert ImageShape(3, 512, 512, "float32").size == 3_145_728
     assert ImageShape(3, 512, 512, "uint8").size == 786_432

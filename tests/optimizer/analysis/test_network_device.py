@@ -139,3 +139,27 @@ def test_a_part_is_where_the_whole_is(script: Script, moved: str, expected: Devi
     networks = trained_networks(understood.resolver, understood.optimizers)
     assert [ast.unparse(network.node.func) for network in networks] == ["nn.Sequential"]
     assert network_device(understood.resolver, networks).kind is expected
+
+
+@pytest.mark.parametrize(
+    "given", ["part", "nn.ModuleList([part])", "*parts", "nn.Sequential(*parts)"]
+)
+def test_a_part_that_is_handed_to_the_network_moves_with_it(script: Script, given: str) -> None:
+    found = script(
+        f"""
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self, first, *others):
+                super().__init__()
+                self.first = first
+
+        parts = []
+        part = nn.Linear(2, 2)
+        parts.append(part)
+        net = Net({given}).cuda()
+        """
+    )
+    part = [model for model in found.models if model.library_name == "torch.nn.Linear"]
+    assert network_device(found.resolver, part).kind is DeviceKind.CUDA
