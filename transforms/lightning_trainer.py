@@ -14,7 +14,8 @@ when they run their optimizers by hand, and not where what steps keep or return 
 they hand to it themselves becomes float32 again (`output.float().numpy()`).
 
 In LightningModules, `self.log("loss", loss.item())` waits for the GPU in every step, `self.log("loss", loss)` does not (also of the terms
-that the loss is added up from), and `.cuda()` on new tensors becomes `.to(self.device)`, which is right on every device and in every process.
+that the loss is added up from). A list of an epoch's losses (`self.losses.append(loss.item())`) holds tensors until `on_train_epoch_end` looks at
+it. `.cuda()` on new tensors becomes `.to(self.device)`, which is right on every device and in every process.
 
 Reported: `validation_epoch_end` and its siblings, `Trainer.from_argparse_args`, `return {"log": ...}`.
 
@@ -37,13 +38,14 @@ from ..optimizer.analysis.lightning import (
     accelerator,
     keeps_whole_network,
 )
+from ..optimizer.analysis.lightning_losses import KeptLosses
 from ..optimizer.analysis.lightning_precision import lightning_half_uses
 from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.trainer_arguments import Translation, Untranslatable, translated
 from ..optimizer.options import AmpDtype, Options, Target, Tier
-from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
+from ..optimizer.rewriting.edits import FileEdit, InsertBefore, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, Transform
 
 _NATIVE_CHECK_SINCE = (2, 5)
@@ -95,6 +97,8 @@ class LightningTrainerTransform(Transform):
                 (FileEdit(item.path, ReplaceExpression(item.span, code)),),
             )
             yield replace(change, tier=Tier.EXACT)
+        if options.target is not Target.CPU:
+            yield from map(self._kept, script.kept_losses)
         for copy in use.cuda_copies:
             tensor = receiver(copy.module.code(copy.tensor), copy.tensor)
             code = f"{tensor}.to({copy.owner}.device)"
@@ -108,6 +112,27 @@ class LightningTrainerTransform(Transform):
             yield replace(change, tier=Tier.EXACT)
         for outdated in use.outdated:
             yield self.skip(outdated.path, outdated.span, outdated.message)
+
+    def _kept(self, kept: KeptLosses) -> Change:
+        items = (
+            FileEdit(
+                kept.path,
+                ReplaceExpression(kept.module.span(number), f"{kept.module.code(loss)}.detach()"),
+            )
+            for number, loss in kept.items
+        )
+        numbers = f"{kept.attribute} = [value.item() for value in {kept.attribute}]"
+        change = self.change(
+            kept.path,
+            kept.span,
+            f"keeps the losses in `{kept.attribute}` on the GPU until the epoch ends",
+            "the numbers are the same ones, read from the device later; nothing looks at them before",
+            (
+                *items,
+                FileEdit(kept.path, InsertBefore(kept.module.span(kept.reader), numbers)),
+            ),
+        )
+        return replace(change, tier=Tier.EXACT)
 
     def _trainer(
         self, script: TrainingScript, trainer: LightningTrainer, options: Options

@@ -163,10 +163,10 @@ class LightningUse:
         )
 
     def _logged_items(self, module: Module, method: FunctionNode) -> Iterator[LoggedItem]:
-        returned = _returned_losses(method)
+        returned = _with_terms(returned_losses(method), method)
         for call in lexical_nodes(method.body):
             for value in _logged_values(call, method):
-                receiver = _item_receiver(value)
+                receiver = item_receiver(value)
                 if isinstance(receiver, ast.Name) and receiver.id in returned:
                     assert isinstance(value, ast.Call)
                     yield LoggedItem(module, value, receiver)
@@ -325,11 +325,8 @@ def _legacy_logs(module: Module, method: FunctionNode) -> Iterator[Outdated]:
                 yield Outdated(module, node, message)
 
 
-def _returned_losses(method: FunctionNode) -> frozenset[str]:
-    """The variables whose value a step returns as the loss, and the terms it is added up from.
-
-    With ``.item()`` they are tensors, or NumPy's numbers, which Lightning logs as well.
-    """
+def returned_losses(method: FunctionNode) -> frozenset[str]:
+    """The variables whose value a training step returns as the loss."""
     found: set[str] = set()
     for node in lexical_nodes(method.body):
         if not isinstance(node, ast.Return):
@@ -342,6 +339,15 @@ def _returned_losses(method: FunctionNode) -> frozenset[str]:
             )
         if isinstance(value, ast.Name):
             found.add(value.id)
+    return frozenset(found) if method.name == "training_step" else frozenset()
+
+
+def _with_terms(losses: frozenset[str], method: FunctionNode) -> frozenset[str]:
+    """``losses`` and the terms they are added up from.
+
+    With ``.item()`` they are tensors, or NumPy's numbers, which Lightning logs as well.
+    """
+    found = set(losses)
     for node in lexical_nodes(method.body):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp() as value) if (
@@ -350,7 +356,7 @@ def _returned_losses(method: FunctionNode) -> frozenset[str]:
                 found.update(_terms(value))
             case _:
                 pass
-    return frozenset(found) if method.name == "training_step" else frozenset()
+    return frozenset(found)
 
 
 def _terms(node: ast.expr) -> Iterator[str]:
@@ -386,7 +392,7 @@ def _logged_values(node: ast.AST, method: FunctionNode) -> Iterator[ast.expr]:
                 yield from argument.values
 
 
-def _item_receiver(value: ast.expr) -> ast.expr | None:
+def item_receiver(value: ast.expr) -> ast.expr | None:
     """``loss`` of ``loss.item()`` and ``loss.detach().item()``."""
     if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
         return None

@@ -39,6 +39,7 @@ from .inplace_activations import InplaceActivations, find_inplace_activations
 from .iterations import Iteration, find_iterations
 from .lifetimes import LateRelease, find_late_releases
 from .lightning import LightningUse
+from .lightning_losses import KeptLosses, find_kept_losses
 from .lightning_passes import TrainerRuns
 from .loaders import find_loaders
 from .loops import find_loops
@@ -167,6 +168,11 @@ class TrainingScript:
     @cached_property
     def lightning(self) -> LightningUse:
         return LightningUse(self.resolver)
+
+    @cached_property
+    def kept_losses(self) -> tuple[KeptLosses, ...]:
+        """The lists of losses that Lightning's training steps fill with numbers."""
+        return tuple(find_kept_losses(self.resolver, self.lightning))
 
     @cached_property
     def trainer_runs(self) -> TrainerRuns:

@@ -443,3 +443,82 @@ def test_the_newest_trainer_takes_what_is_written() -> None:
     assert trainer.precision == "bf16-mixed"
     with pytest.raises(TypeError):
         lightning.Trainer(gpus=1)
+
+
+KEEPS = """\
+import torch
+import pytorch_lightning as pl
+from torch import nn
+
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.losses = []
+
+    def training_step(self, batch, index):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self.layer(x), y)
+        self.losses.append({})
+        return loss
+
+    def on_train_epoch_end(self):{}
+        print(f"loss {{sum(self.losses) / len(self.losses):.4f}}")
+        self.losses.clear()
+"""
+NUMBERS = "\n        self.losses = [value.item() for value in self.losses]"
+
+
+def test_losses_of_an_epoch_wait_for_its_end(check_transformed: Check) -> None:
+    check_transformed(KEEPS.format("loss.item()", ""), KEEPS.format("loss.detach()", NUMBERS))
+
+
+def test_losses_that_the_next_epoch_empties(check_transformed: Check) -> None:
+    start = "\n    def on_train_epoch_start(self):\n        self.losses = []\n"
+    before, after = KEEPS.format("loss.item()", ""), KEEPS.format("loss.detach()", NUMBERS)
+    clear = "        self.losses.clear()\n"
+    check_transformed(before.replace(clear, start), after.replace(clear, start))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "        self.losses.clear()\n",
+            "",
+        ),  # floats of one epoch would stand before tensors of the next
+        (
+            "        self.losses.clear()\n",
+            "        if len(self.losses) > 9:\n            self.losses.clear()\n",
+        ),
+        (
+            "        print(",
+            "        if self.current_epoch == 0:\n            return\n        print(",
+        ),
+        ("        return loss\n", "        print(self.losses[-1])\n        return loss\n"),
+        ("        return loss\n", "        loss += 1\n        return loss\n"),
+        ("        return loss\n", "        loss.mul_(2)\n        return loss\n"),
+        ("        return loss\n", "        return 2 * loss\n"),
+        ("loss.item()", "float(index)"),
+        ("loss.item()", "index"),
+        ("self.losses = []", "self.losses = [0.0]"),
+        ("        return loss\n", "        self.losses.append(0.5)\n        return loss\n"),
+        ("class Net(", "def last(net):\n    return net.losses[-1]\n\n\nclass Net("),
+        ("class Net(", "def last(net):\n    return getattr(net, 'losses')[-1]\n\n\nclass Net("),
+        ("on_train_epoch_end", "on_fit_end"),
+    ],
+)
+def test_lists_that_stay_numbers(check_noop: Check, old: str, new: str) -> None:
+    text = KEEPS.format("loss.item()", "")
+    assert old in text
+    check_noop(text.replace(old, new, 1))
+
+
+def test_losses_stay_numbers_on_the_cpu(check_noop: Check) -> None:
+    check_noop(KEEPS.format("loss.item()", ""), target=Target.CPU)
+
+
+def test_losses_of_a_network_with_subclasses_stay_numbers(check_noop: Check) -> None:
+    sub = "\n\nclass Sub(Net):\n    def on_train_epoch_end(self):\n        pass\n"
+    check_noop(KEEPS.format("loss.item()", "") + sub)
