@@ -125,6 +125,8 @@ class Compile(Transform):
 
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
         steps = [step for step in script.step_code if script.runs(step)]
+        if not steps:
+            yield from self._frameworks(script)
         refusal = _refusal(script, options) if steps else None
         refusal = refusal or gradient_graph_beside(script.resolver, steps, script.functions_run)
         refusal = refusal or late_kept_graph(script.resolver, steps)
@@ -166,6 +168,13 @@ class Compile(Transform):
             yield self._compiled(
                 script, [f for f in final.values() if f.point.statement is place], options
             )
+
+    def _frameworks(self, script: TrainingScript) -> Iterator[Skip]:
+        """That Trainers of Lightning run the steps of a script that has none of its own."""
+        for trainer in script.lightning.trainers:
+            if script.lightning.trains(trainer):
+                why = "not compiled: Lightning runs the step in its own way (`torch.compile(model)` before `fit` is for you to measure)"
+                yield self.skip(trainer.path, trainer.span, why)
 
     def _compiled(
         self, script: TrainingScript, together: Sequence[_Final], options: Options

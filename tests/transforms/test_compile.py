@@ -1339,3 +1339,21 @@ def test_a_file_without_torch_imports_it_for_the_condition(check_transformed: Ch
     check_transformed(
         {"train.py": train, "trainer.py": trainer}, {"train.py": after, "trainer.py": trainer}
     )
+
+
+def test_steps_that_lightning_runs(check_noop: Check) -> None:
+    text = """\
+        import pytorch_lightning as pl
+        from torch import nn
+
+
+        class Net(pl.LightningModule):
+            def training_step(self, batch, index):
+                x, y = batch
+                return nn.functional.cross_entropy(self.layer(x), y)
+
+
+        trainer = pl.Trainer(accelerator="gpu")
+        trainer.fit(Net())
+    """
+    check_noop(text, "not compiled: Lightning runs the step in its own way")
