@@ -11,7 +11,7 @@ Where a loader is gone over again in every epoch, `persistent_workers`
 saves starting them anew each time. `prefetch_factor` is left alone, since its default of 2 batches per worker is seldom too few:
 `--prefetch N` writes it, also for loaders that have workers already, and `torchopt tune` tries 4 and 8 where the step still waits.
 
-Loaders that a Lightning Trainer goes over count as well: given to `fit`, or returned by a data module's `train_dataloader`. A hook that
+Loaders that a Lightning Trainer goes over count as well: given to `fit`, or returned by a data module's `train_dataloader`; and those that Accelerate or Fabric wraps (`accelerator.prepare(loader)`). A hook that
 may change their datasets through the Trainer keeps them without workers.
 
 Workers hand batches over in shared memory (`/dev/shm`), which containers often limit (`docker run --shm-size`).

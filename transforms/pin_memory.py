@@ -8,7 +8,8 @@ Where the script chooses at run time whether to use CUDA, its own flag or device
 `pin_memory=device.type == "cuda"` or `device == "cuda"`) if it is known where the loader is made; `True` is right otherwise: without a
 GPU it only warns and changes nothing.
 
-Lightning copies the batches of its loaders itself, and does not wait for those in pinned memory.
+Lightning and Fabric copy the batches of their loaders themselves, and do not wait for those in pinned memory. Accelerate waits, unless
+it is told not to, but not as long.
 
 Left alone: scripts for the CPU; loaders whose batches are not copied to a GPU, or are there already (pinning GPU memory
 fails); loops that copy something computed from the batch; Lightning scripts with a hook before that copy; batches of a class that has no `pin_memory()` method.
@@ -22,7 +23,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..optimizer.analysis.batch_memory import pinning_refused, pins_memory, says_no_pinning
+from ..optimizer.analysis.batch_memory import (
+    copying_framework,
+    pinning_refused,
+    pins_memory,
+    says_no_pinning,
+)
 from ..optimizer.analysis.cuda_condition import cuda_condition, is_conditional_on_cuda
 from ..optimizer.analysis.facts import DataLoader
 from ..optimizer.analysis.loader_settings import (
@@ -114,13 +120,12 @@ class PinMemory(Transform):
     def _pin(self, script: TrainingScript, setting: Setting, loaders: list[DataLoader]) -> Change:
         first = loaders[0]
         value = cuda_condition(script, setting.module, setting.node)
-        by_lightning = all(script.trainer_runs.moves_batches(loader) for loader in loaders)
-        copier = "Lightning copies" if by_lightning else "the loop copies"
+        copier = copying_framework(script, first) or "the loop"
         return self.change(
             first.path,
             first.span,
             f"makes batches in pinned memory (`pin_memory={value}`)",
-            f"they are ordinary host tensors that {copier} to the GPU; their values stay the same",
+            f"they are ordinary host tensors that {copier} copies to the GPU; their values stay the same",
             (
                 FileEdit(setting.module.path, setting.edit("pin_memory", value, _POSITION)),
                 *condition_imports(value, setting.module),

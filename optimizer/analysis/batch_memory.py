@@ -9,7 +9,10 @@ from .batches import BatchCopy, BatchPart, BatchTrace, Place
 from .classes import class_attribute
 from .datasets import DatasetKind
 from .facts import DataLoader, Fact
+from .framework_wrapping import wrapper_of_loader
+from .item_cost import only_indexes
 from .placement import default_device_call
+from .precision import LIGHTNING
 from .reach import Reached
 from .resolver import Resolver
 from .script import TrainingScript
@@ -71,12 +74,12 @@ def _makes_sparse(resolver: Resolver, reached: Reached) -> bool:
 
 
 def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
-    runs = script.trainer_runs
-    if runs.moves_batches(loader):
-        hook = runs.batch_hook
-        if hook is None:
-            return None
+    framework = copying_framework(script, loader)
+    hook = script.trainer_runs.batch_hook
+    if framework == LIGHTNING and hook is not None:
         return f"`{hook.node.name}` {place(hook, loader.path)} may change its batches before they are copied"
+    if framework is not None:
+        return _looked_up(script, loader)
     derived: BatchCopy | None = None
     for copy in script.batch_copies:
         converted = script.converted_copies.get(copy)
@@ -89,6 +92,21 @@ def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
         where = place(derived, loader.path)
         return f"what is copied to the GPU is not the batch itself but computed from it {where}"
     return "no copy of its batches to a GPU was found"
+
+
+def _looked_up(script: TrainingScript, loader: DataLoader) -> str | None:
+    """That the batches of ``loader`` may be on the GPU: a framework copies whatever there is, wherever it lies."""
+    for dataset in worker_code(script, loader).datasets:
+        if only_indexes(script.resolver, dataset):
+            return f"{dataset.name}: items are only looked up in memory, which may be the GPU's"
+    return None
+
+
+def copying_framework(script: TrainingScript, loader: DataLoader) -> str | None:
+    """The framework that copies the batches of ``loader`` to a GPU by itself, where there is one."""
+    if script.trainer_runs.moves_batches(loader):
+        return LIGHTNING
+    return wrapper_of_loader(script.resolver, loader)
 
 
 def _unpinnable_batch(resolver: Resolver, loader: DataLoader) -> str | None:

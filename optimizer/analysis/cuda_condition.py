@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ..options import Options, Target
+from .batch_memory import copying_framework
 from .devices import is_cuda_flag
 from .facts import DeviceKind, DeviceName
 from .iterations import top_level_starts
@@ -50,7 +51,9 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
 
 def _always_copies(script: TrainingScript) -> bool:
     """Whether every copy of a batch goes to a GPU, whatever the machine has."""
-    return not script.trainer_runs.all and all(
+    if any(copying_framework(script, loader) for loader in script.loaders):
+        return False
+    return all(
         copy.device is DeviceKind.CUDA
         and not is_conditional_on_cuda(script, copy.module, copy.node)
         and not _is_chosen(copy.node, copy.module)

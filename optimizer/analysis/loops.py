@@ -7,17 +7,18 @@ DataLoader, calls a model and never reaches a ``backward``.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from .facts import CallFact, DataLoader, Loop, LoopKind
+from .framework_wrapping import wrapped_by_framework
 from .loaders import loaders_in
 from .models import is_module_value, unwrap
 from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .scopes import Path
 from .syntax import LoopNode, Module
-from .values import Class, External, Made
+from .values import Class, External, Made, Value
 
 _BACKWARD_METHODS = frozenset({"backward", "manual_backward"})
 _STEP_METHODS = frozenset({"step", "step_and_update", "step_and_update_lr", "optimizer_step"})
@@ -128,27 +129,28 @@ def iterated_loaders(
     if direct:
         return direct, ()
     for value in resolver.values(iterable, module):
-        if not isinstance(value, Made) or not value.call.args:
-            continue
-        maker = value.maker.name if isinstance(value.maker, External) else ""
-        if maker == "builtins.zip":
-            for position, argument in enumerate(value.call.args):
-                inner, path = iterated_loaders(resolver, loaders, argument, value.module, within)
-                if inner:
-                    return inner, (position, *path)
-        elif maker in WRAPPING_ITERATORS:
-            inner, path = iterated_loaders(
-                resolver, loaders, value.call.args[0], value.module, within
-            )
-            if inner:
-                return inner, (1, *path) if maker == "builtins.enumerate" else path
-        elif maker.rpartition(".")[2] == "log_every":
-            inner, path = iterated_loaders(
-                resolver, loaders, value.call.args[0], value.module, within
-            )
-            if inner:
-                return inner, path
+        for inner, owner, prefix in _gone_over(value):
+            over, path = iterated_loaders(resolver, loaders, inner, owner, within)
+            if over:
+                return over, (*prefix, *path)
     return _loaders_of_generators(resolver, loaders, iterable, module, within)
+
+
+def _gone_over(value: Value) -> Iterator[tuple[ast.expr, Module, Path]]:
+    """The iterables that the iterable ``value`` goes over, and where in its elements theirs are."""
+    wrapped = wrapped_by_framework(value)
+    if wrapped is not None:
+        yield *wrapped, ()
+    if not isinstance(value, Made) or not value.call.args:
+        return
+    maker = value.maker.name if isinstance(value.maker, External) else ""
+    if maker == "builtins.zip":
+        for position, argument in enumerate(value.call.args):
+            yield argument, value.module, (position,)
+    elif maker in WRAPPING_ITERATORS:
+        yield value.call.args[0], value.module, (1,) if maker == "builtins.enumerate" else ()
+    elif maker.rpartition(".")[2] == "log_every":
+        yield value.call.args[0], value.module, ()
 
 
 def _loaders_of_generators(

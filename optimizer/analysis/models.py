@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from .classes import first_party_bases
 from .facts import Model, Optimizer
+from .framework_wrapping import wrapped_by_framework
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
@@ -64,8 +65,8 @@ def is_loss_name(name: str) -> bool:
 
 
 def unwrap(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
-    """``values`` with parallel, compiled and scripted wrappers replaced by what they wrap."""
-    if not any(map(_is_wrapper, values)):
+    """``values`` with parallel, compiled and scripted wrappers, and those of frameworks, replaced by what they wrap."""
+    if not any(map(_wrapped, values)):
         return values
     found: set[Value] = set()
     seen: set[Value] = set()
@@ -73,24 +74,23 @@ def unwrap(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
     while pending:
         value = pending.pop()
         seen.add(value)
-        if isinstance(value, Made) and _is_wrapper(value):
-            wrapped = call_argument(value.call, "module", 0) or call_argument(
-                value.call, "model", 0
-            )
-            if wrapped is not None:
-                # `self.model = DDP(self.model)` wraps itself as far as the trace can tell.
-                pending |= resolver.values(wrapped, value.module) - seen
-                continue
+        wrapped = _wrapped(value)
+        if wrapped is not None:
+            # `self.model = DDP(self.model)` wraps itself as far as the trace can tell.
+            pending |= resolver.values(*wrapped) - seen
+            continue
         found.add(value)
     return frozenset(found)
 
 
-def _is_wrapper(value: Value) -> bool:
-    return (
-        isinstance(value, Made)
-        and isinstance(value.maker, External)
-        and value.maker.name in WRAPPERS
-    )
+def _wrapped(value: Value) -> tuple[ast.expr, Module] | None:
+    """What ``value`` wraps; None where it is no wrapper."""
+    match value:
+        case Made(call, module, External(name)) if name in WRAPPERS:
+            wrapped = call_argument(call, "module", 0) or call_argument(call, "model", 0)
+            return None if wrapped is None else (wrapped, module)
+        case _:
+            return wrapped_by_framework(value)
 
 
 def model_of(resolver: Resolver, value: Value) -> Model | None:

@@ -200,6 +200,10 @@ def _is_bool_value(resolver: Resolver, value: Value, known: Set[str]) -> bool:
             return False
 
 
+_WITH_DEVICE = ("accelerate.", "lightning.", "lightning_fabric.")
+"""Packages whose objects have a ``torch.device`` as their attribute ``device``."""
+
+
 def cuda_test(code: str, values: Values, module: Module) -> str:
     """The test whether the device ``code`` is CUDA, in the simplest form its type allows."""
     cuda = quoted(module, "cuda")
@@ -219,11 +223,13 @@ def condition_imports(condition: str | None, module: Module) -> tuple[FileEdit, 
 
 
 def _is_device_object(value: object) -> bool:
-    return (
-        isinstance(value, Made)
-        and isinstance(value.maker, External)
-        and value.maker.name in DEVICE_MAKERS
-    )
+    match value:
+        case Made(maker=External(name)):
+            return name in DEVICE_MAKERS
+        case Attribute(of=Made(maker=External(name)), name="device"):
+            return name.startswith(_WITH_DEVICE)
+        case _:
+            return False
 
 
 def code_at(

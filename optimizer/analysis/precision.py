@@ -51,6 +51,8 @@ _FRAMEWORKS = (
     ("torch.distributed.rpc", "RPC"),
     ("torch.distributed.autograd", "distributed autograd"),
 )
+_HELPERS = frozenset({"get_logger", "set_seed", "seed_everything", "ProjectConfiguration"})
+"""What of those packages is of use to any script, and runs no step."""
 _FRAMEWORK_PACKAGES = frozenset(name.partition(".")[0] for name, _ in _FRAMEWORKS) - {"torch"}
 
 
@@ -180,7 +182,7 @@ def find_frameworks(resolver: Resolver) -> tuple[FrameworkUse, ...]:
             if isinstance(node.ctx, ast.Load):
                 for name in resolver.names(node, module):
                     owner = next((o for prefix, o in _FRAMEWORKS if name.startswith(prefix)), None)
-                    if owner is not None:
+                    if owner is not None and name.rpartition(".")[2] not in _HELPERS:
                         found.append(FrameworkUse(module, node, owner))
     return tuple(found)
 

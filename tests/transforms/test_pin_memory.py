@@ -426,7 +426,7 @@ LOOPS_WITHOUT_COPIES = {
     "only counted": "print(len(loader))\n",
     "only the size is used": "for x, y in loader:\n    z = torch.randn(x.size(0), 3).cuda()\n",
     "prepared by a library": (
-        "from accelerate import Accelerator\nloader = Accelerator().prepare(loader)\n"
+        "from somewhere import Accelerator\nloader = Accelerator().prepare(loader)\n"
         "for x, y in loader:\n    model(x).sum().backward()\n"
     ),
 }
@@ -621,3 +621,39 @@ def test_batches_that_lightning_copies(
 
 def test_a_trainer_on_the_cpu(check_noop: Check) -> None:
     check_noop(LIGHTNING.format("", ', accelerator="cpu"'), "the script does not use a GPU")
+
+
+ACCELERATE = """\
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets
+
+accelerator = Accelerator({})
+loader = DataLoader(datasets.MNIST("data"), 4{})
+model = nn.Linear(784, 10)
+model, loader = accelerator.prepare(model, loader)
+for x, y in loader:
+    accelerator.backward(model(x).sum())
+"""
+
+
+@pytest.mark.parametrize("where", ["", "cpu=args.cpu"])
+def test_batches_that_accelerate_copies(check_transformed: Check, where: str) -> None:
+    check_transformed(
+        ACCELERATE.format(where, ""),
+        ACCELERATE.format(where, ", pin_memory=torch.cuda.is_available()"),
+        target=Target.CUDA,
+    )
+
+
+def test_batches_that_accelerate_leaves_on_the_host(check_noop: Check) -> None:
+    text = ACCELERATE.format("device_placement=False", "")
+    check_noop(text, "no copy of its batches to a GPU", target=Target.CUDA)
+
+
+def test_items_that_may_lie_on_the_gpu(check_noop: Check) -> None:
+    items = "from torch.utils.data import TensorDataset\nfrom cache import latents\n"
+    text = items + ACCELERATE.replace('datasets.MNIST("data")', "TensorDataset(latents)")
+    check_noop(text.format("", ""), "which may be the GPU's", target=Target.CUDA)

@@ -105,6 +105,11 @@ def test_kind(script: Script, code: str, expected: DeviceKind) -> None:
             "torch.cuda.is_available()",
         ),
         (
+            "from accelerate import Accelerator\naccelerator = Accelerator()\n"
+            "model = nn.Linear(2, 2).to(accelerator.device)\nHERE()",
+            "accelerator.device.type == 'cuda'",
+        ),
+        (
             "def HERE_early():\n    pass\nmodel = nn.Linear(2, 2)\nHERE()\n"
             "device = torch.device('cuda' if ok else 'cpu')\nmodel.to(device)",
             "torch.cuda.is_available()",

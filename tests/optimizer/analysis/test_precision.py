@@ -74,6 +74,18 @@ def test_libraries_that_leave_the_step_alone(script: Script) -> None:
     assert find_frameworks(script(HEAD + code).resolver) == ()
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from pytorch_lightning import seed_everything\nseed_everything(1)\n",
+        "from accelerate.utils import set_seed\nset_seed(1)\n",
+        "from accelerate.logging import get_logger\nlogger = get_logger(__name__)\n",
+    ],
+)
+def test_helpers_of_frameworks_run_no_step(script: Script, code: str) -> None:
+    assert find_frameworks(script(HEAD + code).resolver) == ()
+
+
 def test_float64(script: Script) -> None:
     assert runs_in_double(script(f"{HEAD}model.double()\n").resolver) is not None
     default = "torch.set_default_dtype(torch.float64)\n"
