@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from torchopt_cli.optimizer.analysis.facts import DeviceKind
-from torchopt_cli.optimizer.analysis.network_device import network_device, uses_cuda
+from torchopt_cli.optimizer.analysis.network_device import cuda_test, network_device, uses_cuda
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.analysis.trained import trained_networks
 
@@ -105,11 +105,6 @@ def test_kind(script: Script, code: str, expected: DeviceKind) -> None:
             "torch.cuda.is_available()",
         ),
         (
-            "from accelerate import Accelerator\naccelerator = Accelerator()\n"
-            "model = nn.Linear(2, 2).to(accelerator.device)\nHERE()",
-            "accelerator.device.type == 'cuda'",
-        ),
-        (
             "def HERE_early():\n    pass\nmodel = nn.Linear(2, 2)\nHERE()\n"
             "device = torch.device('cuda' if ok else 'cpu')\nmodel.to(device)",
             "torch.cuda.is_available()",
@@ -118,6 +113,22 @@ def test_kind(script: Script, code: str, expected: DeviceKind) -> None:
 )
 def test_condition(script: Script, body: str, expected: str | None) -> None:
     assert condition(script(f"import torch\nfrom torch import nn\n{dedent(body)}\n")) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "test"),
+    [
+        ("Accelerator().device", "Accelerator().device.type == 'cuda'"),
+        ("torch.device('cuda')", "torch.device('cuda').type == 'cuda'"),
+        ("Other().device", "torch.device(Other().device).type == 'cuda'"),
+    ],
+)
+def test_devices_by_their_type(script: Script, device: str, test: str) -> None:
+    head = "import torch\nfrom accelerate import Accelerator\nfrom other import Other\n"
+    understood = script(f"{head}ASK({device})\nprint('x')\n")
+    module = understood.entry
+    (call,) = [c for c in module.calls if module.code(c.func) == "ASK"]
+    assert cuda_test(device, understood.values(call.args[0], module), module) == test
 
 
 @pytest.mark.parametrize(
