@@ -32,7 +32,14 @@ _INDICES = frozenset(
 """Calls that give an integer: as a device, an integer is the index of a GPU (``int(os.environ["LOCAL_RANK"])``)."""
 
 
-_GPU_WORDS = ("cuda", "torch.accelerator", "nccl", "import accelerate", "from accelerate")
+_GPU_WORDS = (
+    "cuda",
+    "torch.accelerator",
+    "nccl",
+    "import accelerate",
+    "from accelerate",
+    "Fabric(",
+)
 _OTHER_ACCELERATORS = re.compile(r"\b(mps|xpu|xla|torch_xla|npu|torch_npu|hpu|mlu|privateuseone)\b")
 
 

@@ -64,6 +64,7 @@ def test_named_devices_and_flags(script: Script) -> None:
     [
         ("from accelerate import Accelerator\nd = Accelerator().device", True),
         ("d = torch.accelerator.current_accelerator()", True),
+        ("import lightning as L\nfabric = L.Fabric()", True),
         ("d = 'cpu'", False),
         ("accelerated = True", False),
     ],
