@@ -484,6 +484,16 @@ if RANK == 0 and i % 5 == 4:
     assert OWN not in reason
 
 
+def test_meters_are_given_what_a_comprehension_makes(given: Told) -> None:
+    loop = METER[METER.index("    res = []") : METER.index("    return res")]
+    listed = "    return [correct[:k].reshape(-1).float().sum(0).mul_(100.0 / batch_size) for k in topk]\n"
+    meter = METER.replace(loop + "    return res\n", listed)
+    text, _ = given(
+        "acc1, acc2 = accuracy(out, y, topk=(1, 2))\ntop1.update(acc1.item(), len(x))", meter
+    )
+    assert "global_acc1 = sum_over_processes(acc1.item()) / WORLD_SIZE\n" in text
+
+
 @pytest.mark.parametrize(
     "statements",
     [
