@@ -170,7 +170,7 @@ def _scheduled(script: TrainingScript, profile: StepProfile) -> tuple[FileEdit, 
     reports = [module.span(report) for report in profile.reports]
     if not reports:
         body += f"\n{step}"
-    old = [profile.call.func] if edits else []
+    old = [profile.call.func] if profile.library_name == AUTOGRAD_PROFILER else []
     return (
         *edits,
         *schedule.edits,

@@ -68,7 +68,6 @@ class Torchrun(Transform):
 
             import torch
             import torch.distributed as dist
-            import torch.multiprocessing as mp
             from torch import nn
             from torch.nn.parallel import DistributedDataParallel
 

@@ -259,6 +259,8 @@ class ShareOf:
                 return inner.of(value, module)
             case ast.Tuple(elts=elements) | ast.List(elts=elements), (int() as index,):
                 return inner.of(elements[index], module) if index < len(elements) else None
+            case ast.ListComp(elt=element), (int(),):
+                return inner.of(element, module)
             case ast.Name(), (int(),):
                 kinds = {inner.of(each, module) for each in _listed(value, function)}
                 return kinds.pop() if len(kinds) == 1 else None

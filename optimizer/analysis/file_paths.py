@@ -30,6 +30,9 @@ _PATH_METHODS = ("glob", "rglob", "iterdir", "joinpath", "with_suffix", "readlin
 _MAKE_PATHS = frozenset({"os.path.join", "pathlib.Path", "builtins.str", "os.fspath"})
 _STR_METHODS = frozenset("replace format joinpath with_suffix with_name strip rstrip zfill".split())
 
+_NAMES = ("name", "file_name", "file_name_")
+"""For an element of the list, where `__getitem__` has no name for it."""
+
 
 @dataclass(frozen=True)
 class Untraced:
@@ -73,6 +76,7 @@ class _Trace:
         self._self = getitem.args.args[0].arg
         self._picked: _Picked | None = None
         self._used: set[str] = set()
+        self._called: list[str] = []
 
     def follow(self, path: ast.expr) -> str | Untraced:
         try:
@@ -95,7 +99,7 @@ class _Trace:
         target = picked.target
         if target is None:
             names = {n.id for n in walk(ast.parse(code, mode="eval")) if isinstance(n, ast.Name)}
-            name = next(n for n in ("name", "file_name", "file_name_") if n not in names)
+            name = next(n for n in (*self._called, *_NAMES) if n not in names)
             return f"[{code.replace(_ELEMENT, name)} for {name} in {items}]"
         if code in self._used:
             self._require_paths(picked.items.value)
@@ -159,6 +163,8 @@ class _Trace:
         elif (
             len(bindings) == 1 and isinstance(statement, ast.Assign) and len(statement.targets) == 1
         ):
+            if isinstance(statement.value, ast.Subscript):
+                self._called.append(node.id)
             return self._written(statement.value)
         raise _Unclear(f"where `{node.id}` comes from is not followed")
 

@@ -26,6 +26,8 @@ _READERS = {
 """Functions that read a file given by path, or an open one; with the name of that parameter, their first."""
 _PATHS_ONLY = frozenset({"cv2.imread", "torchvision.io.read_image", "torchaudio.load"})
 _FILE_OBJECTS = frozenset({"builtins.open", "io.BytesIO", "gzip.open"})
+_OF_FILES = frozenset({"name", "filename", "fileno", "fp"})
+"""Attributes of an open file, or of an image, that bytes in memory do not have."""
 _WRITES = frozenset(
     {
         "cv2.imwrite",
@@ -112,7 +114,7 @@ def _reads(
                     inside = "the file is opened in a function that `__getitem__` calls, not in `__getitem__` itself"
                     yield FileRead(module, call, path, path, None, inside)
                 continue
-            obstacle = _call_obstacle(call, name)
+            obstacle = _call_obstacle(call, name) or _asked_for_file(resolver, dataset, call)
             traced = every_path(resolver, path, cls, getitem, init)
             if isinstance(traced, Untraced):
                 yield FileRead(module, call, path, path, None, obstacle or traced.why)
@@ -141,6 +143,18 @@ def _call_obstacle(call: ast.Call, name: str) -> str | None:
         )
     mapped = call_argument(call, "mmap_mode") or call_argument(call, "mmap")
     return "it is mapped into memory, not read" if mapped is not None else None
+
+
+def _asked_for_file(resolver: Resolver, dataset: Dataset, call: ast.Call) -> str | None:
+    """Why bytes in memory cannot stand in for the file that ``call`` opens: they have no name and no descriptor."""
+    for reached in dataset.item_code:
+        node, module = reached.node, reached.module
+        if not isinstance(node, ast.Attribute) or node.attr not in _OF_FILES:
+            continue
+        values = resolver.values(node.value, module)
+        if any(isinstance(value, Made) and value.call is call for value in values):
+            return f"`{module.code(node)}` asks for the file itself"
+    return None
 
 
 def _class_obstacle(resolver: Resolver, cls: Class, init: ast.FunctionDef | None) -> str | None:

@@ -187,9 +187,19 @@ def _numbers(resolver: Resolver, expression: ast.expr, module: Module) -> tuple[
     number = constant(node)
     if number is not None and math.isfinite(number):
         return (number,)
+    times = 1
+    match node:
+        case ast.BinOp(
+            left=ast.List() | ast.Tuple() as repeated,
+            op=ast.Mult(),
+            right=ast.Constant(value=int() as times),
+        ):
+            node = repeated
+        case _:
+            pass
     if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
         return None
-    numbers = [constant(part) for part in node.elts]
+    numbers = [constant(part) for part in node.elts] * times
     found = tuple(number for number in numbers if number is not None and math.isfinite(number))
     return found if len(found) == len(numbers) else None
 

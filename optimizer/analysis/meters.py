@@ -1,4 +1,4 @@
-"""Objects of the script's own that keep numbers they are given, such as ``AverageMeter``."""
+"""Objects of the script's own that keep numbers they are given, such as ``AverageMeter``, and lists of numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ast
 from .reach import lexical_nodes
 from .resolver import Resolver
 from .syntax import Module
+from .values import Display
 
 _CALCULATIONS = frozenset(
     f"builtins.{name}" for name in "abs float hasattr int isinstance len max min round sum".split()
@@ -30,6 +31,20 @@ def gives_to_meter(resolver: Resolver, statement: ast.stmt, module: Module) -> b
         and _only_keeps(resolver, callee.node, callee.module)
         for callee in callees
     )
+
+
+def appends_to_list(resolver: Resolver, statement: ast.stmt, module: Module) -> bool:
+    """Whether ``statement`` does nothing but add to a list of the script's: ``losses.append(loss.item())``."""
+    match statement:
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=kept, attr="append"), args=[_], keywords=[])
+        ):
+            values = resolver.values(kept, module)
+            return bool(values) and all(
+                isinstance(value, Display) and isinstance(value.node, ast.List) for value in values
+            )
+        case _:
+            return False
 
 
 def _only_keeps(resolver: Resolver, method: ast.FunctionDef, module: Module) -> bool:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from ..rewriting.edits import FileEdit, ReplaceExpression, ReplaceStatement
 from .facts import CallFact, Fact
+from .imports import orphaned_imports
 from .obstacles import Obstacle
 from .process_names import Place, ProcessNames, taken_name
 from .resolver import Resolver
@@ -20,6 +21,7 @@ from .syntax import Module
 from .values import External, Function, Literal, Made, Value
 
 SPAWN = "torch.multiprocessing.spawn"
+_IMPORTED = frozenset({"torch.multiprocessing", SPAWN})
 _GROUP = "torch.distributed.init_process_group"
 _COUNT = "torch.cuda.device_count"
 _ADDRESS = frozenset({"MASTER_ADDR", "MASTER_PORT"})
@@ -91,6 +93,9 @@ class _Plan:
         edits = [*counted, *self._addresses(), *self._devices()]
         edits.append(self._started(statement, given))
         edits[:0] = self._names.edits(edits)
+        edits += orphaned_imports(
+            self._resolver.project, self._module, [self._call.node.func], _IMPORTED
+        )
         return SpawnedTraining(self._module, statement, tuple(edits))
 
     def _refuse(self, node: ast.AST, why: str, module: Module | None = None) -> NoReturn:
@@ -271,6 +276,8 @@ class _Plan:
     def _names_device(self, node: ast.expr, module: Module) -> bool:
         parent: ast.AST = module.parents[node]
         if isinstance(parent, ast.List | ast.Tuple) and len(parent.elts) == 1:
+            node, parent = parent, module.parents[parent]
+        while isinstance(parent, ast.IfExp) and parent.test is not node:
             node, parent = parent, module.parents[parent]
         if isinstance(parent, ast.FormattedValue):
             text = module.parents[parent]

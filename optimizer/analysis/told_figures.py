@@ -8,14 +8,14 @@ processes come to together: under conditions that do not diverge, outside of inn
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .batch_shares import Share
 from .divergence import Divergence
 from .facts import Fact, Loop
 from .figure_parts import FigureParts, Number, Parts
-from .meters import gives_to_meter
+from .meters import appends_to_list, gives_to_meter
 from .reach import lexical_nodes
 from .reaching import reaching_bindings
 from .resolver import Resolver
@@ -99,6 +99,7 @@ class _Finder:
         self.settled: set[ast.AST] = set()
         self.given: list[ast.stmt] = []
         self._gives: set[ast.stmt] = set()
+        self._appends: set[ast.stmt] = set()
 
     def look_in(self, block: Sequence[ast.stmt]) -> None:
         """Look for figures in ``block``, which all processes come to together."""
@@ -110,6 +111,10 @@ class _Finder:
                 telling.append(statement)
             elif gives_to_meter(self._resolver, statement, self._module):
                 self._gives.add(statement)
+                telling.append(statement)
+            elif appends_to_list(self._resolver, statement, self._module):
+                self._gives.add(statement)
+                self._appends.add(statement)
                 telling.append(statement)
             elif isinstance(statement, ast.With) and not is_action:
                 self.look_in(statement.body)
@@ -127,13 +132,17 @@ class _Finder:
         self._parts.carrying.update(carriers.values())
         involved = sorted([*telling, *carriers.values()], key=block.index)
         found: list[tuple[ast.stmt, Parts]] = []
+        understood_in = {s: dict(self._understood(s)) for s in involved}
+        own = {s for s, parts in understood_in.items() if self._keeps_own(s, parts)}
+        appended = self._appends & understood_in.keys()
+        counts = any(p is not None and p.sizes for s in appended for p in understood_in[s].values())
+        if counts and own & appended:
+            own |= appended  # Nobody shall divide the sum of a share by the size of all.
         for statement in involved:
-            parts = dict(self._understood(statement))
-            known = {figure: part for figure, part in parts.items() if part is not None}
-            if statement in self._gives and (
-                len(known) < len(parts) or any(map(self._has_graph, known.values()))
-            ):
+            if statement in own:
                 continue
+            parts = understood_in[statement]
+            known = {figure: part for figure, part in parts.items() if part is not None}
             self.settled.update(known)
             understood = Parts()
             for part in known.values():
@@ -144,6 +153,15 @@ class _Finder:
                 if statement in self._gives:
                     self.given.append(statement)
         self.together += self._grouped(block, found)
+
+    def _keeps_own(self, statement: ast.stmt, parts: Mapping[ast.expr, Parts | None]) -> bool:
+        """Whether the object that ``statement`` gives something goes on getting that of its own process."""
+        if statement not in self._gives:
+            return False
+        known = [part for part in parts.values() if part is not None]
+        # What a list of tensors is made for, to be trained on maybe, is not seen here.
+        tensors = statement in self._appends and not all(map(_is_of_numbers, known))
+        return len(known) < len(parts) or tensors or any(map(self._has_graph, known))
 
     def _understood(self, statement: ast.stmt) -> Iterator[tuple[ast.expr, Parts | None]]:
         """The figures of ``statement``, and what they are made of where that is understood and can be written."""
@@ -296,6 +314,10 @@ class _Finder:
 
     def _diverges(self, expression: ast.expr) -> bool:
         return self._divergence.of(expression, self._module)
+
+
+def _is_of_numbers(made_of: Parts) -> bool:
+    return all(number.is_number for number in made_of.numbers)
 
 
 def _changed(statements: Collection[ast.stmt]) -> Iterator[str]:

@@ -64,6 +64,8 @@ def _text(
     ours, theirs = _content(original, path), _content(other, path)
     if ours is None or theirs is None:
         return
+    if _is_trace(path, ours) and _is_trace(path, theirs):
+        return  # what a profiler saw of each, and when
     again, near = (
         [text for run in runs if (text := _content(run, path)) is not None]
         for runs in (repeats, neighbours)
@@ -75,6 +77,11 @@ def _text(
             message = finding.message.replace("of the original's output", "of the original's file")
             message = f"{path}: {message.replace('of the output', 'of the file')}"
             yield replace(finding, kind=Kind.FILE_VALUE, message=message, tensor=path)
+
+
+def _is_trace(path: str, text: str) -> bool:
+    """Whether a file is what ``export_chrome_trace`` of a profiler writes."""
+    return Path(path).suffix.lower() in _JSON and '"traceEvents"' in text
 
 
 def _laid_out_alike(

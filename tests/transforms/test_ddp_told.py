@@ -484,6 +484,16 @@ if RANK == 0 and i % 5 == 4:
     assert OWN not in reason
 
 
+def test_meters_are_given_what_a_comprehension_makes(given: Told) -> None:
+    loop = METER[METER.index("    res = []") : METER.index("    return res")]
+    listed = "    return [correct[:k].reshape(-1).float().sum(0).mul_(100.0 / batch_size) for k in topk]\n"
+    meter = METER.replace(loop + "    return res\n", listed)
+    text, _ = given(
+        "acc1, acc2 = accuracy(out, y, topk=(1, 2))\ntop1.update(acc1.item(), len(x))", meter
+    )
+    assert "global_acc1 = sum_over_processes(acc1.item()) / WORLD_SIZE\n" in text
+
+
 @pytest.mark.parametrize(
     "statements",
     [
@@ -530,3 +540,42 @@ def test_objects_that_do_more_are_no_meters(
         "losses.update(loss.item(), len(x))\nprint(losses.avg)\n", METER.replace(old, new)
     )
     assert text.startswith("losses.update(loss.item(), len(x))\n")
+
+
+def test_lists_are_given_what_all_processes_have_measured(given: Told) -> None:
+    text, reason = given(
+        """
+        losses.append(loss.item())
+        sums.append(loss.item() * len(x))
+        sizes.append(len(x))
+        print(sum(losses) / len(losses))
+        """,
+        "losses, sums, sizes = [], [], []\n",
+    )
+    assert (
+        text
+        == """\
+global_loss = sum_over_processes(loss.item()) / WORLD_SIZE
+losses.append(global_loss)
+sums.append(global_loss * (len(x) * WORLD_SIZE))
+sizes.append(len(x) * WORLD_SIZE)
+if RANK == 0:
+    print(sum(losses) / len(losses))
+"""
+    )
+    assert "what is given to `losses` and `sums` is exchanged each time" in reason
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "losses.append(loss)",
+        "losses.append(out)",
+        "losses.append(x)",
+        "losses.append(loss.item() * len(x))\nsizes.append(len(x))\nlosses.append(out.norm().item())",
+        "seen.append(loss.item())",
+    ],
+)
+def test_lists_go_on_getting_what_is_not_understood(given: Told, statements: str) -> None:
+    text, _ = given(statements, "losses, sizes, seen = [], [], deque()\n")
+    assert text == statements

@@ -142,7 +142,14 @@ def test_the_comment_names_only_what_is_done(check_transformed: Check) -> None:
     )
 
 
-@pytest.mark.parametrize("numbers", ["(0.5,), (0.25,)", "(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)"])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        "(0.5,), (0.25,)",
+        "(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)",
+        "(0.5,) * 3, [0.25] * 3",
+    ],
+)
 def test_equal_channels_need_no_tensors(check_transformed: Check, numbers: str) -> None:
     check_transformed(
         script(TRANSFORM.replace(NORMALIZE, f"transforms.Normalize({numbers})"), loop=SHORT),
@@ -501,6 +508,7 @@ def test_mnist_flattened_before_the_copy(check_transformed: Check) -> None:
         (f"transforms.RandomApply([lambda x: x]), {TAIL}", "RandomApply"),
         ("transforms.ToTensor(), transforms.Normalize(mean, [1.0])", "not written out"),
         ("transforms.ToTensor(), transforms.Normalize([0.5], [0.0])", "not written out"),
+        ("transforms.ToTensor(), transforms.Normalize([0.5] * n, [1.0] * n)", "not written out"),
         ("transforms.ToTensor(), transforms.Normalize([0.5, 0.5], [1.0])", "not written out"),
     ],
 )

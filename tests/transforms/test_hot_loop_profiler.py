@@ -222,6 +222,10 @@ def test_autograd_profiler(check_transformed: Check) -> None:
         "from torch.profiler import profile, record_function, ProfilerActivity\n", ""
     )
     check_transformed(script(before, head), script(after, head))
+    aliased = script(before, head + "import torch.autograd.profiler as tap\n")
+    check_transformed(
+        aliased.replace("torch.autograd.profiler.profile(", "tap.profile("), script(after, head)
+    )
 
 
 def test_other_file(check_transformed: Check) -> None:

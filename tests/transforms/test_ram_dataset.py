@@ -121,6 +121,12 @@ def script(init: str, item: str, cls: str = "") -> str:
             "return Image.open(self.files.open(path))",
         ),
         (
+            'self.rows = [{"file": f} for f in glob.glob(root)]',
+            'row = self.rows[index]\nreturn Image.open(row["file"])',
+            '[row["file"] for row in self.rows]',
+            'row = self.rows[index]\nreturn Image.open(self.files.open(row["file"]))',
+        ),
+        (
             "self.ids = list(range(4))\nself.root = root",
             'return Image.open(f"{self.root}/{self.ids[index]}.png")',
             '[f"{self.root}/{name}.png" for name in self.ids]',
@@ -228,6 +234,16 @@ def test_in_another_file_with_other_names(check_transformed: Check) -> None:
         (PATHS, "return Image.open('one.png')", "not picked from a list"),
         (PATHS, "return open(self.paths[index]).read()", "opened as text"),
         (PATHS, "return open(self.paths[index], 'rb', 0).read()", "opened as text"),
+        (
+            PATHS,
+            "image = Image.open(self.paths[index])\nreturn image, image.filename",
+            "`image.filename` asks for the file itself",
+        ),
+        (
+            PATHS,
+            "with open(self.paths[index], 'rb') as f:\n    return f.read(), f.name",
+            "`f.name` asks for the file itself",
+        ),
         (PATHS, "return np.load(self.paths[index], mmap_mode='r')", "mapped into memory"),
         (PATHS, "return cv2.imread(self.paths[index])", "takes a path and no bytes"),
         ("self.paths = root", "return Image.open(self.paths[index])", "not seen to be a list"),

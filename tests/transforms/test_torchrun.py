@@ -75,6 +75,7 @@ WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
 def setup""",
             1,
         )
+        .replace("import torch.multiprocessing as mp\n", "")
         .replace('["MASTER_ADDR"] = "localhost"', '.setdefault("MASTER_ADDR", "localhost")')
         .replace('["MASTER_PORT"] = "29512"', '.setdefault("MASTER_PORT", "29512")')
         .replace("world_size = 2", "world_size = WORLD_SIZE")
@@ -85,6 +86,15 @@ def setup""",
         )
     )
     check_transformed(SCRIPT, after, **GPUS)
+
+
+def test_what_else_the_package_is_used_for_keeps_its_import(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    shared = SCRIPT.replace(
+        "    world_size = 2", "    mp.set_sharing_strategy('file_system')\n    world_size = 2"
+    )
+    assert "import torch.multiprocessing as mp\n" in code(rewrite(shared, ["torchrun"], **GPUS))
 
 
 def test_only_where_several_gpus_are_asked_for(check_noop: Callable[..., None]) -> None:
@@ -111,6 +121,9 @@ def test_every_way_to_name_a_gpu(rewrite: Callable[..., RewriteResult]) -> None:
         '        print(f"process {rank}")\n'
         "        torch.manual_seed(steps + rank)\n",
     ).replace("Parallel(model)", "Parallel(model, device_ids=[rank], output_device=rank)")
+    chosen = "Parallel(model, device_ids=[rank] if torch.cuda.is_available() else None)"
+    text = code(rewrite(SCRIPT.replace("Parallel(model)", chosen), ["torchrun"], **GPUS))
+    assert "device_ids=[LOCAL_RANK] if torch.cuda.is_available() else None" in text
     text = code(rewrite(named, ["torchrun"], **GPUS))
     assert 'torch.device(f"cuda:{LOCAL_RANK}")' in text
     assert "set_device(LOCAL_RANK)" in text

@@ -49,7 +49,7 @@ class DirectCalls:
         call = self._call
 
         @functools.wraps(forward)
-        def wrapper(module, *args, **kwargs):
+        def wrapper(module, /, *args, **kwargs):
             if torch.compiler.is_compiling():
                 return forward(module, *args, **kwargs)
             return call(module, forward, args, kwargs)

@@ -305,11 +305,14 @@ class Hooks:
 
     def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # Not torch's global forward hooks: those would be traced into every compiled module.
+        hooks = self
+
+        # The profiler (`with_stack=True`) asks the local variable `self` of `Module.__call__` for a module's parameters.
         @functools.wraps(original)
-        def wrapper(module, *args, **kwargs):
+        def wrapper(self, *args, **kwargs):
             if torch.compiler.is_compiling():
-                return self._compiled_calls.make(module, original, args, kwargs)
-            return self._called(module, original, args, kwargs)
+                return hooks._compiled_calls.make(self, original, args, kwargs)
+            return hooks._called(self, original, args, kwargs)
 
         return wrapper
 

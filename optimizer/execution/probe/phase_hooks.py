@@ -129,19 +129,21 @@ class PhaseHooks:
         return wrapper
 
     def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        hooks = self
+
         @functools.wraps(original)
-        def wrapper(module, *args, **kwargs):
-            if torch.compiler.is_compiling() or getattr(self._in_module, "yes", False):
-                return original(module, *args, **kwargs)
-            if self._phases.inside(DATA):  # an augmentation, which is a module as well
-                return original(module, *args, **kwargs)
-            self._in_module.yes = True
+        def wrapper(self, *args, **kwargs):
+            if torch.compiler.is_compiling() or getattr(hooks._in_module, "yes", False):
+                return original(self, *args, **kwargs)
+            if hooks._phases.inside(DATA):  # an augmentation, which is a module as well
+                return original(self, *args, **kwargs)
+            hooks._in_module.yes = True
             try:
-                training = module.training and torch.is_grad_enabled()
-                with self._phases.phase(FORWARD if training else EVALUATION):
-                    return original(module, *args, **kwargs)
+                training = self.training and torch.is_grad_enabled()
+                with hooks._phases.phase(FORWARD if training else EVALUATION):
+                    return original(self, *args, **kwargs)
             finally:
-                self._in_module.yes = False
+                hooks._in_module.yes = False
 
         return wrapper
 

@@ -150,6 +150,12 @@ def test_the_layout_of_lines_of_json_is_no_value(writing: Write) -> None:
     assert exact(writing(h_jsonl=before), writing(h_jsonl=after)) == []
 
 
+def test_what_a_profiler_saw_is_no_value(writing: Write) -> None:
+    traces = [f'{{"schemaVersion": 1, "traceEvents": [{{"ts": {time}}}]}}' for time in (1, 2)]
+    assert exact(writing(h_json=traces[0]), writing(h_json=traces[1])) == []
+    assert exact(writing(h_json=traces[0]), writing(h_json='{"loss": 0.5}')) != []
+
+
 def test_what_is_no_json_is_compared_as_text(writing: Write) -> None:
     assert exact(writing(h_json="a 1"), writing(h_json="a 1")) == []
     assert exact(writing(h_json="a 1"), writing(h_json="b 1")) != []

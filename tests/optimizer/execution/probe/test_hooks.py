@@ -791,3 +791,27 @@ def test_optimizers_that_step_on_the_same_gradients_draw_as_one(recorded):
 
     assert draws(split=True) == draws(split=False)
     assert len(set(draws(split=True, between=True))) == 9
+
+
+def test_a_profiler_that_asks_for_stacks_finds_modules(recorded):
+    def script():
+        with torch.profiler.profile(with_stack=True, with_modules=True):
+            train()
+
+    assert recorded(script).status is Status.COMPLETED
+
+
+def test_an_input_may_be_called_module(recorded):
+    class Named(nn.Linear):
+        def forward(self, module):
+            return super().forward(module)
+
+    def script():
+        net = Named(4, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net(module=torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+
+    run = recorded(script)
+    assert run.status is Status.COMPLETED
+    assert run.rounds == 1

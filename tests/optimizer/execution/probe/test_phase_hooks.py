@@ -90,3 +90,10 @@ def test_waiting_at_the_edges_of_phases_is_no_wait_of_the_script(
     assert [point["call"] for point in hooks.finish(1)] == ["torch.cuda.synchronize"]
     assert waits.count(()) == 1
     assert phases.rounds[0].keys() == {"forward", "sync", "other"}
+
+
+def test_a_profiler_that_asks_for_stacks_finds_modules(phases: Phases) -> None:
+    phases.start()
+    with torch.profiler.profile(with_stack=True, with_modules=True):
+        torch.nn.Linear(4, 2)(torch.ones(3, 4))
+    phases.round_ends()
