@@ -134,7 +134,10 @@ class TensorSummary:
 
 @dataclass(frozen=True)
 class LayerOutput:
-    """What a layer gave in its model's first training call: ``layer`` is ``Net.head.fc``; the first tensor of it."""
+    """What a layer gave in its model's first training call: ``layer`` is ``Net.head.fc``; the first tensor of it.
+
+    At last there is what the model itself gave, every tensor of it: ``layer`` is ``Net``.
+    """
 
     layer: str
     class_name: str

@@ -104,7 +104,7 @@ class Evaluations:
 
     def _evaluated(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
         if len(self._calls) < KEPT_CALLS:
-            for position, tensor in enumerate(_outputs(output)):
+            for position, tensor in enumerate(outputs_of(output)):
                 self._kept[f"{len(self._calls)}.{position}"] = storable(tensor).clone()
         trains = torch.is_grad_enabled() and not heeds_mode(module)
         told = self._told(module, inputs, output, rounds)
@@ -130,7 +130,7 @@ class Evaluations:
             "samples": count_samples(inputs),
             "inputs": self._inputs,
             "each": self._each,
-            "outputs": [summary(tensor) for tensor in _outputs(output)],
+            "outputs": [summary(tensor) for tensor in outputs_of(output)],
         }
 
     def _weights_of(self, module: nn.Module) -> _Weights | None:
@@ -168,7 +168,8 @@ def is_evaluation(module: nn.Module) -> bool:
     return not module.training or (not torch.is_grad_enabled() and not heeds_mode(module))
 
 
-def _outputs(output: Any) -> list[Tensor]:
+def outputs_of(output: Any) -> list[Tensor]:
+    """The first of the tensors in what a module gave."""
     return list(tensors_in(output))[:_OUTPUTS]
 
 

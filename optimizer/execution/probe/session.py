@@ -271,7 +271,7 @@ class Session:
         self.evaluation_draws.end()
         if self._perturbation:
             self._perturbation.after_call()
-        self._layers.end()
+        self._try(self._layers.end, output)
         if not self.stopped:
             self._try(self._evaluations.called, module, inputs, output, self._rounds.begun)
 

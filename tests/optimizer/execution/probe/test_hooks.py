@@ -257,6 +257,7 @@ def test_layers_of_the_first_training_call_are_noted_in_their_order(recorded):
         ("Net.body.2", "ReLU"),
         ("Net.body", "Sequential"),
         ("Net.head", "Linear"),
+        ("Net", "Net"),
     ]
     assert run.layer_outputs[-1].output.shape == (4, 2)
 
@@ -673,7 +674,7 @@ def test_what_vmap_does_at_once_is_that_of_all_samples(recorded, perturb):
     assert (call.samples, call.outputs[0].shape) == (6, (6, 1))
     means = [call.outputs[0].mean for call in each.eval_calls]
     assert call.outputs[0].mean == pytest.approx(sum(means) / 6)
-    assert [one.output.shape[0] for one in together.layer_outputs] == [6] * 3
+    assert [one.output.shape[0] for one in together.layer_outputs] == [6] * 4
 
 
 def test_saved_tensors_are_told_to_be_the_parameters_they_are(recorded, tmp_path):
