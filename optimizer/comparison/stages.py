@@ -24,6 +24,7 @@ from ..execution.runner import Perturbation
 from ..options import Tier
 from .clipping import unseen_clipping
 from .divided import Division
+from .evaluation_order import in_order_of
 from .findings import Finding, Kind, step_number
 from .numeric import rounding_only
 from .onset import rounds_alike
@@ -122,7 +123,8 @@ def judge_in_stages(
     division = Division.of(first, renaming.undone(rewritten))
     observe = _Renamed(observe, renaming, division, first)
     renamed = division.undone(renaming.undone(rewritten))
-    rewritten = regrouped(first, renamed)
+    grouped = regrouped(first, renamed)
+    rewritten = in_order_of(first, grouped)
     repeats = [observe("original, again", original=True)]
     if not repeats_itself(first, repeats[0]):
         repeats.append(observe("original, a third time", original=True))
@@ -159,7 +161,7 @@ def judge_in_stages(
     unseen = unseen_clipping(first, rewritten, precision_of(first, rewritten))
     if unseen and verdict.outcome is Outcome.EQUIVALENT:
         verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=unseen)
-    told = (*renaming.notes(), *division.notes(), *regrouping_note(renamed, rewritten))
+    told = (*renaming.notes(), *division.notes(), *regrouping_note(renamed, grouped))
     findings = (*verdict.findings, *told)
     return replace(found, verdict=replace(verdict, findings=findings))
 
@@ -179,7 +181,8 @@ class _Renamed:
         run = self._observe(description, original=original, **how)
         if original:
             return run
-        return regrouped(self._first, self._division.undone(self._renaming.undone(run)))
+        run = self._division.undone(self._renaming.undone(run))
+        return in_order_of(self._first, regrouped(self._first, run))
 
 
 def _decided(verdict: Verdict) -> bool:

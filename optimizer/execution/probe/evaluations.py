@@ -58,11 +58,17 @@ class _Weights:
 class Evaluations:
     """Records the outputs of calls in eval mode; the first ones go to ``folder``. Counts calls in training mode.
 
-    ``trained`` gives the ``id`` of every parameter known to be an optimizer's.
+    ``trained`` gives the ``id`` of every parameter known to be an optimizer's, ``label`` what a module that has such is called
+    in their names.
     """
 
-    def __init__(self, folder: Path, trained: Callable[[], Container[int]]) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        trained: Callable[[], Container[int]],
+        label: Callable[[nn.Module], str],
+    ) -> None:
+        self._folder, self._label = folder, label
         self._trained = trained
         self._calls: list[dict[str, Any]] = []
         self._further: list[dict[str, Any]] = []
@@ -125,6 +131,7 @@ class Evaluations:
         return {
             "weights": self._weights_of(module),
             "module": class_name(module),
+            "trained_as": self._label(module),
             "rounds": rounds,
             "number": len(self._calls) + len(self._further),
             "samples": count_samples(inputs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import sys
 
@@ -792,3 +793,22 @@ def test_optimizers_that_step_on_the_same_gradients_draw_as_one(recorded):
 
     assert draws(split=True) == draws(split=False)
     assert len(set(draws(split=True, between=True))) == 9
+
+
+def test_evaluations_tell_which_trained_module_is_called(recorded):
+    def script():
+        nets = [nn.Linear(2, 1) for _ in range(2)]
+        average = copy.deepcopy(nets[0])
+        optimizer = torch.optim.SGD([p for net in nets for p in net.parameters()], lr=0.1)
+        sum(net(torch.ones(1, 2)).sum() for net in nets).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for net in (average, nets[1], torch.nn.DataParallel(nets[0])):
+                net.eval()(torch.ones(4, 2))
+
+    calls = recorded(script).eval_calls
+    assert [(call.module, call.trained_as) for call in calls] == [
+        ("Linear", ""),
+        ("Linear", "Linear#2"),
+        ("Linear", "Linear"),
+    ]
