@@ -812,3 +812,20 @@ def test_evaluations_tell_which_trained_module_is_called(recorded):
         ("Linear", "Linear#2"),
         ("Linear", "Linear"),
     ]
+
+
+@pytest.mark.parametrize("trained", [False, True], ids=["of inputs", "of weights"])
+def test_gradients_of_inputs_are_of_no_loss(recorded, trained):
+    """An adversarial example: what it is found by is shown in what it does."""
+
+    def script():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x = torch.ones(3, 2, requires_grad=True)
+        (slope,) = torch.autograd.grad(100 * net(x).sum(), net.weight if trained else x)
+        worst = x.detach() + slope.sign()
+        net(worst).mean().backward()
+        optimizer.step()
+
+    (step,) = recorded(script).steps
+    assert [loss.taken for loss in step.losses] == [True] * trained + [False]
