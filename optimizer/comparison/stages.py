@@ -27,7 +27,7 @@ from .divided import Division
 from .evaluation_order import in_order_of
 from .findings import Finding, Kind, step_number
 from .numeric import rounding_only
-from .onset import rounds_alike
+from .onset import calls_alike, rounds_alike
 from .ranks import layers_per_rank
 from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
@@ -292,7 +292,8 @@ def _judge_rounding(
             reason = f"with {precision.value} switched off, too: {same_arithmetic.reason}"
             return Equivalence(replace(same_arithmetic, reason=reason), same_arithmetic)
     proven = same_arithmetic is not None and same_arithmetic.outcome is Outcome.EQUIVALENT
-    parts = rounds_alike(first, repeats, rewritten)
+    alike = calls_alike(first, rewritten) if evaluations else None
+    parts = rounds_alike(first, repeats, rewritten) if alike is None else alike
     runs = _Rounding(observe, precision, parts, evaluations=evaluations)
     verdict = runs.judge(first, repeats, rewritten, perturbed_runs, same_arithmetic=proven)
     return Equivalence(verdict, same_arithmetic)
@@ -322,8 +323,9 @@ def _judge_arithmetic(
 class _Rounding:
     """What rounding of ``precision`` does to the original: its runs from parameters perturbed ``after`` so many rounds.
 
-    Or to its ``evaluations``, each with parameters perturbed anew: how far perturbed *training* would take them
-    says nothing about a rewrite that trains bit for bit the same.
+    Or to its ``evaluations``, each with parameters perturbed anew, ``after`` so many calls: how far perturbed *training*
+    would take them says nothing about a rewrite that trains bit for bit the same. Nor do perturbed evaluations that choose another
+    epoch as the best, where those are the same.
     """
 
     def __init__(

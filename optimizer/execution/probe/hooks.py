@@ -203,8 +203,7 @@ class Hooks:
 
     def _are_data(self, tensors: Sequence[Tensor]) -> bool:
         """Whether nothing was computed for ``tensors``, and no optimizer trains them."""
-        leaves = [tensor for tensor in tensors if isinstance(tensor, Tensor) and tensor.is_leaf]
-        return len(leaves) == len(tensors) and not self._session.trains(leaves)
+        return all(tensor.is_leaf for tensor in tensors) and not self._session.trains(tensors)
 
     def _func_gradients(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Gradients taken by ``torch.func``, other than those that another one differentiates.
