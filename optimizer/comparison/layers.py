@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..execution.observations import LayerOutput, Observations
+from .clipping import clipped_while_scaled
 from .findings import Finding, Kind
 from .tolerance import Precision, allowed
 
@@ -27,6 +28,8 @@ def explain(
     if first.kind not in _EXPLAINED:
         return tuple(findings)
     said = _told(first.kind, original, other, neighbours, precision)
+    if first.kind is Kind.GRADIENT and isinstance(first.rewritten, float):
+        said = said or clipped_while_scaled(first.rewritten, other)
     return (replace(first, message=first.message + said), *findings[1:])
 
 
