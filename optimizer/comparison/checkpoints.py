@@ -79,8 +79,7 @@ def compare_checkpoint_values(
             samples = [run[name][index] for run in near if len(run.get(name, [])) > index]
             findings.extend(_values(ours, theirs, samples, precision))
             if precision is not None:
-                findings.extend(_no_longer_live(ours, theirs, samples))
-                findings.extend(_now_live(ours, theirs, samples))
+                findings.extend(_other_weights(ours, theirs, samples))
     if precision is not None:
         findings.extend(_tensors(original, other, neighbours, precision))
     return _first_few(findings)
@@ -204,6 +203,14 @@ def _values(
                     rewritten=other.value,
                     beyond=finding.beyond,
                 )
+
+
+def _other_weights(
+    ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
+) -> list[Finding]:
+    """Tensors that are the network's in one version only. Counts come last: two may be the same by chance."""
+    found = (*_no_longer_live(ours, theirs, near), *_now_live(ours, theirs, near))
+    return sorted(found, key=lambda finding: ours.entries[finding.tensor or ""].shape == ())
 
 
 def _no_longer_live(

@@ -9,6 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ..execution.observations import Clip, Observations
 from .tolerance import Precision
 
+_LEAST_SCALE = 4
+"""The least power of two that is taken for a GradScaler's factor, which starts at the sixteenth."""
+_OF_A_POWER = 1e-3
+
 
 def unseen_clipping(
     original: Observations, other: Observations, precision: Precision = Precision.FLOAT32
@@ -31,6 +35,16 @@ def unseen_clipping(
         f"from step {step} on the original {_told(lost)} and the rewrite {_told(added)}; "
         "no gradient is that large here, so nothing shows what it would do to one"
     )
+
+
+def clipped_while_scaled(norm: float, other: Observations) -> str:
+    """What is to be told of the first gradient's ``norm`` where it is a limit that was divided by a GradScaler's factor."""
+    limits = {c.limit for c in _finite(other) if c.acts and not c.rounds and c.by == "norm"}
+    for limit in sorted(limits):
+        power = math.log2(limit / norm) if norm > 0 and limit > 0 else 0.0
+        if power >= _LEAST_SCALE and abs(power - round(power)) < _OF_A_POWER:
+            return f"; that is {limit:g} / {2 ** round(power)}: is it clipped before scaler.unscale_()?"
+    return ""
 
 
 def _finite(run: Observations) -> Iterator[Clip]:

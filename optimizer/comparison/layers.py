@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..execution.observations import LayerOutput, Observations
+from .clipping import clipped_while_scaled
 from .findings import Finding, Kind
 from .tolerance import Precision, allowed
 
@@ -27,6 +28,8 @@ def explain(
     if first.kind not in _EXPLAINED:
         return tuple(findings)
     said = _told(first.kind, original, other, neighbours, precision)
+    if first.kind is Kind.GRADIENT and isinstance(first.rewritten, float):
+        said = said or clipped_while_scaled(first.rewritten, other)
     return (replace(first, message=first.message + said), *findings[1:])
 
 
@@ -47,14 +50,18 @@ def _told(
         if ours.output.shape[:1] != theirs[call].output.shape[:1]:
             return ""  # called on more or fewer samples, which says nothing about the layer
         if _differs(ours, theirs[call], spread, precision):
-            said = f"; the first layer whose output differs is {ours.layer} ({ours.class_name})"
-            is_first = ours is original.layer_outputs[0]
-            return (
-                f"{said}, the first that runs: its input may differ already" if is_first else said
-            )
+            return _first_layer(ours, original)
     if kind is not Kind.LOSS:
         return ""
     return "; every layer gives what it gave, so the difference is in what follows"
+
+
+def _first_layer(layer: LayerOutput, run: Observations) -> str:
+    is_first = layer is run.layer_outputs[0]
+    if "." not in layer.layer and not is_first:
+        return f"; every layer gives what it gave, but {layer.layer} does not: the difference is in its own forward"
+    said = f"; the first layer whose output differs is {layer.layer} ({layer.class_name})"
+    return f"{said}, the first that runs: its input may differ already" if is_first else said
 
 
 def _by_call(run: Observations) -> dict[tuple[str, int], LayerOutput]:

@@ -24,6 +24,14 @@ def rounds_alike(
     return max(min(_differing(original, other), default=0) - 1, 0)
 
 
+def calls_alike(original: Observations, other: Observations) -> int:
+    """How many calls in eval mode give the same bits, from the first on; 0 where all do."""
+    for number, (a, b) in enumerate(zip_longest(original.eval_calls, other.eval_calls)):
+        if a is None or b is None or _outputs(a) != _outputs(b):
+            return number
+    return 0
+
+
 def _differing(original: Observations, other: Observations) -> Iterator[int]:
     """For each thing that differs, the rounds before it; not in order."""
     ours, theirs = original.snapshot(0), other.snapshot(0)

@@ -168,7 +168,10 @@ def with_names(run: Observations, called: Callable[[str], str]) -> Observations:
         steps=tuple(replace(step, parameters=keys(step.parameters)) for step in run.steps),
         snapshots=tuple(replace(one, hashes=keys(one.hashes)) for one in run.snapshots),
         layer_outputs=tuple(replace(one, layer=called(one.layer)) for one in run.layer_outputs),
-        eval_calls=tuple(replace(one, module=called(one.module)) for one in run.eval_calls),
+        eval_calls=tuple(
+            replace(one, module=called(one.module), trained_as=called(one.trained_as))
+            for one in run.eval_calls
+        ),
         further_calls=tuple(replace(one, module=called(one.module)) for one in run.further_calls),
         training_calls=tuple(replace(one, module=called(one.module)) for one in run.training_calls),
         checkpoints=tuple(map(saved, run.checkpoints)),

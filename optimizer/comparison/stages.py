@@ -24,9 +24,10 @@ from ..execution.runner import Perturbation
 from ..options import Tier
 from .clipping import unseen_clipping
 from .divided import Division
+from .evaluation_order import in_order_of
 from .findings import Finding, Kind, step_number
 from .numeric import rounding_only
-from .onset import rounds_alike
+from .onset import calls_alike, rounds_alike
 from .ranks import layers_per_rank
 from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
@@ -122,7 +123,8 @@ def judge_in_stages(
     division = Division.of(first, renaming.undone(rewritten))
     observe = _Renamed(observe, renaming, division, first)
     renamed = division.undone(renaming.undone(rewritten))
-    rewritten = regrouped(first, renamed)
+    grouped = regrouped(first, renamed)
+    rewritten = in_order_of(first, grouped)
     repeats = [observe("original, again", original=True)]
     if not repeats_itself(first, repeats[0]):
         repeats.append(observe("original, a third time", original=True))
@@ -159,7 +161,7 @@ def judge_in_stages(
     unseen = unseen_clipping(first, rewritten, precision_of(first, rewritten))
     if unseen and verdict.outcome is Outcome.EQUIVALENT:
         verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=unseen)
-    told = (*renaming.notes(), *division.notes(), *regrouping_note(renamed, rewritten))
+    told = (*renaming.notes(), *division.notes(), *regrouping_note(renamed, grouped))
     findings = (*verdict.findings, *told)
     return replace(found, verdict=replace(verdict, findings=findings))
 
@@ -179,7 +181,8 @@ class _Renamed:
         run = self._observe(description, original=original, **how)
         if original:
             return run
-        return regrouped(self._first, self._division.undone(self._renaming.undone(run)))
+        run = self._division.undone(self._renaming.undone(run))
+        return in_order_of(self._first, regrouped(self._first, run))
 
 
 def _decided(verdict: Verdict) -> bool:
@@ -289,7 +292,8 @@ def _judge_rounding(
             reason = f"with {precision.value} switched off, too: {same_arithmetic.reason}"
             return Equivalence(replace(same_arithmetic, reason=reason), same_arithmetic)
     proven = same_arithmetic is not None and same_arithmetic.outcome is Outcome.EQUIVALENT
-    parts = rounds_alike(first, repeats, rewritten)
+    alike = calls_alike(first, rewritten) if evaluations else None
+    parts = rounds_alike(first, repeats, rewritten) if alike is None else alike
     runs = _Rounding(observe, precision, parts, evaluations=evaluations)
     verdict = runs.judge(first, repeats, rewritten, perturbed_runs, same_arithmetic=proven)
     return Equivalence(verdict, same_arithmetic)
@@ -319,8 +323,9 @@ def _judge_arithmetic(
 class _Rounding:
     """What rounding of ``precision`` does to the original: its runs from parameters perturbed ``after`` so many rounds.
 
-    Or to its ``evaluations``, each with parameters perturbed anew: how far perturbed *training* would take them
-    says nothing about a rewrite that trains bit for bit the same.
+    Or to its ``evaluations``, each with parameters perturbed anew, ``after`` so many calls: how far perturbed *training*
+    would take them says nothing about a rewrite that trains bit for bit the same. Nor do perturbed evaluations that choose another
+    epoch as the best, where those are the same.
     """
 
     def __init__(

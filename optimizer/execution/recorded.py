@@ -134,7 +134,10 @@ class TensorSummary:
 
 @dataclass(frozen=True)
 class LayerOutput:
-    """What a layer gave in its model's first training call: ``layer`` is ``Net.head.fc``; the first tensor of it."""
+    """What a layer gave in its model's first training call: ``layer`` is ``Net.head.fc``; the first tensor of it.
+
+    At last there is what the model itself gave, every tensor of it: ``layer`` is ``Net``.
+    """
 
     layer: str
     class_name: str
@@ -149,7 +152,8 @@ class EvalCall:
     zeros that it is padded with at its end, and is empty where that was not told.
     ``constant``: no optimizer trains the module, and its weights were the same in all its calls (a teacher's).
     ``number``: how many such calls, in either mode, were before it. ``trains``: gradients were on, and the module does
-    the same in either mode. ``inside``: another module, in training mode, made it.
+    the same in either mode. ``inside``: another module, in training mode, made it. ``trained_as``: by which name its parameters
+    are the optimizers' (``Net#2``), empty where none are: those of an average.
     The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
     """
 
@@ -163,6 +167,7 @@ class EvalCall:
     trains: bool = False
     inside: bool = False
     each: tuple[int, ...] = ()
+    trained_as: str = ""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ class Perturbation:
     many rounds. From then on the gradients of the parameters named in ``one_way`` keep their size and have the same signs in every
     step: what is nothing but rounding may be biased like that, and an optimizer that scales it makes full steps of it.
 
-    With ``evaluations`` it is done to root modules each time they are called in eval mode instead, and undone afterwards.
+    With ``evaluations`` it is done to root modules each time they are called in eval mode instead, ``after`` so many such
+    calls, and undone afterwards.
     """
 
     dtype: str

@@ -58,11 +58,17 @@ class _Weights:
 class Evaluations:
     """Records the outputs of calls in eval mode; the first ones go to ``folder``. Counts calls in training mode.
 
-    ``trained`` gives the ``id`` of every parameter known to be an optimizer's.
+    ``trained`` gives the ``id`` of every parameter known to be an optimizer's, ``label`` what a module that has such is called
+    in their names.
     """
 
-    def __init__(self, folder: Path, trained: Callable[[], Container[int]]) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        trained: Callable[[], Container[int]],
+        label: Callable[[nn.Module], str],
+    ) -> None:
+        self._folder, self._label = folder, label
         self._trained = trained
         self._calls: list[dict[str, Any]] = []
         self._further: list[dict[str, Any]] = []
@@ -104,7 +110,7 @@ class Evaluations:
 
     def _evaluated(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
         if len(self._calls) < KEPT_CALLS:
-            for position, tensor in enumerate(_outputs(output)):
+            for position, tensor in enumerate(outputs_of(output)):
                 self._kept[f"{len(self._calls)}.{position}"] = storable(tensor).clone()
         trains = torch.is_grad_enabled() and not heeds_mode(module)
         told = self._told(module, inputs, output, rounds)
@@ -125,12 +131,13 @@ class Evaluations:
         return {
             "weights": self._weights_of(module),
             "module": class_name(module),
+            "trained_as": self._label(module),
             "rounds": rounds,
             "number": len(self._calls) + len(self._further),
             "samples": count_samples(inputs),
             "inputs": self._inputs,
             "each": self._each,
-            "outputs": [summary(tensor) for tensor in _outputs(output)],
+            "outputs": [summary(tensor) for tensor in outputs_of(output)],
         }
 
     def _weights_of(self, module: nn.Module) -> _Weights | None:
@@ -168,7 +175,8 @@ def is_evaluation(module: nn.Module) -> bool:
     return not module.training or (not torch.is_grad_enabled() and not heeds_mode(module))
 
 
-def _outputs(output: Any) -> list[Tensor]:
+def outputs_of(output: Any) -> list[Tensor]:
+    """The first of the tensors in what a module gave."""
     return list(tensors_in(output))[:_OUTPUTS]
 
 

@@ -10,7 +10,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 from weakref import WeakSet
@@ -179,7 +179,10 @@ class Hooks:
         return wrapper
 
     def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Gradients taken by hand; not those that a loss is made of, nor what torch itself does to trace."""
+        """Gradients taken by hand; not those that a loss is made of, nor what torch itself does to trace.
+
+        Nor those of inputs, for an adversarial example or a sampler: what they are taken of is no loss of a step.
+        """
 
         @functools.wraps(original)
         def wrapper(outputs, inputs, grad_outputs=None, *args, **kwargs):
@@ -187,6 +190,8 @@ class Hooks:
             if created or self._in_backward or _is_traced(outputs):
                 return original(outputs, inputs, grad_outputs, *args, **kwargs)
             inputs = inputs if isinstance(inputs, Tensor) else tuple(inputs)
+            if self._are_data(_several(inputs)):
+                return original(outputs, inputs, grad_outputs, *args, **kwargs)
             leaves = self._leaves(outputs, inputs)
             self._announce_backward(outputs, grad_outputs, leaves, taken=True)
             result = original(outputs, inputs, grad_outputs, *args, **kwargs)
@@ -195,6 +200,10 @@ class Hooks:
             return result
 
         return wrapper
+
+    def _are_data(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether nothing was computed for ``tensors``, and no optimizer trains them."""
+        return all(tensor.is_leaf for tensor in tensors) and not self._session.trains(tensors)
 
     def _func_gradients(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Gradients taken by ``torch.func``, other than those that another one differentiates.

@@ -1,4 +1,4 @@
-"""What each layer gave in a model's first training call: where a rewrite begins to compute something else."""
+"""What each layer, and at last the model, gave in a model's first training call: where a rewrite begins to compute something else."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from .evaluations import tensors_in
+from .evaluations import outputs_of, tensors_in
 from .fingerprints import summary
 from .names import class_name, unwrap
 
@@ -32,7 +32,7 @@ class LayerOutputs:
 
     def begin(self, model: nn.Module) -> None:
         """``model`` is called, from outside any module."""
-        self._names = {}  # of a call that failed
+        self._names, self._model = {}, ""  # of a call that failed
         name = class_name(model)
         if name in self._done or not model.training or not torch.is_grad_enabled():
             return
@@ -47,14 +47,17 @@ class LayerOutputs:
         tensor = next(tensors_in(output), None)
         if path is None or tensor is None or len(self._noted) >= _MOST:
             return
-        kind = type(layer).__name__
-        self._noted.append(
-            {"layer": f"{self._model}.{path}", "class_name": kind, "output": summary(tensor)}
-        )
+        self._note(f"{self._model}.{path}", type(layer).__name__, tensor)
 
-    def end(self) -> None:
-        """The call is over."""
-        self._names = {}
+    @torch.no_grad()
+    def end(self, output: Any) -> None:
+        """The call is over, and the model has given ``output``."""
+        for tensor in outputs_of(output) if self._model else ():
+            self._note(self._model, self._model, tensor)
+        self._names, self._model = {}, ""
+
+    def _note(self, layer: str, kind: str, tensor: Tensor) -> None:
+        self._noted.append({"layer": layer, "class_name": kind, "output": summary(tensor)})
 
     def finish(self) -> dict[str, Any]:
         """What the record says of them, in the order in which they were done."""

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from .fingerprints import dtype_name, sha256, total_bytes, write_safetensors
 from .last_step import LastStep
-from .names import entries_of, label_roots, name_parameters
+from .names import entries_of, label_roots, name_parameters, unwrap
 from .variables import reachable
 
 _NOT_SETTINGS = ("params", "lr", "initial_lr")
@@ -155,6 +155,11 @@ class Parameters:
             for root, label in self.roots
             for name, buffer in entries_of(root, "_buffers")
         }
+
+    def label_of(self, module: nn.Module) -> str:
+        """What it is called in these names; nothing where it is none of the root modules."""
+        own = unwrap(module)
+        return next((label for root, label in self.roots if unwrap(root) is own), "")
 
     def trained(self) -> dict[str, Tensor]:
         """The named parameters and those buffers."""

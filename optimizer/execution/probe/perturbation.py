@@ -104,12 +104,13 @@ class Perturbation:
 class EvaluationPerturbation(Perturbation):
     """Multiplies the parameters of a module likewise, each time it is called in eval mode, and puts them back afterwards.
 
-    Training is that of the original then, bit for bit, unless such calls are part of it.
+    Training is that of the original then, bit for bit, unless such calls are part of it. None of this in the first ``after`` calls.
     """
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._moved: list[tuple[Tensor, Tensor]] = []
+        self._calls = 0
 
     def add_tensors(self, tensors: Iterable[Tensor]) -> None:
         """What is trained stays as it is."""
@@ -119,6 +120,9 @@ class EvaluationPerturbation(Perturbation):
         """``module`` is about to be called."""
         self.after_call()  # of a call that failed
         if module.training:
+            return
+        self._calls += 1
+        if self._calls <= self.after:
             return
         for number, parameter in enumerate(module.parameters()):
             if parameter.is_floating_point() and not is_lazy(parameter):

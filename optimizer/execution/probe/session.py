@@ -72,7 +72,9 @@ class Session:
         self._copies = WeightCopies(self._parameters, self.folder, spec["snapshot_bytes"])
         self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
         self._layers, self._training = LayerOutputs(), False
-        self._evaluations = Evaluations(self.folder, lambda: self._parameters.known)
+        self._evaluations = Evaluations(
+            self.folder, lambda: self._parameters.known, self._parameters.label_of
+        )
         perturb = spec["perturb"]
         self._perturbation = perturbation(**perturb) if perturb else None
         self._stepping: list[int] = []
@@ -271,7 +273,7 @@ class Session:
         self.evaluation_draws.end()
         if self._perturbation:
             self._perturbation.after_call()
-        self._layers.end()
+        self._try(self._layers.end, output)
         if not self.stopped:
             self._try(self._evaluations.called, module, inputs, output, self._rounds.begun)
 

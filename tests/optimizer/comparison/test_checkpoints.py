@@ -179,3 +179,24 @@ def test_what_equals_a_parameter_by_chance_may_differ(
     assert compare_checkpoint_values(ours, saving(original, copied), near, Precision.FLOAT32) == []
     other = saving(original, with_weight(save))
     assert compare_checkpoint_values(ours, other, [other], Precision.FLOAT32) == []
+
+
+def test_of_an_average_that_is_the_network_a_weight_is_named(
+    original: Observations, save: Checkpoint
+) -> None:
+    """That both have counted no batches says less, though it is the first that is no longer the same."""
+
+    def saved(weight: CheckpointEntry, *counts_like: str) -> Observations:
+        count = CheckpointEntry("tensor", (), "int64", str(counts_like), same_as=counts_like)
+        entries = {"ema/bn.num_batches_tracked": count, "ema/fc.weight": weight}
+        return saving(original, replace(save, entries=entries))
+
+    own = CheckpointEntry("tensor", (2,), "float32", "own", stored_as="own")
+    ours = saved(own, "Net.frozen.num_batches_tracked")
+    other = saved(replace(own, sha256="live", same_as=("Net.fc.weight",)))
+    first, second = (
+        f
+        for f in compare_checkpoint_values(ours, other, [ours], Precision.FLOAT32)
+        if f.step is not None
+    )
+    assert (first.tensor, second.tensor) == ("ema/fc.weight", "ema/bn.num_batches_tracked")

@@ -4,6 +4,8 @@ from dataclasses import replace
 import pytest
 
 from torchopt_cli.optimizer.comparison.clipping import unseen_clipping
+from torchopt_cli.optimizer.comparison.findings import Finding, Kind
+from torchopt_cli.optimizer.comparison.layers import explain
 from torchopt_cli.optimizer.execution.observations import Clip, Observations
 
 Run = Callable[..., Observations]
@@ -76,3 +78,18 @@ def test_it_may_be_done_before_another_optimizer_steps(told: Told) -> None:
     later = clips(0.5, (1, 2, 3, 4))
     assert told(clips(0.5), later, optimizers=2) is None
     assert told(clips(0.5), later) is not None
+
+
+@pytest.mark.parametrize(
+    ("norm", "told"),
+    [(0.5 / 65536, "0.5 / 65536: is it clipped before scaler.unscale_()?"), (0.3, ""), (0.0, "")],
+)
+def test_a_limit_that_is_divided_by_the_scale_is_told(run: Run, norm: float, told: str) -> None:
+    one = run(steps=2)
+    other = replace(one, clips=clips(0.5, acts=(0,)))
+    first = Finding(Kind.GRADIENT, "gradient norm", step=1, original=0.4, rewritten=norm)
+    (finding,) = explain([first], one, other)
+    assert finding.message.endswith(told)
+    assert bool(told) == (finding.message != first.message)
+    (quiet,) = explain([first], one, replace(one, clips=clips(0.5)))
+    assert quiet.message == first.message

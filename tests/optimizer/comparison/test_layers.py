@@ -40,6 +40,18 @@ def test_the_first_layer_that_differs_is_named(giving: Callable[..., Observation
         assert message == "loss 2, not 1; the first layer whose output differs is Net.norm (Norm)"
 
 
+def test_what_the_model_does_besides_its_layers_is_told(run: Run) -> None:
+    """A function between two layers, or behind the last; the second of what it returns may be all that differs."""
+
+    def giving(*norms: float) -> Observations:
+        layers = (output("Net.head", 1.0), *(output("Net", norm) for norm in norms))
+        return replace(run(steps=2), layer_outputs=layers)
+
+    message = said(LOSS, giving(1.0, 2.0), giving(1.0, 2.5))
+    assert message.endswith("but Net does not: the difference is in its own forward")
+    assert "what follows" in said(LOSS, giving(1.0, 2.0), giving(1.0, 2.0))
+
+
 def test_rounding_is_no_difference(giving: Callable[..., Observations]) -> None:
     original, other = giving(stem=1.0, head=2.0), giving(stem=1.0 + 1e-6, head=2.5)
     assert said(LOSS, original, other, precision=Precision.FLOAT32).endswith("Net.head (Head)")

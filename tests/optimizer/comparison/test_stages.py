@@ -140,7 +140,7 @@ def test_of_a_rewrite_that_trains_the_same_bit_for_bit_evaluations_alone_are_per
     outputs = tuple(replace(output, checksum=output.checksum + 1) for output in last.outputs)
     evaluated: tuple[EvalCall, ...] = (*calls, replace(last, outputs=outputs))
     asked = _perturbations(original, replace(original, eval_calls=evaluated))
-    assert [one.evaluations for one in asked] == [True] * 2
+    assert [(one.evaluations, one.after) for one in asked] == [(True, len(calls))] * 2
 
 
 def _perturbations(original: Observations, other: Observations) -> list[Perturbation]:

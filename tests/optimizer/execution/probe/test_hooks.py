@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import sys
 
@@ -257,6 +258,7 @@ def test_layers_of_the_first_training_call_are_noted_in_their_order(recorded):
         ("Net.body.2", "ReLU"),
         ("Net.body", "Sequential"),
         ("Net.head", "Linear"),
+        ("Net", "Net"),
     ]
     assert run.layer_outputs[-1].output.shape == (4, 2)
 
@@ -673,7 +675,7 @@ def test_what_vmap_does_at_once_is_that_of_all_samples(recorded, perturb):
     assert (call.samples, call.outputs[0].shape) == (6, (6, 1))
     means = [call.outputs[0].mean for call in each.eval_calls]
     assert call.outputs[0].mean == pytest.approx(sum(means) / 6)
-    assert [one.output.shape[0] for one in together.layer_outputs] == [6] * 3
+    assert [one.output.shape[0] for one in together.layer_outputs] == [6] * 4
 
 
 def test_saved_tensors_are_told_to_be_the_parameters_they_are(recorded, tmp_path):
@@ -815,3 +817,39 @@ def test_an_input_may_be_called_module(recorded):
     run = recorded(script)
     assert run.status is Status.COMPLETED
     assert run.rounds == 1
+
+
+def test_evaluations_tell_which_trained_module_is_called(recorded):
+    def script():
+        nets = [nn.Linear(2, 1) for _ in range(2)]
+        average = copy.deepcopy(nets[0])
+        optimizer = torch.optim.SGD([p for net in nets for p in net.parameters()], lr=0.1)
+        sum(net(torch.ones(1, 2)).sum() for net in nets).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for net in (average, nets[1], torch.nn.DataParallel(nets[0])):
+                net.eval()(torch.ones(4, 2))
+
+    calls = recorded(script).eval_calls
+    assert [(call.module, call.trained_as) for call in calls] == [
+        ("Linear", ""),
+        ("Linear", "Linear#2"),
+        ("Linear", "Linear"),
+    ]
+
+
+@pytest.mark.parametrize("trained", [False, True], ids=["of inputs", "of weights"])
+def test_gradients_of_inputs_are_of_no_loss(recorded, trained):
+    """An adversarial example: what it is found by is shown in what it does."""
+
+    def script():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x = torch.ones(3, 2, requires_grad=True)
+        (slope,) = torch.autograd.grad(100 * net(x).sum(), net.weight if trained else x)
+        worst = x.detach() + slope.sign()
+        net(worst).mean().backward()
+        optimizer.step()
+
+    (step,) = recorded(script).steps
+    assert [loss.taken for loss in step.losses] == [True] * trained + [False]

@@ -164,6 +164,14 @@ def test_evaluations_alone_are_perturbed(recorded):
         assert 0 < abs(after - before) < 1e-5 * before
 
 
+def test_evaluations_are_perturbed_after_so_many_calls(recorded):
+    plain = recorded(evaluate(epochs=3))
+    perturb = {"dtype": "float32", "seed": 1, "evaluations": True, "after": 2}
+    perturbed = recorded(evaluate(epochs=3), perturb=perturb)
+    pairs = zip(plain.eval_calls, perturbed.eval_calls, strict=True)
+    assert [a.outputs == b.outputs for a, b in pairs] == [True, True, False]
+
+
 def test_parameters_are_put_back_when_an_evaluation_fails(recorded):
     perturb = {"dtype": "float32", "seed": 1, "evaluations": True}
     failing = recorded(evaluate(fails=True), perturb=perturb)
