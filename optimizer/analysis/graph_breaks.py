@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .facts import Fact, Model
 from .forward_code import called_names, forward_code, layer_classes, method_name
-from .reach import Reached, lexical_nodes
+from .reach import Reached, lexical_nodes, never_runs
 from .resolver import Resolver
 from .scopes import Assigned
 from .syntax import Module
@@ -195,7 +195,7 @@ def script_compile_obstacle(resolver: Resolver) -> CompileObstacle | None:
     for module in resolver.project.modules:
         for call in module.calls:
             message = _in_script(resolver, Reached(call, module, True))
-            if message is not None:
+            if message is not None and not never_runs(resolver, call, module):
                 return CompileObstacle(module, call, message)
     return None
 

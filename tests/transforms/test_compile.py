@@ -1339,3 +1339,24 @@ def test_a_file_without_torch_imports_it_for_the_condition(check_transformed: Ch
     check_transformed(
         {"train.py": train, "trainer.py": trainer}, {"train.py": after, "trainer.py": trainer}
     )
+
+
+@pytest.mark.parametrize("name", ["compile", "autocast"])
+@pytest.mark.parametrize(
+    ("used", "changed"), [("print(epochs)", True), ("tools.sparse(epochs)", False)]
+)
+def test_a_leftover_of_an_imported_file_is_no_obstacle(
+    rewrite: Rewrite, name: str, used: str, changed: bool
+) -> None:
+    tools = """
+    import torch
+
+    def sparse(adjacency):
+        return torch.sparse_coo_tensor(*adjacency)
+
+    if __name__ == "__main__":
+        print(torch.sparse_coo_tensor([[0], [1]], [1.0]))
+    """
+    train = "import tools\n" + script(SETUP, f"{used}\n", LOOP)
+    result = rewrite({"train.py": train, "tools.py": tools}, [name])
+    assert result.files[0].changed is changed, result.files[0].skips
