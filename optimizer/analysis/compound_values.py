@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 Values = frozenset[Value]
 _NONE: Values = frozenset()
+_PARSERS = ("argparse.", "configargparse.")
+"""ConfigArgParse is argparse whose options may stand in a file or in the environment as well."""
 _SAME_OBJECT_METHODS = frozenset(
     "to cuda cpu train eval float half double bfloat16 requires_grad_ share_memory apply type contiguous detach "
     "clone long int bool xpu".split()
@@ -73,7 +75,7 @@ def _attribute_of(resolver: Resolver, base: Value, name: str) -> Values:
             return found or frozenset([Attribute(base, name)])
         case Made(_, _, Class() as cls):
             return class_attribute(resolver, cls, name) or frozenset([Attribute(base, name)])
-        case Made(_, _, External(maker)) if maker.startswith("argparse."):
+        case Made(_, _, External(maker)) if maker.startswith(_PARSERS):
             option = option_value(resolver, base, name)
             return frozenset([option if option is not None else Attribute(base, name)])
         case Unknown():

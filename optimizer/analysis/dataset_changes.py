@@ -14,9 +14,9 @@ from .composition import composed_of
 from .datasets import Dataset, function_code
 from .facts import DataLoader, Fact
 from .item_state import changes_receiver, stored_changes
-from .reach import Reached, reached_nodes
+from .reach import Reached, never_runs, reached_nodes
 from .resolver import Resolver
-from .syntax import Module
+from .syntax import FunctionNode, Module
 from .trees import walk
 from .values import Attribute, Class, Display, Element, Function, Made, Value
 
@@ -38,7 +38,7 @@ def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset)
     for module in resolver.project.modules:
         for node in module.nodes_of(ast.Attribute, ast.Subscript, ast.Call, ast.AugAssign):
             changed = _changed(node)
-            if changed is None or _is_set_up(node, module, loader):
+            if changed is None or _is_set_up(resolver, node, module, loader):
                 continue
             owner = _owner(resolver, changed, module, loader, dataset, parts)
             if owner is None or _is_made_beside(owner, node, module, loader):
@@ -166,15 +166,46 @@ def _stores(resolver: Resolver, call: ast.Call, module: Module, classes: list[Cl
     return not callees and changes_receiver(name)
 
 
-def _is_set_up(node: ast.AST, module: Module, loader: DataLoader) -> bool:
-    """Whether ``node`` runs before the loader is made and not again, as far as the order of the lines tells."""
-    return (
-        module is loader.module
-        and module.function(node) is loader.function
-        and isinstance(node, ast.expr | ast.AugAssign)
-        and module.span(node) < loader.span
-        and not any(loop in module.ancestors(loader.node) for loop in module.loops(node))
+def _is_set_up(resolver: Resolver, node: ast.AST, module: Module, loader: DataLoader) -> bool:
+    """Whether ``node`` runs before the loader is made and not again, as far as the order of the lines tells.
+
+    The loader may be made in a function that is called below, by way of others, too: ``settings.parse(text)`` in ``main``,
+    above ``train_loader = make_loader(settings)``.
+    """
+    if never_runs(resolver, node, module):
+        return True
+    function = module.function(node)
+    places = _places_in(resolver, function, module, loader)
+    return bool(places) and all(
+        isinstance(node, ast.expr | ast.AugAssign)
+        and module.span(node) < module.span(place)
+        and not any(loop in module.ancestors(place) for loop in module.loops(node))
+        for place in places
     )
+
+
+def _places_in(
+    resolver: Resolver, function: FunctionNode | None, module: Module, loader: DataLoader
+) -> list[ast.AST]:
+    """Where ``function``, or the top level of ``module``, makes the loader; nothing where something else makes it, too."""
+    found: list[ast.AST] = []
+    seen: set[FunctionNode] = set()
+    pending: list[tuple[ast.AST, Module]] = [(loader.node, loader.module)]
+    while pending:
+        place, owner = pending.pop()
+        around = owner.function(place)
+        if owner is module and around is function:
+            found.append(place)
+        elif around is None:
+            return []
+        elif around not in seen:
+            seen.add(around)
+            pending += [
+                (site.call, site.module)
+                for site in resolver.call_sites(around)
+                if not never_runs(resolver, site.call, site.module)
+            ]
+    return found
 
 
 def _is_made_beside(owner: ast.AST, node: ast.AST, module: Module, loader: DataLoader) -> bool:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from .facts import Fact, Model
 from .forward_code import called_names, forward_code, layer_classes, method_name
-from .reach import Reached, lexical_nodes
+from .reach import Reached, lexical_nodes, never_runs
 from .resolver import Resolver
 from .scopes import Assigned
+from .signatures import call_argument
 from .syntax import Module
 from .trees import walk
 from .values import Class, Display, Value
@@ -30,6 +31,8 @@ _ADDING = frozenset({"append", "extend", "insert", "add_module"})
 _TENSOR_TESTS = frozenset(
     "any all item sum max min mean norm isnan isinf isfinite equal allclose is_nonzero nonzero count_nonzero".split()
 )
+_BY_VALUES = frozenset("unique unique_consecutive nonzero argwhere masked_select bincount".split())
+"""What gives as many values as it finds: such shapes the compiler does not follow."""
 _TO_PYTHON = frozenset({"item", "tolist", "numpy", "is_nonzero"})
 _LEGACY_CONSTRUCTORS = frozenset(
     f"torch.{prefix}{kind}Tensor"
@@ -138,6 +141,12 @@ def _call(resolver: Resolver, reached: Reached) -> str | None:
         return "a backward pass inside of it is no part of a graph"
     if method in _TO_PYTHON:
         return f"`.{method}()` takes a value out of the graph"
+    if method in _BY_VALUES or any(n.removeprefix("torch.") in _BY_VALUES for n in names):
+        return "the shape of a result depends on the values in a tensor"
+    if method == "requires_grad_" and _asks_for_gradients(reached.node):
+        return (
+            "a tensor made in it asks for gradients (`.requires_grad_()`), which breaks the graph"
+        )
     if names & _LEGACY_CONSTRUCTORS or method == "new":
         return "a legacy tensor constructor cannot be traced"
     if any(n.startswith("numpy.random.") for n in names):
@@ -147,6 +156,11 @@ def _call(resolver: Resolver, reached: Reached) -> str | None:
     if any(n.startswith("torch.nn.utils.rnn.") for n in names):
         return "packed sequences have another shape in every batch"
     return next((_unseen(name) for name in sorted(names) if _is_foreign(name)), None)
+
+
+def _asks_for_gradients(call: ast.AST) -> bool:
+    given = call_argument(call, "requires_grad", 0) if isinstance(call, ast.Call) else None
+    return not (isinstance(given, ast.Constant) and given.value is False)
 
 
 def _data_dependent(resolver: Resolver, test: ast.expr, reached: Reached) -> str | None:
@@ -195,7 +209,7 @@ def script_compile_obstacle(resolver: Resolver) -> CompileObstacle | None:
     for module in resolver.project.modules:
         for call in module.calls:
             message = _in_script(resolver, Reached(call, module, True))
-            if message is not None:
+            if message is not None and not never_runs(resolver, call, module):
                 return CompileObstacle(module, call, message)
     return None
 

@@ -19,7 +19,7 @@ from .input_gradients import ATTACKED, input_gradient
 from .loops import forward_calls
 from .models import steps_lbfgs
 from .obstacles import Obstacle, ProbabilityLoss
-from .reach import Reached, reached_nodes
+from .reach import Reached, never_runs, reached_nodes
 from .resolver import Resolver
 from .signatures import call_argument
 from .steps import EvaluationCode, Region, StepCode, runs_forward, suspends_gradients
@@ -273,17 +273,23 @@ def script_obstacle(resolver: Resolver, packages: frozenset[str]) -> Obstacle | 
     """What about the script as a whole forbids half precision."""
     for module in resolver.project.modules:
         for call in module.calls:
-            reached = Reached(call, module, True)
-            for name in called_names(resolver, reached):
-                if name.startswith(_CAPTURED):
-                    return Obstacle(module, call, "the step is captured in a CUDA graph")
-                if name.startswith("torch.sparse") or name in {"torch.spmm", "torch.hspmm"}:
-                    return Obstacle(module, call, "sparse tensors have no half-precision products")
+            why = _in_script(called_names(resolver, Reached(call, module, True)))
+            if why is not None and not never_runs(resolver, call, module):
+                return Obstacle(module, call, why)
     sparse = sorted(packages & _SPARSE_PACKAGES)
     if sparse:
         entry = resolver.project.entry
         why = f"the kernels of {sparse[0]} are not all implemented for half precision"
         return Obstacle(entry, entry.tree, why)
+    return None
+
+
+def _in_script(names: Iterable[str]) -> str | None:
+    for name in names:
+        if name.startswith(_CAPTURED):
+            return "the step is captured in a CUDA graph"
+        if name.startswith("torch.sparse") or name in {"torch.spmm", "torch.hspmm"}:
+            return "sparse tensors have no half-precision products"
     return None
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeAlias
 from .composition import call_arguments
 from .models import is_module_class
 from .resolver import Resolver
-from .syntax import FunctionNode, Module
-from .trees import child_nodes
+from .syntax import FunctionNode, Module, last_identifier
+from .trees import child_nodes, walk
 from .values import Class, External, Function, Made
 
 _LEXICAL = "_torchopt_lexical"
@@ -168,3 +168,44 @@ def _mentioned(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Ca
         for value in resolver.values(node, module):
             if isinstance(value, Function):
                 yield value.node, value.module
+
+
+def never_runs(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` stands where the script does not get in an imported file.
+
+    That is below the file's own main guard, or in a function that is named nowhere else in the script: a leftover.
+    """
+    if module is resolver.project.entry:
+        return False
+    top = _top_statement(node, module)
+    if not isinstance(top, ast.FunctionDef) or top.decorator_list:
+        return top in module.main_only
+    own = set(walk(top))
+    return not any(
+        _says(mentioned) == top.name
+        and mentioned not in own
+        and (
+            other is resolver.project.entry
+            or _top_statement(mentioned, other) not in other.main_only
+        )
+        for other in resolver.project.modules
+        for mentioned in other.nodes_of(ast.Name, ast.Attribute, ast.Constant, ast.alias)
+    )
+
+
+def _top_statement(node: ast.AST, module: Module) -> ast.AST:
+    around = [node, *module.ancestors(node)]
+    return next((one for one in around if module.parents.get(one) is module.tree), node)
+
+
+def _says(node: ast.AST) -> object:
+    """The name by which ``node`` may stand for a function: what a text says, too, and what an import renames."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.alias(name=name, asname=asname):
+            return name if asname is not None else None
+        case ast.expr():
+            return last_identifier(node)
+        case _:
+            return None

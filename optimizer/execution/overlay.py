@@ -22,6 +22,7 @@ from .probe.protection import OPEN, SCRATCH
 
 PROBE = Path(__file__).parent / "probe"
 START = "torchopt_start.py"
+_CACHE_VARIABLES = ("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE")
 
 _SITECUSTOMIZE = '''\
 """Protect the user's files in every Python process of the run, then do what sitecustomize would have done."""
@@ -154,6 +155,7 @@ def _environment(given: Mapping[str, str], mirror: Mirror, site: Path, cwd: Path
         "WANDB_DIR": str(folders["wandb"]),
         "MLFLOW_TRACKING_URI": folders["mlruns"].as_uri(),
         "MLFLOW_ALLOW_FILE_STORE": "true",
+        **_download_caches(given, mirror),
         "MPLBACKEND": "Agg",
         "GIT_OPTIONAL_LOCKS": "0",
         SCRATCH: mirror.scratch,
@@ -170,6 +172,21 @@ def _caches(folder: Path) -> dict[str, str]:
         "CUDA_CACHE_PATH": "cuda",
     }
     return {variable: str(folder.resolve() / name) for variable, name in caches.items()}
+
+
+def _download_caches(given: Mapping[str, str], mirror: Mirror) -> dict[str, str]:
+    """The folders where libraries keep what they download and prepare, by their places in the mirror.
+
+    Native code reads there what Python has just written: it has to be told the place, as no redirection reaches it. So does
+    pyarrow with the tables of Hugging Face's `datasets`.
+    """
+    home = given.get("HOME") or os.path.expanduser("~")
+    folders = {"XDG_CACHE_HOME": os.path.join(home, ".cache")}
+    folders |= {
+        name: given[name] for name in _CACHE_VARIABLES if os.path.isabs(given.get(name, ""))
+    }
+    places = {name: mirror.place(os.path.normpath(path)) for name, path in folders.items()}
+    return {name: place for name, place in places.items() if place is not None}
 
 
 def _in_mirror(mirror: Mirror, path: str) -> str:

@@ -389,6 +389,15 @@ FORWARD = {
         "unrolled",
     ),
     "counter": ("self.calls += 1\nreturn self.fc(x)", "compiled anew"),
+    "shape by values": ("return self.fc(x)[x.nonzero()[:, 0]]", "depends on the values"),
+    "function of such a shape": (
+        "sizes = torch.unique_consecutive(x.long())\nreturn self.fc(x) * sizes.numel()",
+        "depends on the values",
+    ),
+    "gradients asked for": (
+        "x = x.clone().detach().requires_grad_(True)\nreturn self.fc(x)",
+        "asks for gradients",
+    ),
     "packed sequences": (
         "x = nn.utils.rnn.pack_padded_sequence(x, self.lengths)\nreturn self.fc(x.data)",
         "packed sequences",
@@ -409,6 +418,7 @@ def test_forward_code_that_cannot_be_compiled(check_noop: Check, forward: str, r
         "if self.extra is not None:\n    x = self.extra(x)\nreturn self.fc(x)",
         "for layer in self.layers:\n    x = layer(x)\nreturn self.fc(x)",
         "for i in range(3):\n    x = self.norm(x)\nreturn self.fc(x)",
+        "return self.fc(x) + self.table.requires_grad_(False)",
     ],
 )
 def test_python_that_can_be_compiled(rewrite: Rewrite, name: str, forward: str) -> None:
@@ -1357,3 +1367,24 @@ def test_steps_that_lightning_runs(check_noop: Check) -> None:
         trainer.fit(Net())
     """
     check_noop(text, "not compiled: Lightning runs the step in its own way")
+
+
+@pytest.mark.parametrize("name", ["compile", "autocast"])
+@pytest.mark.parametrize(
+    ("used", "changed"), [("print(epochs)", True), ("tools.sparse(epochs)", False)]
+)
+def test_a_leftover_of_an_imported_file_is_no_obstacle(
+    rewrite: Rewrite, name: str, used: str, changed: bool
+) -> None:
+    tools = """
+    import torch
+
+    def sparse(adjacency):
+        return torch.sparse_coo_tensor(*adjacency)
+
+    if __name__ == "__main__":
+        print(torch.sparse_coo_tensor([[0], [1]], [1.0]))
+    """
+    train = "import tools\n" + script(SETUP, f"{used}\n", LOOP)
+    result = rewrite({"train.py": train, "tools.py": tools}, [name])
+    assert result.files[0].changed is changed, result.files[0].skips

@@ -146,3 +146,53 @@ loader = DataLoader(part, collate_fn=crop)
     (dataset,) = understood.datasets[loader]
     found = changes_of_dataset(understood.resolver, loader, dataset)
     assert [change.code for change in found] == changed
+
+
+SETTINGS = """\
+class Settings:
+    size = 2
+    def parse(self, text):
+        self.size = int(text)
+settings = Settings()
+"""
+DATA = """\
+from torch.utils.data import DataLoader
+from settings import settings
+class Items:
+    def __getitem__(self, i):
+        return settings.size
+def make():
+    return DataLoader(Items())
+def make_both():
+    return make(), make()
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "changed"),
+    [
+        ("settings.parse('3')\nloader = make()\n", []),
+        ("def main():\n    settings.parse('3')\n    loader, _ = make_both()\nmain()\n", []),
+        ("def main():\n    loader, _ = make_both()\n    settings.parse('3')\nmain()\n", ["settings.parse"]),
+        ("for i in range(3):\n    settings.parse(i)\n    loader = make()\n", ["settings.parse"]),
+        ("loader = make()\ndef main():\n    settings.parse('3')\n    make()\nmain()\n", ["settings.parse"]),
+        ("def again():\n    settings.parse('3')\nloader = make()\nagain()\n", ["settings.parse"]),
+        ("loader = make()\nimport tool\n", []),
+    ],
+)  # fmt: skip
+def test_set_up_above_the_call_that_makes_the_loader(
+    script: Script, main: str, changed: list[str]
+) -> None:
+    tool = "from data import make\nfrom settings import settings\nif __name__ == '__main__':\n    make()\n    settings.parse('4')\n"
+    understood = script(
+        {
+            "train.py": f"from data import make, make_both\nfrom settings import settings\n{main}",
+            "data.py": DATA,
+            "settings.py": SETTINGS,
+            "tool.py": tool,
+        }
+    )
+    (loader,) = understood.loaders
+    (dataset,) = understood.datasets[loader]
+    found = changes_of_dataset(understood.resolver, loader, dataset)
+    assert [fact.code for fact in found] == changed

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.reach import reached_nodes
+from torchopt_cli.optimizer.analysis.reach import never_runs, reached_nodes
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]
@@ -49,3 +49,50 @@ def test_functions_reached(script: Script, statement: str, reached: bool) -> Non
     nodes = [r.node for r in reached_nodes(understood.resolver, [entry.tree.body[-1]], entry)]
     texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
     assert ("reached" in texts) is reached
+
+
+@pytest.mark.parametrize(
+    ("train", "rest", "leftover"),
+    [
+        ("", "", True),
+        ("from other import tool\ntool()", "", False),
+        ("from other import tool as t\nt()", "", False),
+        ("import other\nother.tool()", "", False),
+        ("import other\ngetattr(other, 'tool')()", "", False),
+        ("", "KINDS = {'a': tool}", False),
+        ("", "def main():\n    tool()", False),
+        ("", "if __name__ == '__main__':\n    tool()", True),
+        ("", "def again():\n    return 1", True),
+    ],
+)
+def test_a_function_that_is_named_nowhere_is_a_leftover(
+    script: Script, train: str, rest: str, leftover: bool
+) -> None:
+    other = f"def tool(n):\n    HERE()\n    return tool(n - 1)\n\n{rest}\n"
+    understood = script({"train.py": f"import other\n{train}\n", "other.py": other})
+    assert _leftover(understood) == [leftover]
+
+
+@pytest.mark.parametrize(
+    ("text", "leftover"),
+    [
+        ("HERE()", False),
+        ("if __name__ == '__main__':\n    HERE()", True),
+        ("if True:\n    HERE()", False),
+        ("class Net:\n    def forward(self):\n        HERE()", False),
+        ("@register\ndef tool():\n    HERE()", False),
+    ],
+)
+def test_other_places_of_an_imported_file(script: Script, text: str, leftover: bool) -> None:
+    understood = script({"train.py": "import other\n", "other.py": text + "\n"})
+    assert _leftover(understood) == [leftover]
+    assert _leftover(script(text + "\n")) == [False]
+
+
+def _leftover(understood: TrainingScript) -> list[bool]:
+    return [
+        never_runs(understood.resolver, call, module)
+        for module in understood.modules
+        for call in module.calls
+        if module.code(call.func) == "HERE"
+    ]

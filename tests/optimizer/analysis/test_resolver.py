@@ -179,10 +179,11 @@ def test_what_is_put_into_an_empty_dict(ask: Ask, filled: str, expected: set[obj
     assert ask(f"{function}ASK(make()['a'])") == expected
 
 
-def test_options_carry_their_parser(script: Callable[..., object], ask: Ask) -> None:
-    source = """
-        import argparse
-        parser = argparse.ArgumentParser()
+@pytest.mark.parametrize("library", ["argparse", "configargparse"])
+def test_options_carry_their_parser(script: Callable[..., object], ask: Ask, library: str) -> None:
+    source = f"""
+        import {library}
+        parser = {library}.ArgumentParser()
         parser.add_argument("-j", "--num-workers", type=int, default=0)
         args = parser.parse_args()
         ASK(args.num_workers)

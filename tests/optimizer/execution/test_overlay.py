@@ -329,3 +329,37 @@ def test_no_cache_or_experiment_folder_appears(project, start, tree):
     _, finished = start(folder / "train.py", env={"WANDB_MODE": "online"})
     assert finished.stdout == "offline\n"
     assert tree(folder) == before
+
+
+@pytest.mark.parametrize("variable", ["HOME", "XDG_CACHE_HOME", "HF_HOME"])
+def test_other_programs_read_what_was_put_into_a_cache(project, start, tree, tmp_path, variable):
+    """As the native readers of libraries do: Python writes a table, Arrow maps it into memory."""
+    home = tmp_path / "home"
+    (home / ".cache" / "huggingface").mkdir(parents=True)
+    (home / ".cache" / "huggingface" / "old.txt").write_text("old ")
+    given = {
+        "HOME": home,
+        "XDG_CACHE_HOME": home / ".cache",
+        "HF_HOME": home / ".cache/huggingface",
+    }
+    folder = project(
+        {
+            "train.py": """
+            import os
+            import subprocess
+
+            caches = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+            hub = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
+            os.makedirs(os.path.join(hub, "tables"), exist_ok=True)
+            with open(os.path.join(hub, "tables", "new.txt"), "w") as file:
+                file.write("new")
+            files = [os.path.join(hub, "old.txt"), os.path.join(hub, "tables", "new.txt")]
+            print(subprocess.check_output(["cat", *files], text=True))
+            """
+        }
+    )
+    before = tree(home)
+    env = {"HOME": str(home), variable: str(given[variable])}
+    _, finished = start(folder / "train.py", env=env)
+    assert (finished.stdout, finished.stderr) == ("old new\n", "")
+    assert tree(home) == before
