@@ -10,6 +10,7 @@ import shutil
 import stat
 import sys
 import tokenize
+import warnings
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -115,7 +116,12 @@ def parse(source: SourceFile) -> ast.Module:
     Raises TorchoptError, with line and column, where Python would not run it.
     """
     try:
-        return syntax_tree(source.text, str(source.path))
+        tree = syntax_tree(source.text, str(source.path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the user's code
+            # Some of what Python does not run has a tree: `return` outside of a function.
+            compile(tree, str(source.path), "exec", dont_inherit=True)
+        return tree
     except SyntaxError as error:
         row = _row(source.text, error.lineno or 1)
         column = max(error.offset or 1, 1)

@@ -135,6 +135,8 @@ def test_text_that_the_encoding_lacks_is_refused_with_its_place(tmp_path: Path) 
         ("x = 1\nx.cuda(async=True)\n", 2, 8, "non_blocking"),
         ("y = x.cuda(\n    0,\n    async = True)\n", 3, 5, "non_blocking"),
         ("x = 'é' 'ü' é é\n", 1, 13, "syntax error"),
+        ("x = 1\nreturn x\n", 2, 1, "syntax error: 'return' outside function"),
+        ("def f():\n    from os import *\n", 2, 20, "syntax error: import * only allowed"),
         ("import torch\n!pip install -q timm\n", 2, 1, "IPython"),
         ("if True:\n    %matplotlib inline\n", 2, 5, "IPython"),
         ("torch.nn.Linear?\n", 1, 16, "IPython"),
