@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from .containers import uses_by_name
 from .resolver import Resolver
 from .values import Display, Made, Value
 
@@ -55,19 +56,8 @@ def _written_parts(node: ast.expr) -> list[ast.expr]:
 def _added_parts(made: Display) -> list[ast.expr]:
     """What is added to the list ``made`` by the variable it is assigned to."""
     module = made.module
-    if not isinstance(made.node, ast.List):
-        return []
-    match module.parents[made.node]:
-        case (
-            ast.Assign(targets=[ast.Name() as holder]) | ast.AnnAssign(target=ast.Name() as holder)
-        ):
-            place = module.scope(holder).lookup(holder.id)
-        case _:
-            return []
     found: list[ast.expr] = []
-    for name in module.names_of(holder.id):
-        if module.scope(name).lookup(name.id) != place:
-            continue
+    for name in uses_by_name(made) if isinstance(made.node, ast.List) else ():
         user = module.parents[name]
         match module.parents[user], user:
             case ast.Call(func=func, args=[*_, added]), ast.Attribute(attr=method) if (

@@ -75,24 +75,28 @@ def _dict_part(
     return None
 
 
-def _put_in(made: Display, part: _Part) -> list[ast.expr]:
-    """What the code that made the empty dict ``made`` puts into it under the key ``part``, or under keys it computes.
-
-    Nothing where it is filled in another way, too.
-    """
+def uses_by_name(made: Display) -> list[ast.Name]:
+    """The uses of the variable that the dict or list ``made`` is assigned to; none where it goes by no name."""
     module = made.module
-    statement = module.parents[made.node]
-    match statement:
+    match module.parents[made.node]:
         case (
             ast.Assign(targets=[ast.Name() as holder]) | ast.AnnAssign(target=ast.Name() as holder)
         ):
             place = module.scope(holder).lookup(holder.id)
         case _:
             return []
+    names = module.names_of(holder.id)
+    return [name for name in names if module.scope(name).lookup(name.id) == place]
+
+
+def _put_in(made: Display, part: _Part) -> list[ast.expr]:
+    """What the code that made the empty dict ``made`` puts into it under the key ``part``, or under keys it computes.
+
+    Nothing where it is filled in another way, too.
+    """
+    module = made.module
     found: list[ast.expr] = []
-    for name in module.names_of(holder.id):
-        if module.scope(name).lookup(name.id) != place:
-            continue
+    for name in uses_by_name(made):
         user = module.parents[name]
         stored = module.parents[user]
         if isinstance(user, ast.Attribute) and user.attr in {"update", "setdefault"}:
