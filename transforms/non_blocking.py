@@ -21,7 +21,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..optimizer.analysis.batch_memory import copying_framework, host_write_after, pins_memory
+from ..optimizer.analysis.batch_memory import host_write_after, pins_memory
 from ..optimizer.analysis.batches import BatchCopy, Place
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.signatures import call_argument
@@ -108,9 +108,9 @@ def _says_non_blocking(call: ast.Call) -> bool:
 
 def _refusal(script: TrainingScript, copy: BatchCopy) -> str | None:
     """Why ``copy`` must wait, or gains nothing by not waiting."""
-    framework = next(filter(None, (copying_framework(script, x) for x in copy.loaders)), None)
-    if framework is not None:
-        return f"{framework} has copied the batch already"
+    for loader in copy.loaders:
+        if loader in script.copying_frameworks:
+            return f"{script.copying_frameworks[loader]} has copied the batch already"
     unpinned = [x for x in copy.loaders if not pins_memory(script.resolver, x)]
     if unpinned:
         where = place(unpinned[0], copy.path)

@@ -23,12 +23,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..optimizer.analysis.batch_memory import (
-    copying_framework,
-    pinning_refused,
-    pins_memory,
-    says_no_pinning,
-)
+from ..optimizer.analysis.batch_memory import pinning_refused, pins_memory, says_no_pinning
 from ..optimizer.analysis.cuda_condition import cuda_condition, is_conditional_on_cuda
 from ..optimizer.analysis.facts import DataLoader
 from ..optimizer.analysis.loader_settings import (
@@ -120,7 +115,7 @@ class PinMemory(Transform):
     def _pin(self, script: TrainingScript, setting: Setting, loaders: list[DataLoader]) -> Change:
         first = loaders[0]
         value = cuda_condition(script, setting.module, setting.node)
-        copier = copying_framework(script, first) or "the loop"
+        copier = script.copying_frameworks.get(first, "the loop")
         return self.change(
             first.path,
             first.span,

@@ -9,7 +9,6 @@ from .batches import BatchCopy, BatchPart, BatchTrace, Place
 from .classes import class_attribute
 from .datasets import DatasetKind
 from .facts import DataLoader, Fact
-from .framework_wrapping import wrapper_of_loader
 from .item_cost import only_indexes
 from .placement import default_device_call
 from .precision import LIGHTNING
@@ -74,7 +73,7 @@ def _makes_sparse(resolver: Resolver, reached: Reached) -> bool:
 
 
 def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
-    framework = copying_framework(script, loader)
+    framework = script.copying_frameworks.get(loader)
     hook = script.trainer_runs.batch_hook
     if framework == LIGHTNING and hook is not None:
         return f"`{hook.node.name}` {place(hook, loader.path)} may change its batches before they are copied"
@@ -100,13 +99,6 @@ def _looked_up(script: TrainingScript, loader: DataLoader) -> str | None:
         if only_indexes(script.resolver, dataset):
             return f"{dataset.name}: items are only looked up in memory, which may be the GPU's"
     return None
-
-
-def copying_framework(script: TrainingScript, loader: DataLoader) -> str | None:
-    """The framework that copies the batches of ``loader`` to a GPU by itself, where there is one."""
-    if script.trainer_runs.moves_batches(loader):
-        return LIGHTNING
-    return wrapper_of_loader(script.resolver, loader)
 
 
 def _unpinnable_batch(resolver: Resolver, loader: DataLoader) -> str | None:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 from ..options import Options, Target
-from .batch_memory import copying_framework
 from .devices import is_cuda_flag
 from .facts import DeviceKind, DeviceName
 from .iterations import top_level_starts
@@ -51,9 +50,7 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
 
 def _always_copies(script: TrainingScript) -> bool:
     """Whether every copy of a batch goes to a GPU, whatever the machine has."""
-    if any(copying_framework(script, loader) for loader in script.loaders):
-        return False
-    return all(
+    return not script.copying_frameworks and all(
         copy.device is DeviceKind.CUDA
         and not is_conditional_on_cuda(script, copy.module, copy.node)
         and not _is_chosen(copy.node, copy.module)

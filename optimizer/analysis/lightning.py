@@ -31,6 +31,7 @@ _MODULES = frozenset(
     for path in ("LightningModule", "core.LightningModule", "core.lightning.LightningModule")
 )
 _FROM_ARGPARSE = frozenset({"from_argparse_args", "add_argparse_args"})
+_RUNS = frozenset({"fit", "validate", "test", "predict"})
 _STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
 ON_DEVICE = _STEPS | {"forward", "training_step_end", "validation_step_end", "test_step_end"}
 """Methods that get tensors where Lightning has put them, and run under its autocast."""
@@ -48,6 +49,15 @@ class LightningTrainer(Fact):
     package: str
     arguments: Mapping[str, Argument]
     opaque: ast.expr | None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainerCall(Fact):
+    """A call of ``method`` (``fit``, ``validate``, ``test``, ``predict``) of one of ``trainers``."""
+
+    node: ast.Call
+    method: str
+    trainers: tuple[LightningTrainer, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,18 +268,24 @@ class LightningUse:
                 yield Obstacle(reached.module, reached.node, why)
         yield from code_obstacles(resolver, nodes, forward_calls(resolver, nodes))
 
+    @cached_property
+    def calls(self) -> tuple[TrainerCall, ...]:
+        """What Trainers are told to run, in source order per module."""
+        trainers = {trainer.node: trainer for trainer in self.trainers}
+        modules = self._resolver.project.modules if trainers else ()
+        return tuple(
+            TrainerCall(module, call, call.func.attr, tuple(told))
+            for module in modules
+            for call in module.calls
+            if isinstance(call.func, ast.Attribute) and call.func.attr in _RUNS
+            for values in [self._resolver.values(call.func.value, module)]
+            for made in [{value.call for value in values if isinstance(value, Made)}]
+            if (told := [trainer for node, trainer in trainers.items() if node in made])
+        )
+
     def trains(self, trainer: LightningTrainer) -> bool:
         """Whether ``fit`` is seen to be called on ``trainer``."""
-        return any(
-            isinstance(call.func, ast.Attribute)
-            and call.func.attr == "fit"
-            and any(
-                isinstance(value, Made) and value.call is trainer.node
-                for value in self._resolver.values(call.func.value, module)
-            )
-            for module in self._resolver.project.modules
-            for call in module.calls
-        )
+        return any(call.method == "fit" and trainer in call.trainers for call in self.calls)
 
 
 def is_lightning_class(resolver: Resolver, cls: Class) -> bool:

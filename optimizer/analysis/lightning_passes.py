@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 from .classes import class_attribute
 from .composition import call_arguments, composed_of
 from .facts import DataLoader, Fact
 from .iterations import Iteration
-from .lightning import LightningTrainer, LightningUse, accelerator, is_lightning_class
+from .lightning import LightningTrainer, LightningUse, TrainerCall, accelerator, is_lightning_class
 from .loaders import loaders_in
 from .resolver import Resolver
 from .syntax import Module
@@ -43,10 +43,10 @@ _PART_OF_DATA = re.compile(r"(set|data|sampler|loader|transform)s?$", re.IGNOREC
 
 @dataclass(frozen=True, eq=False)
 class TrainerRun(Iteration):
-    """A call that lets ``trainer`` go over ``loaders``; ``repeats`` where it goes over the same ones in every epoch."""
+    """A call that lets one of ``trainers`` go over ``loaders``; ``repeats`` where it goes over the same ones in every epoch."""
 
     node: ast.Call
-    trainer: LightningTrainer = field(kw_only=True)
+    trainers: tuple[LightningTrainer, ...] = ()
     repeats: bool = False
 
 
@@ -68,41 +68,34 @@ class TrainerRuns:
     @cached_property
     def all(self) -> tuple[TrainerRun, ...]:
         """The calls of Trainers that go over a loader, in source order per module."""
-        trainers = {trainer.node: trainer for trainer in self._use.trainers}
-        if not trainers or not self._loaders:
-            return ()
         return tuple(
-            TrainerRun(module, call, over, trainer=trainer, repeats=self._repeats(call, trainer))
-            for module in self._resolver.project.modules
-            for call in module.calls
-            if isinstance(call.func, ast.Attribute) and call.func.attr in _MAKERS
-            for trainer in self._trainers_of(trainers, call.func.value, module)
-            if (over := self._gone_over(call, call.func.attr, module))
+            TrainerRun(
+                call.module,
+                call.node,
+                over,
+                trainers=call.trainers,
+                repeats=call.method == "fit" and not any(map(self._remakes, call.trainers)),
+            )
+            for call in (self._use.calls if self._loaders else ())
+            if (over := self._gone_over(call))
         )
 
-    def _trainers_of(
-        self, trainers: Mapping[ast.Call, LightningTrainer], receiver: ast.expr, module: Module
-    ) -> list[LightningTrainer]:
-        values = self._resolver.values(receiver, module)
-        made = {value.call for value in values if isinstance(value, Made)}
-        return [trainer for node, trainer in trainers.items() if node in made][:1]
-
-    def _repeats(self, call: ast.Call, trainer: LightningTrainer) -> bool:
+    def _remakes(self, trainer: LightningTrainer) -> bool:
+        """Whether ``trainer`` asks for new loaders in later epochs."""
         given = [trainer.arguments[name] for name in _REMAKES if name in trainer.arguments]
-        remakes = any(not self._resolver.is_always(a.value, a.module, 0) for a in given)
-        return isinstance(call.func, ast.Attribute) and call.func.attr == "fit" and not remakes
+        return any(not self._resolver.is_always(a.value, a.module, 0) for a in given)
 
-    def _gone_over(self, call: ast.Call, method: str, module: Module) -> tuple[DataLoader, ...]:
+    def _gone_over(self, call: TrainerCall) -> tuple[DataLoader, ...]:
         """The loaders that ``call`` is given, or that what it is given makes."""
         found: list[DataLoader] = []
-        for argument in call_arguments(call):
-            values = self._resolver.values(argument, module)
+        for argument in call_arguments(call.node):
+            values = self._resolver.values(argument, call.module)
             owners = [v.maker for v in values if isinstance(v, Made) and isinstance(v.maker, Class)]
             owners = [cls for cls in owners if is_lightning_class(self._resolver, cls)]
             if not owners:
                 found += loaders_in(self._loaders, frozenset(composed_of(self._resolver, values)))
             for owner in owners:
-                for name in _MAKERS[method]:
+                for name in _MAKERS[call.method]:
                     found += self._returned_by(owner, name)
         return tuple(found)
 
@@ -134,12 +127,14 @@ class TrainerRuns:
 
     def moves_batches(self, loader: DataLoader) -> bool:
         """Whether Lightning copies the batches of ``loader`` to a GPU, where there is one."""
-        return any(accelerator(self._resolver, run.trainer) for run in self.over(loader))
+        return any(
+            accelerator(self._resolver, t) for run in self.over(loader) for t in run.trainers
+        )
 
     @cached_property
     def always_on_gpu(self) -> bool:
         """Whether every Trainer that goes over a loader uses a GPU and nothing else."""
-        found = {accelerator(self._resolver, run.trainer) for run in self.all}
+        found = {accelerator(self._resolver, t) for run in self.all for t in run.trainers}
         return found == {"gpu"}
 
     @cached_property
@@ -161,16 +156,18 @@ class TrainerRuns:
         for change in changes:
             if change.function not in beside:
                 return change
-        return next(self._uses_of_data(), None)
+        return self._use_of_data
 
-    def _uses_of_data(self) -> Iterator[Fact]:
+    @cached_property
+    def _use_of_data(self) -> Fact | None:
         """Where the datasets of a Trainer may be changed through it: ``self.trainer.train_dataloader.dataset.epoch = 3``."""
         for module in self._resolver.project.modules:
             for node in module.nodes_of(ast.Attribute):
                 if _DATA.match(node.attr) and _is_trainer(node.value):
                     whole = _whole_chain(node, module)
                     if not _only_reads(whole, module):
-                        yield Fact(module, whole)
+                        return Fact(module, whole)
+        return None
 
 
 def _is_trainer(node: ast.expr) -> bool:

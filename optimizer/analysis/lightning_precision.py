@@ -16,7 +16,6 @@ from .reach import reached_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode
 from .trees import walk
-from .values import Made
 
 _GET_OUTPUTS = frozenset(
     f"on_{stage}_batch_end" for stage in ("train", "validation", "test", "predict")
@@ -36,21 +35,10 @@ def lightning_half_uses(resolver: Resolver, use: LightningUse) -> tuple[HalfUse,
     forwards = {call.node for call in forward_calls(resolver, nodes)}
     found = half_uses(
         resolver,
-        frozenset([*forwards, *_predictions(resolver, use)]),
+        frozenset([*forwards, *(c.node for c in use.calls if c.method == "predict")]),
         frozenset(reached.node for reached in nodes),
     )
     return (*found, *_in_hooks(resolver))
-
-
-def _predictions(resolver: Resolver, use: LightningUse) -> Iterator[ast.Call]:
-    """The calls of ``predict`` on Trainers."""
-    trainers = {trainer.node for trainer in use.trainers}
-    for module in resolver.project.modules:
-        for call in module.calls:
-            if isinstance(call.func, ast.Attribute) and call.func.attr == "predict":
-                values = resolver.values(call.func.value, module)
-                if any(isinstance(v, Made) and v.call in trainers for v in values):
-                    yield call
 
 
 def _in_hooks(resolver: Resolver) -> Iterator[HalfUse]:

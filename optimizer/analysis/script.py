@@ -29,6 +29,7 @@ from .facts import (
     Optimizer,
 )
 from .file_reads import FileReader, find_file_readers
+from .framework_wrapping import wrapper_of_loader
 from .frozen_networks import FrozenForward, KeptGradients, find_frozen
 from .functional_dropout import FunctionalDropout, find_functional_dropouts
 from .gradient_clearing import GradientClearing, find_gradient_clearings
@@ -45,7 +46,7 @@ from .loaders import find_loaders
 from .loops import find_loops
 from .models import find_models, find_optimizers, models_in
 from .network_modes import ModeSlip, find_mode_slips
-from .precision import FrameworkUse, find_frameworks
+from .precision import LIGHTNING, FrameworkUse, find_frameworks
 from .profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
 from .project import Project
 from .reach import functions_run
@@ -177,6 +178,17 @@ class TrainingScript:
     @cached_property
     def trainer_runs(self) -> TrainerRuns:
         return TrainerRuns(self.resolver, self.lightning, self.loaders)
+
+    @cached_property
+    def copying_frameworks(self) -> dict[DataLoader, str]:
+        """The frameworks that copy the batches of loaders to a GPU by themselves, where there is one."""
+        found = {
+            loader: LIGHTNING
+            if self.trainer_runs.moves_batches(loader)
+            else wrapper_of_loader(self.resolver, loader)
+            for loader in self.loaders
+        }
+        return {loader: framework for loader, framework in found.items() if framework is not None}
 
     @cached_property
     def gradient_clearings(self) -> tuple[GradientClearing, ...]:

@@ -33,6 +33,7 @@ _FROM_THE_END = frozenset(
 _BESIDE_SAMPLES = frozenset({"normalize", "cosine_similarity"})
 """Those that take the dimension behind that of the samples unless they are told another one."""
 _DIMENSION_SECOND = frozenset({"cat", "stack", "chunk", "split", "topk", "norm"})
+_WHOLE = {"mean": whole_mean, "sum": whole_sum}
 _OPERATORS = {"add": ast.Add(), "sub": ast.Sub(), "mul": ast.Mult(), "div": ast.Div()}
 
 
@@ -49,8 +50,8 @@ def tensor_reduction(
     """
     if function == "numel" and tensor in EACH:
         return Reduction.COUNT
-    if function in {"mean", "sum"} and not arguments and not keywords:
-        return whole_mean(tensor) if function == "mean" else whole_sum(tensor)
+    if function in _WHOLE and not arguments and not keywords:
+        return _WHOLE[function](tensor)
     if function in _SAME or (function in _BOUNDS and tensor is Reduction.WEIGHT):
         return tensor
     if function in _SAME_ROWS:
@@ -85,8 +86,8 @@ def _along(
     numbers = dimensions(told[0])
     if numbers and all(n >= 1 or (n < 0 and function in _FROM_THE_END) for n in numbers):
         return elementwise([tensor, *others])
-    if numbers == [0] and function in {"mean", "sum"}:
-        return whole_mean(tensor) if function == "mean" else whole_sum(tensor)
+    if numbers == [0] and function in _WHOLE:
+        return _WHOLE[function](tensor)
     return None
 
 
