@@ -9,30 +9,9 @@ import pytest
 
 from torchopt_cli.optimizer.pipeline import RewriteResult
 
+from .test_ddp import FLAT, code
+
 GPUS = {"gpus": 8}
-FLAT = """\
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
-loader = DataLoader(data, batch_size=16, shuffle=True)
-model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(2):
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-    print(epoch, loss.item())
-"""
-
-
-def code(result: RewriteResult) -> str:
-    errors = [error.message for file in result.files for error in file.errors]
-    assert errors == []
-    return next(file.text for file in result.files if file.path.name == "train.py")
 
 
 def test_what_the_training_saved_by_another_name_is_waited_for(
