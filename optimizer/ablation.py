@@ -17,6 +17,7 @@ from .execution.observations import Observations, said_last
 from .execution.runner import RunSettings, ScriptVersion, run
 from .measurement import Speedup, TimedRun, TooShort, log_speedup, speedup
 from .pipeline import Rewritten
+from .script_versions import original_version
 from .timed_runs import RunFailed, time_side_by_side
 from .timing_settings import timed_run_settings
 from .verification import Progress
@@ -75,7 +76,9 @@ def measure_gains(
     ``settings.pairs`` sweeps.
     """
     whole = rewrite(frozenset())
-    steps = _steps(script, rewrite, transforms, applied(whole, transforms), arguments)
+    original = original_version(script, arguments, settings.processes)
+    names = applied(whole, transforms)
+    steps = _steps(original, rewrite, transforms, names, settings.processes)
     timed: list[list[TimedRun]] = []
     done = 0
 
@@ -122,27 +125,27 @@ def _last_line(seen: Observations) -> str:
 
 
 def _steps(
-    script: Path,
+    original: ScriptVersion,
     rewrite: Rewrite,
     transforms: Sequence[str],
     names: Names,
-    arguments: tuple[str, ...],
+    processes: int | None,
 ) -> list[_Step]:
     """The original, and a version for each transform that changes something once those before it have."""
-    steps = [_Step((), ScriptVersion(script, args=arguments))]
+    steps = [_Step((), original)]
     waiting: Names = ()
     for count, name in enumerate(names, 1):
         waiting += (name,)
         partial = rewrite(frozenset(transforms) - frozenset(names[:count]))
-        version = _version(script, partial, arguments)
+        version = _version(original, partial, processes)
         if version.overrides != steps[-1].version.overrides:
             steps.append(_Step(waiting, version))
             waiting = ()
     return steps
 
 
-def _version(script: Path, rewritten: Rewritten, arguments: tuple[str, ...]) -> ScriptVersion:
+def _version(original: ScriptVersion, rewritten: Rewritten, processes: int | None) -> ScriptVersion:
     final = {file.path: file for file in rewritten.files}
-    result = next(r for r in rewritten.results if r.entry == script)
+    result = next(r for r in rewritten.results if r.entry == original.entry)
     files = [final[file.path] for file in result.files if final[file.path].changed]
-    return changed_version(script, files, arguments)
+    return changed_version(original, files, processes)

@@ -14,6 +14,12 @@ _CUDA_MISSING = (
 _NO_CUDA = " (it needs a CUDA device; --emulate-cuda runs it on an emulated one)"
 _CUDA_FULL = r"CUDA out of memory"
 _NO_ROOM = " (what is observed of it, parameters and gradients, is kept on the device beside it: a smaller batch leaves room)"
+_RANK_MISSING = (
+    r"KeyError: b?'(?:RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)'"
+    r"|environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set"
+)
+"""What a script says, or torch, where torchrun was to start it."""
+_NO_RANK = " (torchrun starts it with --nproc-per-node N, and its rewrite)"
 _USAGE = r"(?i)^usage: "
 _ARGUMENTS = " (arguments behind -- are passed to it)"
 _NO_INPUT = "EOFError: EOF when reading a line"
@@ -29,6 +35,8 @@ def device_hint(details: str) -> str:
 
 def input_hint(details: str) -> str:
     """What may help a script that ended with ``details`` because of what it was given."""
+    if re.search(_RANK_MISSING, details):
+        return _NO_RANK
     if re.search(_USAGE, details, re.MULTILINE):
         return _ARGUMENTS
     return _EMPTY if _NO_INPUT in details else ""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from .analysis import understand
+from .analysis.process_groups import joins_process_group
 from .analysis.project import load_project
 from .execution.runner import ScriptVersion
 from .source import Sources, parse
@@ -32,3 +35,22 @@ def beside(original: Path, rewritten: Path, args: tuple[str, ...]) -> ScriptVers
         if brought[name].path.resolve() != needed[name].path.resolve():
             overrides[needed[name].path] = brought[name].source.text
     return ScriptVersion(original, overrides, args, brought_by=rewritten)
+
+
+def original_version(
+    original: Path, args: tuple[str, ...], processes: int | None = None
+) -> ScriptVersion:
+    """The script ``original`` as it is, started by torchrun as so many ``processes`` if it is written for that.
+
+    Raises TorchoptError when it cannot be read.
+    """
+    return by_torchrun(ScriptVersion(original, args=args), processes)
+
+
+def by_torchrun(original: ScriptVersion, processes: int | None) -> ScriptVersion:
+    """The version ``original``, started by torchrun as so many ``processes`` if it is written for that."""
+    if processes is None:
+        return original
+    sources = Sources().with_texts(original.overrides)
+    distributed = joins_process_group(understand(original.entry, sources).resolver)
+    return replace(original, processes=processes if distributed else None)

@@ -57,8 +57,9 @@ def reflowed(text: str, width: int | None) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 change``, ``2 changes``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """``1 change``, ``2 changes``, ``2 processes``."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def plain_table() -> Table:

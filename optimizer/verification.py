@@ -12,12 +12,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from .changed_defaults import changed_defaults, changed_defaults_note, without_defaults
+from .comparison.by_rank import judge_each_rank
 from .comparison.findings import Finding, Kind, by_importance, note
 from .comparison.seeds import SeedComparison
-from .comparison.stages import judge_in_stages
+from .comparison.stages import Equivalence, judge_in_stages
 from .comparison.verdict import Outcome, Verdict
 from .errors import ExitCode, TorchoptError
 from .execution.observations import ENDED_WELL, Observations, Status, Versions, said_last
@@ -25,6 +27,7 @@ from .execution.ranks import batches_in_turn
 from .execution.runner import BatchLayers, Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure
 from .original_runs import OriginalRuns, original_runs
+from .reach import reach_of
 from .seed_runs import SeedRuns, run_seeds, seeds_needed, with_seeds
 from .timed_runs import RunFailed, time_side_by_side
 from .timing_settings import settings_by_pace
@@ -180,14 +183,7 @@ class _Verification:
         try:
             first = self._first = self._first_run()
             rewritten = self._observe("rewritten", original=False)
-            found = judge_in_stages(
-                first,
-                rewritten,
-                self._observe,
-                tier=self._settings.tier,
-                precision=self._settings.precision,
-                perturbed_runs=self._settings.perturbed_runs,
-            )
+            found = self._judged(first, rewritten)
             notes = (*changed_defaults_note(self._changed_defaults), *self._cut_short)
             verdict = replace(found.verdict, findings=(*found.verdict.findings, *notes))
             verdict = _unless_blind(verdict, first, rewritten)
@@ -210,6 +206,17 @@ class _Verification:
             speed_note=speed_note,
             seeds=seeds.comparison if seeds else None,
         )
+
+    def _judged(self, first: Observations, rewritten: Observations) -> Equivalence:
+        judge = partial(
+            judge_in_stages,
+            tier=self._settings.tier,
+            precision=self._settings.precision,
+            perturbed_runs=self._settings.perturbed_runs,
+        )
+        if first.ranks and rewritten.ranks:
+            return judge_each_rank(first, rewritten, self._observe, judge)
+        return judge(first, rewritten, self._observe)
 
     def _seeds(
         self, verdict: Verdict, first: Observations, rewritten: Observations
@@ -245,16 +252,12 @@ class _Verification:
     def _first_run(self) -> Observations:
         """The original's first run, which says how many rounds all others have."""
         settings = self._settings
-        if settings.epoch_seconds and self._original.processes is None:
+        if settings.epoch_seconds:
             seen = self._observe("original", original=True, epoch_seconds=settings.epoch_seconds)
-            if seen.rounds < settings.steps:
+            reach = reach_of(seen, settings.steps, settings.epoch_seconds)
+            self._steps, self._cut_short = reach.steps, reach.notes
+            if reach.seen_whole:
                 return seen
-            if seen.status in ENDED_WELL and not seen.cut:
-                # One that ended by itself shall do so again.
-                self._steps = seen.rounds + (seen.status is Status.COMPLETED)
-                return seen
-            self._steps = max(settings.steps, seen.epoch_rounds or 0)
-            self._cut_short = _cut_short(seen, self._steps)
         return self._observe("original", original=True)
 
     def _observe(
@@ -289,7 +292,7 @@ class _Verification:
             self._asked.append(settings)
         else:
             observations = start(self._folder / f"run{self._done}")
-            if self._first is not None:
+            if self._first is not None and not self._first.ranks:
                 observations = batches_in_turn(observations, self._first)
         self._done += 1
         observations = without_defaults(observations, self._changed_defaults)
@@ -317,7 +320,8 @@ class _Verification:
         )
 
     def _batch_layers(self, aligned: bool) -> BatchLayers | None:
-        if self._rewritten.processes is None:
+        """Of a rewrite for several processes of what is one: of two that are, each rank has its like."""
+        if self._rewritten.processes is None or (self._first is not None and self._first.ranks):
             return None
         return BatchLayers.ALIGN if aligned else BatchLayers.WATCH
 
@@ -408,15 +412,6 @@ def _unless_blind(verdict: Verdict, original: Observations, rewritten: Observati
         reason=f"part of the runs could not be recorded: {unobserved[0]}",
         findings=(*verdict.findings, *told),
     )
-
-
-def _cut_short(run: Observations, steps: int) -> tuple[Finding, ...]:
-    """That only ``steps`` are compared, since the original's ``run`` failed behind them."""
-    if run.status in ENDED_WELL:
-        return ()
-    last = said_last(run.failure_details) or "no traceback"
-    told = f"the original fails after {run.rounds} steps, so that {steps} are compared: {last}"
-    return (note(Kind.EXIT_STATUS, told),)
 
 
 def _failure(run: Observations) -> ScriptFailure:

@@ -260,13 +260,13 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
     versions, settings = report.versions, report.settings
     console.print()
     _line(console, f"original   {_command(report.original)}")
+    _started(console, report.original)
     _line(console, f"rewritten  {_command(report.rewritten)}")
     if report.rewritten.brought_by:
         _line(console, f"           in the place of {display_path(report.rewritten.entry)}")
     elif report.rewritten.overrides:
         _line(console, "           as `torchopt rewrite` makes it")
-    if report.rewritten.processes:
-        _line(console, f"           under torchrun, {report.rewritten.processes} processes")
+    _started(console, report.rewritten)
     if versions is not None:
         on_cpu = versions.device == "cpu"
         device = "CPU (no GPU was used; a GPU's speeds are others)" if on_cpu else versions.device
@@ -281,6 +281,11 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
     _line(console, f"with       {settings.python}")
     _line(console, f"           {counted(report.runs, 'run')}, seed {settings.seed}")
     _what_was_seen(report, console)
+
+
+def _started(console: Console, version: ScriptVersion) -> None:
+    if version.processes:
+        _line(console, f"           under torchrun, {counted(version.processes, 'process')}")
 
 
 def _what_was_seen(report: VerificationReport, console: Console) -> None:

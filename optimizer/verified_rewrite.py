@@ -28,6 +28,7 @@ from .options import Tier
 from .original_runs import OriginalRuns, original_runs
 from .pipeline import Rewritten
 from .rewrite_result import AppliedChange, RewrittenFile
+from .script_versions import original_version
 from .verification import Progress, VerificationReport, verify_against
 from .verify_settings import VerifySettings
 
@@ -228,9 +229,8 @@ class _Search:
 
     def _shown_by_itself(self, report: VerificationReport) -> bool:
         """Whether the original, run in place of the rewrite that ``report`` is on, is found equivalent to itself."""
-        again = ScriptVersion(report.original.entry, args=self._arguments)
         settings = replace(report.settings, measure_speed=False)
-        verdict = self._verify(again, settings, "the original against itself").verdict
+        verdict = self._verify(report.original, settings, "the original against itself").verdict
         return verdict is not None and verdict.outcome is Outcome.EQUIVALENT
 
     # -- rewriting
@@ -269,7 +269,8 @@ class _Search:
         for result in rewritten.results:
             files = [final[file.path] for file in result.files if final[file.path].changed]
             if files:
-                version = changed_version(result.entry, files, self._arguments)
+                original = self._runs_of(result.entry).version
+                version = changed_version(original, files, settings.processes)
                 wanted = replace(settings, tier=claimed_tier(files))
                 reports.append(self._verify(version, wanted, what))
                 if _outcome(reports) is not Outcome.EQUIVALENT:
@@ -282,15 +283,17 @@ class _Search:
     def _verify(
         self, version: ScriptVersion, settings: VerifySettings, what: str
     ) -> VerificationReport:
-        if version.entry not in self._originals:
-            original = ScriptVersion(version.entry, args=self._arguments)
-            self._originals[version.entry] = self._stack.enter_context(original_runs(original))
-
         def tell(progress: Progress) -> None:
             self._tell(what, progress)
             self._runs += 1
 
-        return verify_against(self._originals[version.entry], version, settings, tell)
+        return verify_against(self._runs_of(version.entry), version, settings, tell)
+
+    def _runs_of(self, entry: Path) -> OriginalRuns:
+        if entry not in self._originals:
+            original = original_version(entry, self._arguments, self._settings.processes)
+            self._originals[entry] = self._stack.enter_context(original_runs(original))
+        return self._originals[entry]
 
 
 def claimed_tier(files: Iterable[RewrittenFile]) -> Tier:
@@ -305,18 +308,21 @@ def applied(rewritten: Rewritten, transforms: Sequence[str]) -> Names:
 
 
 def changed_version(
-    entry: Path, files: Iterable[RewrittenFile], arguments: tuple[str, ...]
+    original: ScriptVersion, files: Iterable[RewrittenFile], processes: int | None = None
 ) -> ScriptVersion:
-    """The script ``entry`` with the changed ``files`` in the place of those on disk, started as it now has to be.
+    """``original`` with the changed ``files`` in the place of those on disk, started as it now has to be.
 
-    Launched with a process per GPU, however many there are, it is run as :data:`PROCESSES`.
+    Where torchrun has to start it, and the original it had not, that is as so many ``processes``; None: as the change says. Launched with
+    a process per GPU, however many there are, it is run as :data:`PROCESSES`.
     """
     files = tuple(files)
     texts = {file.path: file.text for file in files}
     launches = [change.launch for file in files for change in file.changes if change.launch]
     given = re.search(r"--nproc-per-node[ =](\d+)", launches[0]) if launches else None
-    processes = int(given[1]) if given else PROCESSES if launches else None
-    return ScriptVersion(entry, texts, arguments, processes)
+    if launches:
+        needed = int(given[1]) if given else PROCESSES
+        return replace(original, overrides=texts, processes=processes or needed)
+    return replace(original, overrides=texts)
 
 
 def _outcome(reports: Sequence[VerificationReport]) -> Outcome | None:

@@ -25,6 +25,7 @@ class VerifySettings:
     of about ``timing_seconds``; ``measure_speed`` turns them off. ``perturbed_runs`` make the numeric envelope.
     ``seeds``: with how many the end losses are compared, where the runs are not bit for bit the same; None compares
     those of changes of training with :data:`.seed_runs.DEFAULT_SEEDS`, and no others.
+    torchrun starts the rewrite as so many ``processes``, and an original that is written for several as well.
     With ``emulated_gpus`` both versions see that many CUDA devices, emulated on the CPU, one for each process of the
     rewrite at least, and no speed is measured.
     """
@@ -45,6 +46,7 @@ class VerifySettings:
     perturbed_runs: int = 3
     seeds: int | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    processes: int | None = None
     emulated_gpus: int = 0
 
     @property

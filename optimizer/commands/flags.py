@@ -124,6 +124,14 @@ Jobs: TypeAlias = Annotated[
         help="Rewrite in N processes (default: 1).",
     ),
 ]
+Processes: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--nproc-per-node",
+        metavar="N",
+        help="Where torchrun starts the script, or its rewrite, that is as N processes.",
+    ),
+]
 Python: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -14,7 +14,7 @@ from .. import gpus
 from ..environment import find_python
 from ..errors import TorchoptError
 from ..terminal import display_path, progress_bar
-from .flags import Action, Python, Seed, Steps, TierName, Timeout
+from .flags import Action, Processes, Python, Seed, Steps, TierName, Timeout
 
 
 def gate(
@@ -60,6 +60,7 @@ def gate(
     timeout: Timeout = None,
     tier: TierName = None,
     python: Python = None,
+    nproc_per_node: Processes = None,
     junit: Annotated[
         str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML here.")
     ] = None,
@@ -79,6 +80,7 @@ def gate(
     """
     said: dict[str, object] = dict(base=base, minimum_speedup=minimum_speedup, device=device)
     said |= dict(steps=steps, repeats=repeats, seed=seed, timeout=timeout, tier=tier)
+    said |= dict(nproc_per_node=nproc_per_node)
     said |= dict(python=python, junit=junit, summary=summary)
     named = [Path(script) for script in scripts or ()]
     compared = Path(original) if original else None

@@ -22,6 +22,7 @@ from .flags import (
     Gpus,
     Ignore,
     PlainFormatName,
+    Processes,
     Python,
     Seed,
     Select,
@@ -61,6 +62,7 @@ def profile(
     torch: Torch = None,
     amp: Amp = None,
     compile_mode: CompileModeName = None,
+    nproc_per_node: Processes = None,
 ) -> Action:
     """Measure where a training step's time goes.
 
@@ -70,7 +72,7 @@ def profile(
     said = dict(steps=steps, seed=seed, timeout=timeout, trace=trace, nvtx=nvtx)
     said |= dict(format=format, python=python, tier=tier, select=select, ignore=ignore)
     said |= dict(target=target, gpus=gpus, torch=torch, amp=amp)
-    said |= dict(compile_mode=compile_mode)
+    said |= dict(compile_mode=compile_mode, nproc_per_node=nproc_per_node)
     flags = Settings.from_flags(said)
     refuse_formats_of_rewrite(flags)
     return lambda arguments: _profile(Path(script).absolute(), flags, arguments)
@@ -78,12 +80,12 @@ def profile(
 
 def _profile(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     from ...transforms.registry import all_transforms
-    from ..execution.runner import ScriptVersion
     from ..pipeline import rewrite_all
     from ..profiling import document, report
     from ..profiling.opportunities import opportunities
     from ..profiling.profile import ProfileSettings, ScriptFailed
     from ..profiling.profile import profile as measure
+    from ..script_versions import original_version
 
     settings = flags.over(load_settings(script.parent))
     options = settings.options_in(script.parent)
@@ -100,9 +102,10 @@ def _profile(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
         trace=settings.trace,
         nvtx=bool(settings.nvtx),
     )
+    version = original_version(script, arguments, settings.nproc_per_node)
     try:
         with progress_bar() as show:
-            found = measure(ScriptVersion(script, args=arguments), wanted, show)
+            found = measure(version, wanted, show)
     except ScriptFailed as failed:
         print(failed.details, file=sys.stderr)
         code = ExitCode.SCRIPT_FAILED

@@ -30,6 +30,7 @@ from .flags import (
     Jobs,
     Paths,
     Prefetch,
+    Processes,
     Profile,
     Python,
     Select,
@@ -102,6 +103,7 @@ def rewrite(
         ),
     ] = None,
     attribute: Attribute = None,
+    nproc_per_node: Processes = None,
     python: Python = None,
     emulate_cuda: EmulateCuda = None,
     jobs: Jobs = None,
@@ -118,6 +120,7 @@ def rewrite(
     said |= dict(accumulate=accumulate, workers=workers, prefetch=prefetch, profile=profile)
     said |= dict(sync_batchnorm=sync_batchnorm)
     said |= dict(verify=verify, attribute=attribute, python=python)
+    said |= dict(nproc_per_node=nproc_per_node)
     said |= dict(emulate_cuda=emulate_cuda, jobs=jobs)
     flags = Settings.from_flags(said)
     return lambda script_arguments: _rewrite([Path(p) for p in paths], flags, script_arguments)

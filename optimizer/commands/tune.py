@@ -23,6 +23,7 @@ from .flags import (
     CompileModeName,
     Ignore,
     PlainFormatName,
+    Processes,
     Python,
     Seed,
     Select,
@@ -88,6 +89,7 @@ def tune(
     torch: Torch = None,
     amp: Amp = None,
     compile_mode: CompileModeName = None,
+    nproc_per_node: Processes = None,
 ) -> Action:
     """Find the rewrite that is fastest on this machine.
 
@@ -100,6 +102,7 @@ def tune(
     said |= dict(seed=seed, timeout=timeout, repeats=repeats, format=format, python=python)
     said |= dict(tier=tier, select=select, ignore=ignore, target=target, torch=torch, amp=amp)
     said |= dict(compile_mode=compile_mode, batch_sizes=batch_sizes)
+    said |= dict(nproc_per_node=nproc_per_node)
     flags = Settings.from_flags(said)
     refuse_formats_of_rewrite(flags)
     return lambda arguments: _tune(Path(script).absolute(), flags, arguments)

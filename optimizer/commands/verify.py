@@ -27,6 +27,7 @@ from .flags import (
     Ignore,
     PlainFormatName,
     Prefetch,
+    Processes,
     Profile,
     Python,
     Select,
@@ -90,14 +91,7 @@ def verify(
             help="What each run may write (default: half of the free disk).",
         ),
     ] = None,
-    nproc_per_node: Annotated[
-        str | None,
-        typer.Option(
-            "--nproc-per-node",
-            metavar="N",
-            help="Start the rewritten script by torchrun, as N processes.",
-        ),
-    ] = None,
+    nproc_per_node: Processes = None,
     no_timing: Annotated[
         bool | None,
         typer.Option("--no-timing/--timing", help="Compare only; do not measure the speed."),
@@ -155,13 +149,13 @@ def verify_changes(
 
     Judged at the highest tier of the changes. Raises TorchoptError when there is nothing to compare.
     """
-    from ..execution.runner import ScriptVersion
+    from ..script_versions import original_version
     from ..verified_rewrite import changed_version, claimed_tier
 
     changed = [file for file in files if file.changed]
-    after = changed_version(entry, changed, arguments)
+    before = original_version(entry, arguments, settings.nproc_per_node)
+    after = changed_version(before, changed, settings.nproc_per_node)
     after = replace(after, processes=settings.nproc_per_node or after.processes)
-    before = ScriptVersion(entry, args=arguments)
     return _compared(before, after, claimed_tier(changed), settings)
 
 
@@ -205,14 +199,13 @@ def _verify(
     elif flags.attribute:
         raise TorchoptError("--attribute is about torchopt's own rewrite: leave out REWRITTEN")
     else:
-        from ..execution.runner import ScriptVersion
-        from ..script_versions import beside
+        from ..script_versions import beside, original_version
         from ..source import SourceFile, parse
 
         parse(SourceFile.read(original))
         after = beside(original, rewritten.absolute(), arguments)
         after = replace(after, processes=settings.nproc_per_node)
-        before = ScriptVersion(original, args=arguments)
+        before = original_version(original, arguments, settings.nproc_per_node)
         report = _compared(before, after, settings.tier, settings)
     if report is None:
         return ExitCode.OK
@@ -281,5 +274,6 @@ def verify_settings(settings: Settings, tier: Tier | None = None) -> VerifySetti
         disk_limit=settings.disk_limit,
         pairs=settings.repeats or defaults.pairs,
         measure_speed=not settings.no_timing,
+        processes=settings.nproc_per_node,
         emulated_gpus=(settings.gpus or 1) if settings.emulate_cuda else 0,
     )

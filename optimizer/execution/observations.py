@@ -114,7 +114,7 @@ class Observations:
     cut: bool = False
     """Whether the run went on for the end of an epoch, or its own, and was ended for lack of time."""
     epoch_rounds: int | None = None
-    """The rounds by which a run that may go on had seen the end of an epoch."""
+    """The rounds by which a run that may go on had seen the end of an epoch; one that may not, those by which it would."""
     memory: Memory = field(default_factory=Memory)
     versions: Versions | None = None
     compute_dtypes: tuple[str, ...] = ()

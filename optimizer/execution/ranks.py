@@ -37,7 +37,10 @@ _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+
 
 
 def merged(ranks: Sequence[Observations], whole: Observations) -> Observations:
-    """The run of all ``ranks``; ``whole`` is what torchrun's own process showed: its status, output and time."""
+    """The run of all ``ranks``; ``whole`` is what the process that started them showed: its status, output and time.
+
+    That is torchrun's, or the script's own, which may have saved something, too.
+    """
     ended = _ending(ranks, whole)
     first = ranks[0]
     return replace(
@@ -60,8 +63,8 @@ def merged(ranks: Sequence[Observations], whole: Observations) -> Observations:
         training_calls=_training_calls(ranks),
         layer_outputs=_layer_outputs(ranks),
         weighted_means=any(rank.weighted_means for rank in ranks),
-        checkpoints=_checkpoints(ranks),
-        unobserved=tuple(dict.fromkeys(what for rank in ranks for what in rank.unobserved)),
+        checkpoints=_checkpoints((*ranks, whole)),
+        unobserved=tuple(dict.fromkeys(what for run in (*ranks, whole) for what in run.unobserved)),
         ranks=tuple(ranks),
         **_evaluations(ranks),
     )
@@ -81,6 +84,8 @@ def _ending(ranks: Sequence[Observations], whole: Observations) -> Observations:
         code = int(cause[2]) if cause else whole.exit_code
         code = failed.exit_code if failed.status is Status.FAILED else code
         return replace(failed, failed_rank=rank, exit_code=code)
+    if whole.status is Status.FAILED:
+        return whole
     if whole.exit_code:
         return replace(whole, status=Status.KILLED)
     stopped = any(rank.status is Status.STOPPED for rank in ranks)

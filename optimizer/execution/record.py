@@ -31,10 +31,8 @@ from .observations import (
     WorkerStart,
     WrittenFile,
 )
+from .probe.start import RECORD
 from .profile_record import RunProfile
-
-RECORD = "record.json"
-"""File name of the scalars, in the run's output folder."""
 
 
 def load(folder: Path) -> dict[str, Any] | None:

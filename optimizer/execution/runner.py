@@ -27,10 +27,10 @@ from .limits import (
 from .module_runs import module_run
 from .observations import Observations, Status, Timing, WrittenFile, rounds_counted
 from .overlay import Overlay, make_overlay
-from .probe.start import UNFIT
+from .probe.start import RECORD, UNFIT, UNOBSERVED
 from .processes import KEPT_BYTES, Finished, run_bounded
 from .ranks import merged
-from .record import RECORD, load
+from .record import load
 from .written_files import written_files
 
 
@@ -190,12 +190,19 @@ def _run_in(
     seconds = time.perf_counter() - started
     whole = _observations(settings, overlay, folder, finished, seconds)
     files = written_files(overlay, folder) if settings.mode is Mode.OBSERVE else ()
-    if not version.processes:
+    folders = _rank_folders(version, folder)
+    if not folders:
         return _with_files(whole, files)
-    folders = [folder / f"rank{number}" for number in range(version.processes)]
     ranks = [_rank(settings, overlay, one, finished, seconds) for one in folders]
     together = merged(ranks, whole)
     return _with_files(together, [_kept_beside(file, together.folder, folder) for file in files])
+
+
+def _rank_folders(version: ScriptVersion, folder: Path) -> list[Path]:
+    """Those of the ranks that torchrun started, else of the processes that the script has started as ranks by itself."""
+    if version.processes:
+        return [folder / f"rank{number}" for number in range(version.processes)]
+    return sorted(folder.glob("rank*"), key=lambda one: int(one.name.removeprefix("rank")))
 
 
 def _kept_beside(file: WrittenFile, own: Path, folder: Path) -> WrittenFile:
@@ -245,7 +252,11 @@ def _rank(
     )
     if folder.name == "rank0":
         own = replace(own, stdout=finished.stdout, stdout_cut=finished.stdout_cut)
-    return _observations(settings, overlay, folder, own, seconds)
+    seen = _observations(settings, overlay, folder, own, seconds)
+    if (folder / UNOBSERVED).exists():
+        told = f"another process that became {folder.name}, after the first"
+        seen = replace(seen, unobserved=(*seen.unobserved, told))
+    return seen
 
 
 def _limits(settings: RunSettings) -> Limits:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..errors import TorchoptError
 from ..execution.runner import ScriptVersion
 from ..gpus import VISIBLE_GPUS
-from ..script_versions import beside
+from ..script_versions import beside, by_torchrun
 from ..source import SourceFile, parse
 from ..terminal import display_path
 from ..verify_settings import EPOCH_SECONDS
@@ -71,6 +71,7 @@ def _job(
         assert base is not None
         before, after = base.version_of(script, args), ScriptVersion(script, args=args)
         name = f"{display_path(script)} against {base.name}"
+    before, after = (by_torchrun(one, settings.nproc_per_node) for one in (before, after))
     emulated = _emulated(settings, gpus, after)
     steps = one.steps or settings.steps
     return Job(

@@ -53,6 +53,7 @@ class GateSettings:
     repeats: int | None = None
     seed: int | None = None
     timeout: float | None = None
+    nproc_per_node: int | None = None
     python: str | None = None
     junit: Path | None = None
     summary: Path | None = None
@@ -133,7 +134,8 @@ def _values(
 
 def _number(key: str, value: object) -> object:
     """The number that a flag's text says, where the flag takes a number and the text is one."""
-    kind = {"steps": int, "repeats": int, "seed": int, "timeout": float, "minimum_speedup": float}
+    kind = {"timeout": float, "minimum_speedup": float}
+    kind |= dict.fromkeys(("steps", "repeats", "seed", "nproc_per_node"), int)
     if key not in kind or not isinstance(value, str):
         return value
     try:
@@ -215,5 +217,6 @@ _PARSERS: Mapping[str, Callable[[object], object]] = {
     "junit": _path,
     "summary": _path,
     **{name: parsers[name] for name in ("tier", "steps", "repeats", "seed", "timeout", "python")},
+    "nproc_per_node": parsers["nproc_per_node"],
 }
 assert set(_PARSERS) == {field.name for field in fields(GateSettings)}

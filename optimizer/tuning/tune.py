@@ -19,6 +19,7 @@ from ..options import AmpDtype, CompileMode, Options, Tier
 from ..pipeline import Rewritten
 from ..profiling.opportunities import opportunities, usable_cores
 from ..profiling.profile import ProfileSettings, ScriptFailed, profile
+from ..script_versions import original_version
 from ..timed_runs import RunFailed, time_side_by_side
 from ..timing_settings import timed_run_settings
 from ..verification import samples_per_round
@@ -103,6 +104,7 @@ class _Tuning:
         tell: Callable[[str], None],
     ) -> None:
         self._script, self._arguments = script, arguments
+        self._original = original_version(script, arguments, settings.verify.processes)
         self._transforms, self._options = transforms, options
         self._settings, self._tell = settings, tell
         self._rewriter = Rewriter(script, transforms, options, arguments)
@@ -206,7 +208,7 @@ class _Tuning:
             self._tell("profiling the script as it is")
             limits = self._settings.verify
             found = profile(
-                ScriptVersion(self._script, args=self._arguments),
+                self._original,
                 ProfileSettings(
                     limits.python,
                     limits.cwd,
@@ -313,9 +315,9 @@ class _Tuning:
 
     def _version(self, configuration: Configuration) -> ScriptVersion:
         if configuration == Configuration():
-            return ScriptVersion(self._script, args=self._arguments)
+            return self._original
         rewritten = self._rewriter.rewrite(configuration)
-        return changed_version(self._script, rewritten.changed, self._arguments)
+        return changed_version(self._original, rewritten.changed, self._settings.verify.processes)
 
     # -- the winner
 

@@ -23,7 +23,8 @@ LATE = 2.0
 class Extent:
     """Decides after which round a run has seen enough: it may go on for ``seconds`` (0: not at all).
 
-    ``epoch_rounds`` are the rounds by which the end of an epoch was seen, None before. ``cut`` says that the run went on beyond
+    ``epoch_rounds`` are the rounds by which the end of an epoch was seen, None before; in a run that may not go on those by which it
+    would be. ``cut`` says that the run went on beyond
     these, or beyond those asked for, until time ran out: where it ends hangs on the machine's pace.
     """
 
@@ -39,8 +40,7 @@ class Extent:
 
     def pass_begins(self, noted: dict[str, Any], batches: int | None) -> None:
         """A loader is iterated that gives so many batches (None: nobody knows); ``noted`` is kept up to date."""
-        if self._seconds:
-            self._passes.append((noted, batches))
+        self._passes.append((noted, batches))
 
     def evaluated(self, rounds: int) -> None:
         """A model was called in eval mode, after ``rounds`` rounds."""
@@ -54,10 +54,15 @@ class Extent:
 
     def goes_on(self, rounds: int, read_from: dict[str, Any] | None) -> bool:
         """Whether more than ``rounds`` rounds are wanted, of which the last has begun with a batch of ``read_from``."""
-        if not self._seconds or self._decided:
+        if self._decided:
             return False
         if self.epoch_rounds is None and self._has_seen_an_epoch(rounds, read_from):
             self.epoch_rounds = rounds
+        if not self._seconds:
+            self._decided = True
+            if self.epoch_rounds is None:
+                self.epoch_rounds = self._foretold(rounds, read_from)
+            return False
         now = time.perf_counter()
         since = now if self._goes_on_since is None else self._goes_on_since
         if self._fits(rounds, read_from, now, since):
@@ -94,6 +99,10 @@ class Extent:
         pace = (now - self._began) / max(1, rounds - 1)
         seconds = (LATE if to_come <= ROUNDS_BEHIND else 1.0) * self._seconds
         return rounds + to_come <= MOST_ROUNDS and now - since + to_come * pace <= seconds
+
+    def _foretold(self, rounds: int, read_from: dict[str, Any] | None) -> int | None:
+        to_come = self._rounds_to_come(rounds, read_from)
+        return None if to_come is None or rounds + to_come > MOST_ROUNDS else rounds + to_come
 
     def _rounds_to_come(self, rounds: int, read_from: dict[str, Any] | None) -> int | None:
         """Rounds until the end of the epoch has been seen; None where nobody knows."""

@@ -28,6 +28,8 @@ empty where nothing or where it shall not."""
 
 EMULATED = "TORCHOPT_EMULATED_GPUS"
 """Environment variable: how many CUDA devices are emulated; set once they are in the script's own process."""
+RUN = "TORCHOPT_RUN"
+"""Environment variable: the file that says how the script is run; set for the processes that it starts."""
 
 
 class Protection:
@@ -63,17 +65,22 @@ def protect() -> Protection:
         restrict_signals(f"{SCRATCH}={scratch}")
     sys.meta_path.insert(0, protection.importer)  # pyright: ignore[reportArgumentType]
     _installed.append(protection)
-    if os.environ.get(EMULATED):
-        protection.importer.after_import("torch", _emulate)
+    if os.environ.get(EMULATED) or os.environ.get(RUN):
+        protection.importer.after_import("torch", _join_run)
     return protection
 
 
-def _emulate(torch: ModuleType) -> None:
-    """Emulate CUDA in a process that the script started, as in its own."""
+def _join_run(torch: ModuleType) -> None:
+    """In a process that the script started: emulate CUDA as in its own, and be observed as a rank if it becomes one."""
     from .cuda.install import emulate_cuda
     from .patches import Patches
 
-    emulate_cuda(Patches(), int(os.environ[EMULATED]))
+    gpus = os.environ.get(EMULATED)
+    emulated = emulate_cuda(Patches(), int(gpus)) if gpus else None
+    if os.environ.get(RUN):
+        from .ranks import expect_joining
+
+        expect_joining(_installed[0], emulated)
 
 
 def _make_device_files() -> None:

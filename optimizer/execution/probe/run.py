@@ -35,6 +35,7 @@ from .patches import Patches
 from .profiler import Profiler
 from .protection import EMULATED, Protection
 from .randomness import draw_on_host, seed_everything
+from .ranks import RankObserver
 from .resident import ResidentBatch
 from .script import Ending, run_script
 from .session import Session
@@ -48,72 +49,109 @@ def run(
     spec: Record, protection: Protection, started: float, write: Callable[[Record], None]
 ) -> NoReturn:
     """Run the script that ``spec`` describes and ``write`` the record; exits with the script's status."""
-    patches = Patches()
-    owner = os.getpid()
-    once = threading.Lock()
-
-    def finish(ending: Ending) -> None:
-        if os.getpid() != owner:  # a forked child that came back here instead of exiting
-            os._exit(0)
-        if not once.acquire(blocking=False):  # a thread that gave up waiting for the script does it
-            threading.Event().wait()
-        hooks.shut_down_workers()
-        patches.undo()
-        profile = {} if profiler is None else {"profile": profiler.finish()}
-        status = "stopped" if session.stopped else "failed" if ending.exit_code else "completed"
-        record = {
-            "status": status,
-            "exit_code": None if session.stopped else ending.exit_code,
-            "traceback": None if session.stopped else ending.traceback,
-            **session.finish(),
-            **(batch_layers.finish() if batch_layers is not None else {}),
-            "memory": _memory(hooks.had_workers, profiler.device_peak if profiler else 0),
-            **profile,
-            "versions": _versions(emulated),
-        }
-        write(record)
-        _flush(files=session.observing)
-
-    def give_up() -> None:
-        finish(Ending(None))
-        os._exit(0)
-
-    faulthandler.enable()  # a crash in native code then shows where the script was
-    emulated = emulate_cuda(patches, spec["emulated_gpus"]) if spec["emulated_gpus"] else None
-    if emulated is not None:
-        # for the processes that the script starts
-        os.environ[EMULATED] = str(spec["emulated_gpus"])
-    profiler = Profiler(spec, patches) if spec["mode"] == "profile" else None
-    turns = Turns(Path(spec["output"])) if spec["in_turns"] else None
-    clock = (
-        Clock(started, spec["block_steps"], spec["device_block_steps"], turns)
-        if profiler is None
-        else profiler.clock(started)
-    )
-    session = Session(spec, clock, give_up)
-    hooks = Hooks(session, patches)
-    if session.observing:
-        session.printed.install(patches)
-        session.told.install(patches, protection)
-        _make_repeatable(spec["seed"], session, patches, protection)
-    else:
-        keep_freed_memory()
-    seed_everything(spec["seed"])
-    if profiler is not None:
-        profiler.install()
-    if spec["resident_batch"]:
-        ResidentBatch(patches).install()
-    hooks.install()
-    if spec["full_precision"]:  # after the hooks, which tell the types computed in
-        compute_in_full_precision(patches)
-    batch_layers = BatchLayers(spec["batch_layers"], patches) if spec["batch_layers"] else None
+    observed = ObservedProcess(spec, protection, started, write)
+    if not spec["processes"]:
+        observed.look_for_ranks(protection)
     ending = run_script(spec["entry"], spec["program"], spec["args"], spec["module"])
-    finish(ending)
-    if session.stopped:  # exit handlers and threads of a script cut short have nothing to wait for
+    observed.finish(ending)
+    if (
+        observed.session.stopped
+    ):  # exit handlers and threads of a script cut short have nothing to wait for
         os._exit(0)
     if ending.traceback is not None:
         print(ending.traceback, end="", file=sys.stderr)
     sys.exit(ending.exit_code)
+
+
+class ObservedProcess:
+    """This process under the hooks that ``spec`` asks for, from their installation to the record, which is given to ``write``.
+
+    The end of the run unwinds the script's code; a ``rank`` of a process group ends at once, since whoever started it would take that
+    for a failure. With ``emulated`` the devices are emulated already.
+    """
+
+    def __init__(
+        self,
+        spec: Record,
+        protection: Protection,
+        started: float,
+        write: Callable[[Record], None],
+        *,
+        rank: bool = False,
+        emulated: Devices | None = None,
+    ) -> None:
+        self._write, self._owner, self._once = write, os.getpid(), threading.Lock()
+        self._spec, self._patches = spec, Patches()
+        faulthandler.enable()  # a crash in native code then shows where the script was
+        self._emulated = emulated
+        if spec["emulated_gpus"] and emulated is None:
+            self._emulated = emulate_cuda(self._patches, spec["emulated_gpus"])
+            # for the processes that the script starts
+            os.environ[EMULATED] = str(spec["emulated_gpus"])
+        self._profiler = Profiler(spec, self._patches) if spec["mode"] == "profile" else None
+        turns = Turns(Path(spec["output"])) if spec["in_turns"] and not rank else None
+        clock = (
+            Clock(started, spec["block_steps"], spec["device_block_steps"], turns)
+            if self._profiler is None
+            else self._profiler.clock(started)
+        )
+        self.session = Session(spec, clock, self._give_up, unwinds=not rank)
+        self._hooks = Hooks(self.session, self._patches)
+        if not rank:  # which was seeded when it began
+            seed_everything(spec["seed"])
+        self._install(protection)
+
+    def _install(self, protection: Protection) -> None:
+        spec, session, patches = self._spec, self.session, self._patches
+        if session.observing:
+            session.printed.install(patches)
+            session.told.install(patches, protection)
+            _make_repeatable(spec["seed"], session, patches, protection)
+        else:
+            keep_freed_memory()
+        if self._profiler is not None:
+            self._profiler.install()
+        if spec["resident_batch"]:
+            ResidentBatch(patches).install()
+        self._hooks.install()
+        if spec["full_precision"]:  # after the hooks, which tell the types computed in
+            compute_in_full_precision(patches)
+        self._batch_layers = (
+            BatchLayers(spec["batch_layers"], patches) if spec["batch_layers"] else None
+        )
+
+    def look_for_ranks(self, protection: Protection) -> None:
+        """Have the processes observed, too, that the script starts to train together."""
+        RankObserver(sys.argv[1], self.session, self._patches).install(protection)
+
+    def finish(self, ending: Ending) -> None:
+        """The script has ended, or its run has: write the record."""
+        if os.getpid() != self._owner:  # a forked child that came back here instead of exiting
+            os._exit(0)
+        if not self._once.acquire(blocking=False):
+            # A thread that gave up waiting for the script does it.
+            threading.Event().wait()
+        self._hooks.shut_down_workers()
+        self._patches.undo()
+        profiler, stopped = self._profiler, self.session.stopped
+        status = "stopped" if stopped else "failed" if ending.exit_code else "completed"
+        profile = {} if profiler is None else {"profile": profiler.finish()}
+        record = {
+            "status": status,
+            "exit_code": None if stopped else ending.exit_code,
+            "traceback": None if stopped else ending.traceback,
+            **self.session.finish(),
+            **(self._batch_layers.finish() if self._batch_layers is not None else {}),
+            "memory": _memory(self._hooks.had_workers, profiler.device_peak if profiler else 0),
+            **profile,
+            "versions": _versions(self._emulated),
+        }
+        self._write(record)
+        _flush(files=self.session.observing)
+
+    def _give_up(self) -> None:
+        self.finish(Ending(None))
+        os._exit(0)
 
 
 class BatchLayers:

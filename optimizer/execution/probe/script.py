@@ -51,13 +51,20 @@ def run_script(
             spec = importlib.util.spec_from_file_location(module[0], path)
             main.__dict__.update(__package__=package, __spec__=spec)
         exec(_compiled(path), main.__dict__)
-    except StopRun:
-        return Ending(None)
-    except SystemExit as exit_:
-        return _exited(exit_.code)
     except BaseException as error:
-        return Ending(1, traceback_of(error))
+        return ending_of(error)
     return Ending(0)
+
+
+def ending_of(error: BaseException | None) -> Ending:
+    """How what ends with ``error``, or without one, has ended."""
+    if error is None:
+        return Ending(0)
+    if isinstance(error, StopRun):
+        return Ending(None)
+    if isinstance(error, SystemExit):
+        return _exited(error.code)
+    return Ending(1, traceback_of(error))
 
 
 def _compiled(path: str) -> CodeType:

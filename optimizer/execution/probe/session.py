@@ -54,7 +54,15 @@ _PATIENCE_SECONDS = 30.0
 class Session:
     """Counts rounds, ends the script after the last one, and in observe mode records what happens."""
 
-    def __init__(self, spec: dict[str, Any], clock: Clock, give_up: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        clock: Clock,
+        give_up: Callable[[], None],
+        *,
+        unwinds: bool = True,
+    ) -> None:
+        self._patience = _PATIENCE if unwinds else 0
         self.folder = Path(spec["output"])
         self.observing = spec["mode"] == "observe"
         self.stopped = False
@@ -240,7 +248,7 @@ class Session:
             self._waiting = threading.Timer(_PATIENCE_SECONDS, self._give_up)
             self._waiting.daemon = True
             self._waiting.start()
-        if self._ends > _PATIENCE:
+        if self._ends > self._patience:
             self._give_up()
         raise StopRun
 

@@ -14,6 +14,10 @@ from typing import Any
 from .protection import protect
 
 OLDEST_PYTHON, OLDEST_TORCH, OLDEST_EMULATING_TORCH = (3, 10), (2, 4), (2, 6)
+RECORD = "record.json"
+"""File name of the scalars, in the run's output folder."""
+UNOBSERVED = "unobserved"
+"""A file in the folder of a rank, once another process has become the same rank, which goes unobserved."""
 UNFIT = "unfit"
 """In the record instead of everything else: why this interpreter cannot run the probe."""
 
@@ -26,22 +30,29 @@ def main() -> None:
     protection = protect()
     why = unfit(emulates=bool(spec["emulated_gpus"]))
     if why is not None:
-        _write(spec, {UNFIT: why})
+        write_record(spec, {UNFIT: why})
         sys.exit(1)
     from . import run
 
-    run.run(spec, protection, started, write=lambda record: _write(spec, record))
+    run.run(spec, protection, started, write=lambda record: write_record(spec, record))
 
 
 def _become_rank(spec: dict[str, Any]) -> None:
-    """Under torchrun: write the record to a folder of this rank's, and the output of all but rank 0 to a file there."""
+    """Under torchrun: be the rank it says."""
     rank = os.environ.get("RANK")
-    if not spec["processes"] or rank is None:
-        return
+    if spec["processes"] and rank is not None:
+        become(spec, int(rank))
+
+
+def become(spec: dict[str, Any], rank: int) -> None:
+    """Write the record to a folder of this ``rank``, and the output of all but rank 0 to a file there."""
     folder = Path(spec["output"]) / f"rank{rank}"
     folder.mkdir(exist_ok=True)
     spec["output"] = str(folder)
-    if rank != "0":
+    # Whether there is time to go on, each rank would decide by a clock of its own.
+    spec["epoch_seconds"] = 0.0
+    if rank:
+        sys.stdout.flush()
         with (folder / "stdout").open("wb") as file:
             os.dup2(file.fileno(), 1)
 
@@ -64,12 +75,12 @@ def unfit(*, emulates: bool) -> str | None:
     return f"torch {torch.__version__} is too old{purpose}, {needed} is needed"
 
 
-def _write(spec: dict[str, Any], record: dict[str, Any]) -> None:
+def write_record(spec: dict[str, Any], record: dict[str, Any]) -> None:
     """Write the record whole or not at all, with the user's own paths for those of the mirror."""
     text = json.dumps(record)
     for ours, shown in spec["shown_paths"]:
         text = text.replace(json.dumps(ours)[1:-1], shown)
-    path = Path(spec["output"]) / "record.json"
+    path = Path(spec["output"]) / RECORD
     new = path.with_suffix(".new")
     new.write_text(text, encoding="utf-8")
     os.replace(new, path)

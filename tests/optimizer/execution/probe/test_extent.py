@@ -122,8 +122,8 @@ def test_it_does_not_go_on_where_the_end_was_seen(
     assert told(seen) == (rounds, 8 * ((rounds - 1) // 12), rounds, False)
 
 
-def test_nobody_asked_for_more(recorded: Recorded) -> None:
-    assert told(recorded(Training(12), steps=5)) == (5, 0, None, False)
+def test_tells_the_end_of_the_epoch_where_nobody_asked_for_it(recorded: Recorded) -> None:
+    assert told(recorded(Training(12), steps=5)) == (5, 0, 14, False)
 
 
 @pytest.mark.parametrize("training", [Training(12), Broken(100), Streamed(12), ByHand(12)])
