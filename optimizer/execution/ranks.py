@@ -79,7 +79,9 @@ def _ending(ranks: Sequence[Observations], whole: Observations) -> Observations:
     ]
     if ended_badly:
         cause = _ROOT_CAUSE.search(whole.stderr)
-        rank = int(cause[1]) if cause else ended_badly[0]
+        # Others are ended because of the one that fails by itself.
+        failed_itself = [n for n in ended_badly if ranks[n].status is Status.FAILED]
+        rank = int(cause[1]) if cause else (failed_itself or ended_badly)[0]
         failed = ranks[rank] if rank < len(ranks) else ranks[ended_badly[0]]
         code = int(cause[2]) if cause else whole.exit_code
         code = failed.exit_code if failed.status is Status.FAILED else code

@@ -7,7 +7,7 @@ import pytest
 
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
-from torchopt_cli.optimizer.script_versions import beside
+from torchopt_cli.optimizer.script_versions import beside, by_torchrun, original_version
 
 ARGS = ("--epochs", "1")
 
@@ -80,3 +80,18 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     original, rewritten = write(tmp_path, {"a/train.py": "x = 1\n", "b/fast.py": "def f(:\n"})
     with pytest.raises(TorchoptError, match=r"fast\.py:1"):
         beside(original, rewritten, ARGS)
+
+
+JOINS = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+
+
+def test_an_original_for_several_processes_is_started_by_torchrun(tmp_path: Path) -> None:
+    several, one = write(tmp_path, {"several.py": JOINS, "one.py": "import torch\n"})
+    assert original_version(several, ARGS, 3) == ScriptVersion(several, args=ARGS, processes=3)
+    assert original_version(one, ARGS, 3) == ScriptVersion(one, args=ARGS)
+    assert original_version(several, ARGS) == ScriptVersion(several, args=ARGS)
+
+
+def test_the_texts_of_a_version_tell_how_it_is_started(tmp_path: Path) -> None:
+    one, _ = write(tmp_path, {"one.py": "import torch\n", "two.py": ""})
+    assert by_torchrun(ScriptVersion(one, {one: JOINS}), 2).processes == 2

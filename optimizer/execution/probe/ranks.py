@@ -136,6 +136,9 @@ def _observe(spec_file: str, protection: Protection, emulated: Devices | None) -
 
     def finish() -> None:
         error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+        if isinstance(error, SystemExit) and error.code:
+            # torch.multiprocessing.spawn hands the error on to whoever started the process, and exits.
+            error = error.__context__ or error
         observed.finish(ending_of(error))
 
     # It runs while what ended the process is handled, and before exit handlers.

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from torchopt_cli.optimizer.execution.observations import Observations
-from torchopt_cli.optimizer.execution.record import RECORD, load
+from torchopt_cli.optimizer.execution.probe.start import RECORD
+from torchopt_cli.optimizer.execution.record import load
 
 
 @pytest.fixture
