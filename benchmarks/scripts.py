@@ -166,7 +166,7 @@ def rewritten_version(done: Rewritten, script: CorpusScript) -> tuple[ScriptVers
     """
     import torch
 
-    version = changed_version(script.original, done.changed, ())
+    version = changed_version(ScriptVersion(script.original), done.changed)
     if script.device == "cuda" and (version.processes or 0) > torch.cuda.device_count():
         version = replace(version, processes=None)
     return version, claimed_tier(done.changed)

@@ -9,7 +9,6 @@ training is changed, or when asked for); timing runs of both.
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,11 +17,10 @@ from pathlib import Path
 from .changed_defaults import changed_defaults, changed_defaults_note, without_defaults
 from .comparison.by_rank import judge_each_rank
 from .comparison.findings import Finding, Kind, by_importance, note
-from .comparison.seeds import SeedComparison
 from .comparison.stages import Equivalence, judge_in_stages
 from .comparison.verdict import Outcome, Verdict
-from .errors import ExitCode, TorchoptError
-from .execution.observations import ENDED_WELL, Observations, Status, Versions, said_last
+from .errors import TorchoptError
+from .execution.observations import ENDED_WELL, Observations, Status, said_last
 from .execution.ranks import batches_in_turn
 from .execution.runner import BatchLayers, Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure
@@ -31,6 +29,7 @@ from .reach import reach_of
 from .seed_runs import SeedRuns, run_seeds, seeds_needed, with_seeds
 from .timed_runs import RunFailed, time_side_by_side
 from .timing_settings import settings_by_pace
+from .verification_result import ScriptFailure, Seen, VerificationReport
 from .verify_settings import VerifySettings
 
 
@@ -41,80 +40,6 @@ class Progress:
     done: int
     total: int
     description: str
-
-
-@dataclass(frozen=True)
-class ScriptFailure:
-    """Why a script's own run failed: its status, exit status and traceback (or the end of its stderr).
-
-    ``timed`` says that it was a timed run, after the observed ones had not failed.
-    """
-
-    status: Status
-    exit_code: int | None
-    details: str
-    timed: bool = False
-
-
-@dataclass(frozen=True)
-class Seen:
-    """How much of the original's training one observed run covers: what lies beyond was not compared.
-
-    ``samples`` were read from the loaders, ``evaluated`` of them or others passed through a model in eval mode;
-    ``checkpoints`` counts calls of ``torch.save``, ``passes`` those begun over the loader that training read most often.
-    ``completed`` says that the script came to its own end: nothing lies beyond.
-    """
-
-    steps: int
-    samples: int
-    evaluated: int
-    checkpoints: int
-    passes: int = 0
-    completed: bool = False
-
-    @classmethod
-    def of(cls, run: Observations) -> Seen:
-        samples = sum(one.samples for one in run.loader_passes)
-        passes = Counter(one.loader for one in run.loader_passes if one.steps)
-        most = max(passes.values(), default=0)
-        completed = run.status is Status.COMPLETED
-        return cls(run.rounds, samples, run.eval_samples, len(run.checkpoints), most, completed)
-
-
-@dataclass(frozen=True)
-class VerificationReport:
-    """Everything a verification came to.
-
-    ``verdict`` is None when the original itself failed (``original_failure``). ``same_arithmetic`` is the verdict on
-    the rewrite with its reduced precision switched off, where there was such a comparison. ``measurement`` is None
-    when nothing was timed; ``speed_note`` says why. ``runs`` are all it rests on, those made for an earlier report
-    included. ``seeds`` compares the end losses, where several seeds were run.
-    """
-
-    original: ScriptVersion
-    rewritten: ScriptVersion
-    settings: VerifySettings
-    versions: Versions | None
-    seen: Seen
-    runs: int
-    verdict: Verdict | None = None
-    same_arithmetic: Verdict | None = None
-    original_failure: ScriptFailure | None = None
-    rewritten_failure: ScriptFailure | None = None
-    measurement: Measurement | None = None
-    speed_note: str | None = None
-    seeds: SeedComparison | None = None
-
-
-def exit_code(report: VerificationReport) -> ExitCode:
-    """5 when the original failed by itself, 3 when not equivalent, 1 when inconclusive, else 0."""
-    if report.verdict is None:
-        return ExitCode.SCRIPT_FAILED
-    return {
-        Outcome.EQUIVALENT: ExitCode.OK,
-        Outcome.NOT_EQUIVALENT: ExitCode.NOT_EQUIVALENT,
-        Outcome.INCONCLUSIVE: ExitCode.FINDINGS,
-    }[report.verdict.outcome]
 
 
 def verify(

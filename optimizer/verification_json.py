@@ -12,7 +12,7 @@ from .comparison.verdict import Verdict
 from .execution.observations import said_last
 from .failure_hints import device_hint, input_hint
 from .measurement import Measurement, VersionSpeed
-from .verification import VerificationReport, exit_code
+from .verification_result import VerificationReport, exit_code
 
 ORIGINAL_FAILED = "original failed"
 
@@ -30,7 +30,7 @@ class ScriptJson(TypedDict):
 
 
 class RunJson(TypedDict):
-    """What was run: ``runs`` in all. An observed one covered ``steps``, and see :class:`.verification.Seen`."""
+    """What was run: ``runs`` in all. An observed one covered ``steps``, and see :class:`.verification_result.Seen`."""
 
     device: str | None
     emulated: bool

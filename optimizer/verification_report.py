@@ -14,8 +14,8 @@ from .curves import loss_curves
 from .measurement import Measurement, SpeedVerdict, VersionSpeed
 from .options import Tier
 from .terminal import counted, display_path, plain_table
-from .verification import VerificationReport, exit_code
 from .verification_json import ORIGINAL_FAILED, ReportJson, reason, to_json
+from .verification_result import VerificationReport, exit_code
 
 if TYPE_CHECKING:
     from rich.console import Console

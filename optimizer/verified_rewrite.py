@@ -29,7 +29,8 @@ from .original_runs import OriginalRuns, original_runs
 from .pipeline import Rewritten
 from .rewrite_result import AppliedChange, RewrittenFile
 from .script_versions import original_version
-from .verification import Progress, VerificationReport, verify_against
+from .verification import Progress, verify_against
+from .verification_result import VerificationReport
 from .verify_settings import VerifySettings
 
 if TYPE_CHECKING:

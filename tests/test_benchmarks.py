@@ -21,7 +21,7 @@ from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.original_runs import OriginalRuns
-from torchopt_cli.optimizer.verification import Seen, VerificationReport
+from torchopt_cli.optimizer.verification_result import Seen, VerificationReport
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 CORPUS = Path(__file__).parent.parent / "corpus"

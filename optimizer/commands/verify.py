@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..execution.runner import ScriptVersion
     from ..pipeline import Rewritten
     from ..rewrite_result import RewrittenFile
-    from ..verification import VerificationReport
+    from ..verification_result import VerificationReport
     from ..verify_settings import VerifySettings
 
 WIDTH_OF_A_FILE = 120

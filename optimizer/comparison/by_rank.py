@@ -7,7 +7,7 @@ nothing is allowed to one that it would not be allowed alone, and a mistake is t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from ..execution.observations import ENDED_WELL, Observations
 from ..options import Tier
 from ..terminal import counted
-from .findings import Finding, Kind
+from .findings import Finding, Kind, by_importance
 from .stages import DECISIVE, Equivalence, Observe
 from .verdict import Outcome, Verdict
 
@@ -43,14 +43,24 @@ def judge_each_rank(
         judge(_alone(rank, first), _alone(rank, rewritten), kept.of(partial(_alone, rank)))
         for rank in range(ours)
     ]
-    worst = min(range(ours), key=lambda rank: _badness(found[rank].verdict))
+    worst = _worst([one.verdict for one in found])
     return _told(found[worst], worst, ours)
 
 
-def _badness(verdict: Verdict) -> tuple[int, bool]:
-    """The worst first, and of these what no rounding explains: the other ranks' numbers follow from it."""
-    decisive = any(finding.kind in DECISIVE for finding in verdict.failures)
-    return _FROM_BAD_TO_GOOD.index(verdict.outcome), not decisive
+def _worst(verdicts: Sequence[Verdict]) -> int:
+    """The rank of the worst outcome; of several the one that shows a cause where the others show its consequences."""
+
+    def badness(verdict: Verdict) -> tuple[int, bool]:
+        decisive = any(finding.kind in DECISIVE for finding in verdict.failures)
+        return _FROM_BAD_TO_GOOD.index(verdict.outcome), not decisive
+
+    most = min(map(badness, verdicts))
+    ranks = [rank for rank, verdict in enumerate(verdicts) if badness(verdict) == most]
+    led_by = [finding for rank in ranks for finding in verdicts[rank].failures[:1]]
+    if not led_by:
+        return ranks[0]
+    first = by_importance(led_by)[0]
+    return next(rank for rank in ranks if verdicts[rank].failures[0] is first)
 
 
 class _Kept:

@@ -27,7 +27,8 @@ from ..options import Tier
 from ..profiling.profile import ProfileSettings, ScriptFailed, StepProfile, profile
 from ..timed_runs import RunFailed, time_side_by_side
 from ..timing_settings import settings_by_pace
-from ..verification import VerificationReport, verify
+from ..verification import verify
+from ..verification_result import VerificationReport
 from ..verify_settings import VerifySettings
 from .precision import FIRST_PAIRS, pairs_needed
 

@@ -16,7 +16,8 @@ from torchopt_cli.optimizer.options import Options, Tier
 from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
 from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
 from torchopt_cli.optimizer.source import Sources
-from torchopt_cli.optimizer.verification import VerificationReport, verify_against
+from torchopt_cli.optimizer.verification import verify_against
+from torchopt_cli.optimizer.verification_result import VerificationReport
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 

@@ -27,7 +27,8 @@ from torchopt_cli.optimizer.execution.observations import (
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
-from torchopt_cli.optimizer.verification import Progress, exit_code, verify, verify_against
+from torchopt_cli.optimizer.verification import Progress, verify, verify_against
+from torchopt_cli.optimizer.verification_result import exit_code
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 ORIGINAL, REWRITTEN = ScriptVersion(Path("train.py")), ScriptVersion(Path("train_fast.py"))

@@ -17,9 +17,9 @@ from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.json_schema import report_schema, schema_text
 from torchopt_cli.optimizer.measurement import TimedRun, compare_speeds
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.verification import ScriptFailure, Seen, VerificationReport
 from torchopt_cli.optimizer.verification_json import ReportJson
 from torchopt_cli.optimizer.verification_report import render_text, to_json
+from torchopt_cli.optimizer.verification_result import ScriptFailure, Seen, VerificationReport
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 

@@ -17,12 +17,8 @@ from torchopt_cli.optimizer.errors import ExitCode, TorchoptError
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
-from torchopt_cli.optimizer.verification import (
-    VerificationReport,
-    exit_code,
-    verify,
-    verify_against,
-)
+from torchopt_cli.optimizer.verification import verify, verify_against
+from torchopt_cli.optimizer.verification_result import VerificationReport, exit_code
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 pytestmark = pytest.mark.torch

@@ -25,7 +25,8 @@ from pathlib import Path
 from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
-from torchopt_cli.optimizer.verification import VerificationReport, verify_against
+from torchopt_cli.optimizer.verification import verify_against
+from torchopt_cli.optimizer.verification_result import VerificationReport
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 from .cases import HERE, Case, cases, script_folder

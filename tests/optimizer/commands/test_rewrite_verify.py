@@ -20,7 +20,8 @@ from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion
 from torchopt_cli.optimizer.measurement import Measurement, TimedRun, compare_speeds
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.original_runs import OriginalRuns
-from torchopt_cli.optimizer.verification import Progress, ScriptFailure, Seen, VerificationReport
+from torchopt_cli.optimizer.verification import Progress
+from torchopt_cli.optimizer.verification_result import ScriptFailure, Seen, VerificationReport
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 Project = Callable[..., Path]

@@ -20,7 +20,8 @@ from torchopt_cli.optimizer.options import Options, Target, Tier
 from torchopt_cli.optimizer.profiling.profile import StepProfile
 from torchopt_cli.optimizer.tuning import tune as module
 from torchopt_cli.optimizer.tuning.tune import Tuned
-from torchopt_cli.optimizer.verification import Progress, Seen, VerificationReport
+from torchopt_cli.optimizer.verification import Progress
+from torchopt_cli.optimizer.verification_result import Seen, VerificationReport
 from torchopt_cli.optimizer.verified_rewrite import Ending, Rewrite, VerifiedRewrite
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 

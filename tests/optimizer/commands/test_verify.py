@@ -15,7 +15,7 @@ from torchopt_cli.optimizer.errors import ExitCode
 from torchopt_cli.optimizer.execution.observations import Status
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.verification import ScriptFailure, Seen, VerificationReport
+from torchopt_cli.optimizer.verification_result import ScriptFailure, Seen, VerificationReport
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 Project = Callable[..., Path]

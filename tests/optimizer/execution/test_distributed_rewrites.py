@@ -28,7 +28,8 @@ from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, 
 from torchopt_cli.optimizer.options import Options
 from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
 from torchopt_cli.optimizer.source import Sources
-from torchopt_cli.optimizer.verification import VerificationReport, verify
+from torchopt_cli.optimizer.verification import verify
+from torchopt_cli.optimizer.verification_result import VerificationReport
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 

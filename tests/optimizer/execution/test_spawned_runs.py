@@ -10,7 +10,8 @@ import pytest
 from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.execution.observations import Observations, Status
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
-from torchopt_cli.optimizer.verification import VerificationReport, verify
+from torchopt_cli.optimizer.verification import verify
+from torchopt_cli.optimizer.verification_result import VerificationReport
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 pytestmark = pytest.mark.torch
