@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from .bound_names import is_imported
 from .facts import CallFact, DataLoader, Loop, LoopKind
 from .framework_wrapping import wrapped_by_framework
 from .loaders import loaders_in
@@ -43,11 +44,12 @@ WRAPPING_ITERATORS = frozenset(
 
 
 def find_loops(resolver: Resolver, loaders: tuple[DataLoader, ...]) -> tuple[Loop, ...]:
-    """Every loop of the project, outer before inner."""
+    """Every loop of the project that the script may get to, outer before inner."""
     found: dict[LoopNode, Loop] = {}
     bodies: dict[LoopNode, tuple[Reached, ...]] = {}
     for module in resolver.project.modules:
-        nodes = module.nodes_of(ast.For, ast.AsyncFor, ast.While)
+        loops = module.nodes_of(ast.For, ast.AsyncFor, ast.While)
+        nodes = [node for node in loops if not module.leaves_out(node)]
         for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)):
             bodies[node] = tuple(reached_nodes(resolver, node.body, module))
             found[node] = _loop(resolver, loaders, node, module, bodies[node])
@@ -62,6 +64,7 @@ def backward_calls(nodes: Iterable[Reached]) -> tuple[CallFact, ...]:
         if isinstance(r.node, ast.Call)
         and isinstance(r.node.func, ast.Attribute)
         and r.node.func.attr in _BACKWARD_METHODS
+        and not is_imported(r.node.func.value, r.module, whole=True)  # `cuda_kernels.backward(..)`
     )
 
 

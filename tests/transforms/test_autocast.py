@@ -1684,10 +1684,13 @@ def test_float16_when_asked_is_refused_there(
         "for j in range(4):\n    y[x[:, 0].argmax()] = j",
         "count = 0\nfor row in self.fc(x):\n    y[count] = row\n    count += 1",
         "self.put(y, self.fc(x), x.size(0) - 1)",
+        "self.put(kept(), self.fc(x), 'mask/{}'.format(3))",
+        "self.put(kept(), self.fc(x), 'mask' + str(3))",
+        "self.put(kept(), self.fc(x), ('mask', kept()))",
     ],
 )
 def test_numbers_in_writes_through_an_index(rewrite: Rewrite, name: str, write: str) -> None:
-    """A number goes into a tensor of any type, and an index that is a number takes any type."""
+    """A number goes into a tensor of any type, and an index that is a number, or the key of a dict, takes any type."""
     forward = f"y = torch.zeros(4, 2)\n{write}\nreturn self.fc(x) + y"
     source = training(step=STEP, forward=forward)
     source += "    def put(self, y, values, row):\n        y[row] = values[0]\n" if False else ""
@@ -1819,6 +1822,10 @@ REFUSED = {
     "quantile": (dict(forward="return torch.quantile(self.fc(x), 0.5)"), "torch.quantile"),
     "write through an index": (
         dict(forward="y = torch.zeros(4, 2)\ny[x[:, 0] > 0] = self.fc(x)\nreturn y"),
+        "through a tensor index",
+    ),
+    "write through an index of some parts": (
+        dict(forward="y = torch.zeros(4, 2)\ny[0, x[:, 0] > 0] = self.fc(x)\nreturn y"),
         "through a tensor index",
     ),
     "index_add_": (
