@@ -44,12 +44,11 @@ WRAPPING_ITERATORS = frozenset(
 
 
 def find_loops(resolver: Resolver, loaders: tuple[DataLoader, ...]) -> tuple[Loop, ...]:
-    """Every loop of the project that the script may get to, outer before inner."""
+    """Every loop of the project, outer before inner."""
     found: dict[LoopNode, Loop] = {}
     bodies: dict[LoopNode, tuple[Reached, ...]] = {}
     for module in resolver.project.modules:
-        loops = module.nodes_of(ast.For, ast.AsyncFor, ast.While)
-        nodes = [node for node in loops if not module.leaves_out(node)]
+        nodes = module.nodes_of(ast.For, ast.AsyncFor, ast.While)
         for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)):
             bodies[node] = tuple(reached_nodes(resolver, node.body, module))
             found[node] = _loop(resolver, loaders, node, module, bodies[node])

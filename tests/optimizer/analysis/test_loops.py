@@ -204,5 +204,8 @@ def test_loops_below_the_main_guard_of_an_imported_file_are_another_scripts(scri
     loops = f"{SETUP}\ndef fit():\n    for x in loader:\n        {STEP}\n"
     guarded = f"if __name__ == '__main__':\n    for x in loader:\n        {STEP}\n"
     found = script({"train.py": "import tool\ntool.fit()\n", "tool.py": loops + guarded})
-    assert [loop.module.function(loop.node) is not None for loop in found.loops] == [True]
-    assert len(script(loops + guarded).loops) == 2
+    assert [step.function is not None for step in found.step_code] == [True]
+    assert len(found.training_loops) == 1
+    assert (
+        len(script(loops + guarded).step_code) == len(script(loops + guarded).training_loops) == 2
+    )
