@@ -14,7 +14,7 @@ from itertools import takewhile
 from .callbacks import is_handed_around
 from .evaluation_proof import EvaluationProof, Region
 from .facts import Fact, Loop, LoopKind
-from .gradient_flow import Escape
+from .graph_escapes import Escape
 from .graph_names import BACKWARD_METHODS
 from .guards import TrainingGuard, training_guards
 from .reach import lexical_nodes
