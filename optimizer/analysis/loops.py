@@ -128,17 +128,20 @@ def iterated_loaders(
         return (), ()
     within |= {iterable}
     direct = loaders_in(loaders, resolver.values(iterable, module))
-    if direct:
-        return direct, ()
+    found: dict[Path, list[DataLoader]] = {(): list(direct)} if direct else {}
     for value in resolver.values(iterable, module):
-        for inner, owner, prefix in _gone_over(value):
+        for inner, owner, prefix in gone_over(value):
             over, path = iterated_loaders(resolver, loaders, inner, owner, within)
             if over:
-                return over, (*prefix, *path)
+                found.setdefault((*prefix, *path), []).extend(over)
+                break
+    if found:
+        path = next(iter(found))
+        return tuple(dict.fromkeys(found[path])), path
     return _loaders_of_generators(resolver, loaders, iterable, module, within)
 
 
-def _gone_over(value: Value) -> Iterator[tuple[ast.expr, Module, Path]]:
+def gone_over(value: Value) -> Iterator[tuple[ast.expr, Module, Path]]:
     """The iterables that the iterable ``value`` goes over, and where in its elements theirs are."""
     wrapped = wrapped_by_framework(value)
     if wrapped is not None:
