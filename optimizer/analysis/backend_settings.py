@@ -1,7 +1,7 @@
 """What a script already says about PyTorch's process-wide settings for matrix products and convolutions.
 
 Everything counts that may run, also in functions that no call is seen to: a setting that is not understood is the
-user's decision all the same.
+user's decision all the same. What an imported file sets where it is started itself does not.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def find_backend_settings(resolver: Resolver) -> tuple[BackendSetting, ...]:
         for module in resolver.project.modules
         if any(word in module.source.text for word in _WORDS)
         for node in module.nodes
+        if not module.leaves_out(node)
         for setting in _settings(resolver, node, module)
     )
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 from .classes import kept_as
 from .facts import DataLoader, DeviceKind, Fact
-from .loops import iterated_loaders
+from .loops import gone_over, iterated_loaders
 from .placement import move_target
 from .questions import Answers, Questions
 from .reaching import reaching_bindings
@@ -200,8 +200,17 @@ class BatchTrace:
             value = value.elts[index]
         return self.parts(value, module)
 
-    def _element(self, iterable: ast.expr, path: Path, module: Module) -> Parts:
-        """An element of ``iterable``, or the part of it at ``path``."""
+    def _element(
+        self,
+        iterable: ast.expr,
+        path: Path,
+        module: Module,
+        within: frozenset[ast.expr] = frozenset(),
+    ) -> Parts:
+        """An element of ``iterable``, or the part of it at ``path``.
+
+        ``within`` are the progress bars that go over it: in a loop, ``bar = tqdm(bar)`` leads back to itself.
+        """
         if isinstance(iterable, ast.Call) and iterable.args:
             names = self._resolver.names(iterable.func, module)
             if names == frozenset({"builtins.enumerate"}) and path:
@@ -216,6 +225,14 @@ class BatchTrace:
         if over:
             inside = path[: len(batch_path)] == batch_path[: len(path)]
             return _loaded(over) if inside else _OTHER
+        wrapped = [
+            (inner, path[len(prefix) :], owner)
+            for value in self._resolver.values(iterable, module)
+            for inner, owner, prefix in gone_over(value)
+            if path[: len(prefix)] == prefix
+        ]
+        if len(wrapped) == 1 and wrapped[0][0] not in within:
+            return self._element(*wrapped[0], within | {wrapped[0][0]})
         return self.parts(iterable, module)
 
     def _mapped(self, function: ast.Lambda, module: Module) -> Parts:

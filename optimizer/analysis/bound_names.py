@@ -5,7 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
+from .scopes import Imported
 from .syntax import Module, last_identifier
+
+
+def is_imported(node: ast.expr, module: Module, *, whole: bool = False) -> bool:
+    """Whether ``node`` is a variable that only imports bind: with ``whole``, those of modules, not of what is in them."""
+    found = module.scope(node).lookup(node.id) if isinstance(node, ast.Name) else None
+    sources = [binding.source for binding in found[1]] if found is not None else []
+    return bool(sources) and all(
+        isinstance(source, Imported) and not (whole and source.attribute is not None)
+        for source in sources
+    )
 
 
 def is_bound(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .resolver import Resolver
 
 _Part = int | str
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
 
 
 def select(
@@ -53,7 +54,7 @@ def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | N
         return _dict_part(resolver, node, value, part)
     if isinstance(node, ast.DictComp):
         return resolver.values(node.value, value.module)
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+    if isinstance(node, _COMPREHENSIONS):
         return resolver.values(node.elt, value.module)
     return None
 
@@ -147,6 +148,8 @@ def _elements(resolver: Resolver, iterables: frozenset[Value]) -> frozenset[Valu
         if isinstance(value, Display) and isinstance(value.node, ast.List | ast.Tuple | ast.Set):
             for element in value.node.elts:
                 found |= resolver.values(element, value.module)
+        elif isinstance(value, Display) and isinstance(value.node, _COMPREHENSIONS):
+            found |= resolver.values(value.node.elt, value.module)
         else:
             found.add(Element(value, ("each",)))
     return frozenset(found)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from .scopes import Assigned, Binding, Imported, Untraceable
+from .bound_names import is_imported
+from .scopes import Assigned, Binding, Untraceable
 from .syntax import Module
 from .tensor_functions import INTEGER_FUNCTIONS
 
@@ -31,7 +32,7 @@ def _is_count(node: ast.expr, module: Module, seen: frozenset[ast.AST]) -> bool:
                 return True
             if last not in _STILL_WHOLE:
                 return False
-            is_function = _is_imported(receiver, module) and node.args
+            is_function = is_imported(receiver, module) and node.args
             return _is_count(node.args[0] if is_function else receiver, module, seen)
         case ast.Attribute(value=value, attr="data"):
             return _is_count(value, module, seen)
@@ -44,12 +45,6 @@ def _is_count(node: ast.expr, module: Module, seen: frozenset[ast.AST]) -> bool:
             )
         case _:
             return False
-
-
-def _is_imported(node: ast.expr, module: Module) -> bool:
-    """Whether ``node`` is a library by its form: ``torch`` in ``torch.sum(x)``."""
-    found = module.scope(node).lookup(node.id) if isinstance(node, ast.Name) else None
-    return found is not None and all(isinstance(b.source, Imported) for b in found[1])
 
 
 def _adds_counts(binding: Binding, module: Module, seen: frozenset[ast.AST]) -> bool:

@@ -175,6 +175,8 @@ def _is_set_up(resolver: Resolver, node: ast.AST, module: Module, loader: DataLo
     if never_runs(resolver, node, module):
         return True
     function = module.function(node)
+    if function is None and module in resolver.project.loaded_first:
+        return True
     places = _places_in(resolver, function, module, loader)
     return bool(places) and all(
         isinstance(node, ast.expr | ast.AugAssign)

@@ -14,7 +14,7 @@ from itertools import takewhile
 from .callbacks import is_handed_around
 from .evaluation_proof import EvaluationProof, Region
 from .facts import Fact, Loop, LoopKind
-from .gradient_flow import Escape
+from .graph_escapes import Escape
 from .graph_names import BACKWARD_METHODS
 from .guards import TrainingGuard, training_guards
 from .reach import lexical_nodes
@@ -272,7 +272,7 @@ class _Finder:
             and self._proof.runs_network(node, module)
             and not self._is_activation(node, module)
             and not self._proof.modes.decided(node, module)
-            and not self._never_runs(node, module)
+            and not module.leaves_out(node)
         ]
 
     def _is_activation(self, call: ast.Call, module: Module) -> bool:
@@ -301,7 +301,7 @@ class _Finder:
             for site in self._resolver.call_sites(function):
                 owner = site.module.function(site.call) or site.module.tree
                 decided = self._proof.modes.decided(site.call, site.module)
-                if not decided and not self._never_runs(site.call, site.module):
+                if not decided and not site.module.leaves_out(site.call):
                     by_owner.setdefault((owner, site.module), []).append(site.call)
             for (owner, owner_module), calls in by_owner.items():
                 assert isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
@@ -327,15 +327,9 @@ class _Finder:
     def _is_dead(self, function: FunctionNode) -> bool:
         """Whether nothing that runs calls ``function``, such as the self-test of a file of networks."""
         sites = self._resolver.call_sites(function)
-        return all(self._never_runs(site.call, site.module) for site in sites) and not (
+        return all(site.module.leaves_out(site.call) for site in sites) and not (
             is_handed_around(self._resolver, function)
         )
-
-    def _never_runs(self, node: ast.AST, module: Module) -> bool:
-        """Whether ``node`` stands under the main guard of a file that is only imported."""
-        if module is self._resolver.project.entry or not module.main_guards:
-            return False
-        return any(ancestor in module.main_guards for ancestor in module.ancestors(node))
 
     def _can_decorate(self, function: FunctionNode, module: Module) -> bool:
         if isinstance(function, ast.AsyncFunctionDef) or function.name.startswith("__"):

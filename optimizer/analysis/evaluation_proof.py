@@ -11,8 +11,9 @@ from .attribute_reads import AttributeReads
 from .call_effects import CallEffects
 from .callbacks import is_handed_around, is_property
 from .grad_modes import GradModes
-from .gradient_flow import Escape, GradientFlow, Knowledge, Source
+from .gradient_flow import GradientFlow, Knowledge
 from .gradients import Gradients
+from .graph_escapes import Escape, Source
 from .graph_hazards import GraphHazards
 from .graph_names import mutates, package, passes_graph_on
 from .guards import TrainingGuard
@@ -113,6 +114,7 @@ class EvaluationProof:
             self._may_return,
             region.in_training and guard is None,
             frozenset(lexical_nodes(region.statements)),
+            region.module.function(region.statements[0]),
         )
 
     def _computed_in(self, function: Function) -> tuple[Source, ...]:

@@ -247,8 +247,9 @@ def _gradients(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
                         why = (
                             "the script sets gradients itself, which may be laid out in another way"
                         )
-                case ast.keyword(arg="sparse" | "sparse_grad", value=value):
-                    if not (isinstance(value, ast.Constant) and not value.value):
+                case ast.keyword(arg="sparse" | "sparse_grad" as name, value=value):
+                    is_off = isinstance(value, ast.Constant) and not value.value
+                    if not (is_off or _is_own_setting(resolver, name, node, module)):
                         why = "gradients may be sparse"
                 case ast.Attribute(attr=attr) if attr in _COMPLEX:
                     if any(n.startswith("torch.") for n in resolver.names(node, module)):
@@ -265,7 +266,17 @@ def _is_gradient(target: ast.expr) -> bool:
         return any(map(_is_gradient, target.elts))
     if isinstance(target, ast.Attribute) and target.attr == "data":
         target = target.value
-    return isinstance(target, ast.Attribute) and target.attr == "grad"
+    return isinstance(target, ast.Attribute) and target.attr in {"grad", "_grad"}
+
+
+def _is_own_setting(resolver: Resolver, name: str, keyword: ast.keyword, module: Module) -> bool:
+    """Whether ``keyword`` sets a parameter of the script's own code, which says itself where it hands that on."""
+    call = module.parents[keyword]
+    callees = resolver.callees(call, module) if isinstance(call, ast.Call) else ()
+    return bool(callees) and all(
+        name in {p.arg for p in (*callee.node.args.args, *callee.node.args.kwonlyargs)}
+        for callee in callees
+    )
 
 
 def _scaled(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:

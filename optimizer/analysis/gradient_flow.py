@@ -14,8 +14,8 @@ from .additions import Additions
 from .attribute_reads import AttributeReads
 from .call_effects import CallEffects
 from .callbacks import is_property
-from .facts import Fact
 from .gradients import Gradients
+from .graph_escapes import Escape, Source
 from .graph_names import BACKWARD_METHODS, GRAPH_QUESTIONS, MUTATING_METHODS, TENSOR_METHODS
 from .module_names import reads_elsewhere
 from .name_uses import NameUses
@@ -32,17 +32,9 @@ _CALLED_BY_REGION = ast.Call(ast.Name("region"), [], [])
 """The context of functions that the region calls: what they return is followed where the region calls them."""
 _KEEPING_METHODS = MUTATING_METHODS - TENSOR_METHODS - {"copy_", "setdefault"}
 _ENDS_IN = (ast.Compare, ast.If, ast.While, ast.Assert, ast.Raise, ast.Expr, ast.Delete, ast.Slice)
+_PLAIN_RESULTS = frozenset({"__len__", "__bool__", "__int__", "__float__", "__str__", "__repr__"})
+"""Methods of which Python itself takes nothing but numbers and texts."""
 _UNFOLLOWED = (ast.Lambda, ast.Yield, ast.YieldFrom, ast.Await)
-
-
-@dataclass(frozen=True, eq=False)
-class Escape(Fact):
-    """Where a tensor leaves what can be followed, or where code needs autograd; ``why`` says how."""
-
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.why} at line {self.span.line} of {self.path.name}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,21 +51,6 @@ class Knowledge:
 
 
 @dataclass(frozen=True)
-class Source:
-    """An expression that computes a tensor; ``certain`` when it does so for sure.
-
-    ``called`` when it stands in a function that the region calls, not in the region itself; ``in_place`` when it names
-    a tensor that is changed rather than computed.
-    """
-
-    node: ast.expr
-    module: Module
-    certain: bool
-    called: bool
-    in_place: bool = False
-
-
-@dataclass(frozen=True)
 class _Place:
     """An expression that holds the tensor; ``certain`` when it is a tensor for sure."""
 
@@ -87,7 +64,8 @@ class GradientFlow:
     """One trace. ``ignores`` says which uses do not count (those that run only when gradients are recorded).
 
     With ``losses_train``, what enters a loss function counts as trained on, even where no backward pass is in sight.
-    ``may_return`` says of which functions all callers are known. ``region`` is all code that would lose its gradients.
+    ``may_return`` says of which functions all callers are known. ``region`` is all code that would lose its gradients,
+    in the function ``owner``.
     """
 
     def __init__(
@@ -97,12 +75,14 @@ class GradientFlow:
         may_return: Callable[[FunctionNode, Module], bool],
         losses_train: bool,
         region: frozenset[ast.AST],
+        owner: FunctionNode | None,
     ) -> None:
         self._known = knowledge
         self._ignores = ignores
         self._may_return = may_return
         self._losses_train = losses_train
         self._region = region
+        self._owner = owner
         self._in_any_forward = False
         self._seen: set[tuple[ast.AST, _Context]] = set()
         self._kept: set[tuple[ast.AST, _Context]] = set()
@@ -309,13 +289,35 @@ class GradientFlow:
             if lookup is None or lookup[0] is not found[0] or not isinstance(use.ctx, ast.Load):
                 continue
             if found[0].node is module.function(use):
-                self._go_from(place, use, module)
+                contexts = self._contexts_of_caller(holder, found[0].node, module, place)
+                for context in contexts:
+                    self._pending.append(_Place(use, module, context, place.certain))
+                if not contexts:
+                    self._go_from(place, use, module)
             else:
                 self._go_elsewhere(place, use, module)  # it outlives this run
         if found[0].parent is None:
             for use, user in reads_elsewhere(self._known.resolver, module, holder.id):
                 self._go_elsewhere(place, use, user)
         return None
+
+    def _contexts_of_caller(
+        self, holder: ast.Name, function: ast.AST, module: Module, place: _Place
+    ) -> set[_Context]:
+        """How the trace came into ``function``, whose variable ``holder`` was handed to the function it is in now.
+
+        Empty where it is no such variable, or that is not known.
+        """
+        if (
+            place.context is None
+            or module.function(holder) is not function
+            or function is place.module.function(place.node)
+        ):
+            return set()
+        if place.context is _CALLED_BY_REGION:  # so is its caller, unless the region is in it
+            return {_CALLED_BY_REGION} if function is not self._owner else set()
+        caller, contexts = self._entered_from[place.context]
+        return contexts if caller.function(place.context) is function else set()
 
     # Calls and returns
 
@@ -365,12 +367,14 @@ class GradientFlow:
 
     def _returned(self, place: _Place, statement: ast.Return) -> Escape | None:
         module = place.module
+        function = module.function(statement)
+        if function is not None and function.name in _PLAIN_RESULTS:
+            return None
         if place.context is not None:
             caller, contexts = self._entered_from[place.context]
             for context in contexts:
                 self._pending.append(_Place(place.context, caller, context, place.certain))
             return None
-        function = module.function(statement)
         if function is None or not self._may_return(function, module):
             return Escape(module, statement, "is returned to callers that are not all known")
         for site in self._known.resolver.call_sites(function):

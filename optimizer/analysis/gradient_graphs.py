@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from .bound_names import is_imported
 from .facts import Fact
 from .resolver import Resolver
 from .signatures import call_argument
@@ -45,8 +46,12 @@ def _may_be_given(resolver: Resolver, call: ast.Call, module: Module, argument: 
     positions = _POSITIONS[argument]
     names = resolver.names(call.func, module)
     position = next((positions[name] for name in names if name in positions), None)
-    if position is None and isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
-        position = positions["backward"]
+    match call.func:
+        case ast.Attribute(value=tensor, attr="backward") if position is None:
+            if not is_imported(tensor, module, whole=True):
+                position = positions["backward"]
+        case _:
+            pass
     given = call_argument(call, argument, position)
     if given is None:
         return position is not None and any(keyword.arg is None for keyword in call.keywords)

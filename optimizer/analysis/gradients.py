@@ -14,6 +14,7 @@ from .additions import Additions
 from .attribute_reads import literal_name
 from .callbacks import is_handed_around, is_property
 from .graph_names import (
+    ARRANGING_METHODS,
     GRAPH_FREE_ATTRIBUTES,
     GRAPH_FREE_METHODS,
     INDEX_OF_PAIR,
@@ -290,7 +291,7 @@ class Gradients:
                 return (
                     not self._networks.is_network(receiver, module)
                     and self.free(receiver, module)
-                    and self._arguments(node, module)
+                    and (node.func.attr in ARRANGING_METHODS or self._arguments(node, module))
                 )
             case _:
                 return False

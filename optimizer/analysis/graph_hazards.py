@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from .gradient_flow import Escape
+from .graph_escapes import Escape
 from .graph_names import (
     BACKWARD_METHODS,
     GRAPH_FREE_METHODS,

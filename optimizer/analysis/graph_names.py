@@ -158,6 +158,12 @@ TENSOR_METHODS = frozenset(
 )
 """Methods of tensors that hand the graph on."""
 
+ARRANGING_METHODS = frozenset(
+    "view view_as reshape reshape_as expand expand_as repeat permute transpose unsqueeze squeeze flatten unflatten narrow "
+    "triu tril flip roll chunk split unbind diagonal to type type_as".split()
+)
+"""Methods of tensors whose result has the graph of the tensor alone: what they are given are sizes, places and types."""
+
 REPORTING_METHODS = frozenset(
     "add_scalar add_scalars add_image add_images add_histogram add_figure add_text add_embedding set_postfix "
     "set_description imshow savefig log_metric log_metrics log_artifact".split()

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 
+from .bound_names import is_imported
 from .classes import first_party_bases
 from .composition import composed_of
 from .facts import DataLoader
 from .global_changes import Setter, global_setters
 from .reach import lexical_nodes
 from .resolver import Resolver
-from .scopes import Imported
 from .script import TrainingScript
 from .signatures import call_argument
 from .spawning import top_level_statement
@@ -218,8 +218,7 @@ def _sets_library(statement: ast.stmt, module: Module) -> bool:
 
 def _is_imported(node: ast.expr, module: Module) -> bool:
     name = first_name(node)
-    found = module.scope(name).lookup(name.id) if name is not None else None
-    return found is not None and all(isinstance(b.source, Imported) for b in found[1])
+    return name is not None and is_imported(name, module)
 
 
 def _read_when_run(statement: ast.stmt) -> list[ast.AST]:

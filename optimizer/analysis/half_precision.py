@@ -19,6 +19,7 @@ from .resolver import Resolver
 from .scopes import Iterated
 from .signatures import call_argument
 from .syntax import Module
+from .trees import is_text
 from .values import Attribute, Class, Display, External, Made
 
 _PROBABILITY_LOSSES = frozenset(
@@ -225,10 +226,14 @@ def _is_collection(resolver: Resolver, node: ast.expr, module: Module) -> bool:
 
 def _may_be_tensor_index(resolver: Resolver, index: ast.expr, module: Module) -> bool:
     if isinstance(index, ast.Tuple):
-        return any(_may_be_tensor_index(resolver, part, module) for part in index.elts)
+        return not any(map(is_text, index.elts)) and any(
+            _may_be_tensor_index(resolver, part, module) for part in index.elts
+        )
+    if is_text(index):
+        return False  # a key of a dict
     if isinstance(index, ast.Compare):
         return True
-    if isinstance(index, ast.Constant | ast.Slice | ast.UnaryOp | ast.JoinedStr | ast.BinOp):
+    if isinstance(index, ast.Constant | ast.Slice | ast.UnaryOp | ast.BinOp):
         return False
     if isinstance(index, ast.Name):
         found = module.scope(index).lookup(index.id)

@@ -10,7 +10,7 @@ import ast
 
 from .resolver import Resolver
 from .signatures import call_argument
-from .syntax import Module
+from .syntax import Module, last_identifier
 
 _OPERANDS = {
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "inner"), 2),
@@ -46,6 +46,14 @@ def operands_of_one_type(resolver: Resolver, node: ast.AST, module: Module) -> l
         return []
     found = [call_argument(node, "weight" if n == 1 else "input", n) for n in range(counts.pop())]
     return [operand for operand in found if operand is not None]
+
+
+def may_multiply(node: ast.AST) -> bool:
+    """Whether ``node`` may be an operation that autocast runs in half precision, by its name."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.MatMult)
+    last = last_identifier(node.func) if isinstance(node, ast.Call) else ""
+    return last in _OPERANDS or last in {"einsum", "multi_dot", "chain_matmul", "prelu"}
 
 
 def may_run_outside(

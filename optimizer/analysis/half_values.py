@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from .facts import Fact
 from .float_values import FloatTrace
 from .half_functions import steep_operand
-from .half_products import may_run_outside, operands_of_one_type
+from .half_products import may_multiply, may_run_outside, operands_of_one_type
 from .half_trace import OWN_PACKAGES, HalfTrace, runs_network
+from .reach import reached_nodes
 from .resolver import Resolver
-from .syntax import Module
+from .sharing import user_of_definition
+from .syntax import FunctionNode, Module
 from .values import External, Made, Unknown, Value
 
 _AT_EASE = OWN_PACKAGES | sys.stdlib_module_names | {"lightning", "pytorch_lightning"}
@@ -73,7 +75,53 @@ def half_uses(
         and may_run_outside(resolver, call, module, covered)
         and trace.may_be_half_outside(value, module)
     )
-    return (*leaving, *meeting, *rounding)
+    found = (*leaving, *meeting, *rounding)
+    return tuple(moved for use in found for moved in _at_calls(resolver, use, trace, floats))
+
+
+def _at_calls(
+    resolver: Resolver, use: HalfUse, trace: HalfTrace, floats: FloatTrace, depth: int = 4
+) -> tuple[HalfUse, ...]:
+    """The arguments that bring the value of ``use`` into a function that scripts beside this one use, too.
+
+    Such a function stays as it is: what it is given becomes float32 where this script calls it. ``use`` itself where no other
+    script uses the function, or where that is not enough.
+    """
+    module, function = use.module, use.module.function(use.node)
+    if function is None or module is resolver.project.entry or not depth:
+        return (use,)
+    if user_of_definition(resolver.project, module, use.span.line) is None:
+        return (use,)
+    if not _stays_float32(resolver, function, module, trace):
+        return (use,)
+    found: list[HalfUse] = []
+    for site in resolver.call_sites(function):
+        for given in (*site.call.args, *(keyword.value for keyword in site.call.keywords)):
+            if trace.may_be_half(given, site.module):
+                if not floats.is_float(given, site.module):
+                    return (use,)
+                moved = HalfUse(site.module, site.call, given, True, use.taker)
+                found += _at_calls(resolver, moved, trace, floats, depth - 1)
+    return tuple(found) or (use,)
+
+
+def _stays_float32(
+    resolver: Resolver, function: FunctionNode, module: Module, trace: HalfTrace
+) -> bool:
+    """Whether all that ``function`` computes is in float32 if what it is given is, under autocast, too."""
+    if module.parents[function] is not module.tree:
+        return False  # an attribute of its object may be half
+    for reached in reached_nodes(resolver, function.body, module):
+        node, owner = reached.node, reached.module
+        if isinstance(node, ast.Call) and runs_network(resolver, node, owner):
+            return False
+        if may_multiply(node) or operands_of_one_type(resolver, node, owner):
+            return False
+        if isinstance(node, ast.Name) and owner.scope(node).lookup(node.id) is not None:
+            is_global = owner.scopes.by_node[owner.tree].bindings.get(node.id)
+            if is_global and trace.may_be_half(node, owner):
+                return False
+    return True
 
 
 def _met_by_float32(

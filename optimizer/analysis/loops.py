@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from .bound_names import is_imported
 from .facts import CallFact, DataLoader, Loop, LoopKind
 from .framework_wrapping import wrapped_by_framework
 from .loaders import loaders_in
@@ -62,6 +63,7 @@ def backward_calls(nodes: Iterable[Reached]) -> tuple[CallFact, ...]:
         if isinstance(r.node, ast.Call)
         and isinstance(r.node.func, ast.Attribute)
         and r.node.func.attr in _BACKWARD_METHODS
+        and not is_imported(r.node.func.value, r.module, whole=True)  # `cuda_kernels.backward(..)`
     )
 
 
@@ -126,17 +128,20 @@ def iterated_loaders(
         return (), ()
     within |= {iterable}
     direct = loaders_in(loaders, resolver.values(iterable, module))
-    if direct:
-        return direct, ()
+    found: dict[Path, list[DataLoader]] = {(): list(direct)} if direct else {}
     for value in resolver.values(iterable, module):
-        for inner, owner, prefix in _gone_over(value):
+        for inner, owner, prefix in gone_over(value):
             over, path = iterated_loaders(resolver, loaders, inner, owner, within)
             if over:
-                return over, (*prefix, *path)
+                found.setdefault((*prefix, *path), []).extend(over)
+                break
+    if found:
+        path = next(iter(found))
+        return tuple(dict.fromkeys(found[path])), path
     return _loaders_of_generators(resolver, loaders, iterable, module, within)
 
 
-def _gone_over(value: Value) -> Iterator[tuple[ast.expr, Module, Path]]:
+def gone_over(value: Value) -> Iterator[tuple[ast.expr, Module, Path]]:
     """The iterables that the iterable ``value`` goes over, and where in its elements theirs are."""
     wrapped = wrapped_by_framework(value)
     if wrapped is not None:

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .dead_code import DeadCode
 from .item_state import changes_receiver
@@ -60,6 +61,11 @@ class _Frame:
     arguments: Mapping[str, Reduced] = field(default_factory=dict[str, Reduced])
     depth: int = 0
 
+    @cached_property
+    def key(self) -> object:
+        """What two frames have in common in which every expression is the same."""
+        return self.function, frozenset(self.arguments.items()), self.depth
+
 
 class LossReductions:
     """Answers for the expressions of one training step or evaluation: of ``loop``, or of the function that is called in it."""
@@ -68,12 +74,28 @@ class LossReductions:
         self._resolver, self._loop = resolver, loop
         self._networks, self._dead = Networks(resolver), DeadCode(resolver)
         self._open: set[tuple[ast.AST, int]] = set()
+        self._cuts = 0
+        """How often an answer was made of what is being asked already: such answers are not remembered."""
+        self._known: dict[tuple[ast.expr, object], Reduced] = {}
 
     def of(self, loss: ast.expr, module: Module) -> Reduced:
         """How ``loss``, an expression of the step, is reduced from the samples of the batch."""
         return self._of(loss, module, _Frame())
 
     def _of(self, node: ast.expr, module: Module, frame: _Frame) -> Reduced:
+        if not isinstance(node, ast.Call | ast.Name):
+            return self._made_of(node, module, frame)
+        # A network that uses its features again and again, as U-Nets do, has a great many ways through it.
+        key = (node, frame.key)
+        if key not in self._known:
+            before = self._cuts
+            found = self._made_of(node, module, frame)
+            if self._cuts != before:
+                return found
+            self._known[key] = found
+        return self._known[key]
+
+    def _made_of(self, node: ast.expr, module: Module, frame: _Frame) -> Reduced:
         match node:
             case ast.Constant():
                 return Reduction.FIXED
@@ -162,6 +184,7 @@ class LossReductions:
         kinds: list[Reduced] = []
         for binding in reaching_bindings(module, *found, scope, name):
             key = (binding.node, frame.depth)
+            self._cuts += key in self._open
             if key in self._open or self._dead.contains(binding.node, module):
                 continue
             self._open.add(key)
@@ -177,6 +200,7 @@ class LossReductions:
         for use in module.names_of(name.id):
             key = (use, frame.depth)
             if key in self._open or module.scope(use).lookup(use.id) != found:
+                self._cuts += key in self._open and isinstance(use.ctx, ast.Load)
                 continue
             match module.parents[use]:
                 case ast.Subscript(value=changed, ctx=ast.Store()) if changed is use:
@@ -230,6 +254,7 @@ class LossReductions:
         scope = module.scope(target)
         found = scope.lookup(target.id)
         assert found is not None
+        self._cuts += 1
         asked = {node for node, _ in self._open}
         return all(b.node in asked for b in reaching_bindings(module, *found, scope, target))
 

@@ -6,6 +6,7 @@ import ast
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ..errors import TorchoptError
@@ -34,6 +35,30 @@ class Project:
     @property
     def entry(self) -> Module:
         return self.modules[0]
+
+    @cached_property
+    def loaded_first(self) -> frozenset[Module]:
+        """The imported modules whose top levels have run before the entry's own first loop, ``with`` or main guard."""
+        starts = (ast.For, ast.While, ast.With)
+        firsts = [
+            statement.lineno
+            for statement in self.entry.tree.body
+            if isinstance(statement, starts) or statement in self.entry.main_only
+        ]
+        found = {self.entry}
+        pending = [self.entry]
+        while pending:
+            importer = pending.pop()
+            for node in importer.nodes_of(ast.Import, ast.ImportFrom):
+                if importer.function(node) is not None or importer.leaves_out(node):
+                    continue
+                if importer is self.entry and node.lineno > min(firsts, default=node.lineno):
+                    continue
+                named = {self.by_name.get(name) for name in _names_of(node, importer)}
+                new = [module for module in named if module is not None and module not in found]
+                found.update(new)
+                pending += new
+        return frozenset(found - {self.entry})
 
     def find(self, importer: Module, source: Imported | StarImport) -> Module | None:
         """The first-party module an import statement of ``importer`` names, None for libraries."""
@@ -150,17 +175,25 @@ def _module(
 
 
 def _imported_names(module: Module) -> Iterator[str]:
-    """Every dotted name ``module`` imports that may be a module, packages before what is in them."""
+    """Every dotted name ``module`` imports that may be a module, packages before what is in them.
+
+    What an imported file imports below its main guard belongs to another script.
+    """
     for node in module.nodes_of(ast.Import, ast.ImportFrom):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _with_parents(alias.name)
-        else:
-            base = absolute_name(module, node.module or "", node.level)
-            yield from _with_parents(base)
-            for alias in node.names:
-                if alias.name != "*":
-                    yield f"{base}.{alias.name}" if base else alias.name
+        if not module.leaves_out(node):
+            yield from _names_of(node, module)
+
+
+def _names_of(node: ast.Import | ast.ImportFrom, module: Module) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield from _with_parents(alias.name)
+    else:
+        base = absolute_name(module, node.module or "", node.level)
+        yield from _with_parents(base)
+        for alias in node.names:
+            if alias.name != "*":
+                yield f"{base}.{alias.name}" if base else alias.name
 
 
 def _with_parents(name: str) -> Iterator[str]:

@@ -179,15 +179,10 @@ def never_runs(resolver: Resolver, node: ast.AST, module: Module) -> bool:
         return False
     top = _top_statement(node, module)
     if not isinstance(top, ast.FunctionDef) or top.decorator_list:
-        return top in module.main_only
+        return module.leaves_out(node)
     own = set(walk(top))
     return not any(
-        _says(mentioned) == top.name
-        and mentioned not in own
-        and (
-            other is resolver.project.entry
-            or _top_statement(mentioned, other) not in other.main_only
-        )
+        _says(mentioned) == top.name and mentioned not in own and not other.leaves_out(mentioned)
         for other in resolver.project.modules
         for mentioned in other.nodes_of(ast.Name, ast.Attribute, ast.Constant, ast.alias)
     )

@@ -270,20 +270,25 @@ class TrainingScript:
         return self._frozen[1]
 
     @cached_property
+    def _own_loops(self) -> tuple[Loop, ...]:
+        """The loops but for those that only an imported file's own start as a script gets to."""
+        return tuple(loop for loop in self.loops if not loop.module.leaves_out(loop.node))
+
+    @cached_property
     def training_loops(self) -> tuple[Loop, ...]:
-        return tuple(loop for loop in self.loops if loop.kind is LoopKind.TRAINING)
+        return tuple(loop for loop in self._own_loops if loop.kind is LoopKind.TRAINING)
 
     @cached_property
     def evaluation_loops(self) -> tuple[Loop, ...]:
-        return tuple(loop for loop in self.loops if loop.kind is LoopKind.EVALUATION)
+        return tuple(loop for loop in self._own_loops if loop.kind is LoopKind.EVALUATION)
 
     @cached_property
     def step_code(self) -> tuple[StepCode, ...]:
-        return find_step_code(self.resolver, self.loops)
+        return find_step_code(self.resolver, self._own_loops)
 
     @cached_property
     def evaluation_code(self) -> tuple[EvaluationCode, ...]:
-        return find_evaluation_code(self.resolver, self.loops)
+        return find_evaluation_code(self.resolver, self._own_loops)
 
     @cached_property
     def functions_run(self) -> frozenset[FunctionNode | ast.Lambda]:

@@ -15,11 +15,13 @@ from pathlib import Path
 
 from ..discovery import python_files
 from .project import Project
-from .syntax import Module
+from .syntax import Module, last_identifier
 from .trees import walk
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
+_MARKS_OF_SCRIPTS = frozenset({"DataLoader", "load_state_dict", "parse_args", "backward"})
+"""What the self-test of a file of networks does not do."""
 _MOST_FILES = 2000
 """Of a project, so many files of other folders are asked."""
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.MULTILINE)
@@ -31,7 +33,9 @@ def other_importer(project: Project, module: Module) -> Path | None:
 
 
 def other_user(project: Project, definition: Definition, module: Module) -> Path | None:
-    """A file beside those of the project that uses ``definition`` of ``module``."""
+    """A file beside those of the project that uses ``definition`` of ``module``, or ``module`` itself as a script of its own."""
+    if _uses_when_started(definition, module):
+        return module.path
     return next((p for p in _importers(project, module) if _uses(p, definition, module)), None)
 
 
@@ -40,7 +44,10 @@ def user_of_definition(project: Project, module: Module, line: int) -> str | Non
     definition = outermost(module, line)
     if not isinstance(definition, Definition):
         return None
-    return in_words(other_user(project, definition, module), definition.name)
+    user = other_user(project, definition, module)
+    if user is not None and user == module.path:
+        return f"`{user.name}` is a script, too, and uses `{definition.name}`"
+    return in_words(user, definition.name)
 
 
 def in_words(path: Path | None, used: str) -> str | None:
@@ -56,6 +63,21 @@ def outermost(module: Module, line: int) -> ast.stmt | None:
         if first <= line <= (statement.end_lineno or first):
             return statement
     return None
+
+
+def _uses_when_started(definition: Definition, module: Module) -> bool:
+    """Whether the imported file ``module`` is a script, too, that trains or evaluates, and uses ``definition`` then."""
+    started = [node for node in module.nodes if module.leaves_out(node)] if module.main_only else []
+    tops = {top.name: top for top in module.tree.body if isinstance(top, Definition)}
+    used: set[str] = set()
+    pending: list[ast.AST] = started
+    while pending:
+        node = pending.pop()
+        name = last_identifier(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+        if name and name not in used:
+            used.add(name)
+            pending += walk(tops[name]) if name in tops else ()
+    return definition.name in used and not used.isdisjoint(_MARKS_OF_SCRIPTS)
 
 
 def _importers(project: Project, module: Module) -> Iterator[Path]:

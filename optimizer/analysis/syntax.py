@@ -296,6 +296,21 @@ class Module:
             if isinstance(statement, ast.If) and _demands_main(statement.test)
         )
 
+    def leaves_out(self, node: ast.AST) -> bool:
+        """Whether the script never gets to ``node``: this file is only imported, and ``node`` is for its own start as a script."""
+        if self.name == "__main__" or not self.main_only:
+            return False
+        child = node
+        for ancestor in self.ancestors(node):
+            if (
+                isinstance(ancestor, ast.If)
+                and ancestor in self.main_only
+                and child in ancestor.body
+            ):
+                return True
+            child = ancestor
+        return False
+
     @property
     def main_guard(self) -> ast.If | None:
         """The first ``if __name__ == "__main__":`` statement, if the file has one."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from .trees import is_text
+
 
 def figures(told: ast.expr, *, formatted: bool = False) -> Iterator[tuple[ast.expr, bool]]:
     """The expressions whose values ``told`` is put together from, and whether each is formatted as a number."""
@@ -22,9 +24,9 @@ def _shown_in(text: ast.expr) -> list[ast.expr] | None:
     match text:
         case ast.JoinedStr(values=values):
             return [value.value for value in values if isinstance(value, ast.FormattedValue)]
-        case ast.BinOp(left=left, op=ast.Mod(), right=right) if _is_text(left):
+        case ast.BinOp(left=left, op=ast.Mod(), right=right) if is_text(left):
             return right.elts if isinstance(right, ast.Tuple) else [right]
-        case ast.Call(func=ast.Attribute(value=pattern, attr="format")) if _is_text(pattern):
+        case ast.Call(func=ast.Attribute(value=pattern, attr="format")) if is_text(pattern):
             return [*text.args, *(keyword.value for keyword in text.keywords)]
         case _:
             return None
@@ -33,23 +35,9 @@ def _shown_in(text: ast.expr) -> list[ast.expr] | None:
 def _held_in(told: ast.expr) -> list[ast.expr] | None:
     """The elements of ``told``, and the texts that it joins; None if it is nothing of that kind."""
     match told:
-        case ast.BinOp(left=left, op=ast.Add(), right=right) if _is_text(left) or _is_text(right):
+        case ast.BinOp(left=left, op=ast.Add(), right=right) if is_text(left) or is_text(right):
             return [left, right]
         case ast.Dict(values=elements) | ast.Tuple(elts=elements) | ast.List(elts=elements):
             return elements
         case _:
             return None
-
-
-def _is_text(node: ast.expr) -> bool:
-    match node:
-        case ast.Constant(value=str()) | ast.JoinedStr():
-            return True
-        case ast.BinOp(left=left, op=ast.Add() | ast.Mod(), right=right):
-            return _is_text(left) or _is_text(right)
-        case ast.Call(func=ast.Attribute(value=text, attr="format")):
-            return _is_text(text)
-        case ast.Call(func=ast.Name(id="str")):
-            return True
-        case _:
-            return False

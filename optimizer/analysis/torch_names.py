@@ -78,6 +78,9 @@ _STAR_EXPORTS: dict[str, frozenset[str]] = {
     "torch.cuda.amp": frozenset(["autocast", "GradScaler", "custom_fwd", "custom_bwd"]),
     "torch.amp": frozenset(["autocast", "GradScaler", "custom_fwd", "custom_bwd"]),
     "torch.nn.parallel": frozenset(["DataParallel", "DistributedDataParallel"]),
+    "tqdm": frozenset(["tqdm", "trange", "tqdm_notebook", "tnrange"]),
+    "tqdm.auto": frozenset(["tqdm", "trange"]),
+    "tqdm.notebook": frozenset(["tqdm", "trange"]),
 }
 
 _CLASS_ONLY_EXPORTS = frozenset({"torch.nn", "torchvision.transforms", "torchvision.datasets"})

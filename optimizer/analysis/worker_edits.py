@@ -121,6 +121,21 @@ def is_positive(argument: Argument) -> str | None:
     value = argument.value
     if isinstance(value, ast.Constant):
         return "True" if isinstance(value.value, int) and value.value > 0 else None
-    if isinstance(value, ast.Name | ast.Attribute):
-        return f"{argument.module.code(value)} > 0"
-    return None
+    return f"{argument.module.code(value)} > 0" if _is_plain(value) else None
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """Whether ``value`` can be said a second time: ``config["workers"]``, ``int(args.workers / 2)``."""
+    match value:
+        case ast.Name() | ast.Constant():
+            return True
+        case ast.Attribute(value=inner):
+            return _is_plain(inner)
+        case ast.Subscript(value=inner, slice=ast.Constant() | ast.Name()):
+            return _is_plain(inner)
+        case ast.BinOp(left=left, right=right):
+            return _is_plain(left) and _is_plain(right)
+        case ast.Call(func=ast.Name(id="int" | "min" | "max"), args=args, keywords=[]):
+            return all(map(_is_plain, args))
+        case _:
+            return False

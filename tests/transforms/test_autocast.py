@@ -1216,6 +1216,58 @@ def test_step_beside_a_function_that_another_script_uses(rewrite: Rewrite, name:
     ]
 
 
+METRIC_USER = """\
+import torch
+from data import digits
+from metrics import accuracy
+
+loader = torch.utils.data.DataLoader(digits)
+net = torch.nn.Linear(8, 2).cuda()
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in loader:
+    sgd.zero_grad()
+    output = net(x.cuda())
+    loss = torch.nn.functional.cross_entropy(output, y.cuda())
+    loss.backward()
+    sgd.step()
+    print(accuracy(output, y))
+"""
+
+
+@pytest.mark.parametrize(
+    ("measure", "alone", "shared"),
+    [
+        (
+            "return (output.detach().cpu().numpy().argmax(1) == y.numpy()).mean()",
+            "output.detach().cpu().float().numpy()",
+            "accuracy(output.float(), y)",
+        ),
+        (
+            "return torch.sigmoid(output).mean().item()",
+            "torch.sigmoid(output.float())",
+            "accuracy(output.float(), y)",
+        ),
+        ("return (output @ output.t()).detach().cpu().numpy()", None, None),
+        ("return KEPT.append(output) or torch.cat(KEPT).numpy()", None, None),
+    ],
+)
+def test_a_measure_that_another_script_uses(
+    rewrite: Rewrite, name: str, measure: str, alone: str | None, shared: str | None
+) -> None:
+    """What this script hands it becomes float32 here, and the measure stays as it is."""
+    metrics = f"import torch\n\nKEPT = []\n\n\ndef accuracy(output, y):\n    {measure}\n"
+    files = {"train.py": METRIC_USER, "metrics.py": metrics}
+    own = {f.path.name: f.text for f in rewrite(files, [name], amp=BF16).files}
+    assert alone is None or alone in own["metrics.py"]
+    files["test.py"] = "from metrics import accuracy\n"
+    both = {f.path.name: f.text for f in rewrite(files, [name], amp=BF16).files}
+    assert both.get("metrics.py", metrics) == metrics
+    if shared is None:
+        assert both.get("train.py", METRIC_USER) == METRIC_USER
+    else:
+        assert shared in both["train.py"]
+
+
 def test_trainer_object(check_transformed: Check) -> None:
     check_transformed(
         script(
@@ -1684,10 +1736,13 @@ def test_float16_when_asked_is_refused_there(
         "for j in range(4):\n    y[x[:, 0].argmax()] = j",
         "count = 0\nfor row in self.fc(x):\n    y[count] = row\n    count += 1",
         "self.put(y, self.fc(x), x.size(0) - 1)",
+        "self.put(kept(), self.fc(x), 'mask/{}'.format(3))",
+        "self.put(kept(), self.fc(x), 'mask' + str(3))",
+        "self.put(kept(), self.fc(x), ('mask', kept()))",
     ],
 )
 def test_numbers_in_writes_through_an_index(rewrite: Rewrite, name: str, write: str) -> None:
-    """A number goes into a tensor of any type, and an index that is a number takes any type."""
+    """A number goes into a tensor of any type, and an index that is a number, or the key of a dict, takes any type."""
     forward = f"y = torch.zeros(4, 2)\n{write}\nreturn self.fc(x) + y"
     source = training(step=STEP, forward=forward)
     source += "    def put(self, y, values, row):\n        y[row] = values[0]\n" if False else ""
@@ -1819,6 +1874,10 @@ REFUSED = {
     "quantile": (dict(forward="return torch.quantile(self.fc(x), 0.5)"), "torch.quantile"),
     "write through an index": (
         dict(forward="y = torch.zeros(4, 2)\ny[x[:, 0] > 0] = self.fc(x)\nreturn y"),
+        "through a tensor index",
+    ),
+    "write through an index of some parts": (
+        dict(forward="y = torch.zeros(4, 2)\ny[0, x[:, 0] > 0] = self.fc(x)\nreturn y"),
         "through a tensor index",
     ),
     "index_add_": (

@@ -483,19 +483,32 @@ def test_sampler_of_the_script_that_keeps_to_itself(check_transformed: Check) ->
 
 
 @pytest.mark.parametrize(
-    ("count", "condition"), [("4", "True"), ("args.workers", "args.workers > 0")]
+    ("count", "condition"),
+    [
+        ("4", "True"),
+        ("args.workers", "args.workers > 0"),
+        ("int(args.workers / 2)", "int(args.workers / 2) > 0"),
+        ("vars(args)['workers'] if args else 0", None),
+        ("config['workers']", "config['workers'] > 0"),
+        ("config[read()]", None),
+    ],
 )
-def test_present_workers_live_on(check_transformed: Check, count: str, condition: str) -> None:
+def test_present_workers_live_on(
+    check_transformed: Check, check_noop: Check, count: str, condition: str | None
+) -> None:
     options = """\
         parser = argparse.ArgumentParser()
         parser.add_argument("--workers", type=int, default=4)
         args = parser.parse_args()
+        config = vars(args)
         loader = DataLoader(dataset, 64, num_workers={}{})
     """
-    check_transformed(
-        script(options.format(count, "")),
-        script(options.format(count, f", persistent_workers={condition}")),
-    )
+    before = script(options.format(count, ""))
+    if condition is None:
+        check_noop(before)
+    else:
+        after = script(options.format(count, f", persistent_workers={condition}"))
+        check_transformed(before, after)
 
 
 def test_present_workers_of_a_conditional_dict(check_transformed: Check) -> None:

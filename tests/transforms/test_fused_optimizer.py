@@ -258,6 +258,16 @@ def test_a_class_of_the_script(check_noop: Check) -> None:
             ),
             "sets gradients itself",
         ),
+        (
+            "for mine, theirs in zip(model.parameters(), other()):\n    mine._grad = theirs.grad\n"
+            + STEPS,
+            "sets gradients itself",
+        ),
+        (
+            "class Words(nn.Embedding):\n    def __init__(self, n, **options):\n"
+            "        super().__init__(n, 8, **options)\nwords = Words(9, sparse=True)\n" + STEPS,
+            "may be sparse",
+        ),
         ("import hvd\noptimizer = hvd.DistributedOptimizer(optimizer)\n" + STEPS, "is not known"),
         ("from apex import amp\nm, o = amp.initialize(model, optimizer)\n" + STEPS, "Apex"),
         ("import accelerate\na = accelerate.Accelerator()\n" + STEPS, "Accelerate"),
@@ -593,3 +603,13 @@ class TestLightning:
 @pytest.mark.torch
 def test_verified(check_verified: Check) -> None:
     check_verified(script("optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)"))
+
+
+def test_a_setting_of_the_scripts_own_that_is_named_sparse(check_transformed: Check) -> None:
+    own = "class Flow:\n    def __init__(self, folder, sparse=False):\n        self.sparse = sparse\n\n\n"
+    steps = "data = Flow('kitti', sparse=True)\n" + STEPS
+    before = "optimizer = torch.optim.Adam(model.parameters())"
+    check_transformed(
+        script(own + before, steps),
+        script(own + before[:-1] + ', fused=device.type == "cuda")', steps),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from textwrap import dedent
+from textwrap import dedent, indent
 from typing import Any
 
 import pytest
@@ -1153,3 +1153,115 @@ loader = torch.utils.data.DataLoader(images)
         network
         + "net.eval()\nwith torch.no_grad():\n    for x in loader:\n        print(net(x).argmax(1))\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("init", "forward"),
+    [
+        (  # as in pyGAT
+            "self.heads = [nn.Linear(4, 4) for _ in range(3)]\n"
+            "for i, head in enumerate(self.heads):\n"
+            "    self.add_module(f'head{i}', head)",
+            "return torch.cat([head(x) for head in self.heads], 1)",
+        ),
+        (
+            "self.heads = [Head() for _ in range(3)]",
+            "return torch.cat([head(x) for head in self.heads], 1)",
+        ),
+        (  # as in Informer
+            "self.fc = nn.Linear(4, 4)",
+            "context = x.cumsum(1)\ncontext = self.fill(context, x, 2)\nreturn context.contiguous()",
+        ),
+        (
+            "self.fc = nn.Linear(4, 4)",
+            "count, width = len(x), 4\nself.kept = torch.ones(1, width).expand(count, width).to(x)\n"
+            "return self.fc(x) * self.kept",
+        ),
+    ],
+)
+def test_networks_that_are_followed(check_transformed: Check, init: str, forward: str) -> None:
+    network = f"""\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+{indent(init, " " * 8)}
+
+    def fill(self, context, x, index):
+        context[:, index] = self.fc(x)[:, index]
+        return context
+
+    def forward(self, x):
+{indent(forward, " " * 8)}
+
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in DataLoader(images):
+    net(x).sum().backward()
+    optimizer.step()
+
+net.eval()
+"""
+    loop = "for x in DataLoader(tests):\n    print(net(x).argmax(1))\n"
+    after = f"with torch.no_grad():\n{indent(loop, ' ' * 4)}"
+    check_transformed(network + loop, network + after)
+
+
+def test_a_sum_that_a_called_function_fills(check_transformed: Check) -> None:
+    """What `add` is given by `run` is trained on where the training calls `run`, and not where the evaluation does."""
+    before = script("""
+        def add(total, x):
+            total.add_(model(x).sum())
+
+        def run(x):
+            total = torch.zeros(())
+            add(total, x)
+            return total
+
+        for x, y in loader:
+            optimizer.zero_grad()
+            run(x).backward()
+            optimizer.step()
+
+        def test():
+            model.eval()
+            for x, y in test_loader:
+                print(run(x).item())
+
+        test()
+    """)
+    check_transformed(before, before.replace("def test():", "@torch.no_grad()\ndef test():"))
+
+
+def test_the_length_of_a_dataset_is_a_number(check_transformed: Check) -> None:
+    before = script("""
+        class Rows:
+            def __init__(self, size):
+                self.count = size[0] - size[1]
+
+            def __len__(self):
+                return self.count - 1
+
+        def test(size):
+            rows = Rows(size)
+            model.eval()
+            for x, y in DataLoader(rows):
+                print(len(rows), model(x).argmax(1))
+
+        test(read())
+    """)
+    check_transformed(before, before.replace("def test(", "@torch.no_grad()\ndef test("))

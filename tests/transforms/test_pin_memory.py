@@ -657,3 +657,54 @@ def test_items_that_may_lie_on_the_gpu(check_noop: Check) -> None:
     items = "from torch.utils.data import TensorDataset\nfrom cache import latents\n"
     text = items + ACCELERATE.replace('datasets.MNIST("data")', "TensorDataset(latents)")
     check_noop(text.format("", ""), "which may be the GPU's", target=Target.CUDA)
+
+
+ENDLESS = """
+def endless(loader):
+    batches = iter(loader)
+    while True:
+        try:
+            yield next(batches)
+        except StopIteration:
+            batches = iter(loader)
+            yield next(batches)
+
+loader = DataLoader(dataset, 4{})
+"""
+
+
+@pytest.mark.parametrize(
+    ("bar", "header"),
+    [
+        ("bar = tqdm(enumerate(endless(loader)))", "for i, (x, y) in bar:"),
+        ("bar = tqdm(endless(loader))", "for x, y in bar:"),
+        ("loader = tqdm(endless(loader))", "for x, y in loader:"),
+        ("", "for x, y in tqdm(endless(loader)):"),
+    ],
+)
+def test_progress_bar_over_an_endless_generator(
+    check_transformed: Check, bar: str, header: str
+) -> None:
+    train = TRAIN.replace("for x, y in loader:", f"{bar}\n{header}")
+    before = "from tqdm import tqdm\n" + script(ENDLESS.format(""), train)
+    after = "from tqdm import tqdm\n" + script(ENDLESS.format(", pin_memory=True"), train)
+    check_transformed(before, after)
+
+
+def test_a_loader_that_is_made_again_when_it_ends(check_transformed: Check) -> None:
+    make = """
+    def batches(dataset):
+        loader = DataLoader(dataset, 4{0})
+        loader = iter(loader)
+        while True:
+            try:
+                yield next(loader)
+            except StopIteration:
+                loader = DataLoader(dataset, 4{0})
+                loader = iter(loader)
+                yield next(loader)
+    """
+    train = TRAIN.replace("for x, y in loader:", "for x, y in batches(dataset):")
+    check_transformed(
+        script(make.format(""), train), script(make.format(", pin_memory=True"), train)
+    )

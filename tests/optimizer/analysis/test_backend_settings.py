@@ -48,3 +48,11 @@ def test_settings_of_other_modules_count(script: Script) -> None:
         "seeds.py": "import torch\ndef fix():\n    torch.backends.cudnn.deterministic = True",
     }
     assert [s.path.name for s in script(files).backend_settings] == ["seeds.py"]
+
+
+def test_settings_below_the_main_guard_of_an_imported_file_do_not(script: Script) -> None:
+    guarded = (
+        "import torch\nif __name__ == '__main__':\n    torch.backends.cudnn.deterministic = True"
+    )
+    assert not script({"train.py": "import net", "net.py": guarded}).backend_settings
+    assert script(guarded).backend_settings

@@ -184,6 +184,24 @@ def test_set_up_above_the_call_that_makes_the_loader(
     script: Script, main: str, changed: list[str]
 ) -> None:
     tool = "from data import make\nfrom settings import settings\nif __name__ == '__main__':\n    make()\n    settings.parse('4')\n"
+    assert _changes_of_settings(script, main, tool) == changed
+
+
+@pytest.mark.parametrize(
+    ("main", "changed"),
+    [
+        ("import tool\ndef main():\n    loader = make()\nmain()\n", []),
+        ("def main():\n    import tool\n    loader = make()\nmain()\n", ["settings.parse"]),
+    ],
+)
+def test_what_an_imported_file_does_when_it_is_loaded(
+    script: Script, main: str, changed: list[str]
+) -> None:
+    tool = "from settings import settings\nsettings.parse('4')\n"
+    assert _changes_of_settings(script, main, tool) == changed
+
+
+def _changes_of_settings(script: Script, main: str, tool: str) -> list[str]:
     understood = script(
         {
             "train.py": f"from data import make, make_both\nfrom settings import settings\n{main}",
@@ -195,4 +213,4 @@ def test_set_up_above_the_call_that_makes_the_loader(
     (loader,) = understood.loaders
     (dataset,) = understood.datasets[loader]
     found = changes_of_dataset(understood.resolver, loader, dataset)
-    assert [fact.code for fact in found] == changed
+    return [fact.code for fact in found]

@@ -190,3 +190,22 @@ def test_a_generator_that_yields_from_itself_ends(script: Script) -> None:
     source = f"{SETUP}\ndef parts(w):\n    for p in parts(w):\n        yield p\nfor x in parts(loader):\n    {STEP}"
     (loop,) = [loop for loop in script(source).training_loops if loop.function is None]
     assert loop.loaders == ()
+
+
+def test_a_backward_of_a_library_is_none(script: Script) -> None:
+    step = "grads = kernels.backward(x, x, x, x); optimizer.step()"
+    found = script(
+        f"{SETUP}try:\n    import kernels\nexcept ImportError:\n    pass\nfor x in loader:\n    {step}\n"
+    )
+    assert [loop.backwards for loop in found.loops] == [()]
+
+
+def test_loops_below_the_main_guard_of_an_imported_file_are_another_scripts(script: Script) -> None:
+    loops = f"{SETUP}\ndef fit():\n    for x in loader:\n        {STEP}\n"
+    guarded = f"if __name__ == '__main__':\n    for x in loader:\n        {STEP}\n"
+    found = script({"train.py": "import tool\ntool.fit()\n", "tool.py": loops + guarded})
+    assert [step.function is not None for step in found.step_code] == [True]
+    assert len(found.training_loops) == 1
+    assert (
+        len(script(loops + guarded).step_code) == len(script(loops + guarded).training_loops) == 2
+    )

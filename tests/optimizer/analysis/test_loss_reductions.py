@@ -274,3 +274,15 @@ def test_a_step_in_a_function(script: Callable[..., TrainingScript]) -> None:
     understood = script(text + "for x, y in loader:\n    step(x, y)\n")
     found = loss_reduction(understood.resolver, understood.step_code[0])
     assert found is Reduction.MEAN
+
+
+def test_a_network_with_more_ways_through_it_than_can_be_gone(
+    script: Callable[..., TrainingScript],
+) -> None:
+    """As in U-Nets, each feature is used twice: 2 ** 60 ways from the batch to the loss."""
+    layers = "".join("        x = up(self.body(x), x)\n" for _ in range(60))
+    up = "def up(source, target):\n    source = F.interpolate(source, target.shape[2:])\n    return source + target\n"
+    network = NETWORK.replace("        return self.body(x)\n", f"{layers}        return x\n")
+    understood = script(HEAD + up + network + LOOP.format(step="    loss = F.mse_loss(out, y)"))
+    found = loss_reduction(understood.resolver, understood.step_code[0])
+    assert found is Reduction.MEAN

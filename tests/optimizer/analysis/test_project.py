@@ -57,3 +57,25 @@ def test_a_module_that_does_not_parse_is_left_out_and_kept_as_a_reason(script: S
 def test_an_entry_that_does_not_parse_is_an_error(script: Script) -> None:
     with pytest.raises(TorchoptError, match=r"train\.py:1:5"):
         script("def (")
+
+
+def test_what_is_loaded_before_the_first_loop(script: Script) -> None:
+    train = "import a\nfor x in range(3):\n    pass\nimport late\ndef f():\n    import lazy\n"
+    files = {"train.py": train, "a.py": "import b", "b.py": "def g():\n    import c\n"}
+    found = script({**files, "c.py": "", "late.py": "", "lazy.py": ""})
+    assert {module.name for module in found.project.loaded_first} == {"a", "b"}
+    assert names(found) == ["__main__", "a", "late", "lazy", "b", "c"]
+
+
+def test_what_an_imported_file_imports_where_it_is_started_itself_is_another_scripts(
+    script: Script,
+) -> None:
+    text = "import a\nif __name__ == '__main__':\n    import b\nelse:\n    import c\n"
+    others = {"a.py": "", "b.py": "", "c.py": ""}
+    assert names(script({"train.py": "import tool", "tool.py": text, **others})) == [
+        "__main__",
+        "tool",
+        "a",
+        "c",
+    ]
+    assert names(script({"tool.py": text, **others})) == ["__main__", "a", "b", "c"]

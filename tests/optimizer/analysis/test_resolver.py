@@ -35,6 +35,16 @@ def test_every_import_form(ask: Ask, imports: str, spelled: str) -> None:
     assert ask(f"{imports}\nASK({spelled})") == {LOADER}
 
 
+def test_a_progress_bar_of_a_star_import(ask: Ask) -> None:
+    assert ask("from tqdm import *\nASK(tqdm)\nASK(len)") == {"tqdm.tqdm"}
+
+
+def test_elements_of_comprehensions(ask: Ask) -> None:
+    code = "import torch\nlayers = [torch.nn.Linear(2, 2) for _ in range(3)]\n"
+    assert ask(code + "for layer in layers:\n    ASK(layer)") == {"torch.nn.Linear()"}
+    assert ask(code + "[ASK(layer) for layer in layers]") == {"torch.nn.Linear()"}
+
+
 def test_a_rebound_name_is_not_the_import(ask: Ask) -> None:
     assert ask("from torch.optim import Adam\nAdam = 3\nASK(Adam)") == {3}
 

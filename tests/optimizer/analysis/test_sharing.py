@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from torchopt_cli.optimizer.analysis import understand
-from torchopt_cli.optimizer.analysis.sharing import other_importer
+from torchopt_cli.optimizer.analysis.sharing import other_importer, other_user
 from torchopt_cli.optimizer.source import Sources
 
 PROJECT = {
@@ -57,3 +58,37 @@ def test_what_imports_something_else(
     importer: Callable[..., str | None], path: str, text: str
 ) -> None:
     assert importer({path: text, "env/pyvenv.cfg": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("start", "user"),
+    [
+        ("main()", "evaluate.py"),
+        ("args = parser.parse_args()\n    validate(net)", "evaluate.py"),
+        ("validate(net)", None),  # a self-test
+        ("main", "evaluate.py"),
+        ("other()", None),
+        ("print('nothing to see')", None),
+    ],
+)
+def test_a_file_that_is_a_script_itself(tmp_path: Path, start: str, user: str | None) -> None:
+    text = f"""
+from torch.utils.data import DataLoader
+def validate(net):
+    pass
+def main():
+    for x in DataLoader(files):
+        validate(net)
+def other():
+    DataLoader(files)
+if __name__ == "__main__":
+    {start}
+"""
+    (tmp_path / "evaluate.py").write_text(text)
+    (tmp_path / "train.py").write_text("from evaluate import validate\nvalidate(1)\n")
+    project = understand(tmp_path / "train.py", Sources()).project
+    (module,) = project.modules[1:]
+    (validate,) = (n for n in module.tree.body if getattr(n, "name", None) == "validate")
+    assert isinstance(validate, ast.FunctionDef)
+    found = other_user(project, validate, module)
+    assert (None if found is None else found.name) == user
