@@ -20,6 +20,12 @@ _RANK_MISSING = (
 )
 """What a script says, or torch, where torchrun was to start it."""
 _NO_RANK = " (torchrun starts it with --nproc-per-node N, and its rewrite)"
+_COMPILER_MISSING = (
+    r"Failed to find C compiler|Python\.h: No such file|Cannot find a working triton installation"
+    r"|CalledProcessError: Command '\['[^']*(?:gcc|clang|\bcc)'"
+)
+"""What Triton says where it cannot build what starts its kernels, https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"""
+_NO_COMPILER = " (what is compiled needs a C compiler and Python's header files here; --ignore compile does without)"
 _USAGE = r"(?i)^usage: "
 _ARGUMENTS = " (arguments behind -- are passed to it)"
 _NO_INPUT = "EOFError: EOF when reading a line"
@@ -31,6 +37,11 @@ def device_hint(details: str) -> str:
     if re.search(_CUDA_MISSING, details):
         return _NO_CUDA
     return _NO_ROOM if re.search(_CUDA_FULL, details) else ""
+
+
+def compiler_hint(details: str) -> str:
+    """What may help a script that ended with ``details`` because ``torch.compile`` lacks something of the machine's."""
+    return _NO_COMPILER if re.search(_COMPILER_MISSING, details) else ""
 
 
 def input_hint(details: str) -> str:

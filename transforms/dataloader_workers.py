@@ -3,9 +3,11 @@
 A `DataLoader` without workers reads, decodes and augments every batch in the training process, while the device waits.
 With workers the next batches are made while the current one is computed. Loaders that leave `num_workers` out, or say
 0 (also through a keyword dict, a constant or the default of a command-line option), get as many workers as this
-process may use CPU cores, at most 8, or as many as `--workers N` or the measurement in `--profile FILE` says; 0 leaves
-them without. The cores are counted where the script runs, so that it can be shared between machines. `os.cpu_count()` alone would be
-shorter, but counts all of the machine: a job that Slurm or `docker run --cpuset-cpus` gives 2 of 64 cores would start 8 workers,
+process may use CPU cores, at most 16 beside a GPU and at most 8 where the CPU has to train as well, or as many as `--workers N`
+or the measurement in `--profile FILE` says; 0 leaves them without. Beside a GPU so do loaders whose call or keyword dict says a smaller
+number (`num_workers=2` becomes `num_workers=max(2, min(16, cores))`), if their items are decoded or computed; not those of an option or a
+variable, nor with a `worker_init_fn`. The cores are counted where the script runs, so that it can be shared between machines. `os.cpu_count()` alone would be
+shorter, but counts all of the machine: a job that Slurm or `docker run --cpuset-cpus` gives 2 of 64 cores would start 8 or 16 workers,
 which take turns with the training process, need memory each, and make PyTorch warn. Only Linux says which cores a process may use.
 Where a loader is gone over again in every epoch, `persistent_workers`
 saves starting them anew each time. `prefetch_factor` is left alone, since its default of 2 batches per worker is seldom too few:
@@ -41,7 +43,7 @@ https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-asyn
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..optimizer.analysis.facts import DataLoader
@@ -75,6 +77,7 @@ from ..optimizer.analysis.worker_groups import (
     refusals_of,
     shared_out,
     shared_with_refused,
+    too_few,
     unwanted,
     worker_groups,
 )
@@ -152,9 +155,11 @@ class DataLoaderWorkers(Transform):
         ready: list[WorkerGroup] = []
         chosen: list[DataLoader] = []
         for group in worker_groups(script):
-            kind = group.count.kind
-            if kind is CountKind.CHOSEN:
-                chosen += group.loaders
+            if group.count.kind is CountKind.CHOSEN:
+                if too_few(script, group, options) is None:
+                    chosen += group.loaders
+                else:
+                    ready.append(group)
                 continue
             refusals = (
                 refusals_of(script, group, options)
@@ -168,12 +173,8 @@ class DataLoaderWorkers(Transform):
                     reason = refusals.get(loader) or shared_with_refused(group, refusals, loader)
                     yield self.skip(loader.path, loader.span, f"{_NOT_MOVED}: {reason}")
         for module in script.modules:
-            yield from self._start(
-                script,
-                module,
-                options,
-                [g for g in ready if count_place(script, g).module is module],
-            )
+            here = [group for group in ready if count_place(script, group).module is module]
+            yield from self._start(script, module, options, here)
         needless = [] if options.workers else [x for x in chosen if are_needless(script, x)]
         refusals = {loader: removal_refused(script, loader) for loader in needless}
         yield from self._take_away(script, refusals)
@@ -206,24 +207,26 @@ class DataLoaderWorkers(Transform):
     def _start(
         self, script: TrainingScript, module: Module, options: Options, groups: list[WorkerGroup]
     ) -> Iterator[Change | Skip]:
-        """Give the loaders of ``module`` workers; those that say so in their own calls share one variable."""
+        """Give the loaders of ``module`` workers, or more; those that say so in their own calls share one variable."""
         if not groups:
             return
-        unheld = [g for g in groups if g.count.zero is None or g.count.zero.holder is None]
         first = common_statement(module, [count_place(script, group).node for group in groups])
-        variable = shared_variable(module, first) if len(unheld) > 1 and unheld == groups else None
-        count = number_of_workers(module, first, options)
+        count = number_of_workers(script, module, first, options)
+        codes = [count.at_least(group.count.written or 0) for group in groups]
+        held = any(g.count.zero is not None and g.count.zero.holder is not None for g in groups)
+        shared = len(groups) > 1 and not held and len(set(codes)) == 1
+        variable = shared_variable(module, first) if shared else None
         if count.setup is None and variable is None:
-            for group in groups:
-                edits = list(self._group_edits(script, group, count.code, None, options))
-                yield self._change(script, group.loaders, count.code, edits)
+            for group, code in zip(groups, codes, strict=True):
+                edits = list(self._group_edits(script, group, code, count.words, None, options))
+                yield self._change(script, [group], [code], edits)
         else:
-            assigned = f"{variable} = {count.code}" if variable is not None else None
+            assigned = f"{variable} = {codes[0]}" if variable is not None else None
             lines = [line for line in (count.setup, assigned) if line is not None]
             edits = [assignments(module, groups, first, "\n".join(lines)), *count.edits]
-            for group in groups:
-                edits += self._group_edits(script, group, count.code, variable, options)
-            yield self._change(script, [x for g in groups for x in g.loaders], count.code, edits)
+            for group, code in zip(groups, codes, strict=True):
+                edits += self._group_edits(script, group, code, count.words, variable, options)
+            yield self._change(script, groups, codes, edits)
         for group in groups:
             yield from self._kept_short(script, group.loaders)
 
@@ -232,11 +235,13 @@ class DataLoaderWorkers(Transform):
         script: TrainingScript,
         group: WorkerGroup,
         code: str,
+        words: str,
         variable: str | None,
         options: Options,
     ) -> Iterator[FileEdit]:
-        """The edits that give ``group`` its workers: as many as ``variable``, if there is one, or ``code`` says."""
-        yield from count_edits(script, group, variable or code)
+        """The edits that give ``group`` its workers: as many as ``variable``, if there is one, or ``code`` says, ``words`` in a
+        help text."""
+        yield from count_edits(script, group, variable or code, words)
         zero = group.count.zero
         known_positive = "True" if zero is None or zero.holder is None else None
         condition = f"{variable} > 0" if variable is not None else known_positive
@@ -247,19 +252,22 @@ class DataLoaderWorkers(Transform):
     def _change(
         self,
         script: TrainingScript,
-        loaders: Iterable[DataLoader],
-        value: str,
+        groups: Sequence[WorkerGroup],
+        codes: Sequence[str],
         edits: list[FileEdit],
     ) -> Change:
-        loaders = sorted(loaders, key=lambda loader: (str(loader.path), loader.span))
+        loaders = [loader for group in groups for loader in group.loaders]
+        loaders.sort(key=lambda loader: (str(loader.path), loader.span))
         first = loaders[0]
+        more = all(group.count.written for group in groups)
+        counts = listed(f"`num_workers={code}`" for code in codes)
         kept = any(_sets(edit, "persistent_workers") for edit in edits)
-        message = f"makes batches in worker processes (`num_workers={value}`)"
+        message = f"makes batches in {'more ' * more}worker processes ({counts})"
         if kept:
             message += " that live on between passes"
         if len(loaders) > 1:
             message += f", {len(loaders)} loaders alike"
-        reason = _reason(script, loaders) + (_ONE_SEED if kept else "")
+        reason = _reason(script, loaders, more) + (_ONE_SEED if kept else "")
         change = self.change(first.path, first.span, message, reason, tuple(edits))
         if not any(reads_stream(script, loader) for loader in loaders):
             return change
@@ -270,7 +278,8 @@ class DataLoaderWorkers(Transform):
     ) -> Iterator[FileEdit]:
         """The edits that let the workers of ``group`` live on; ``condition`` None means: where the count is positive."""
         for setting, loaders in settings_by_place(script, "num_workers", group.loaders).items():
-            if _wants_persistence(script, loaders):
+            said = group.count.written and any("persistent_workers" in x.arguments for x in loaders)
+            if not said and _wants_persistence(script, loaders):
                 value = condition or is_positive(loaders[0].arguments["num_workers"])
                 if value is not None:
                     yield FileEdit(setting.module.path, setting.edit("persistent_workers", value))
@@ -333,14 +342,15 @@ def _lived_on(script: TrainingScript, loader: DataLoader) -> bool:
     return kept is not None and script.resolver.is_always(kept.value, kept.module, True)
 
 
-def _reason(script: TrainingScript, loaders: list[DataLoader]) -> str:
+def _reason(script: TrainingScript, loaders: list[DataLoader], more: bool) -> str:
     datasets = list(dict.fromkeys(d for loader in loaders for d in script.datasets[loader]))
     names = listed(dataset.name for dataset in datasets)
     reason = (
         f"making an item of {names} needs and changes nothing that a worker's copy would not have"
     )
     if any(draws_random_numbers(script.resolver, dataset) for dataset in datasets):
-        return f"{reason}; its random draws come from the workers' generators now: the same distribution, other draws"
+        drawn = "other workers' generators" if more else "the workers' generators now"
+        return f"{reason}; its random draws come from {drawn}: the same distribution, other draws"
     return f"{reason}; it draws no random numbers, so the items are the same"
 
 

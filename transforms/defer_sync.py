@@ -18,6 +18,9 @@ last digits. These two are left alone under `--tier exact`. `.detach()` keeps th
 adds up `loss` itself, graph and all, gets it too (`total += loss.detach()`), also on the CPU: its memory no longer grows.
 (A sum, or a meter's figure, that starts as the integer 0 is 0.0 after a loop that had nothing to add.)
 
+`nn.Transformer`, its encoder and its decoder compare the mask they are given with a causal one, and wait for the answer in every call, unless they
+are told (`tgt_is_causal=True`). Where a mask is made as such a triangle, or as zeros, they are told; this also lets them be compiled in one graph.
+
 Left alone: loops in which something else waits in every step, because it prints, logs or shows the number, decides by it or
 hands it to a learning-rate schedule, or looks at another tensor (`if torch.isnan(loss)`, `print(loss)`, `x[y > 0]`):
 there is nothing to gain; loops that time their steps, which they can only do by waiting; variables that other functions or
@@ -35,13 +38,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..optimizer.analysis.causal_hints import CausalHint
 from ..optimizer.analysis.deferral_edits import deferral_edits, has_double, meter_edits
 from ..optimizer.analysis.deferral_plan import LoopPlan
 from ..optimizer.analysis.graph_leaks import GraphLeak
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier
-from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression
+from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _EXACT = (
@@ -127,11 +131,27 @@ class DeferSync(Transform):
                 message = "nothing waits for a device: the script does not use a GPU"
                 yield self.skip(plan.path, plan.span, message)
             return
+        for hint in script.causal_hints:
+            yield self._told(hint)
         for plan in plans:
             if plan.obstacles:
                 yield from self._left(plan)
             elif plan.deferred or plan.meters:
                 yield self._defer(script, plan)
+
+    def _told(self, hint: CausalHint) -> Change:
+        argument = f"{hint.keyword}={hint.is_causal}"
+        mask = hint.module.code(hint.mask)
+        edit = SetArgument(hint.module.span(hint.node), hint.keyword, str(hint.is_causal))
+        return self.change(
+            hint.path,
+            hint.span,
+            f"says what `{mask}` is (`{argument}`), which PyTorch otherwise compares it for, and waits for the answer",
+            "the mask hides what follows and nothing else"
+            if hint.is_causal
+            else "the mask hides nothing",
+            (FileEdit(hint.path, edit),),
+        )
 
     def _left(self, plan: LoopPlan) -> Iterator[Skip]:
         for obstacle in plan.obstacles:

@@ -2,7 +2,7 @@
 
 `torch.randn(n).to(device)` fills a buffer on the host, copies it to the GPU and throws it away; `torch.randn(n, device=device)`
 fills it where it is needed, without the copy and without making the host wait. The same goes for tensors moved in the next
-statement (`x = x.to(device)`, `if use_cuda: x = x.cuda()`), and for the typed constructors of old: the idiom
+statement (`x = x.to(device)`, `if use_cuda: x = x.cuda()`, for which `device="cuda" if use_cuda else "cpu"` is written where no variable has that), and for the typed constructors of old: the idiom
 `Tensor = torch.cuda.FloatTensor if cuda else torch.FloatTensor` becomes a `device`, `Tensor(n, 1).fill_(1.0)` becomes
 `torch.ones(n, 1, device=device)`, `x.type(Tensor)` becomes `x.to(device, dtype=torch.float32)`.
 

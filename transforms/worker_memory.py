@@ -18,11 +18,13 @@ https://docs.docker.com/engine/containers/run/#runtime-constraints-on-resources
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from ..optimizer.analysis.facts import DataLoader
 from ..optimizer.analysis.image_transforms import ImageShape, image_shape
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.values import External, Literal, Made, whole_number
 from ..optimizer.options import Options
 from .base import Advice, Advisor, Example
@@ -86,12 +88,22 @@ def _workers(script: TrainingScript, loader: DataLoader) -> tuple[int, str] | No
     count = whole_number(script.values(argument.value, argument.module))
     if count is not None:
         return (count, f"{count} worker{'s' * (count != 1)}") if count > 0 else None
-    values = list(script.values(argument.value, argument.module))
-    match values:
-        case [Made(call, module, External("builtins.min"))]:
-            bounds = [whole_number(script.values(bound, module)) for bound in call.args]
-            most = min((bound for bound in bounds if bound is not None), default=0)
-            return (most, f"up to {most} workers") if most > 0 else None
+    most = _at_most(script, argument.value, argument.module)
+    return (most, f"up to {most} workers") if most else None
+
+
+def _at_most(script: TrainingScript, count: ast.expr, module: Module) -> int | None:
+    """The largest number that ``count``, made by ``min`` and ``max``, may be; None where it has no limit in sight."""
+    known = whole_number(script.values(count, module))
+    if known is not None:
+        return known
+    match list(script.values(count, module)):
+        case [Made(call, there, External("builtins.min" | "builtins.max" as how))]:
+            bounds = [_at_most(script, bound, there) for bound in call.args]
+            known = [bound for bound in bounds if bound is not None]
+            if how == "builtins.min":
+                return min(known, default=None)
+            return max(known) if len(known) == len(bounds) else None
         case _:
             return None
 

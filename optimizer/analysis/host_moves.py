@@ -10,11 +10,12 @@ from .construction import ConstructionFinder
 from .device_choices import condition, device_choice, visible_devices
 from .facts import Fact
 from .reaching import reaching_bindings
+from .references import quoted
 from .resolver import Resolver
 from .scopes import Assigned
 from .signatures import call_argument
 from .syntax import Module
-from .trees import is_name
+from .trees import is_name, walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,8 @@ class _Finder:
         tests += [test] if test is not None else []
         if tests:
             device, refusal = self._conditional_device(value, tests, device, refusal, module)
+            if refusal is None and device == _chosen(tests[0], module):
+                refusal = _rebound(tests[0], module.statement(made), branch, module)
         refusal = (
             self._refused_place(made, branch, statement, target.id, module)
             or refusal
@@ -150,7 +153,33 @@ class _Finder:
             for name, visible in visible_devices(self._resolver, move, module):
                 if visible.condition == wanted and visible.cuda == text:
                     return name, None
+        if given is None and isinstance(tests[0], ast.Name | ast.Attribute):
+            return _chosen(tests[0], module), None
         return device, f"it is moved only if `{code}`, and no variable names that device"
+
+
+def _chosen(test: ast.expr, module: Module) -> str:
+    """The device of what is moved by ``.cuda()`` if ``test``, where nothing in the script has it as its value."""
+    cuda, cpu = (quoted(module, name) for name in ("cuda", "cpu"))
+    return f"{cuda} if {module.code(test)} else {cpu}"
+
+
+def _rebound(test: ast.expr, made: ast.stmt, branch: ast.stmt, module: Module) -> str | None:
+    """That ``test`` may say something else where the tensor is ``made`` than at the ``branch`` in which it is moved."""
+    block = module.block(made)
+    if branch not in block:
+        return None  # refused already
+    names = {_part_name(part) for part in walk(test)}
+    for statement in block[block.index(made) : block.index(branch)]:
+        for node in walk(statement):
+            if isinstance(getattr(node, "ctx", None), ast.Store) and _part_name(node) in names:
+                return f"`{module.code(test)}` may be another above line {statement.lineno + 1}"
+    return None
+
+
+def _part_name(node: ast.AST) -> str | None:
+    """The name of a variable or an attribute."""
+    return getattr(node, "id", None) or getattr(node, "attr", None)
 
 
 def assigned_pairs(statement: ast.Assign) -> list[tuple[ast.Name, ast.expr]]:

@@ -13,12 +13,14 @@ from .backend_settings import BackendSetting, find_backend_settings
 from .batch_writes import BatchWrite, find_batch_writes
 from .batches import BatchCopy, BatchTrace, find_batch_copies
 from .cache_release import CacheRelease, find_cache_releases
+from .causal_hints import CausalHint, find_causal_hints
 from .construction import Construction, find_constructions
 from .converted_copies import ConvertedCopy, find_converted_copies
 from .datasets import Dataset, find_datasets
 from .deferral_plan import LoopPlan, plan_loops
 from .devices import device_kind, find_devices, mentions_accelerator, mentions_cuda
 from .evaluation import Inference, Unproven, find_inference
+from .evaluation_code import find_evaluation_code
 from .facts import (
     DataLoader,
     DeviceKind,
@@ -52,7 +54,7 @@ from .project import Project
 from .reach import functions_run
 from .resolver import Resolver, Values
 from .seeding import Seeding, find_seeding
-from .steps import EvaluationCode, StepCode, find_evaluation_code, find_step_code
+from .steps import EvaluationCode, StepCode, find_step_code
 from .syntax import FunctionNode, Module
 from .tensor_aliases import TensorAlias, find_tensor_aliases
 from .training_arguments import HuggingFaceUse
@@ -156,6 +158,11 @@ class TrainingScript:
     def graph_leaks(self) -> tuple[GraphLeak, ...]:
         """Where sums and lists hold on to the graph of every step."""
         return find_graph_leaks(self.resolver, self.loops)
+
+    @cached_property
+    def causal_hints(self) -> tuple[CausalHint, ...]:
+        """Masks that PyTorch's transformers have to look at, and wait for, to find out whether they are causal."""
+        return find_causal_hints(self.resolver)
 
     @cached_property
     def loop_plans(self) -> tuple[LoopPlan, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -13,11 +12,9 @@ from .forward_code import networks_run
 from .loops import backward_calls, forward_calls, is_forward, optimizer_steps
 from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
-from .statements import common_block
 from .syntax import FunctionNode, LoopNode, Module
 from .trees import walk
 
-_LOSS_NAME = re.compile(r"loss|criterion|cross_entropy|nll|bce|mse|objective", re.IGNORECASE)
 _CLIPPING = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "get_total_norm"})
 
 
@@ -105,36 +102,6 @@ def find_step_code(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[StepCod
                 step = _step_code(resolver, call.module, owner, around)
                 found[owner] = step
     return tuple(step for step in found.values() if step.backwards)
-
-
-def find_evaluation_code(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[EvaluationCode, ...]:
-    """The evaluation loops that run a network themselves or through functions they call."""
-    found: list[EvaluationCode] = []
-    for loop in loops:
-        if loop.kind is LoopKind.EVALUATION:
-            flow = Flow(loop.module, tuple(loop.node.body))
-            regions = tuple(_evaluation_regions(resolver, flow))
-            found.append(EvaluationCode(loop.module, loop.node, loop, regions))
-    return tuple(found)
-
-
-def _evaluation_regions(resolver: Resolver, flow: Flow) -> Iterator[Region]:
-    runs = {s for s in flow.statements if runs_forward(resolver, own_nodes(s), flow.module)}
-    members = runs | {
-        statement
-        for statement in flow.statements
-        if any(_is_loss_call(node) for node in own_nodes(statement))
-        and not runs.isdisjoint(flow.statements_behind(statement, statement))
-    }
-    if members:
-        block, held = common_block(flow.module, members)
-        yield Region(flow.module, min(held, key=block.index), max(held, key=block.index))
-
-
-def _is_loss_call(node: ast.AST) -> bool:
-    function = node.func if isinstance(node, ast.Call) else None
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return bool(_LOSS_NAME.search(name))
 
 
 def _owner(

@@ -13,6 +13,14 @@ from .signatures import default_of, parameter_of
 from .syntax import Module
 from .values import Literal, Option
 
+MOST_WORKERS, MOST_BESIDE_A_GPU = 8, 16
+"""On a CPU the training needs the cores itself. Beside a GPU they have nothing to do but to make batches; each worker takes memory."""
+
+
+def most_workers(*, beside_gpu: bool) -> int:
+    """How many workers a loader is given at most, where nobody chose."""
+    return MOST_BESIDE_A_GPU if beside_gpu else MOST_WORKERS
+
 
 class CountKind(Enum):
     """``UNSET``: no argument. ``ZERO``: 0 in every case. ``CHOSEN``: something else. ``OPAQUE``: hidden in ``**``."""
@@ -38,10 +46,11 @@ class Zero(Fact):
 
 @dataclass(frozen=True, eq=False)
 class WorkerCount:
-    """``zero`` is set for ``CountKind.ZERO``."""
+    """``zero`` is set for ``CountKind.ZERO``; ``written`` is the number that stands among the loader's arguments, where one does."""
 
     kind: CountKind
     zero: Zero | None = None
+    written: int | None = None
 
 
 def worker_count(resolver: Resolver, loader: DataLoader) -> WorkerCount:
@@ -56,7 +65,8 @@ def worker_count(resolver: Resolver, loader: DataLoader) -> WorkerCount:
         case Option(name, call, module, ast.Constant(value=value) as node) if _is_zero(value):
             return WorkerCount(CountKind.ZERO, Zero(module, node, name, call))
         case _:
-            return WorkerCount(CountKind.CHOSEN)
+            written = argument.value.value if isinstance(argument.value, ast.Constant) else None
+            return WorkerCount(CountKind.CHOSEN, written=written if type(written) is int else None)
 
 
 def _is_zero(value: object) -> bool:

@@ -16,25 +16,33 @@ from .references import quoted, reference
 from .script import TrainingScript
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
+from .worker_count import most_workers
 from .worker_groups import WorkerGroup
 
-_MOST_WORKERS = 8
 _POSITION = 5  # of num_workers among DataLoader's parameters
 
 
 @dataclass(frozen=True)
 class NumberOfWorkers:
-    """``code`` is the number of workers; ``setup``, if any, the statement before it, and ``edits`` their imports."""
+    """``code`` is the number of workers, ``words`` the same for people; ``setup``, if any, is the statement before it, and
+    ``edits`` are their imports."""
 
     code: str
+    words: str
     setup: str | None
     edits: tuple[FileEdit, ...]
 
+    def at_least(self, least: int) -> str:
+        """``code`` where it must be no less than ``least``; one worker there always is."""
+        return self.code if self.setup is None or least <= 1 else f"max({least}, {self.code})"
 
-def number_of_workers(module: Module, first: ast.stmt, options: Options) -> NumberOfWorkers:
-    """The number of workers: the CPU cores this process may use, at most 8, if nobody chose."""
+
+def number_of_workers(
+    script: TrainingScript, module: Module, first: ast.stmt, options: Options
+) -> NumberOfWorkers:
+    """The number of workers: if nobody chose, the CPU cores this process may use, at most :func:`most_workers`."""
     if options.workers is not None:
-        return NumberOfWorkers(str(options.workers), None, ())
+        return NumberOfWorkers(str(options.workers), str(options.workers), None, ())
     system = reference(module, "os")
     names = ["cores", "cpu_cores", "usable_cores"]
     if _is_constant(module, first):
@@ -43,7 +51,9 @@ def number_of_workers(module: Module, first: ast.stmt, options: Options) -> Numb
     has_affinity = f"hasattr({system.code}, {quoted(module, 'sched_getaffinity')})"
     granted = f"len({system.code}.sched_getaffinity(0))"
     setup = f"{cores} = {granted} if {has_affinity} else {system.code}.cpu_count() or 1"
-    return NumberOfWorkers(f"min({_MOST_WORKERS}, {cores})", setup, system.edits)
+    most = most_workers(beside_gpu=script.targets_cuda(options))
+    words = f"one per CPU core, up to {most}"
+    return NumberOfWorkers(f"min({most}, {cores})", words, setup, system.edits)
 
 
 def assignments(module: Module, groups: list[WorkerGroup], first: ast.stmt, code: str) -> FileEdit:
@@ -72,26 +82,26 @@ def shared_variable(module: Module, first: ast.stmt) -> str | None:
     return free_name(module, ["num_workers", "n_workers", "loader_workers"])
 
 
-def count_edits(script: TrainingScript, group: WorkerGroup, value: str) -> Iterator[FileEdit]:
-    """The edits that make ``value`` the number of workers of ``group``."""
+def count_edits(
+    script: TrainingScript, group: WorkerGroup, value: str, words: str
+) -> Iterator[FileEdit]:
+    """The edits that make ``value``, ``words`` in a help text, the number of workers of ``group``."""
     zero = group.count.zero
     if zero is not None and zero.holder is not None:
         yield FileEdit(zero.path, ReplaceExpression(zero.span, value))
         if zero.option is not None:
-            yield from _help_edits(zero.module, zero.option)
+            yield from _help_edits(zero.module, zero.option, words)
         return
     for setting in settings_by_place(script, "num_workers", group.loaders):
         yield FileEdit(setting.module.path, setting.edit("num_workers", value, _POSITION))
 
 
-def _help_edits(module: Module, option: ast.Call) -> Iterator[FileEdit]:
+def _help_edits(module: Module, option: ast.Call, words: str) -> Iterator[FileEdit]:
     """Corrects a help text that states the default: ``"(default: 0)"``."""
     text = call_argument(option, "help")
     if isinstance(text, ast.Constant) and isinstance(text.value, str):
         code = module.code(text)
-        new = re.sub(
-            r"(default\s*[:=]?\s*)0\b", rf"\g<1>one per CPU core, up to {_MOST_WORKERS}", code
-        )
+        new = re.sub(r"(default\s*[:=]?\s*)0\b", rf"\g<1>{words}", code)
         if new != code:
             yield FileEdit(module.path, ReplaceExpression(module.span(text), new))
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from ..options import Options, Tier
 from .datasets import is_iterable
 from .facts import DataLoader, Fact
+from .item_cost import only_reads
 from .loader_settings import said_later, setting_of
 from .script import TrainingScript
-from .worker_count import CountKind, WorkerCount, other_use, worker_count
+from .worker_count import CountKind, WorkerCount, most_workers, other_use, worker_count
 from .workers import NO_GUARD, place, spawning_refused, workers_refused
 
 SHARES_OF_A_STREAM = "each worker cuts its own share of the stream into batches, which are others then, and ends with a smaller one"
@@ -93,6 +94,24 @@ def unwanted(group: WorkerGroup, options: Options) -> dict[DataLoader, str]:
     """Why no loader of ``group`` shall have workers."""
     reason = "on this machine workers would not make it faster, says --workers or --profile"
     return dict.fromkeys(group.loaders, reason) if options.workers == 0 else {}
+
+
+def too_few(script: TrainingScript, group: WorkerGroup, options: Options) -> int | None:
+    """How many workers are written for ``group``, where the cores beside a GPU would make its batches faster; None elsewhere.
+
+    Who writes 2 wrote it on some machine, or copied it. More of them give the same batches, unless ``worker_init_fn`` knows better.
+    """
+    written = group.count.written
+    most = most_workers(beside_gpu=True) if options.workers is None else options.workers
+    if written is None or written >= most or not script.targets_cuda(options):
+        return None
+    if any("worker_init_fn" in loader.arguments for loader in group.loaders):
+        return None
+    if refusals_of(script, group, options) or shared_out(script, group, options):
+        return None
+    datasets = [d for loader in group.loaders for d in script.datasets[loader]]
+    computed = not any(only_reads(script.resolver, dataset) for dataset in datasets)
+    return written if computed else None
 
 
 def shared_with_refused(

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from .name_uses import NameUses
 from .overwrites import is_inplace_method, says_inplace
 from .resolver import Resolver
+from .signatures import parameter_of
 from .syntax import Module, last_identifier
-from .values import External, Made
+from .trees import is_name, walk
+from .values import External, Function, Made
 
 
 def is_written(resolver: Resolver, view: ast.Call, module: Module) -> bool:
@@ -18,8 +20,13 @@ def is_written(resolver: Resolver, view: ast.Call, module: Module) -> bool:
     return places is None or any(_writes(resolver, place, module) for place in places)
 
 
-def may_be_written(resolver: Resolver, place: ast.expr, module: Module, depth: int = 8) -> bool:
-    """Whether what stands at ``place``, a view of it or another name for it may be written to, here or in a function that is given it."""
+def may_be_written(
+    resolver: Resolver, place: ast.expr, module: Module, depth: int = 8, *, inside: bool = False
+) -> bool:
+    """Whether what stands at ``place``, a view of it or another name for it may be written to, here or in a function that is given it.
+
+    Without looking ``inside``, every function of the script's own may do so.
+    """
     if depth == 0:
         return True
     parent = module.parents[place]
@@ -38,17 +45,38 @@ def may_be_written(resolver: Resolver, place: ast.expr, module: Module, depth: i
             call = module.parents[parent]
             is_called = isinstance(call, ast.Call) and call.func is parent
             view = call if is_called and isinstance(call, ast.Call) else parent
-            return may_be_written(resolver, view, module, depth - 1)
+            return may_be_written(resolver, view, module, depth - 1, inside=inside)
         case ast.Subscript(value=value) if value is place:
-            return may_be_written(resolver, parent, module, depth - 1)
+            return may_be_written(resolver, parent, module, depth - 1, inside=inside)
         case ast.Assign(targets=targets, value=value) if value is place:
             uses = [u for t in targets if isinstance(t, ast.Name) for u in _uses(t, module)]
-            return any(may_be_written(resolver, use, module, depth - 1) for use in uses)
+            return any(
+                may_be_written(resolver, use, module, depth - 1, inside=inside) for use in uses
+            )
         case ast.Call() | ast.keyword():
             called = parent if isinstance(parent, ast.Call) else module.parents[parent]
-            return bool(isinstance(called, ast.Call) and resolver.callees(called, module))
+            callees = resolver.callees(called, module) if isinstance(called, ast.Call) else ()
+            if not inside or not isinstance(called, ast.Call):
+                return bool(callees)
+            return any(_writes_given(resolver, c, place, called, depth - 1) for c in callees)
         case _:
             return False
+
+
+def _writes_given(
+    resolver: Resolver, function: Function, given: ast.expr, call: ast.Call, depth: int
+) -> bool:
+    """Whether ``function`` may write to the argument ``given`` of ``call``."""
+    if isinstance(function.node, ast.Lambda):
+        return True
+    name = parameter_of(function.node, given, call, function.bound)
+    if name is None:
+        return True
+    return any(
+        may_be_written(resolver, use, function.module, depth, inside=True)
+        for use in walk(function.node)
+        if is_name(use, name)
+    )
 
 
 def _uses(target: ast.Name, module: Module) -> list[ast.expr]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..execution.observations import ENDED_WELL, Observations, Status
+from ..failure_hints import compiler_hint
 from .findings import Finding, Kind
 
 
@@ -21,7 +22,8 @@ def compare_process(original: Observations, other: Observations) -> list[Finding
     if 0 < there < len(other.ranks):
         message = f"{len(other.ranks)} processes need a GPU each, and the machine has {there}"
         return [Finding(Kind.TOO_FEW_GPUS, f"{message}: {other.ending}")]
-    message = f"{when}, where the original does not: {other.ending}"
+    hint = compiler_hint(other.failure_details)
+    message = f"{when}, where the original does not: {other.ending}{hint}"
     if other.status is Status.OVER_LIMIT:
         return [Finding(Kind.RESOURCE_LIMIT, f"is ended {message}")]
     return [

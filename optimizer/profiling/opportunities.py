@@ -16,13 +16,12 @@ from enum import Enum
 from pathlib import Path
 
 from ...transforms.base import StepPart, Transform
+from ..analysis.worker_count import most_workers
 from ..execution.profile_record import Operator, Phase
 from ..options import Target
 from ..rewrite_result import AppliedChange
 from .profile import StepProfile
 
-MOST_WORKERS = 8
-"""As many as ``dataloader-workers`` asks for."""
 LAUNCH_BOUND = 0.5
 """A device that is busy for less than this part of the time mostly waits for the host to tell it what to do."""
 _CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
@@ -126,13 +125,14 @@ def usable_cores() -> int:
 
 
 def workers_needed(profile: StepProfile, cores: int) -> int:
-    """The fewest workers that keep up with the rest of the step: 0 when none are, at most ``cores`` and
-    :data:`MOST_WORKERS`."""
+    """The fewest workers that keep up with the rest of the step: 0 when none are, at most ``cores`` and as many as
+    ``dataloader-workers`` asks for."""
     loader, rest = profile.loader, _rest(profile)
     if loader is None or loader.workers or workers_save(profile, cores) <= 0.0:
         return 0
-    wanted = math.ceil(loader.batch_seconds / rest) if rest > 0.0 else MOST_WORKERS
-    return max(1, min(wanted, cores, MOST_WORKERS))
+    most = min(cores, most_workers(beside_gpu=not profile.on_cpu))
+    wanted = math.ceil(loader.batch_seconds / rest) if rest > 0.0 else most
+    return max(1, min(wanted, most))
 
 
 def workers_save(profile: StepProfile, cores: int) -> float:
@@ -148,7 +148,7 @@ def workers_save(profile: StepProfile, cores: int) -> float:
         return profile.seconds(Phase.DATA)
     rest = _rest(profile)
     step = rest + profile.seconds(Phase.DATA)
-    bounds = [rest, loader.batch_seconds / min(cores, MOST_WORKERS)]
+    bounds = [rest, loader.batch_seconds / min(cores, most_workers(beside_gpu=not profile.on_cpu))]
     if profile.on_cpu:
         computing = sum(
             part.processor_seconds for part in profile.phases if part.phase is not Phase.DATA

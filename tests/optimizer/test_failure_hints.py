@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from torchopt_cli.optimizer.comparison.process import compare_process
 from torchopt_cli.optimizer.execution.limits import Bound, Exceeded
 from torchopt_cli.optimizer.execution.observations import Observations, Status, Timing
-from torchopt_cli.optimizer.failure_hints import device_hint, input_hint
+from torchopt_cli.optimizer.failure_hints import compiler_hint, device_hint, input_hint
 
 USAGE = "usage: train.py [-h] --data DATA\ntrain.py: error: the following arguments are required: --data\n"
 
@@ -28,6 +29,22 @@ def test_what_a_script_was_not_given(details: str, words: str) -> None:
 def test_a_missing_device() -> None:
     assert "--emulate-cuda" in device_hint("RuntimeError: No CUDA GPUs are available")
     assert not device_hint("ValueError: 3")
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        "torch._inductor.exc.InductorError: RuntimeError: Failed to find C compiler. Please specify via CC environment variable.",
+        "cuda_utils.c:6:10: fatal error: Python.h: No such file or directory",
+        "InductorError: CalledProcessError: Command '['/usr/bin/gcc', '/tmp/x/cuda_utils.c', '-O3']' returned non-zero exit status 1.",
+        "TritonMissing: Cannot find a working triton installation.",
+    ],
+)
+def test_a_missing_compiler(details: str) -> None:
+    assert "--ignore compile" in compiler_hint(details)
+    (finding,) = compare_process(failed(""), failed(details))
+    assert "header files" in finding.message
+    assert not compiler_hint("CalledProcessError: Command '['git', 'log']' returned 1")
 
 
 def failed(stderr: str, **more: object) -> Observations:

@@ -1430,6 +1430,42 @@ def test_evaluation_follows(rewrite: Rewrite, name: str, use: str, after: str | 
     assert text.count("with torch.autocast(") == 2
 
 
+def test_evaluation_of_batches_that_the_script_cuts_out(check_transformed: Check) -> None:
+    evaluation = """
+        @torch.no_grad()
+        def evaluate():
+            total = 0.0
+            for i in range(0, len(rows), 64):
+                x, y = rows[i:i + 64], labels[i:i + 64]
+                {}
+            return total / len(rows)
+
+
+        """
+    body = "output = model(x)\n{0}total += criterion(output, y).item()"
+    region = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
+    before = dedent(evaluation).format(body.format(" " * 8))
+    after = dedent(evaluation).format(region + " " * 12 + body.format(" " * 12))
+    check_transformed(
+        script(SETUP, before, STEP, "evaluate()\n"),
+        script(
+            SETUP,
+            after,
+            """
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    output = model(x.cuda())
+                    loss = criterion(output, y.cuda())
+                loss.backward()
+                optimizer.step()
+            evaluate()
+            """,
+        ),
+        amp=BF16,
+    )
+
+
 @pytest.mark.parametrize(
     ("use", "returned", "reason"),
     [

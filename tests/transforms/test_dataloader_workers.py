@@ -53,6 +53,7 @@ CORES = 'cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity"
 CAPITALS = CORES.replace("cores =", "CORES =")
 COUNT = "min(8, cores)"
 ALIVE = f"num_workers={COUNT}, persistent_workers=True"
+BESIDE_GPU = ALIVE.replace("8", "16")
 
 
 def script(loader: str, dataset: str = FILES, train: str = TRAIN) -> str:
@@ -302,7 +303,7 @@ def test_data_module_of_lightning(check_transformed: Check) -> None:
         module.format("", "0", arguments),
         module.format(
             cores.replace("'", '"'),
-            "min(8, CORES)",
+            "min(16, CORES)",
             f"\n{' ' * 20}{arguments}, persistent_workers=self.workers > 0\n{' ' * 16}",
         ),
     )
@@ -430,7 +431,7 @@ def test_datasets_that_work_as_copies(check_transformed: Check, body: str) -> No
     code = BUILDER + dataset_class(body)
     check_transformed(
         script("loader = DataLoader(dataset, 64)\n", code),
-        script(f"{CORES}loader = DataLoader(dataset, 64, {ALIVE})\n", code),
+        script(f"{CORES}loader = DataLoader(dataset, 64, {BESIDE_GPU})\n", code),
         target=Target.CUDA,
     )
 
@@ -445,7 +446,7 @@ def test_a_stream_in_shares_is_another_training(
     before = script("loader = DataLoader(dataset, 64)\n", code)
     shares = "each worker cuts its own share of the stream"
     check_noop(before, shares, target=Target.CUDA, tier=Tier.NUMERIC)
-    after = script(f"{CORES}loader = DataLoader(dataset, 64, {ALIVE})\n", code)
+    after = script(f"{CORES}loader = DataLoader(dataset, 64, {BESIDE_GPU})\n", code)
     check_transformed(before, after, target=Target.CUDA, tier=Tier.SEMANTIC)
 
 
@@ -513,12 +514,85 @@ def test_present_workers_live_on(
 
 def test_present_workers_of_a_conditional_dict(check_transformed: Check) -> None:
     loader = """\
-        kwargs = {{'num_workers': 1{}}} if torch.cuda.is_available() else {{}}
+        {}kwargs = {{'num_workers': {}}} if torch.cuda.is_available() else {{}}
         loader = DataLoader(dataset, 64, **kwargs)
     """
     check_transformed(
-        script(loader.format("")), script(loader.format(", 'persistent_workers': True"))
+        script(loader.format("", "24")),
+        script(loader.format("", "24, 'persistent_workers': True")),
     )
+    check_transformed(
+        script(loader.format("", "1")),
+        script(loader.format(f"{CORES}        ", "min(16, cores), 'persistent_workers': True")),
+    )
+
+
+def test_more_workers_beside_a_gpu_than_are_written(check_transformed: Check) -> None:
+    loaders = """\
+        loader = DataLoader(dataset, 64, num_workers={})
+        other = DataLoader(dataset, 8, num_workers={}{})
+        for batch in other:
+            print(batch)
+    """
+    more = [f"max({count}, min(16, cores))" for count in (2, 4)]
+    check_transformed(
+        script(loaders.format(2, 4, "")),
+        script(CORES + dedent(loaders.format(f"{more[0]}, persistent_workers=True", more[1], ""))),
+        target=Target.CUDA,
+    )
+    alike = "num_workers = max(2, min(16, cores))\n"
+    alive = "num_workers, persistent_workers=True"
+    check_transformed(
+        script(loaders.format("2, persistent_workers=True", 2, "")),
+        script(f"{CORES}{alike}" + dedent(loaders.format(alive, "num_workers", ""))),
+        target=Target.CUDA,
+    )
+
+
+def test_more_workers_than_are_written_if_asked_for(check_transformed: Check) -> None:
+    loader = "loader = DataLoader(dataset, 64, num_workers={}, persistent_workers=True)\n"
+    check_transformed(
+        script(loader.format(2)), script(loader.format(4)), target=Target.CUDA, workers=4
+    )
+
+
+@pytest.mark.parametrize(
+    ("loader", "options"),
+    [
+        ("DataLoader(dataset, 64, num_workers=2)", dict(target=Target.CPU)),
+        ("DataLoader(dataset, 64, num_workers=16)", dict(target=Target.CUDA)),
+        ("DataLoader(dataset, 64, num_workers=4)", dict(target=Target.CUDA, workers=3)),
+        ("DataLoader(dataset, 64, num_workers=2, worker_init_fn=print)", dict(target=Target.CUDA)),
+        ("DataLoader(dataset, 64, num_workers=int(input()))", dict(target=Target.CUDA)),
+        (
+            "DataLoader(dataset, 64, num_workers=argparse.ArgumentParser().parse_args().workers)",
+            dict(target=Target.CUDA),
+        ),
+    ],
+)
+def test_as_many_workers_as_are_written(
+    rewrite: Callable[..., Any], loader: str, options: dict[str, Any]
+) -> None:
+    result = rewrite(script(f"loader = {loader}\n"), ["dataloader-workers"], **options)
+    messages = [change.message for file in result.files for change in file.changes]
+    assert not [message for message in messages if "num_workers" in message]
+
+
+def test_workers_that_keep_something_stay_as_few(check_noop: Check) -> None:
+    """What one worker has stored is there for more of the items that it makes."""
+    code = dataset_class("""\
+        def __init__(self):
+            self.kept = {}
+
+        def __len__(self):
+            return 100
+
+        def __getitem__(self, index):
+            self.kept[index] = transforms.functional.to_tensor(Image.open(f"{index}.jpg"))
+            return self.kept[index]
+    """)
+    loader = "loader = DataLoader(dataset, 64, num_workers=2, persistent_workers=True)\n"
+    check_noop(script(loader, code), target=Target.CUDA)
 
 
 @pytest.mark.parametrize(
@@ -1009,7 +1083,7 @@ def test_dict_that_is_updated_under_another_name(check_noop: Check) -> None:
             return DataLoader(dataset, **options)
         kwargs = {"batch_size": 4}
         if torch.cuda.is_available():
-            kwargs.update({"num_workers": 1, "persistent_workers": True})
+            kwargs.update({"num_workers": 24, "persistent_workers": True})
         loader = make(kwargs)
     """
     check_noop(script(loader))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.options import Target, Tier
 
 HEAD = """\
 import torch
@@ -843,3 +843,39 @@ print(history)
 @pytest.mark.torch
 def test_same_numbers(check_verified: Callable[..., None]) -> None:
     check_verified(RUN)
+
+
+TRANSFORMER = """\
+import torch
+from torch import nn
+
+device = torch.device({device})
+encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32), 1).to(device)
+optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+mask = nn.Transformer.generate_square_subsequent_mask(8).to(device)
+for step in range(12):
+    optimizer.zero_grad()
+    x = torch.rand(8, 4, 16, device=device)
+    loss = encoder(x, mask{told}).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+CHOSEN = '"cuda" if torch.cuda.is_available() else "cpu"'
+
+
+def test_a_transformer_is_told_that_its_mask_is_causal(
+    check_transformed: Callable[..., None],
+) -> None:
+    check_transformed(
+        TRANSFORMER.format(device=CHOSEN, told=""),
+        TRANSFORMER.format(device=CHOSEN, told=", is_causal=True"),
+    )
+
+
+def test_on_a_cpu_nothing_waits_for_the_mask(check_noop: Callable[..., None]) -> None:
+    check_noop(TRANSFORMER.format(device='"cpu"', told=""))
+
+
+@pytest.mark.torch
+def test_a_told_transformer_trains_the_same(check_verified: Callable[..., None]) -> None:
+    check_verified(TRANSFORMER.format(device=CHOSEN, told=""), target=Target.CUDA)

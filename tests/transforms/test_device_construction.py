@@ -237,6 +237,30 @@ def test_a_condition_around_several_moves_goes_with_them(check_transformed: Chec
     check_transformed(script(before), script(after))
 
 
+def test_moved_on_a_condition_that_no_device_is_named_for(check_transformed: Check) -> None:
+    """Twice under the same condition, at the end of a statement and in one of its own."""
+    before = """
+        def loss_of(model, x, on_gpu):
+            mask = torch.triu(torch.ones(n, n), diagonal=1).bool()
+            noise = torch.zeros(n)
+            print("made")
+            if on_gpu:
+                mask = mask.cuda()
+            noise = noise.cuda() if on_gpu else noise
+            return model(x, mask, noise)
+    """
+    after = """
+        def loss_of(model, x, on_gpu):
+            mask = torch.triu(
+                torch.ones(n, n, device="cuda" if on_gpu else "cpu"), diagonal=1
+            ).bool()
+            noise = torch.zeros(n, device="cuda" if on_gpu else "cpu")
+            print("made")
+            return model(x, mask, noise)
+    """
+    check_transformed(script(before), script(after))
+
+
 def test_condition_that_also_moves_the_model_stays(check_transformed: Check) -> None:
     before = """
         model = torch.nn.Linear(n, 2)
@@ -442,6 +466,7 @@ LEFT = {
     "x = torch.zeros(n)\nprint(x)\nif use_cuda:\n    x = x.cuda()": "used on the host at line",
     "x = torch.zeros(n)\nif n > 3:\n    x = x.cuda()": "no variable names that device",
     "if use_cuda:\n    x = torch.zeros(n)\nx = x.to(device)": "in another block",
+    "def f(flag):\n    x = torch.zeros(n)\n    flag = not flag\n    if flag:\n        x = x.cuda()": "may be another",
     "x = torch.zeros(1, n, n, n).to(device, memory_format=torch.channels_last)": "memory format",
     "x = torch.zeros(1, n, n, n).cuda(memory_format=torch.channels_last)": "memory format",
     "x = torch.zeros(n, **y).to(device)": "may name a device already",

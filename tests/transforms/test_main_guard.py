@@ -167,7 +167,7 @@ def test_comes_before_the_workers_that_need_it(check_with: Check) -> None:
             else os.cpu_count() or 1
         )
     """)
-    after = data.format(", num_workers=min(8, cores)").replace("loader =", f"{cores}loader =")
+    after = data.format(", num_workers=min(16, cores)").replace("loader =", f"{cores}loader =")
     check_with(
         ["main-guard", "dataloader-workers"],
         IMPORTS + data.format("") + TRAIN,

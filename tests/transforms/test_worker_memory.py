@@ -117,6 +117,12 @@ def test_arithmetic_of_the_image(
             "74 MiB",
         ),
         (
+            "batch_size=32, num_workers=max(2, min(16, os.cpu_count()))",
+            "up to 16 workers x 2 batches ahead x 32",
+            "588 MiB",
+            "147 MiB",
+        ),
+        (
             "**dict(batch_size=32, num_workers=2)",
             "2 workers x 2 batches ahead x 32",
             "74 MiB",

@@ -18,6 +18,12 @@ def in_use() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_available()
 
 
+def may_be_used() -> bool:
+    """Whether there is a device that the script could use, asked of NVML: to ask the driver would settle which are visible
+    before the script may have said so, and forbid them to the processes that it forks."""
+    return torch.cuda.device_count() > 0
+
+
 def is_capturing() -> bool:
     """Whether what is launched now goes into a CUDA graph: the device must not be waited for, nor values read."""
     if torch.compiler.is_compiling():  # then nothing is launched
@@ -28,7 +34,9 @@ def is_capturing() -> bool:
 def synchronise() -> None:
     """Wait for the devices in use, unless a CUDA graph is being captured, where there is nothing to wait for."""
     if in_use() and not is_capturing():
-        used = [n for n in range(torch.cuda.device_count()) if _holds_memory(n)]
+        held = [n for n in range(torch.cuda.device_count()) if _holds_memory(n)]
+        # An allocator that keeps nothing (PYTORCH_NO_CUDA_MEMORY_CACHING) counts nothing either.
+        used = held or [torch.cuda.current_device()]
         _own.waiting = True
         try:
             for device in used:

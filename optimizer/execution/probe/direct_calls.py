@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .functions import put_back_to_script
 from .patches import Patches
 
 Call = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -29,7 +30,10 @@ class DirectCalls:
 
     def install(self) -> None:
         """Let ``torch.jit.script``, which reads a forward's source and names, find the script's own."""
-        self._patches.wrap(torch.jit, "script", self._with_own_forwards)
+        put_back_to_script(
+            self._patches,
+            lambda: [(kind, "forward", *both) for kind, both in self._wrapped.items()],
+        )
 
     def watch(self, models: Iterable[nn.Module]) -> None:
         """Replace the ``forward`` of these models' classes, but for torch's own."""
@@ -57,17 +61,4 @@ class DirectCalls:
         # For libraries that look at a forward's arguments without following __wrapped__.
         with suppress(ValueError, TypeError):
             vars(wrapper)["__signature__"] = inspect.signature(forward)
-        return wrapper
-
-    def _with_own_forwards(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wrapper(*args, **kwargs):
-            for kind, (own, _) in self._wrapped.items():
-                setattr(kind, "forward", own)  # noqa: B010
-            try:
-                return original(*args, **kwargs)
-            finally:
-                for kind, (_, watched) in self._wrapped.items():
-                    setattr(kind, "forward", watched)  # noqa: B010
-
         return wrapper

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.library import Library
 from torch.overrides import has_torch_function_unary
 
+from .devices import may_be_used
 from .functions import Functions
 from .patches import Patches
 
@@ -50,7 +51,7 @@ def draw_dropout_alike(patches: Patches) -> None:
     patches.on_undo(library._destroy)
     functions = Functions(patches)
     functions.wrap("dropout", _dropout)
-    if torch.cuda.is_available():
+    if may_be_used():
         functions.wrap("scaled_dot_product_attention", _attention)
         for layer in _RECURRENT:
             patches.wrap(layer, "forward", _recurrent)

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from .functions import Functions
 from .patches import Patches
 from .thread_draws import FACTORIES, FILLS, SAMPLERS, host_generator, own_draws
 
@@ -120,10 +121,11 @@ def draw_on_host(patches: Patches) -> None:
     generator or an output are left alone. Dropout draws on its device, whose generator is seeded at each step (see
     :mod:`.dropout_draws`).
     """
+    functions = Functions(patches)
     for name in FACTORIES:
-        patches.wrap(torch, name, _factory)
+        functions.wrap(name, _factory, torch)
     for name in SAMPLERS:
-        patches.wrap(torch, name, _sampler)
+        functions.wrap(name, _sampler, torch)
     for name in ("bernoulli", "multinomial"):
         patches.wrap(torch.Tensor, name, _sampler)
     for name in FILLS:

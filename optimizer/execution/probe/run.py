@@ -23,7 +23,7 @@ from .allocation import keep_freed_memory
 from .clock import Clock
 from .cuda.install import emulate_cuda
 from .cuda.state import NAME, Devices
-from .devices import in_use, peak_memory
+from .devices import in_use, may_be_used, peak_memory
 from .dropout_draws import draw_dropout_alike
 from .dropping import Dropouts
 from .entropy import Entropy
@@ -182,7 +182,7 @@ def _make_repeatable(seed: int, session: Session, patches: Patches, protection: 
     session.evaluation_draws.install(patches, protection)
     Entropy(seed).install(patches, protection)
     draw_dropout_alike(patches)
-    if torch.cuda.is_available():
+    if may_be_used():
         draw_on_host(patches)
 
     def fall_back(config: Any) -> None:

@@ -221,25 +221,3 @@ def test_resets_and_tests_of_gradients_are_no_reads(script: Script) -> None:
         """,
     )
     assert step.gradient_readers == ()
-
-
-def test_evaluation(script: Script) -> None:
-    understood = script(
-        HEAD
-        + dedent(
-            """
-            total = 0
-            for x, y in test_loader:
-                x = x.float()
-                out = model(x)
-                total += criterion(out, y).item()
-                hits = out.argmax(1) == y
-            """
-        )
-    )
-    (evaluation,) = understood.evaluation_code
-    (region,) = evaluation.regions
-    assert [understood.entry.code(s) for s in region.statements] == [
-        "out = model(x)",
-        "total += criterion(out, y).item()",
-    ]

@@ -300,3 +300,32 @@ def test_an_interpreter_without_torch_is_told_in_one_line(project, tmp_path):
     assert "--python" in message
     assert "\n" not in message
     assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_the_driver_is_left_to_the_script(project, observe) -> None:
+    """Which devices it sees, and that what it forks may use them, is settled when the driver is first asked."""
+    by_nvml = """
+        import torch
+
+        torch.cuda._device_count_nvml = lambda: 1
+    """
+    script = """
+        import os
+        import torch
+
+        child = os.fork()
+        if not child:
+            os._exit(int(torch.cuda._is_in_bad_fork()))
+        print("forbidden", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            weight.sum().backward()
+            optimizer.step()
+    """
+    folder = project({"train.py": script, "site/sitecustomize.py": by_nvml})
+    for mode in Mode:
+        seen = observe(folder, mode=mode, env={"PYTHONPATH": str(folder / "site")})
+        assert seen.status is Status.COMPLETED, seen.failure_details
+        assert seen.stdout == "forbidden 0\n"

@@ -75,6 +75,9 @@ def test_workers_save_no_more_than_keeps_the_device_busy() -> None:
     assert workers_save(profile, cores=2) == pytest.approx(6.0)  # batches every four
     assert workers_needed(profile, cores=8) == 4
     assert workers_needed(profile, cores=2) == 2
+    slow = step(GPU, loader(64.0), data=64.0, forward=2.0)
+    assert workers_needed(slow, cores=64) == 16
+    assert workers_save(slow, cores=64) == pytest.approx(62.0)  # batches every four seconds
 
 
 def test_on_a_cpu_workers_share_the_cores_with_the_computation() -> None:

@@ -65,6 +65,12 @@ def test_devices_that_hold_nothing_are_not_set_up_by_waiting_for_them(gpus: Gpus
     assert gpus.waits == [1, 2]
 
 
+def test_without_a_caching_allocator_the_current_device_is_waited_for(gpus: Gpus) -> None:
+    gpus.held = dict.fromkeys(gpus.held, 0)
+    devices.synchronise()
+    assert gpus.waits == [1]
+
+
 def test_nothing_is_waited_for_while_a_graph_is_captured(gpus: Gpus) -> None:
     gpus.capturing = True
     devices.synchronise()

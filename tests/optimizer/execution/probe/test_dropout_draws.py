@@ -97,7 +97,7 @@ def test_attention_that_drops_on_a_gpu_is_computed_by_plain_operations(
     def attention(*args: Any, **kwargs: Any) -> None:
         fused.append(torch.backends.cuda.flash_sdp_enabled())
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(functional, "scaled_dot_product_attention", attention)
     patches = Patches()
     draw_dropout_alike(patches)
@@ -122,7 +122,7 @@ def test_recurrent_layers_that_drop_do_without_cudnn(
         seen.append(torch.backends.cudnn.enabled)
         return own(*args)
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(nn.LSTM, "forward", forward)
     patches = Patches()
     draw_dropout_alike(patches)
