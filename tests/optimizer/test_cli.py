@@ -193,7 +193,9 @@ def test_what_is_ended_leaves_nothing_behind(tmp_path: Path, ending: signal.Sign
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 60
-    while not any(temporary.glob("torchopt-*/run*/scratch/spec.json")) and time.monotonic() < deadline:
+    while (
+        not any(temporary.glob("torchopt-*/run*/scratch/spec.json")) and time.monotonic() < deadline
+    ):
         time.sleep(0.1)
     assert any(temporary.glob("torchopt-*/run*/scratch/spec.json"))
     process.send_signal(ending)
