@@ -25,6 +25,7 @@ from ..options import Tier
 from .clipping import unseen_clipping
 from .divided import Division
 from .evaluation_order import in_order_of
+from .files import unseen_bytes
 from .findings import Finding, Kind, step_number
 from .numeric import rounding_only
 from .onset import calls_alike, rounds_alike
@@ -159,6 +160,8 @@ def judge_in_stages(
         )
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
     unseen = unseen_clipping(first, rewritten, precision_of(first, rewritten))
+    if unseen is None and verdict.precision is None:
+        unseen = unseen_bytes(first, rewritten, repeats)
     if unseen and verdict.outcome is Outcome.EQUIVALENT:
         verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=unseen)
     told = (*renaming.notes(), *division.notes(), *regrouping_note(renamed, grouped))

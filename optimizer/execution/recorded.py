@@ -299,12 +299,16 @@ class WrittenFile:
     """A file, other than by ``torch.save``, that a run made or changed.
 
     ``path`` is relative to the working directory where it lies below it, ``size`` in bytes; ``kept_as`` is the copy of
-    it in the run's folder, None where the content is not compared.
+    it in the run's folder, None where the content is neither text nor arrays. Of those ``digest`` tells the bytes, unless there are too many; of an exported
+    network those of its weights.
+    A symbolic link that the run made ``leads_to`` that path.
     """
 
     path: str
     size: int
     kept_as: str | None = None
+    digest: str | None = None
+    leads_to: str | None = None
 
 
 @dataclass(frozen=True)

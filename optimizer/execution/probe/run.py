@@ -34,7 +34,7 @@ from .loading import AlignedLoading
 from .patches import Patches
 from .profiler import Profiler
 from .protection import EMULATED, Protection
-from .randomness import draw_on_host, seed_everything
+from .randomness import derive, draw_on_host, seed_everything
 from .resident import ResidentBatch
 from .script import Ending, run_script
 from .session import Session
@@ -98,7 +98,8 @@ def run(
         _make_repeatable(spec["seed"], session, patches, protection)
     else:
         keep_freed_memory()
-    seed_everything(spec["seed"])
+    # Not by a number that the script may choose itself: nobody would see that it no longer does.
+    seed_everything(derive(spec["seed"], "start"))
     if profiler is not None:
         profiler.install()
     if spec["resident_batch"]:

@@ -300,3 +300,27 @@ def test_an_interpreter_without_torch_is_told_in_one_line(project, tmp_path):
     assert "--python" in message
     assert "\n" not in message
     assert caught.value.exit_code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_script_that_seeds_by_the_number_of_the_run_is_told_from_one_that_does_not(
+    project, observe, seed
+):
+    script = """
+        import torch
+
+        {}
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        """
+    folder = project(
+        {"seeded.py": script.format(f"torch.manual_seed({seed})"), "unseeded.py": script.format("")}
+    )
+    seeded, unseeded = (
+        observe(folder, entry=f"{name}.py", seed=seed).snapshot(0)
+        for name in ("seeded", "unseeded")
+    )
+    assert seeded.hashes != unseeded.hashes
