@@ -145,6 +145,9 @@ class Observations:
     schedulers: tuple[Scheduler, ...] = ()
     clips: tuple[Clip, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
+    """As far as anyone can read them later (see :mod:`.standing`)."""
+    removed: tuple[str, ...] = ()
+    """Paths at which the script has saved something and left nothing."""
     files: tuple[WrittenFile, ...] = ()
     """Sorted by place, without checkpoints; then ``told``."""
     told: tuple[WrittenFile, ...] = ()

@@ -32,6 +32,8 @@ from .observations import (
     WrittenFile,
 )
 from .profile_record import RunProfile
+from .recorded import Move
+from .standing import standing
 
 RECORD = "record.json"
 """File name of the scalars, in the run's output folder."""
@@ -69,6 +71,8 @@ def load(folder: Path) -> dict[str, Any] | None:
     }
     for key, reader in readers.items():
         record[key] = tuple(reader(item) for item in record.get(key, ()))
+    moves = [Move(**item) for item in record.pop("moves", ())]
+    record["checkpoints"], record["removed"] = standing(record["checkpoints"], moves)
     for key in ("compute_dtypes", "unobserved", "step_samples", "layers"):
         record[key] = tuple(record.get(key, ()))
     collectives: list[list[int]] = record.get("collectives", [])

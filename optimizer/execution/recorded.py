@@ -283,7 +283,8 @@ class CheckpointEntry:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One ``torch.save``: ``path`` is relative to the working directory where it lies below it.
+    """What ``torch.save`` was given, at a ``path`` where it lay when a step began: relative to the working directory, where
+    it lies below it. ``rounds`` had begun when it came there.
 
     Keys of ``entries`` are the nested keys joined by ``/`` (``model/conv1.weight``). Modules saved whole appear as
     their class (``Net()``) and their state dict.
@@ -292,6 +293,17 @@ class Checkpoint:
     path: str
     rounds: int
     entries: Mapping[str, CheckpointEntry]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A file renamed, copied (it ``keeps`` the source) or removed (without a ``target``), after so many ``saves``."""
+
+    source: str
+    target: str | None
+    keeps: bool
+    rounds: int
+    saves: int
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ class Hooks:
             wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
             self._session.schedulers.install(self._patches)
             self._session.clipping.install(self._patches)
+            self._session.moves.install(self._patches)
             self._session.shuffles.install(self._patches)
             self._session.permutations.install(self._patches)
             self._session.hear_of_loading(self._patches)
