@@ -242,7 +242,8 @@ class WorkerStart:
 class Clip:
     """A call of torch's that clips gradients, ``by`` their "norm" or each "value", after so many begun ``rounds``.
 
-    ``norm_type`` is None where it is not known. ``acts``: whether they were larger than its limit.
+    ``norm_type`` is None where it is not known. ``acts``: whether they were larger than its limit. They have so many ``elements``,
+    and were made of so many ``losses`` by then.
     """
 
     by: str
@@ -250,6 +251,8 @@ class Clip:
     norm_type: float | None
     rounds: int
     acts: bool
+    elements: int = 0
+    losses: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ _NOT_ZERO = 1e-6
 
 
 class Clipping:
-    """Notes every call of torch's functions that clip gradients."""
+    """Notes every call of torch's functions that clip gradients; ``losses`` is of how many these are made by then."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
+    def __init__(self, rounds: Rounds, losses: Callable[[], int]) -> None:
+        self._rounds, self._losses = rounds, losses
         self._noted: list[dict[str, Any]] = []
 
     def install(self, patches: Patches) -> None:
@@ -39,8 +39,9 @@ class Clipping:
     def _by_norm(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(parameters, max_norm, norm_type=2.0, *args, **kwargs):
+            parameters = _listed(parameters)
             total = original(parameters, max_norm, norm_type, *args, **kwargs)
-            self._note("norm", max_norm, float(norm_type), total)
+            self._note("norm", max_norm, float(norm_type), total, parameters)
             return total
 
         return wrapper
@@ -48,26 +49,36 @@ class Clipping:
     def _by_known_norm(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(parameters, max_norm, total_norm, *args, **kwargs):
+            parameters = _listed(parameters)
             original(parameters, max_norm, total_norm, *args, **kwargs)
-            self._note("norm", max_norm, None, total_norm)
+            self._note("norm", max_norm, None, total_norm, parameters)
 
         return wrapper
 
     def _by_value(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(parameters, clip_value, *args, **kwargs):
-            parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            parameters = _listed(parameters)
             if _seen():
-                self._note("value", clip_value, None, _largest(parameters))
+                self._note("value", clip_value, None, _largest(parameters), parameters)
             return original(parameters, clip_value, *args, **kwargs)
 
         return wrapper
 
-    def _note(self, by: str, limit: Any, norm_type: float | None, size: Any) -> None:
+    def _note(
+        self,
+        by: str,
+        limit: Any,
+        norm_type: float | None,
+        size: Any,
+        parameters: Sequence[Tensor],
+    ) -> None:
         if _seen():
             above = size.detach() + _NOT_ZERO > limit if isinstance(size, Tensor) else size > limit
-            noted = {"by": by, "limit": limit, "norm_type": norm_type}
-            self._noted.append({**noted, "rounds": self._rounds.begun, "acts": above})
+            noted = {"by": by, "limit": limit, "norm_type": norm_type, "acts": above}
+            elements = sum(p.numel() for p in parameters if p.grad is not None)
+            now = {"rounds": self._rounds.begun, "losses": self._losses()}
+            self._noted.append({**noted, **now, "elements": elements})
 
     def finish(self) -> dict[str, Any]:
         """What the record says of them."""
@@ -77,6 +88,10 @@ class Clipping:
                 for one in self._noted
             ]
         }
+
+
+def _listed(parameters: Any) -> Sequence[Tensor]:
+    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
 
 
 def _seen() -> bool:

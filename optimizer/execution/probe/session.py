@@ -85,7 +85,7 @@ class Session:
         self.evaluation_draws = EvaluationDraws(self._seed)
         self.told = Told(self.folder)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
-        self.clipping = Clipping(self._rounds)
+        self.clipping = Clipping(self._rounds, lambda: self._steps.losses)
         self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
         self.printed = PrintedLines(lambda: self._rounds.begun)
         self._loaders = LoaderPasses()

@@ -48,8 +48,8 @@ def trained(clip, steps: int = 2):
 def test_each_call_is_noted(recorded, clip, expected):
     by, limit, norm_type, acts = expected
     (first, second) = recorded(trained(clip)).clips
-    assert first == Clip(by, limit, norm_type, 0, acts)
-    assert second == Clip(by, limit, norm_type, 1, acts)
+    assert first == Clip(by, limit, norm_type, 0, acts, elements=2, losses=1)
+    assert second == Clip(by, limit, norm_type, 1, acts, elements=2, losses=1)
 
 
 @pytest.mark.skipif(not hasattr(nn.utils, "clip_grads_with_norm_"), reason="since torch 2.6")
@@ -60,7 +60,7 @@ def test_clipping_by_a_norm_that_is_known_is_noted(recorded):
         nn.utils.clip_grads_with_norm_(parameters, 2.0, total)
 
     (noted,) = recorded(trained(clip, steps=1)).clips
-    assert noted == Clip("norm", 2.0, None, 0, True)
+    assert noted == Clip("norm", 2.0, None, 0, True, elements=2, losses=1)
 
 
 def test_the_functions_are_put_back(recorded):
