@@ -153,7 +153,7 @@ class EvalCall:
     ``constant``: no optimizer trains the module, and its weights were the same in all its calls (a teacher's).
     ``number``: how many such calls, in either mode, were before it. ``trains``: gradients were on, and the module does
     the same in either mode. ``inside``: another module, in training mode, made it. ``trained_as``: by which name its parameters
-    are the optimizers' (``Net#2``), empty where none are: those of an average.
+    are the optimizers' (``Net#2``), empty where none are: those of an average. ``part``: it is one of such a network, which has not called it.
     The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
     """
 
@@ -168,6 +168,7 @@ class EvalCall:
     inside: bool = False
     each: tuple[int, ...] = ()
     trained_as: str = ""
+    part: bool = False
 
 
 @dataclass(frozen=True)

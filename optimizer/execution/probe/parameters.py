@@ -161,6 +161,13 @@ class Parameters:
         own = unwrap(module)
         return next((label for root, label in self.roots if unwrap(root) is own), "")
 
+    def is_part(self, module: nn.Module) -> bool:
+        """Whether it is a part of one of the root modules."""
+        own = unwrap(module)
+        return any(
+            one is own for root, _ in self.roots for one in root.modules() if one is not root
+        )
+
     def trained(self) -> dict[str, Tensor]:
         """The named parameters and those buffers."""
         return {**self.named, **self.buffers()}

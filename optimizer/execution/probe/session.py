@@ -74,7 +74,10 @@ class Session:
         self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
         self._layers, self._training = LayerOutputs(), False
         self._evaluations = Evaluations(
-            self.folder, lambda: self._parameters.known, self._parameters.label_of
+            self.folder,
+            lambda: self._parameters.known,
+            self._parameters.label_of,
+            self._parameters.is_part,
         )
         perturb = spec["perturb"]
         self._perturbation = perturbation(**perturb) if perturb else None
