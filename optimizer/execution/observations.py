@@ -166,6 +166,8 @@ class Observations:
     """Where the script called collectives of ``torch.distributed`` by itself: rounds begun, and evaluation calls, by then."""
     layers: tuple[str, ...] = ()
     """The classes of the modules in the root modules, without repeats."""
+    layer_settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Torch's own layers in the root modules, by name, as they print themselves: ``LayerNorm((8,), eps=1e-05)``."""
     dropouts: tuple[tuple[str, float, int], ...] = ()
     """What drops elements in training, with which probability, and how often it did; of runs that watch it."""
     weighted_means: bool = False

@@ -185,6 +185,15 @@ class Parameters:
             {type(module).__name__ for root, _ in self.roots for module in root.modules()}
         )
 
+    def layer_settings(self) -> dict[str, str]:
+        """Torch's own layers in them, as they print themselves."""
+        return {
+            f"{label}.{name}": f"{type(module).__name__}({module.extra_repr()})"
+            for root, label in self.roots
+            for name, module in root.named_modules()
+            if type(module).__module__.startswith("torch.nn.modules.")
+        }
+
     def finish(self) -> dict[str, Any]:
         """What the record says of optimizers and parameters."""
         described = {

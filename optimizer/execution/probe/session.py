@@ -406,6 +406,7 @@ class Session:
             "step_samples": self._step_samples,
             "collectives": sorted(set(self._collectives)),
             "layers": self._parameters.layers(),
+            "layer_settings": self._parameters.layer_settings(),
             "compute_dtypes": sorted(self._compute_dtypes),
             "unobserved": list(dict.fromkeys(self._unobserved)),
         }

@@ -86,7 +86,7 @@ def test_a_count_of_steps_is_a_whole_number(run: Run) -> None:
 
 def test_a_number_that_is_zero_in_one_version_alone_is_no_count(run: Run) -> None:
     """L-BFGS has such ones, of products that end up too small for normal numbers."""
-    state = {f"optimizer 0/al[{n}]/Net.fc1.weight": np.float32(n) for n in range(2)}
+    state = {f"optimizer 0/al[{n}]/Net.fc1.weight": np.float32(1.5 * n) for n in range(2)}
     for zero, passes in ((-4e-40, True), (1e-7, True), (0.25, False)):
         other = {**state, "optimizer 0/al[0]/Net.fc1.weight": np.float32(zero)}
         assert (failures(holding(run(), state), holding(run(), other)) == []) == passes
