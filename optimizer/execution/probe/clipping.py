@@ -27,6 +27,7 @@ class Clipping:
     def __init__(self, rounds: Rounds, losses: Callable[[], int]) -> None:
         self._rounds, self._losses = rounds, losses
         self._noted: list[dict[str, Any]] = []
+        self.last: tuple[str, Any, float | None, Any, int] | None = None
 
     def install(self, patches: Patches) -> None:
         """Patch them in both places that scripts take them from."""
@@ -59,7 +60,7 @@ class Clipping:
         @functools.wraps(original)
         def wrapper(parameters, clip_value, *args, **kwargs):
             parameters = _listed(parameters)
-            if _seen():
+            if not is_capturing():
                 self._note("value", clip_value, None, _largest(parameters), parameters)
             return original(parameters, clip_value, *args, **kwargs)
 
@@ -73,12 +74,24 @@ class Clipping:
         size: Any,
         parameters: Sequence[Tensor],
     ) -> None:
-        if _seen():
-            above = size.detach() + _NOT_ZERO > limit if isinstance(size, Tensor) else size > limit
-            noted = {"by": by, "limit": limit, "norm_type": norm_type, "acts": above}
-            elements = sum(p.numel() for p in parameters if p.grad is not None)
-            now = {"rounds": self._rounds.begun, "losses": self._losses()}
-            self._noted.append({**noted, **now, "elements": elements})
+        if is_capturing():
+            return
+        elements = sum(p.numel() for p in parameters if p.grad is not None)
+        # Where this is compiled, it is set anew whenever the compiled code has run, with a size of then.
+        self.last = (by, limit, norm_type, size, elements)
+        if not torch.compiler.is_compiling():
+            self.note_last()
+
+    def note_last(self) -> None:
+        """Note the last call that is not noted yet: a step begins."""
+        if self.last is None:
+            return
+        by, limit, norm_type, size, elements = self.last
+        self.last = None
+        above = size.detach() + _NOT_ZERO > limit if isinstance(size, Tensor) else size > limit
+        noted = {"by": by, "limit": limit, "norm_type": norm_type, "acts": above}
+        now = {"rounds": self._rounds.begun, "losses": self._losses()}
+        self._noted.append({**noted, **now, "elements": elements})
 
     def finish(self) -> dict[str, Any]:
         """What the record says of them."""
@@ -92,11 +105,6 @@ class Clipping:
 
 def _listed(parameters: Any) -> Sequence[Tensor]:
     return [parameters] if isinstance(parameters, Tensor) else list(parameters)
-
-
-def _seen() -> bool:
-    """Whether the call is made, not traced or captured to be made later."""
-    return not (torch.compiler.is_compiling() or is_capturing())
 
 
 @torch.no_grad()
