@@ -39,7 +39,11 @@ def compare_arrays(
     Floating-point tensors are judged as vectors, by ``group``. Of counts and other whole numbers as many may differ as
     :data:`.tolerance.FACTOR` times those that differ in a neighbour.
     """
-    whole = frozenset(name for name, array in ours.items() if _is_whole(array))
+    whole = frozenset(
+        name
+        for name, array in ours.items()
+        if _is_whole(array) and (name not in theirs or _is_whole(theirs[name]))
+    )
     quantity = Quantity(kind, what, group, step=step, round=step or 0, ignored=whole)
     found, _ = judge(
         quantity, deviations(ours, theirs), [deviations(ours, one) for one in near], precision
@@ -58,7 +62,10 @@ def compare_arrays(
 
 
 def _is_whole(array: NDArray[Any]) -> bool:
-    """Whether these are whole numbers, or one number that happens to be whole: a count of steps is kept as a float."""
+    """Whether these are whole numbers, or one number that is whole: a count of steps is kept as a float.
+
+    A number that is zero by chance is whole in one version only.
+    """
     if array.dtype.kind != "f":
         return True
     return array.ndim == 0 and float(array).is_integer()

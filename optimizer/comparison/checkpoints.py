@@ -28,7 +28,7 @@ _KERNEL = re.compile(r"(?:^|/)param_groups/\d+/(?:fused|foreach)$")
 
 
 def compare_checkpoints(original: Observations, other: Observations) -> list[Finding]:
-    """Files missing or added, saved another number of times, and entries whose key, shape or dtype changed."""
+    """Files missing, added or removed, saved another number of times, and entries whose key, shape or dtype changed."""
     findings: list[Finding] = []
     before, after = _by_name(original.checkpoints), _by_name(other.checkpoints)
     for name in sorted(before.keys() | after.keys()):
@@ -58,7 +58,16 @@ def compare_checkpoints(original: Observations, other: Observations) -> list[Fin
                     )
                 )
             findings.extend(_entries(a, b))
+    findings.extend(_removed(original, other))
     return _first_few(findings)
+
+
+def _removed(original: Observations, other: Observations) -> Iterator[Finding]:
+    """Files that both versions save, and that only one has removed in the end."""
+    ours, theirs = ({one.path for one in run.checkpoints} for run in (original, other))
+    for path in sorted(ours & theirs & ({*original.removed} ^ {*other.removed})):
+        told = "removed in the end" if path in other.removed else "not removed any more"
+        yield Finding(Kind.CHECKPOINT_FILES, f"{path} is {told}", tensor=path)
 
 
 def compare_checkpoint_values(

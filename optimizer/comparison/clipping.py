@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..execution.observations import Clip, Observations
 from .tolerance import Precision
@@ -22,19 +22,85 @@ def unseen_clipping(
     Then the gradients are compared themselves, and a version may well clip by its own code.
     """
     rounds = min(original.rounds, other.rounds)
-    around = int(len(original.optimizers) > 1)
-    lost, added = (
-        [c for c in _finite(ours) if c.rounds <= rounds and not _has(places, c, precision)]
-        for ours, theirs in ((original, other), (other, original))
-        for places in [_by_place(theirs, around)]
-    )
-    if (not lost and not added) or any(clip.acts for clip in (*lost, *added)):
+    slack = _negligible((original, other), precision)
+    ours, theirs = (_Clips(run, slack, precision) for run in (original, other))
+    lost = [c for c in _finite(original) if c.rounds <= rounds and not theirs.has(c, ours)]
+    added = [c for c in _finite(other) if c.rounds <= rounds and not ours.has(c, theirs)]
+    apart = (*lost, *added)
+    if not apart or any(clip.acts for clip in apart):
         return None
-    step = 1 + min(clip.rounds for clip in (*lost, *added))
-    return (
-        f"from step {step} on the original {_told(lost)} and the rewrite {_told(added)}; "
-        "no gradient is that large here, so nothing shows what it would do to one"
-    )
+    first = min(apart, key=lambda clip: clip.rounds)
+    behind = "no gradient is that large here, so nothing shows what it would do to one"
+    if ours.alike(first) and theirs.alike(first):
+        told = _of_others(first, ours, theirs)
+    else:
+        told = f"the original {_told(lost)} and the rewrite {_told(added)}"
+    return f"from step {first.rounds + 1} on {told}; {behind}"
+
+
+class _Clips:
+    """What a run clips, by the rounds that had begun.
+
+    Of several optimizers, one may be clipped on the other side of another's step. ``slack``: how many elements of gradients
+    may be nothing but rounding, by round.
+    """
+
+    def __init__(self, run: Observations, slack: Mapping[int, int], precision: Precision) -> None:
+        self._slack, self._precision = slack, precision
+        self._losses = {step.round: len(step.losses) for step in run.steps}
+        self._alone = len(run.optimizers) < 2
+        self._there: dict[int, set[Clip]] = defaultdict(set)
+        around = int(not self._alone)
+        for clip in run.clips:
+            for place in range(clip.rounds - around, clip.rounds + around + 1):
+                self._there[place].add(clip)
+
+    def has(self, clip: Clip, others: _Clips) -> bool:
+        """Whether something like ``clip``, which is one of the ``others``, is among these: at the same time, of as many elements."""
+        alike = [one for one in self.alike(clip) if self._early(one) == others._early(clip)]
+        slack = self._slack.get(clip.rounds, 0)
+        if clip.by == "value":  # each element by itself
+            return bool(alike) and sum(one.elements for one in alike) >= clip.elements - slack
+        return any(abs(one.elements - clip.elements) <= slack for one in alike)
+
+    def _early(self, clip: Clip) -> bool:
+        """Whether further losses are backpropagated behind it, before the step: of a single optimizer, or nothing is known."""
+        return self._alone and 0 < clip.losses < self._losses.get(clip.rounds, 0)
+
+    def clipped(self, clip: Clip) -> int:
+        """How many elements are clipped like that, there."""
+        return max((one.elements for one in self.alike(clip)), default=0)
+
+    def alike(self, clip: Clip) -> list[Clip]:
+        """What is clipped to the same limit there."""
+        return [
+            one
+            for one in self._there.get(clip.rounds, ())
+            if one.by == clip.by
+            and (one.norm_type == clip.norm_type or None in (one.norm_type, clip.norm_type))
+            and math.isclose(one.limit, clip.limit, rel_tol=self._precision.relative_error)
+        ]
+
+
+def _of_others(clip: Clip, ours: _Clips, theirs: _Clips) -> str:
+    """What is told where both versions clip to the limit of ``clip`` there."""
+    before, after = ours.clipped(clip), theirs.clipped(clip)
+    told = f"the rewrite clips other gradients to {_limit(clip)} than the original"
+    if before != after:
+        return f"{told}: {after} elements, not {before}"
+    return f"{told}: also before all losses of a step are backpropagated, in one version only"
+
+
+def _negligible(runs: Sequence[Observations], precision: Precision) -> Mapping[int, int]:
+    """By round, the elements of gradients that one version need not have: they are nothing but rounding in the other."""
+    found: dict[int, int] = defaultdict(int)
+    for run in runs:
+        for step in run.steps:
+            floor = precision.relative_error * step.grad_norm
+            for name, update in step.parameters.items():
+                if (update.grad_norm or 0.0) <= floor and name in run.parameters:
+                    found[step.round] += math.prod(run.parameters[name].shape)
+    return found
 
 
 def clipped_while_scaled(norm: float, other: Observations) -> str:
@@ -52,27 +118,11 @@ def _finite(run: Observations) -> Iterator[Clip]:
     return (clip for clip in run.clips if math.isfinite(clip.limit))
 
 
-def _by_place(run: Observations, around: int) -> dict[int, set[Clip]]:
-    """What is clipped after so many rounds, or so many ``around`` them: on the other side of another optimizer's step."""
-    found: dict[int, set[Clip]] = defaultdict(set)
-    for clip in run.clips:
-        for place in range(clip.rounds - around, clip.rounds + around + 1):
-            found[place].add(clip)
-    return found
-
-
-def _has(others: Mapping[int, Iterable[Clip]], clip: Clip, precision: Precision) -> bool:
-    """Whether one of ``others`` is like it."""
-    return any(
-        one.by == clip.by
-        and (one.norm_type == clip.norm_type or None in (one.norm_type, clip.norm_type))
-        and math.isclose(one.limit, clip.limit, rel_tol=precision.relative_error)
-        for one in others.get(clip.rounds, ())
-    )
+def _limit(clip: Clip) -> str:
+    return f"a {clip.by} of {clip.limit:g}"
 
 
 def _told(clips: Sequence[Clip]) -> str:
     if not clips:
         return "does not"
-    limits = dict.fromkeys(f"a {clip.by} of {clip.limit:g}" for clip in clips)
-    return f"clips gradients to {' or '.join(limits)}"
+    return f"clips gradients to {' or '.join(dict.fromkeys(map(_limit, clips)))}"

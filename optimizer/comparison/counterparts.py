@@ -29,6 +29,7 @@ class Counterparts:
     ``untrained`` are parameters that one version's optimizers have and that never have a gradient; ``taken``: the
     gradients that a script takes for itself; ``elsewhere``: modules, and the rounds after which they are evaluated in
     another mode, or inside of other modules; ``repeated``: those after which one version has them evaluate batches again;
+    ``rows``: those after which a part of a network is evaluated on another number of rows;
     ``constant``: modules whose weights never change; ``ends``: what runs of different lengths leave at their ends.
     """
 
@@ -36,6 +37,7 @@ class Counterparts:
     taken: bool = False
     elsewhere: Mapping[Place, str] = field(default_factory=dict[Place, str])
     repeated: frozenset[Place] = frozenset()
+    rows: frozenset[Place] = frozenset()
     constant: frozenset[str] = frozenset()
     ends: bool = False
 
@@ -46,11 +48,14 @@ class Counterparts:
         told = [_with_further_calls(run, elsewhere) for run in (original, other)]
         repeated = _repeated(*told)
         told = [_without_repeats(run, repeated) for run in told]
+        rows = _other_rows(*told)
+        told = [_without_places(run, rows) for run in told]
         return cls(
             _untrained(original, other),
             _more_taken(original, other),
             elsewhere,
             repeated,
+            rows,
             _constant(*told),
             original.rounds != other.rounds,
         )
@@ -62,6 +67,7 @@ class Counterparts:
         if self.taken:
             run = replace(run, steps=tuple(map(_accumulated, run.steps)))
         run = _without_repeats(_with_further_calls(run, self.elsewhere), self.repeated)
+        run = _without_places(run, self.rows)
         if self.constant:
             run = _without_calls(run, self.constant)
         if self.ends:
@@ -83,6 +89,9 @@ class Counterparts:
             told.append(note(Kind.EVALUATION_MODE, f"{module} {how}", tensor=module))
         for module in sorted({module for module, _ in self.repeated}):
             message = f"{module} evaluates batches again in one version, with the same result"
+            told.append(note(Kind.EVALUATION, message, tensor=module))
+        for module in sorted({module for module, _ in self.rows}):
+            message = f"{module}, a part of a network, is evaluated on another number of rows; what it leads to is compared"
             told.append(note(Kind.EVALUATION, message, tensor=module))
         for module in sorted(self.constant):
             message = f"{module}, whose weights never change, is called another number of times"
@@ -213,6 +222,31 @@ def _without_repeats(run: Observations, places: Container[Place]) -> Observation
         if place not in places or not call.inputs or what not in seen:
             left.append(call)
         seen.add(what)
+    return run if len(left) == len(run.eval_calls) else run.with_eval_calls(left)
+
+
+def _other_rows(original: Observations, other: Observations) -> frozenset[Place]:
+    """Where only a part of a network sees another number of rows, such as words that its batch is padded with, or not.
+
+    A network called by a method of its own shows in its parts. One that comes behind has to see as many in both versions.
+    """
+    runs = (original, other)
+    ours, theirs = (_evaluated(run.eval_calls) for run in runs)
+    whole = {(c.module, c.rounds) for run in runs for c in run.eval_calls if not c.part}
+    last = [{(c.module, c.rounds): c.number for c in run.eval_calls} for run in runs]
+    alike = {place for place in ours if ours[place] == theirs[place]}
+
+    def leads_on(place: Place) -> bool:
+        return any(
+            behind[1] == place[1] and all(at[behind] > at[place] for at in last) for behind in alike
+        )
+
+    found = {p for p in ours.keys() & theirs.keys() if ours[p] != theirs[p] and p not in whole}
+    return frozenset(filter(leads_on, found))
+
+
+def _without_places(run: Observations, places: Container[Place]) -> Observations:
+    left = [call for call in run.eval_calls if (call.module, call.rounds) not in places]
     return run if len(left) == len(run.eval_calls) else run.with_eval_calls(left)
 
 

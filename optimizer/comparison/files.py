@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..execution.observations import Observations
+from ..execution.observations import Observations, WrittenFile
 from ..execution.written_files import ARRAYS
 from .arrays import compare_arrays, differing
-from .findings import Finding, Kind
+from .findings import Finding, Kind, note
 from .lines import read_lines
 from .text import compare_text
 from .tolerance import Precision
@@ -47,10 +47,54 @@ def compare_files(
             message = f"{file.path} is not written"
             found.append(Finding(Kind.FILES, message, tensor=file.path))
             continue
+        if file.leads_to is not None:
+            found.extend(_link(file, other, repeats))
+            continue
+        if precision is not None and _has_other_bytes(file, other, repeats):
+            message = f"{file.path} has other bytes, and is not compared"
+            found.append(note(Kind.FILE_VALUE, message, tensor=file.path))
         runs = (original, other, repeats, neighbours)
         compare = _arrays if Path(file.path).suffix.lower() in ARRAYS else _text
         found.extend(compare(file.path, *runs, precision))
     return found
+
+
+def unseen_bytes(
+    original: Observations, other: Observations, repeats: Sequence[Observations]
+) -> str | None:
+    """A file that has the same bytes in all runs of the original, and others in a rewrite that does the same bit for bit.
+
+    What they mean is not known: pictures, databases. None where there is none.
+    """
+    changed = (file.path for file in original.files if _has_other_bytes(file, other, repeats))
+    first = next(changed, None)
+    return first and f"{first} has other bytes, and what they mean is not known"
+
+
+def _has_other_bytes(
+    file: WrittenFile, other: Observations, repeats: Sequence[Observations]
+) -> bool:
+    """Whether a file that is not looked into has the same bytes in all runs of the original, and others in the rewrite."""
+    after, *again = (
+        next((one.digest for one in run.files if one.path == file.path), None)
+        for run in (other, *repeats)
+    )
+    known = file.digest is not None and after is not None
+    return known and after != file.digest and all(one == file.digest for one in again)
+
+
+def _link(
+    file: WrittenFile, other: Observations, repeats: Sequence[Observations]
+) -> Iterator[Finding]:
+    """Where a symbolic link leads to, unless that differs between runs of the original."""
+    after, *again = (
+        next((one.leads_to for one in run.files if one.path == file.path), None)
+        for run in (other, *repeats)
+    )
+    if after != file.leads_to and all(one == file.leads_to for one in again):
+        now = "is no link any more" if after is None else f"leads to {after}"
+        message = f"{file.path} {now}, and led to {file.leads_to}"
+        yield Finding(Kind.FILE_VALUE, message, tensor=file.path)
 
 
 def _text(

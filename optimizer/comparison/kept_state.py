@@ -68,8 +68,8 @@ def compare_state_numbers(
     )
     found = compare_arrays(
         Kind.WEIGHT_COPY,
-        "weights that no optimizer trains",
-        _holder,
+        "weights",
+        _untrained,
         original.first_copies(),
         other.first_copies(),
         [run.first_copies() for run in neighbours],
@@ -93,8 +93,8 @@ def _copies_moved(
     )
     quantity = Quantity(
         Kind.WEIGHT_COPY,
-        "movement of the weights that no optimizer trains",
-        _holder,
+        f"movement up to step {original.rounds} of the weights",
+        _untrained,
         step=original.rounds,
         round=original.rounds,
     )
@@ -125,6 +125,10 @@ def _told(path: str) -> str:
 
 def _holder(name: str) -> str:
     return name.rpartition("/")[0]
+
+
+def _untrained(name: str) -> str:
+    return f"`{_holder(name)}`, which no optimizer trains"
 
 
 def _shown(name: str) -> str:

@@ -49,13 +49,13 @@ def compare_numbers(
 ) -> NumericComparison:
     """Losses, gradients, parameters, buffers and evaluation outputs of ``other`` against ``original``'s."""
     runs = _Runs(original, other, neighbours, precision)
-    unknown = _undetermined(runs)
+    unknown, ignored = _undetermined(runs), rounding_only(original, precision)
     findings = [
         *_initial_parameters(runs),
-        *compare_series(original, other, neighbours, precision, unknown),
+        *compare_series(original, other, neighbours, precision, unknown, ignored),
     ]
     vectors: list[VectorFigures] = []
-    for found, figures in (_gradients(runs), *_updates(runs, unknown)):
+    for found, figures in (_gradients(runs), *_updates(runs, unknown, ignored)):
         findings.extend(found)
         vectors.extend(figures)
     findings.extend(_buffers(runs))
@@ -118,14 +118,13 @@ def _first_steps(run: Observations) -> list[Step]:
 
 
 def _updates(
-    runs: _Runs, unknown: Mapping[str, float]
+    runs: _Runs, unknown: Mapping[str, float], ignored: frozenset[str]
 ) -> Iterator[tuple[list[Finding], list[VectorFigures]]]:
     """How far the parameters have moved since the start, at every snapshot; ends at the first that fails.
 
-    Adam and its kin make full-sized steps of a gradient that is nothing but rounding; such parameters are left out.
+    Adam and its kin make full-sized steps of a gradient that is nothing but rounding; such parameters are ``ignored``.
     """
     groups = _group_of(runs)
-    ignored = rounding_only(runs.original, runs.precision)
     for snapshot in runs.original.snapshots:
         if snapshot.round == 0:
             continue
@@ -192,13 +191,17 @@ def _undetermined(runs: _Runs) -> dict[str, float]:
 
 
 def rounding_only(original: Observations, precision: Precision) -> frozenset[str]:
-    """Parameters whose first gradient is below the rounding of their optimizer's gradients."""
-    return frozenset(
-        name
-        for step in _first_steps(original)
-        for name, update in step.parameters.items()
-        if (update.grad_norm or 0.0) <= precision.relative_error * step.grad_norm
-    )
+    """Parameters whose gradient is below the rounding of their optimizer's gradients in every step.
+
+    One that is so in the first step alone is trained: the first of two factors, where the second starts from zeros.
+    """
+    only: set[str] = set()
+    trained: set[str] = set()
+    for step in original.steps:
+        floor = precision.relative_error * step.grad_norm
+        for name, update in step.parameters.items():
+            (only if (update.grad_norm or 0.0) <= floor else trained).add(name)
+    return frozenset(only - trained)
 
 
 def _slack(runs: _Runs, after_round: int) -> dict[str, float]:

@@ -25,9 +25,11 @@ _Homes: TypeAlias = "tuple[tuple[_Place, ...], ...]"
 
 
 def regrouped(original: Observations, other: Observations) -> Observations:
-    """``other`` with the original's optimizers; as it is where it has these, or where parameters of a group part ways."""
-    if other.ranks or _groups(original) == _groups(other):
+    """``other`` with the original's optimizers, in the order of their steps; as it is where parameters of a group part ways."""
+    if other.ranks:
         return other
+    if _groups(original) == _groups(other):
+        return _in_order(original, other)
     homes = _homes(original, other)
     optimizers = None if homes is None else _optimizers(original, other, homes)
     steps = None if homes is None else _steps(original, other, homes)
@@ -51,10 +53,39 @@ def regrouping_note(before: Observations, after: Observations) -> list[Finding]:
     """What is told of a rewrite that was regrouped."""
     if before is after:
         return []
+    if _groups(before) == _groups(after):
+        return [
+            note(Kind.OPTIMIZER_STEPS, "optimizers step in another order, on the same gradients")
+        ]
     message = (
         "parameters are in other optimizers or groups, or in another order, with the same settings"
     )
     return [note(Kind.OPTIMIZER_SETTINGS, f"{message} in common as in the original")]
+
+
+def _in_order(original: Observations, other: Observations) -> Observations:
+    """``other`` with the steps of each round in the original's order, where no gradient is taken between them in either."""
+    ours, theirs = _by_round(original), _by_round(other)
+    found: list[Step] = []
+    for number, made in theirs.items():
+        order = [step.optimizer for step in ours.get(number, ())]
+        by_optimizer = {step.optimizer: step for step in made}
+        between = [step for steps in (made, ours.get(number, [])) for step in steps[1:]]
+        if sorted(order) != sorted(by_optimizer) or any(step.losses for step in between):
+            found += made
+            continue
+        left = made[0].losses
+        for optimizer in order:
+            found.append(replace(by_optimizer[optimizer], index=len(found), losses=left))
+            left = ()
+    return other if tuple(found) == other.steps else replace(other, steps=tuple(found))
+
+
+def _by_round(run: Observations) -> Mapping[int, list[Step]]:
+    rounds: dict[int, list[Step]] = defaultdict(list)
+    for step in run.steps:
+        rounds[step.round].append(step)
+    return rounds
 
 
 def _groups(run: Observations) -> list[tuple[tuple[str, ...], ...]]:
@@ -114,20 +145,16 @@ def _steps(
     original: Observations, other: Observations, homes: Sequence[_Homes]
 ) -> list[Step] | None:
     """The steps of ``other`` as the original's optimizers would make them; None where they would not."""
-    rounds: dict[int, list[Step]] = defaultdict(list)
-    orders: dict[int, list[int]] = defaultdict(list)
-    for step in other.steps:
-        rounds[step.round].append(step)
-    for step in original.steps:
-        orders[step.round].append(step.optimizer)
+    ours = _by_round(original)
     found: list[Step] = []
-    for number, made in rounds.items():
+    for number, made in _by_round(other).items():
         # A backward call between two steps is before the one and behind the other.
         if any(step.losses for step in made[1:]):
             return None
         by_optimizer = {step.optimizer: step for step in made}
         left = made[0].losses
-        for optimizer in orders.get(number, range(len(homes))):
+        order = [step.optimizer for step in ours.get(number, ())] or range(len(homes))
+        for optimizer in order:
             step = _step(by_optimizer, homes[optimizer], original.optimizers[optimizer])
             if step is None:
                 return None

@@ -13,9 +13,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import TypeVar
 
 from ..execution.observations import Checkpoint, Observations
 from .findings import Finding, Kind, note
+
+_Value = TypeVar("_Value")
 
 _NO_CLASS = re.compile(r"optimizer\d+$")
 """What the name of a parameter of no module begins with."""
@@ -148,7 +151,7 @@ def with_names(run: Observations, called: Callable[[str], str]) -> Observations:
     def both(name: str) -> str:
         return called(name if before is None else before(name))
 
-    def keys(known: Mapping[str, object]) -> dict[str, object]:
+    def keys(known: Mapping[str, _Value]) -> dict[str, _Value]:
         return {called(name): value for name, value in known.items()}
 
     def saved(one: Checkpoint) -> Checkpoint:
@@ -167,6 +170,7 @@ def with_names(run: Observations, called: Callable[[str], str]) -> Observations:
         ),
         steps=tuple(replace(step, parameters=keys(step.parameters)) for step in run.steps),
         snapshots=tuple(replace(one, hashes=keys(one.hashes)) for one in run.snapshots),
+        layer_settings=keys(run.layer_settings),
         layer_outputs=tuple(replace(one, layer=called(one.layer)) for one in run.layer_outputs),
         eval_calls=tuple(
             replace(one, module=called(one.module), trained_as=called(one.trained_as))

@@ -63,6 +63,12 @@ def _message(before: Counter[int], after: Counter[int], at: int, other: Observat
     if at == 0 and not before[0]:
         several = f" {_times(after[0])}" if after[0] > 1 else ""
         return f"is stepped{several} before the first optimizer step; in the original {told}"
+    if not after[at]:
+        return f"is no longer stepped after step {at}; in the original {_times(before[at])}"
+    if not before[at]:
+        return (
+            f"is stepped {_times(after[at])} after step {at}, where the original does not step it"
+        )
     return f"is stepped {_times(after[at])} after step {at}; in the original {_times(before[at])}"
 
 
@@ -82,4 +88,4 @@ def _told(places: Counter[int]) -> str:
 
 
 def _times(count: int) -> str:
-    return {0: "not at all", 1: "once", 2: "twice"}.get(count, f"{count} times")
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

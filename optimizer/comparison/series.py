@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 from ..execution.observations import Observations, Step
@@ -22,9 +23,10 @@ def loss_scale(step: Step) -> float:
     return math.fsum(abs(item.value) for item in step.losses)
 
 
-def update_norm(step: Step) -> float:
-    """L2 norm of the change of all the step's parameters."""
-    return math.sqrt(math.fsum(update.update_norm**2 for update in step.parameters.values()))
+def update_norm(step: Step, ignored: Container[str] = ()) -> float:
+    """L2 norm of the change of all the step's parameters but those ``ignored``."""
+    norms = (one.update_norm for name, one in step.parameters.items() if name not in ignored)
+    return math.sqrt(math.fsum(norm**2 for norm in norms))
 
 
 def grad_norm(step: Step) -> float:
@@ -38,27 +40,34 @@ def compare_series(
     neighbours: Sequence[Observations],
     precision: Precision,
     undetermined: Mapping[str, float] | None = None,
+    ignored: Container[str] = (),
 ) -> Iterator[Finding]:
     """The first step at which a series leaves its envelope, per series; NaN or Inf on one side first of all.
 
-    ``undetermined``: per parameter, how far rounding alone may move it in one step (an L2 norm).
+    ``undetermined``: per parameter, how far rounding alone may move it in one step (an L2 norm). The updates of those
+    ``ignored`` are nothing but rounding.
     """
     yield from loss_turns_non_finite(original, other)
+    known = {n: far for n, far in (undetermined or {}).items() if n not in ignored}
+    moved = partial(update_norm, ignored=ignored)
     for optimizer in sorted({step.optimizer for step in original.steps}):
         runs = [_steps_of(run, optimizer) for run in (original, other, *neighbours)]
         for kind, name, value, scale in (
             (Kind.LOSS, "loss", loss, loss_scale),
             (Kind.GRADIENT, "gradient norm", grad_norm, grad_norm),
-            (Kind.UPDATE, "norm of the parameter update", update_norm, update_norm),
+            (Kind.UPDATE, "norm of the parameter update", moved, moved),
         ):
             limits = limits_of(runs[0], runs[1], runs[2:], value, scale, precision)
             if kind is Kind.UPDATE:
-                limits = _with_undetermined(limits, runs[0], undetermined or {})
+                limits = _with_undetermined(limits, runs[0], known, moved)
             yield from _first_outside(kind, name, runs[0], runs[1], value, limits)
 
 
 def _with_undetermined(
-    limits: Sequence[float], original: Sequence[Step], undetermined: Mapping[str, float]
+    limits: Sequence[float],
+    original: Sequence[Step],
+    undetermined: Mapping[str, float],
+    moved: Callable[[Step], float],
 ) -> list[float]:
     """``limits`` on the norm of an update, some of whose elements may have any length up to a known one.
 
@@ -67,7 +76,7 @@ def _with_undetermined(
     return [
         limit + math.hypot(norm, *(undetermined.get(name, 0.0) for name in step.parameters)) - norm
         for limit, step in zip(limits, original, strict=False)
-        for norm in [update_norm(step)]
+        for norm in [moved(step)]
     ]
 
 

@@ -25,7 +25,9 @@ from ..options import Tier
 from .clipping import unseen_clipping
 from .divided import Division
 from .evaluation_order import in_order_of
+from .files import unseen_bytes
 from .findings import Finding, Kind, step_number
+from .layer_settings import unseen_settings
 from .numeric import rounding_only
 from .onset import calls_alike, rounds_alike
 from .ranks import layers_per_rank
@@ -158,12 +160,23 @@ def judge_in_stages(
             evaluations=not rewritten.ranks and only_evaluation_differs(exact, first, rewritten),
         )
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
-    unseen = unseen_clipping(first, rewritten, precision_of(first, rewritten))
+    unseen = _unseen(first, repeats, rewritten, bits=verdict.precision is None)
     if unseen and verdict.outcome is Outcome.EQUIVALENT:
         verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=unseen)
     told = (*renaming.notes(), *division.notes(), *regrouping_note(renamed, grouped))
     findings = (*verdict.findings, *told)
     return replace(found, verdict=replace(verdict, findings=findings))
+
+
+def _unseen(
+    first: Observations, repeats: Sequence[Observations], rewritten: Observations, *, bits: bool
+) -> str | None:
+    """What the rewrite does otherwise that no number which was compared would show; ``bits``: these are the same bit for bit."""
+    return (
+        unseen_clipping(first, rewritten, precision_of(first, rewritten))
+        or unseen_settings(first, rewritten)
+        or (unseen_bytes(first, rewritten, repeats) if bits else None)
+    )
 
 
 class _Renamed:

@@ -72,6 +72,11 @@ class Precision(str, Enum):
         return ACCUMULATION * (Precision.FLOAT64 if wide else Precision.FLOAT32).unit_roundoff
 
     @property
+    def smallest_normal(self) -> float:
+        """Kernels may take anything smaller for zero."""
+        return 2.0 ** (-1022 if self is Precision.FLOAT64 else -126)
+
+    @property
     def relative_error(self) -> float:
         """What one layer's rounding may do, relative to the scale of the sums it makes."""
         return ROUNDINGS * self.unit_roundoff + self.accumulation
@@ -103,7 +108,7 @@ def allowed(spread: Iterable[float], scale: float, precision: Precision) -> floa
     the sums the quantity is made of. All in the quantity's unit. Infinite where a neighbour is not finite.
     """
     furthest = max(map(_distance, spread), default=0.0)
-    return FACTOR * furthest + precision.relative_error * abs(scale)
+    return FACTOR * furthest + precision.relative_error * abs(scale) + precision.smallest_normal
 
 
 def times_beyond(distance: float, limit: float) -> float:

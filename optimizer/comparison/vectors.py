@@ -110,7 +110,10 @@ def _finding(
     precision: Precision,
     whole: VectorFigures,
 ) -> Finding | None:
-    scale = together(other[name] for name in names).norm
+    in_all = together(other[name] for name in names)
+    if in_all.distance <= precision.smallest_normal:  # however large it is beside a zero
+        return None
+    scale = in_all.norm
     slack = quantity.slack_together(group, names)
     excess = {
         name: times_beyond(

@@ -145,6 +145,9 @@ class Observations:
     schedulers: tuple[Scheduler, ...] = ()
     clips: tuple[Clip, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
+    """As far as anyone can read them later (see :mod:`.standing`)."""
+    removed: tuple[str, ...] = ()
+    """Paths at which the script has saved something and left nothing."""
     files: tuple[WrittenFile, ...] = ()
     """Sorted by place, without checkpoints; then ``told``."""
     told: tuple[WrittenFile, ...] = ()
@@ -163,6 +166,8 @@ class Observations:
     """Where the script called collectives of ``torch.distributed`` by itself: rounds begun, and evaluation calls, by then."""
     layers: tuple[str, ...] = ()
     """The classes of the modules in the root modules, without repeats."""
+    layer_settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Torch's own layers in the root modules, by name, as they print themselves: ``LayerNorm((8,), eps=1e-05)``."""
     dropouts: tuple[tuple[str, float, int], ...] = ()
     """What drops elements in training, with which probability, and how often it did; of runs that watch it."""
     weighted_means: bool = False

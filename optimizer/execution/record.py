@@ -33,6 +33,8 @@ from .observations import (
 )
 from .probe.start import RECORD
 from .profile_record import RunProfile
+from .recorded import Move
+from .standing import standing
 
 
 def load(folder: Path) -> dict[str, Any] | None:
@@ -67,6 +69,8 @@ def load(folder: Path) -> dict[str, Any] | None:
     }
     for key, reader in readers.items():
         record[key] = tuple(reader(item) for item in record.get(key, ()))
+    moves = [Move(**item) for item in record.pop("moves", ())]
+    record["checkpoints"], record["removed"] = standing(record["checkpoints"], moves)
     for key in ("compute_dtypes", "unobserved", "step_samples", "layers"):
         record[key] = tuple(record.get(key, ()))
     collectives: list[list[int]] = record.get("collectives", [])

@@ -153,7 +153,7 @@ class EvalCall:
     ``constant``: no optimizer trains the module, and its weights were the same in all its calls (a teacher's).
     ``number``: how many such calls, in either mode, were before it. ``trains``: gradients were on, and the module does
     the same in either mode. ``inside``: another module, in training mode, made it. ``trained_as``: by which name its parameters
-    are the optimizers' (``Net#2``), empty where none are: those of an average.
+    are the optimizers' (``Net#2``), empty where none are: those of an average. ``part``: it is one of such a network, which has not called it.
     The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
     """
 
@@ -168,6 +168,7 @@ class EvalCall:
     inside: bool = False
     each: tuple[int, ...] = ()
     trained_as: str = ""
+    part: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,8 @@ class WorkerStart:
 class Clip:
     """A call of torch's that clips gradients, ``by`` their "norm" or each "value", after so many begun ``rounds``.
 
-    ``norm_type`` is None where it is not known. ``acts``: whether they were larger than its limit.
+    ``norm_type`` is None where it is not known. ``acts``: whether they were larger than its limit. They have so many ``elements``,
+    and were made of so many ``losses`` by then.
     """
 
     by: str
@@ -250,6 +252,8 @@ class Clip:
     norm_type: float | None
     rounds: int
     acts: bool
+    elements: int = 0
+    losses: int = 0
 
 
 @dataclass(frozen=True)
@@ -283,7 +287,8 @@ class CheckpointEntry:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One ``torch.save``: ``path`` is relative to the working directory where it lies below it.
+    """What ``torch.save`` was given, at a ``path`` where it lay when a step began: relative to the working directory, where
+    it lies below it. ``rounds`` had begun when it came there.
 
     Keys of ``entries`` are the nested keys joined by ``/`` (``model/conv1.weight``). Modules saved whole appear as
     their class (``Net()``) and their state dict.
@@ -295,16 +300,31 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Move:
+    """A file renamed, copied (it ``keeps`` the source) or removed (without a ``target``), after so many ``saves``."""
+
+    source: str
+    target: str | None
+    keeps: bool
+    rounds: int
+    saves: int
+
+
+@dataclass(frozen=True)
 class WrittenFile:
     """A file, other than by ``torch.save``, that a run made or changed.
 
     ``path`` is relative to the working directory where it lies below it, ``size`` in bytes; ``kept_as`` is the copy of
-    it in the run's folder, None where the content is not compared.
+    it in the run's folder, None where the content is neither text nor arrays. Of those ``digest`` tells the bytes, unless there are too many; of an exported
+    network those of its weights.
+    A symbolic link that the run made ``leads_to`` that path.
     """
 
     path: str
     size: int
     kept_as: str | None = None
+    digest: str | None = None
+    leads_to: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import filecmp
+import gzip
 import hashlib
+import io
 import os
-import shutil
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from .observations import WrittenFile
 from .overlay import Overlay
@@ -14,22 +20,26 @@ from .probe.mirror import Mirror
 
 ARRAYS = frozenset({".npy", ".npz", ".safetensors"})
 """Suffixes of files of arrays."""
-COMPARED = ARRAYS | {
-    ".csv", ".dat", ".json", ".jsonl", ".log", ".md", ".ndjson", ".out", ".tsv", ".txt", ".yaml", ".yml",
-}  # fmt: skip
-"""Suffixes of the files whose content is compared: arrays and text."""
+_TEXT = frozenset(
+    {".csv", ".dat", ".json", ".jsonl", ".log", ".md", ".ndjson", ".out", ".tsv", ".txt", ".yaml", ".yml"}
+)  # fmt: skip
+"""Suffixes of text, in whatever encoding."""
+_PROGRAMS = frozenset({".onnx", ".pt2", ".pte", ".so"})
+"""Suffixes of exported networks."""
 _KEPT_FILE_BYTES = 8 << 20
+_DIGESTED_BYTES = 1 << 30
 _KEPT_BYTES = 64 << 20
 _MOST_FILES = 2000
 """A script that writes more than that makes its data, and none of it is looked at."""
 _NOT_RESULTS = frozenset({"__pycache__", "mlruns", "wandb"})
 _FOLDER = "files"
+_GZIP = b"\x1f\x8b"
 
 
 def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
     """The files below the working directory and the script's folder that the run made or changed.
 
-    The content of those to be compared is copied below ``folder``, as far as there is room.
+    The content of those of arrays or text, whatever they are called, is copied below ``folder``, as far as there is room.
     """
     mirror = Mirror(str(overlay.scratch))
     places = dict.fromkeys(
@@ -39,20 +49,82 @@ def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
     )
     if len(places) > _MOST_FILES:
         return ()
+    keep = _Keeper(folder)
     found: list[WrittenFile] = []
-    left = _KEPT_BYTES
     for number, place in enumerate(sorted(places)):
         path = os.path.relpath(place, overlay.cwd)
-        size = os.path.getsize(place)
-        kept = None
-        if Path(place).suffix.lower() in COMPARED and size <= min(_KEPT_FILE_BYTES, left):
-            left -= size
-            kept = f"{_FOLDER}/{number}{Path(place).suffix.lower()}"
-            (folder / _FOLDER).mkdir(exist_ok=True)
-            shutil.copyfile(place, folder / kept)
         shown = path if not path.startswith("..") else mirror.original(place)
-        found.append(WrittenFile(shown, size, kept))
+        if os.path.islink(place):
+            found.append(WrittenFile(shown, 0, leads_to=mirror.original(os.readlink(place))))
+        else:
+            found.append(keep(number, place, shown))
     return tuple(found)
+
+
+class _Keeper:
+    """Copies what can be compared below ``folder``; of the rest, as far as there is room as well, it tells the bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._left = _KEPT_BYTES
+        self._to_digest = _DIGESTED_BYTES
+
+    def __call__(self, number: int, place: str, shown: str) -> WrittenFile:
+        size, suffix = os.path.getsize(place), Path(place).suffix.lower()
+        if size <= min(_KEPT_FILE_BYTES, self._left):
+            content = _unpacked(Path(place).read_bytes())
+            if suffix in ARRAYS | _TEXT or _is_text(content):
+                self._left -= size
+                (self._folder / _FOLDER).mkdir(exist_ok=True)
+                kept = f"{_FOLDER}/{number}{suffix if suffix in ARRAYS else '.txt'}"
+                (self._folder / kept).write_bytes(content)
+                return WrittenFile(shown, size, kept)
+            return WrittenFile(shown, size, digest=_digest_of(suffix, io.BytesIO(content)))
+        if size > self._to_digest:
+            return WrittenFile(shown, size)
+        self._to_digest -= size
+        with open(place, "rb") as file:
+            return WrittenFile(shown, size, digest=_digest_of(suffix, file))
+
+
+def _digest_of(suffix: str, file: BinaryIO) -> str | None:
+    """The digest of a file's bytes; of a network that ``torch.jit.save`` wrote only of its weights, of others none.
+
+    Their code is another wherever the network's is.
+    """
+    if suffix in _PROGRAMS:
+        return None
+    if zipfile.is_zipfile(file):
+        with suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+            if any("/code/" in name for name in names):
+                weights = [name for name in names if "/data/" in name]
+                return _hash(b"".join(sorted(_hash(archive.read(n)).encode() for n in weights)))
+    file.seek(0)
+    return _hash(file.read())
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.blake2b(content).hexdigest()
+
+
+def _unpacked(content: bytes) -> bytes:
+    """What was packed by gzip, which notes the time in it; anything else as it is."""
+    if content.startswith(_GZIP):
+        with suppress(OSError, EOFError, zlib.error), gzip.open(io.BytesIO(content)) as file:
+            unpacked = file.read(_KEPT_FILE_BYTES + 1)
+            return unpacked if len(unpacked) <= _KEPT_FILE_BYTES else content
+    return content
+
+
+def _is_text(content: bytes) -> bool:
+    if b"\0" in content:
+        return False
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _files(top: str, mirror: Mirror, given: Mapping[str, bytes]) -> Iterator[str]:
@@ -64,13 +136,17 @@ def _files(top: str, mirror: Mirror, given: Mapping[str, bytes]) -> Iterator[str
         ]
         for name in names:
             place = os.path.join(parent, name)
-            if not name.endswith((".py", ".pyc")) and _is_new(place, mirror.original(place), given):
+            if not name.endswith((".py", ".pyc")) and _is_new(place, mirror, given):
                 yield place
 
 
-def _is_new(place: str, original: str, given: Mapping[str, bytes]) -> bool:
-    """Whether the file at ``place`` is more than the mirror's own copy of the user's, or what it was ``given`` for that."""
-    if os.path.islink(place) or not os.path.isfile(place):
+def _is_new(place: str, mirror: Mirror, given: Mapping[str, bytes]) -> bool:
+    """Whether what is at ``place`` is more than the mirror's own copy of the user's file or link, or what it was ``given`` for that."""
+    original = mirror.original(place)
+    if os.path.islink(place):
+        as_it_was = os.path.islink(original) and os.readlink(original) == os.readlink(place)
+        return mirror.outward(place) is None and not as_it_was
+    if not os.path.isfile(place):
         return False
     instead = given.get(os.path.realpath(original))
     if instead is not None:
@@ -82,9 +158,4 @@ def _is_new(place: str, original: str, given: Mapping[str, bytes]) -> bool:
     now = os.stat(place)
     if (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns):
         return False
-    return before.st_size != now.st_size or _digest(place) != _digest(original)
-
-
-def _digest(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return hashlib.blake2b(file.read()).digest()
+    return before.st_size != now.st_size or not filecmp.cmp(place, original, shallow=False)

@@ -152,7 +152,7 @@ def score_script(
                 started = time.perf_counter()
                 report = lab.verify(case, seed, runs)
                 said = complaint(case, report)
-                if case.unseen is not None and said and said.startswith("missed: equivalent"):
+                if case.unseen is not None and said and said.startswith("missed: "):
                     said = None
                 outcome = report.verdict.outcome.value if report.verdict else "original failed"
                 reason = report.verdict.reason if report.verdict else ""

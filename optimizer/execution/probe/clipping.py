@@ -22,11 +22,12 @@ _NOT_ZERO = 1e-6
 
 
 class Clipping:
-    """Notes every call of torch's functions that clip gradients."""
+    """Notes every call of torch's functions that clip gradients; ``losses`` is of how many these are made by then."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
+    def __init__(self, rounds: Rounds, losses: Callable[[], int]) -> None:
+        self._rounds, self._losses = rounds, losses
         self._noted: list[dict[str, Any]] = []
+        self.last: tuple[str, Any, float | None, Any, int] | None = None
 
     def install(self, patches: Patches) -> None:
         """Patch them in both places that scripts take them from."""
@@ -39,8 +40,9 @@ class Clipping:
     def _by_norm(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(parameters, max_norm, norm_type=2.0, *args, **kwargs):
+            parameters = _listed(parameters)
             total = original(parameters, max_norm, norm_type, *args, **kwargs)
-            self._note("norm", max_norm, float(norm_type), total)
+            self._note("norm", max_norm, float(norm_type), total, parameters)
             return total
 
         return wrapper
@@ -48,26 +50,48 @@ class Clipping:
     def _by_known_norm(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(parameters, max_norm, total_norm, *args, **kwargs):
+            parameters = _listed(parameters)
             original(parameters, max_norm, total_norm, *args, **kwargs)
-            self._note("norm", max_norm, None, total_norm)
+            self._note("norm", max_norm, None, total_norm, parameters)
 
         return wrapper
 
     def _by_value(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(parameters, clip_value, *args, **kwargs):
-            parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            if _seen():
-                self._note("value", clip_value, None, _largest(parameters))
+            parameters = _listed(parameters)
+            if not is_capturing():
+                self._note("value", clip_value, None, _largest(parameters), parameters)
             return original(parameters, clip_value, *args, **kwargs)
 
         return wrapper
 
-    def _note(self, by: str, limit: Any, norm_type: float | None, size: Any) -> None:
-        if _seen():
-            above = size.detach() + _NOT_ZERO > limit if isinstance(size, Tensor) else size > limit
-            noted = {"by": by, "limit": limit, "norm_type": norm_type}
-            self._noted.append({**noted, "rounds": self._rounds.begun, "acts": above})
+    def _note(
+        self,
+        by: str,
+        limit: Any,
+        norm_type: float | None,
+        size: Any,
+        parameters: Sequence[Tensor],
+    ) -> None:
+        if is_capturing():
+            return
+        elements = sum(p.numel() for p in parameters if p.grad is not None)
+        # Where this is compiled, it is set anew whenever the compiled code has run, with a size of then.
+        self.last = (by, limit, norm_type, size, elements)
+        if not torch.compiler.is_compiling():
+            self.note_last()
+
+    def note_last(self) -> None:
+        """Note the last call that is not noted yet: a step begins."""
+        if self.last is None:
+            return
+        by, limit, norm_type, size, elements = self.last
+        self.last = None
+        above = size.detach() + _NOT_ZERO > limit if isinstance(size, Tensor) else size > limit
+        noted = {"by": by, "limit": limit, "norm_type": norm_type, "acts": above}
+        now = {"rounds": self._rounds.begun, "losses": self._losses()}
+        self._noted.append({**noted, **now, "elements": elements})
 
     def finish(self) -> dict[str, Any]:
         """What the record says of them."""
@@ -79,9 +103,8 @@ class Clipping:
         }
 
 
-def _seen() -> bool:
-    """Whether the call is made, not traced or captured to be made later."""
-    return not (torch.compiler.is_compiling() or is_capturing())
+def _listed(parameters: Any) -> Sequence[Tensor]:
+    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from .fingerprints import checksum, row_checksums, storable, summary, write_safetensors
 from .modes import heeds_mode
@@ -19,7 +21,8 @@ from .names import class_name
 from .transformations import unwrapped
 
 KEPT_CALLS = 4
-"""How many calls have their outputs kept whole."""
+"""How many calls of modules of a class have their outputs kept whole."""
+_KEPT_IN_ALL = 16
 _OUTPUTS = 16
 _FURTHER_CALLS = 4096
 """How many calls are told that may be evaluations besides: a policy acts as often as it likes."""
@@ -59,7 +62,7 @@ class Evaluations:
     """Records the outputs of calls in eval mode; the first ones go to ``folder``. Counts calls in training mode.
 
     ``trained`` gives the ``id`` of every parameter known to be an optimizer's, ``label`` what a module that has such is called
-    in their names.
+    in their names, ``is_part`` whether a module is a part of one.
     """
 
     def __init__(
@@ -67,12 +70,14 @@ class Evaluations:
         folder: Path,
         trained: Callable[[], Container[int]],
         label: Callable[[nn.Module], str],
+        is_part: Callable[[nn.Module], bool],
     ) -> None:
-        self._folder, self._label = folder, label
+        self._folder, self._label, self._is_part = folder, label, is_part
         self._trained = trained
         self._calls: list[dict[str, Any]] = []
         self._further: list[dict[str, Any]] = []
         self._kept: dict[str, Tensor] = {}
+        self._kept_of: Counter[str] = Counter()
         self._training: dict[tuple[str, int], list[int]] = {}
         self._inputs = 0
         self._each: list[int] = []
@@ -109,7 +114,9 @@ class Evaluations:
         counts[1] += 0 if torch.is_grad_enabled() else samples
 
     def _evaluated(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
-        if len(self._calls) < KEPT_CALLS:
+        name = class_name(module)
+        if self._kept_of[name] < KEPT_CALLS and self._kept_of.total() < _KEPT_IN_ALL:
+            self._kept_of[name] += 1
             for position, tensor in enumerate(outputs_of(output)):
                 self._kept[f"{len(self._calls)}.{position}"] = storable(tensor).clone()
         trains = torch.is_grad_enabled() and not heeds_mode(module)
@@ -132,6 +139,7 @@ class Evaluations:
             "weights": self._weights_of(module),
             "module": class_name(module),
             "trained_as": self._label(module),
+            "part": self._is_part(module),
             "rounds": rounds,
             "number": len(self._calls) + len(self._further),
             "samples": count_samples(inputs),
@@ -181,9 +189,14 @@ def outputs_of(output: Any) -> list[Tensor]:
 
 
 def tensors_in(thing: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples, lists and mappings, and in the attributes of output objects."""
+    """The tensors in nested tuples, lists and mappings, and in the attributes of output objects.
+
+    Packed sequences padded again, and their lengths: how they are sorted is no value.
+    """
     if isinstance(thing, Tensor):
         yield thing
+    elif isinstance(thing, PackedSequence):
+        yield from pad_packed_sequence(thing, batch_first=True)
     elif isinstance(thing, Mapping):
         for value in thing.values():
             yield from tensors_in(value)

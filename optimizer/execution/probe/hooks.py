@@ -94,6 +94,7 @@ class Hooks:
             wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
             self._session.schedulers.install(self._patches)
             self._session.clipping.install(self._patches)
+            self._session.moves.install(self._patches)
             self._session.shuffles.install(self._patches)
             self._session.permutations.install(self._patches)
             self._session.hear_of_loading(self._patches)
@@ -334,9 +335,7 @@ class Hooks:
     ) -> Any:
         """Make a call of ``module`` that is told to the session, unless another one makes it."""
         if getattr(self._in_module, "yes", False):
-            output = original(module, *args, **kwargs)
-            tell(self._session.layer_called, module, output)
-            return output
+            return self._called_inside(module, original, args, kwargs)
         if (
             _is_tracing()
             or is_capturing()
@@ -351,6 +350,25 @@ class Hooks:
         finally:
             self._in_module.yes = self._compiled_calls.told = False
         tell(self._session.call_ends, module, (args, kwargs), output)
+        return output
+
+    def _called_inside(
+        self,
+        module: nn.Module,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Make a call inside of one that is told; its ``forward``, where that is watched too, is the same call."""
+        outer = getattr(self._in_module, "layer", None)
+        if outer is module:
+            return original(module, *args, **kwargs)
+        self._in_module.layer = module
+        try:
+            output = original(module, *args, **kwargs)
+        finally:
+            self._in_module.layer = outer
+        tell(self._session.layer_called, module, output)
         return output
 
     def _autocast_enter(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Mapping
 
+import torch
 from torch import Tensor, nn
 
 _WRAPPERS = {
@@ -26,8 +27,11 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def class_name(module: nn.Module) -> str:
-    """The class of ``module``, wrappers aside."""
-    return type(unwrap(module)).__name__
+    """The class of ``module``, wrappers aside; of one that was scripted or traced its own."""
+    module = unwrap(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(module.original_name)
+    return type(module).__name__
 
 
 def name_parameters(positions: Mapping[str, Tensor]) -> dict[str, Tensor]:

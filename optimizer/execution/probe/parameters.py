@@ -161,6 +161,13 @@ class Parameters:
         own = unwrap(module)
         return next((label for root, label in self.roots if unwrap(root) is own), "")
 
+    def is_part(self, module: nn.Module) -> bool:
+        """Whether it is a part of one of the root modules."""
+        own = unwrap(module)
+        return any(
+            one is own for root, _ in self.roots for one in root.modules() if one is not root
+        )
+
     def trained(self) -> dict[str, Tensor]:
         """The named parameters and those buffers."""
         return {**self.named, **self.buffers()}
@@ -177,6 +184,15 @@ class Parameters:
         return sorted(
             {type(module).__name__ for root, _ in self.roots for module in root.modules()}
         )
+
+    def layer_settings(self) -> dict[str, str]:
+        """Torch's own layers in them, as they print themselves."""
+        return {
+            f"{label}.{name}": f"{type(module).__name__}({module.extra_repr()})"
+            for root, label in self.roots
+            for name, module in root.named_modules()
+            if type(module).__module__.startswith("torch.nn.modules.")
+        }
 
     def finish(self) -> dict[str, Any]:
         """What the record says of optimizers and parameters."""

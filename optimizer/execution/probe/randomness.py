@@ -52,6 +52,14 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def seed_start(seed: int) -> None:
+    """Seed all generators for a process of a run with ``seed``, as nothing has drawn yet.
+
+    Not by that number, which the script may choose itself: nobody would see that it no longer does.
+    """
+    seed_everything(derive(seed, "start"))
+
+
 class States:
     """The states of the host's global generators and of ``others``, to come back to."""
 

@@ -26,7 +26,7 @@ import torch
 
 from .patches import Patches
 from .protection import RUN, Protection
-from .randomness import seed_everything
+from .randomness import seed_start
 from .script import ending_of
 from .start import RECORD, UNOBSERVED, become, write_record
 
@@ -87,7 +87,7 @@ class RankObserver:
 def expect_joining(protection: Protection, emulated: Devices | None) -> None:
     """In a process that the script has started anew: observe it if it joins a process group."""
     spec_file = os.environ[RUN]
-    seed_everything(json.loads(Path(spec_file).read_text(encoding="utf-8"))["seed"])
+    seed_start(json.loads(Path(spec_file).read_text(encoding="utf-8"))["seed"])
     patches = Patches()
 
     def joined() -> None:

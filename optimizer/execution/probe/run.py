@@ -34,7 +34,7 @@ from .loading import AlignedLoading
 from .patches import Patches
 from .profiler import Profiler
 from .protection import EMULATED, Protection
-from .randomness import draw_on_host, seed_everything
+from .randomness import draw_on_host, seed_start
 from .ranks import RankObserver
 from .resident import ResidentBatch
 from .script import Ending, run_script
@@ -98,7 +98,7 @@ class ObservedProcess:
         self.session = Session(spec, clock, self._give_up, unwinds=not rank)
         self._hooks = Hooks(self.session, self._patches)
         if not rank:  # which was seeded when it began
-            seed_everything(spec["seed"])
+            seed_start(spec["seed"])
         self._install(protection)
 
     def _install(self, protection: Protection) -> None:

@@ -26,6 +26,7 @@ from .extent import Extent
 from .fingerprints import write_safetensors
 from .layer_outputs import LayerOutputs
 from .loader_passes import LoaderPasses, length_of, own_part
+from .moves import Moves
 from .optimizer_state import OptimizerStates
 from .parameters import Parameters
 from .patches import Patches
@@ -81,7 +82,10 @@ class Session:
         self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
         self._layers, self._training = LayerOutputs(), False
         self._evaluations = Evaluations(
-            self.folder, lambda: self._parameters.known, self._parameters.label_of
+            self.folder,
+            lambda: self._parameters.known,
+            self._parameters.label_of,
+            self._parameters.is_part,
         )
         perturb = spec["perturb"]
         self._perturbation = perturbation(**perturb) if perturb else None
@@ -92,7 +96,8 @@ class Session:
         self.evaluation_draws = EvaluationDraws(self._seed)
         self.told = Told(self.folder)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
-        self.clipping = Clipping(self._rounds)
+        self.clipping = Clipping(self._rounds, lambda: self._steps.losses)
+        self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
         self.printed = PrintedLines(lambda: self._rounds.begun)
         self._loaders = LoaderPasses()
         self._passes: list[dict[str, Any]] = []
@@ -121,6 +126,7 @@ class Session:
         if self._rounds.begins(number):
             self._round_ended()
         if self.observing:
+            self._try(self.clipping.note_last)
             if self._perturbation:
                 self._perturbation.apply(self._rounds.finished)
             self._try(self._steps.begin, optimizer, self._rounds.finished, closure)
@@ -341,18 +347,20 @@ class Session:
         """``torch.save`` is called."""
         if self.stopped:
             return
-        name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
-        name = os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else "<stream>"
-        path = os.path.normpath(os.path.join(os.getcwd(), name))
-        relative = os.path.relpath(path, self._cwd)
-        noted = {
-            "path": path if relative.startswith("..") else relative,
-            "rounds": self._rounds.begun,
-            "entries": {},
-        }
+        named = isinstance(file, (str, bytes, os.PathLike))
+        path = self._shown(file if named else getattr(file, "name", None))
+        noted = {"path": path, "rounds": self._rounds.begun, "entries": {}}
+        self.moves.saved(path)
         self._checkpoints.append(noted)
         live = self._parameters.live_hashes
         self._try(lambda: noted.update(entries=describe(thing, live(), self._saves)))
+
+    def _shown(self, file: Any) -> str:
+        """The path of a file as it is told: relative to the working directory where it lies below it."""
+        name = os.fsdecode(file) if isinstance(file, (str, bytes, os.PathLike)) else "<stream>"
+        path = os.path.normpath(os.path.join(os.getcwd(), name))
+        relative = os.path.relpath(path, self._cwd)
+        return path if relative.startswith("..") else relative
 
     def _try(self, record: Callable[..., object], *args: Any) -> None:
         """Record something; what cannot be recorded is told in the record instead of failing the script."""
@@ -389,6 +397,7 @@ class Session:
             self._write_buffers,
             self.schedulers.finish,
             self.clipping.finish,
+            self.moves.finish,
             self.printed.finish,
             self.told.finish,
             self._workers,
@@ -406,6 +415,7 @@ class Session:
             "step_samples": self._step_samples,
             "collectives": sorted(set(self._collectives)),
             "layers": self._parameters.layers(),
+            "layer_settings": self._parameters.layer_settings(),
             "compute_dtypes": sorted(self._compute_dtypes),
             "unobserved": list(dict.fromkeys(self._unobserved)),
         }

@@ -64,6 +64,11 @@ class Steps:
         self._gradients: dict[str, Tensor] = {}
         self._with_gradients: set[int] = set()
 
+    @property
+    def losses(self) -> int:
+        """How many the gradients are made of that the next step will be made by."""
+        return len(self._losses)
+
     @torch.no_grad()
     def backward(
         self, tensor: Tensor, gradient: Tensor | None, scale: Tensor | None, taken: bool

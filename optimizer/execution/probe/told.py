@@ -1,7 +1,7 @@
-"""What a script tells elsewhere than on stdout: log messages on stderr, and metrics handed to a tracker."""
+"""What a script tells elsewhere than on stdout: on stderr, by log messages or itself, and metrics handed to a tracker."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .patches import Patches
 from .protection import Protection
 from .variables import is_library
 
-LOGGING = "<logging>"
+LOGGING, STDERR = "<logging>", "<stderr>"
 _TRACKERS = {
     "torch.utils.tensorboard.writer": ("SummaryWriter.add_scalar", "SummaryWriter.add_scalars"),
     "tensorboardX.writer": ("SummaryWriter.add_scalar", "SummaryWriter.add_scalars"),
@@ -37,11 +37,14 @@ class Told:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._messages: list[str] = []
+        self._stderr, self._room = [""], _MOST
         self._metrics: dict[str, dict[str, list[str]]] = {}
 
     def install(self, patches: Patches, protection: Protection) -> None:
         """Listen from here on; trackers once they are imported."""
         patches.wrap(logging.StreamHandler, "emit", self._emit)
+        if sys.stderr is not None and hasattr(sys.stderr, "__dict__"):  # pyright: ignore[reportUnnecessaryComparison]
+            patches.wrap(sys.stderr, "write", self._write)
         for module, functions in _TRACKERS.items():
             for function in functions:
                 listen = functools.partial(self._listen, patches, function)
@@ -54,7 +57,8 @@ class Told:
 
     def finish(self) -> dict[str, Any]:
         """What the record says of it: names of texts, and the files they are in."""
-        texts = {LOGGING: self._messages} if self._messages else {}
+        given = {LOGGING: self._messages, STDERR: "".join(self._stderr).splitlines()}
+        texts = {name: lines for name, lines in given.items() if lines}
         for tracker, metrics in self._metrics.items():
             # By metric: which is told first in a step is a matter of style.
             texts[tracker] = [line for name in sorted(metrics) for line in metrics[name]]
@@ -76,6 +80,17 @@ class Told:
             return original(handler, record)
 
         return wrapper
+
+    def _write(self, original: Callable[[str], int]) -> Callable[[str], int]:
+        """What the script writes to stderr itself; progress bars and warnings are libraries'."""
+
+        def write(text: str) -> int:
+            if self._room > 0 and not is_library(sys._getframe(1).f_code.co_filename):
+                self._stderr.append(text)
+                self._room -= len(text)
+            return original(text)
+
+        return write
 
     def _listen(self, patches: Patches, function: str, module: ModuleType) -> None:
         owner: Any = module

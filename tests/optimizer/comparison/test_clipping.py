@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -72,6 +73,57 @@ def test_what_no_gradient_comes_to_is_not_seen(
 )
 def test_nothing_is_said(told: Told, ours: tuple[Clip, ...], theirs: tuple[Clip, ...]) -> None:
     assert told(ours, theirs) is None
+
+
+def of(clipped: tuple[Clip, ...], *elements: int) -> tuple[Clip, ...]:
+    """``clipped``, of parameters with so many elements each time."""
+    return tuple(replace(clip, elements=size) for clip in clipped for size in elements)
+
+
+def test_of_other_parameters(told: Told) -> None:
+    ours, theirs = of(clips(0.5), 400), of(clips(0.5), 350)
+    message = told(ours, theirs)
+    assert message is not None
+    assert "other gradients to a norm of 0.5 than the original: 350 elements, not 400" in message
+    assert "not 350" in (told(theirs, ours) or "")
+    assert told(ours, of(clips(0.5, acts=(0, 1, 2, 3)), 350)) is None
+
+
+def test_values_may_be_clipped_part_by_part(told: Told) -> None:
+    whole, parts = of(clips(0.5, by="value"), 400), of(clips(0.5, by="value"), 300, 100)
+    assert told(whole, parts) is None
+    assert told(parts, whole) is None
+    assert told(whole, of(clips(0.5, by="value"), 300)) is not None
+
+
+def test_gradients_that_are_nothing_but_rounding_need_not_be_there(run: Run) -> None:
+    one = run(steps=4)
+    without = [
+        replace(
+            step, parameters={**step.parameters, "Net.fc1.bias": replace(update, grad_norm=0.0)}
+        )
+        for step in one.steps
+        for update in [step.parameters["Net.fc1.bias"]]
+    ]
+    ours = replace(one, clips=of(clips(0.5), 100), steps=tuple(without))
+    bias = math.prod(one.parameters["Net.fc1.bias"].shape)
+    assert unseen_clipping(ours, replace(one, clips=of(clips(0.5), 100 - bias))) is None
+    assert unseen_clipping(ours, replace(one, clips=of(clips(0.5), 99 - bias))) is not None
+
+
+def test_before_the_last_loss_is_backpropagated(run: Run) -> None:
+    one = run(steps=4)
+    twice = tuple(replace(step, losses=step.losses * 2) for step in one.steps)
+
+    def clipped_behind(*losses: int) -> Observations:
+        each = tuple(replace(clip, losses=n) for clip in clips(0.5) for n in losses)
+        return replace(one, clips=each, steps=twice)
+
+    message = unseen_clipping(clipped_behind(2), clipped_behind(1, 2))
+    assert message is not None
+    assert "before all losses of a step are backpropagated, in one version only" in message
+    assert unseen_clipping(clipped_behind(1, 2), clipped_behind(1, 2)) is None
+    assert unseen_clipping(clipped_behind(2), replace(one, clips=clips(0.5))) is None
 
 
 def test_it_may_be_done_before_another_optimizer_steps(told: Told) -> None:

@@ -285,3 +285,44 @@ def test_what_longer_runs_leave_at_their_end_is_not_the_reason(run: Run) -> None
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert Kind.OPTIMIZER_STEPS in {f.kind for f in verdict.failures}
     assert Kind.BUFFER not in {f.kind for f in verdict.failures}
+
+
+def evaluated_by_parts(
+    run: Observations, *calls: tuple[str, int], part: bool = True
+) -> Observations:
+    """``run``, which evaluates modules of these names on so many rows, one after the other, in the end."""
+    (first, *_) = run.eval_calls
+    made = tuple(
+        replace(
+            first,
+            module=name,
+            samples=rows,
+            outputs=(replace(first.outputs[0], shape=(rows, 3)),),
+            number=number,
+            rounds=run.rounds,
+            part=part,
+        )
+        for number, (name, rows) in enumerate(calls)
+    )
+    return replace(run, eval_calls=made, eval_file=None, stdout="")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "part", "outcome"),
+    [
+        ([("Conv1d", 56), ("Linear", 10)], True, Outcome.EQUIVALENT),
+        ([("Conv1d", 56), ("Linear", 10)], False, Outcome.NOT_EQUIVALENT),
+        ([("Conv1d", 56), ("Linear", 12)], True, Outcome.NOT_EQUIVALENT),
+        ([("Linear", 10), ("Conv1d", 56)], True, Outcome.NOT_EQUIVALENT),
+        ([("Linear", 10)], True, Outcome.NOT_EQUIVALENT),
+    ],
+    ids=["padding", "networks", "samples", "the last part", "not called"],
+)
+def test_a_part_may_see_another_number_of_rows_where_as_many_come_behind_it(
+    run: Run, theirs: list[tuple[str, int]], part: bool, outcome: Outcome
+) -> None:
+    original = evaluated_by_parts(run(), ("Conv1d", 53), ("Linear", 10), part=part)
+    verdict = judged(original, evaluated_by_parts(run(), *theirs, part=part))
+    assert verdict.outcome is outcome
+    told = [f.message for f in verdict.findings if not f.fails]
+    assert any("number of rows" in message for message in told) == (outcome is Outcome.EQUIVALENT)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from torchopt_cli.optimizer.comparison.files import compare_files
+from torchopt_cli.optimizer.comparison.files import compare_files, unseen_bytes
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
 from torchopt_cli.optimizer.comparison.tolerance import Precision
 from torchopt_cli.optimizer.execution.observations import Observations, WrittenFile
@@ -159,3 +159,42 @@ def test_what_a_profiler_saw_is_no_value(writing: Write) -> None:
 def test_what_is_no_json_is_compared_as_text(writing: Write) -> None:
     assert exact(writing(h_json="a 1"), writing(h_json="a 1")) == []
     assert exact(writing(h_json="a 1"), writing(h_json="b 1")) != []
+
+
+@pytest.fixture
+def keeping(run: Callable[..., Observations]) -> Callable[..., Observations]:
+    """A run that wrote a picture of these bytes, and a link that leads there."""
+    plain = run(steps=2)
+
+    def go(digest: str | None = None, leads_to: str | None = None) -> Observations:
+        picture = WrittenFile("sheet.png", 1, digest=digest)
+        link = WrittenFile("latest.pt", 0, leads_to=leads_to)
+        return replace(plain, files=(picture, link) if leads_to else (picture,))
+
+    return go
+
+
+def test_other_bytes_show_nothing(keeping: Callable[..., Observations]) -> None:
+    ours, theirs = keeping("a"), keeping("b")
+    told = unseen_bytes(ours, theirs, [keeping("a")])
+    assert told == "sheet.png has other bytes, and what they mean is not known"
+    assert [(f.kind, f.fails) for f in numeric(ours, theirs)] == [(Kind.FILE_VALUE, False)]
+    assert exact(ours, theirs, keeping("a")) == []
+
+
+@pytest.mark.parametrize(("other", "repeat"), [("a", "a"), ("b", "c"), (None, "a"), ("b", None)])
+def test_bytes_that_are_the_same_or_differ_by_themselves(
+    keeping: Callable[..., Observations], other: str | None, repeat: str | None
+) -> None:
+    assert unseen_bytes(keeping("a"), keeping(other), [keeping(repeat)]) is None
+
+
+def test_a_link_that_leads_elsewhere(keeping: Callable[..., Observations]) -> None:
+    ours, theirs = keeping(leads_to="epoch2.pt"), keeping(leads_to="epoch1.pt")
+    for compare in (exact, numeric):
+        (finding,) = compare(ours, theirs)
+        assert (finding.kind, finding.tensor) == (Kind.FILE_VALUE, "latest.pt")
+        assert finding.message == "latest.pt leads to epoch1.pt, and led to epoch2.pt"
+        assert compare(ours, ours) == []
+    assert exact(ours, theirs, theirs) == []
+    assert "is not written" in exact(ours, keeping())[0].message

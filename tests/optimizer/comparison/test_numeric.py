@@ -7,7 +7,11 @@ from safetensors.numpy import save_file
 
 from torchopt_cli.optimizer.comparison.deviation import deviations
 from torchopt_cli.optimizer.comparison.findings import Kind
-from torchopt_cli.optimizer.comparison.numeric import NumericComparison, compare_numbers
+from torchopt_cli.optimizer.comparison.numeric import (
+    NumericComparison,
+    compare_numbers,
+    rounding_only,
+)
 from torchopt_cli.optimizer.comparison.tolerance import Precision, perturbation_scale
 from torchopt_cli.optimizer.comparison.vectors import Quantity, judge
 from torchopt_cli.optimizer.execution.observations import Observations
@@ -229,3 +233,46 @@ def test_a_buffer_that_is_gone_is_told(run: Run) -> None:
     (told,) = compare_numbers(original, other, near, Precision.FLOAT32).findings
     assert (told.kind, told.fails) == (Kind.BUFFER, False)
     assert "not among the models' buffers" in told.message
+
+
+BIAS = "Net.fc1.bias"
+
+
+def with_bias(one: Observations, grad_norm: Callable[[int], float], update: float) -> Observations:
+    """``one``, whose bias has gradients of that norm and moves so far in every step."""
+    steps = tuple(
+        replace(
+            step,
+            parameters={
+                **step.parameters,
+                BIAS: replace(
+                    step.parameters[BIAS],
+                    grad_norm=grad_norm(step.index) * step.grad_norm,
+                    update_norm=update,
+                ),
+            },
+        )
+        for step in one.steps
+    )
+    return replace(one, steps=steps)
+
+
+def test_steps_of_gradients_that_are_nothing_but_rounding_may_have_any_length(run: Run) -> None:
+    """As RMSprop's have, with momentum."""
+    original, other = (with_bias(run(), lambda _: 1e-7, length) for length in (0.02, 0.03))
+    near = [with_bias(one, lambda _: 1e-7, 0.02) for one in neighbours(run, Precision.FLOAT32)]
+    assert compare_numbers(original, other, near, Precision.FLOAT32).findings == ()
+    assert rounding_only(original, Precision.FLOAT32) == {BIAS}
+
+
+def test_what_has_no_gradient_in_the_first_step_alone_is_trained(run: Run) -> None:
+    """The first factor of a product whose second starts from zeros."""
+
+    def trained(one: Observations, update: float = 0.02) -> Observations:
+        return with_bias(one, lambda step: float(step > 0), update)
+
+    original, other = trained(run()), trained(run(), 0.03)
+    near = [trained(one) for one in neighbours(run, Precision.FLOAT32)]
+    found = compare_numbers(original, other, near, Precision.FLOAT32).findings
+    assert Kind.UPDATE in {finding.kind for finding in found}
+    assert rounding_only(original, Precision.FLOAT32) == frozenset()

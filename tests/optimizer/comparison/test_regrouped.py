@@ -128,3 +128,20 @@ def test_an_optimizer_that_steps_less_often_is_seen(run: Run) -> None:
     original, other = laid_out(run(), TOGETHER), laid_out(run(), APART)
     other = replace(other, steps=other.steps[:-1])
     assert judged(original, other).outcome is Outcome.NOT_EQUIVALENT
+
+
+def test_the_order_of_steps_on_the_same_gradients(run: Run) -> None:
+    original = laid_out(run(), APART)
+    swapped = [
+        replace(part, index=index, losses=step.losses if part.optimizer else ())
+        for step in run().steps
+        for part in reversed(parts(step, original.optimizers))
+        for index in [2 * step.index + 1 - part.optimizer]
+    ]
+    other = replace(original, steps=tuple(swapped))
+    verdict = judged(original, other)
+    assert verdict.outcome is Outcome.EQUIVALENT
+    (told,) = [f.message for f in verdict.findings if f.kind is Kind.OPTIMIZER_STEPS]
+    assert told == "optimizers step in another order, on the same gradients"
+    between = tuple(replace(step, losses=run().steps[0].losses) for step in swapped)
+    assert judged(original, replace(other, steps=between)).outcome is Outcome.NOT_EQUIVALENT

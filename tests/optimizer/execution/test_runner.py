@@ -329,3 +329,27 @@ def test_the_driver_is_left_to_the_script(project, observe) -> None:
         seen = observe(folder, mode=mode, env={"PYTHONPATH": str(folder / "site")})
         assert seen.status is Status.COMPLETED, seen.failure_details
         assert seen.stdout == "forbidden 0\n"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_script_that_seeds_by_the_number_of_the_run_is_told_from_one_that_does_not(
+    project, observe, seed
+):
+    script = """
+        import torch
+
+        {}
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        """
+    folder = project(
+        {"seeded.py": script.format(f"torch.manual_seed({seed})"), "unseeded.py": script.format("")}
+    )
+    seeded, unseeded = (
+        observe(folder, entry=f"{name}.py", seed=seed).snapshot(0)
+        for name in ("seeded", "unseeded")
+    )
+    assert seeded.hashes != unseeded.hashes

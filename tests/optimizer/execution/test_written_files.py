@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from torchopt_cli.optimizer.execution.observations import Observations
+from torchopt_cli.optimizer.execution.observations import Observations, WrittenFile
 
 pytestmark = pytest.mark.torch
 
@@ -45,3 +45,55 @@ def test_what_stands_in_for_a_file_is_not_written_by_the_script(
     seen = observe(folder, overrides=overrides)
     assert seen.traceback is None
     assert [file.path for file in seen.files] == files
+
+
+def written(
+    project: Callable[[Mapping[str, str]], Path], observe: Callable[..., Observations], script: str
+) -> dict[str, WrittenFile]:
+    folder = project({"train.py": SCRIPT.format(script), "settings.yaml": "rate: 2\n"})
+    seen = observe(folder)
+    assert seen.traceback is None
+    return {file.path: file for file in seen.files}
+
+
+def test_text_is_kept_whatever_it_is_called(project, observe) -> None:
+    files = written(
+        project,
+        observe,
+        "import gzip\n"
+        "open('summary', 'w').write('score 1')\n"
+        "open('curve.svg', 'w').write('<svg/>')\n"
+        "gzip.open('log.csv.gz', 'wt').write('loss,1')\n"
+        "open('picture.pgm', 'wb').write(b'P5 1 1 255 ' + bytes([0, 255]))\n",
+    )
+    kept = {path for path, file in files.items() if file.kept_as}
+    assert kept == {"summary", "curve.svg", "log.csv.gz"}
+    assert [path for path, file in files.items() if file.digest] == ["picture.pgm"]
+
+
+def test_of_an_exported_network_the_weights_are_told(project, observe) -> None:
+    script = "\n".join(
+        f"torch.jit.save(torch.jit.trace({net}, torch.ones(1, 1)), {name!r})"
+        for name, net in [
+            ("as_it_is.ts", "model"),
+            ("with_more_code.ts", "torch.nn.Sequential(model, torch.nn.ReLU())"),
+            ("other_weights.ts", "torch.nn.Linear(1, 1)"),
+        ]
+    )
+    told = {path: file.digest for path, file in written(project, observe, script).items()}
+    assert told["as_it_is.ts"] == told["with_more_code.ts"] != told["other_weights.ts"]
+
+
+def test_where_links_lead(project, observe) -> None:
+    files = written(
+        project,
+        observe,
+        "import os\n"
+        "open('epoch1.txt', 'w').write('1')\n"
+        "os.symlink('epoch1.txt', 'latest.txt')\n"
+        "os.symlink(os.path.abspath('epoch1.txt'), 'best.txt')\n",
+    )
+    assert files["latest.txt"].leads_to == "epoch1.txt"
+    assert (files["best.txt"].leads_to or "").endswith("/epoch1.txt")
+    assert "torchopt" not in (files["best.txt"].leads_to or "")
+    assert files["epoch1.txt"].leads_to is None

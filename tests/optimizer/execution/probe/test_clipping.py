@@ -48,8 +48,8 @@ def trained(clip, steps: int = 2):
 def test_each_call_is_noted(recorded, clip, expected):
     by, limit, norm_type, acts = expected
     (first, second) = recorded(trained(clip)).clips
-    assert first == Clip(by, limit, norm_type, 0, acts)
-    assert second == Clip(by, limit, norm_type, 1, acts)
+    assert first == Clip(by, limit, norm_type, 0, acts, elements=2, losses=1)
+    assert second == Clip(by, limit, norm_type, 1, acts, elements=2, losses=1)
 
 
 @pytest.mark.skipif(not hasattr(nn.utils, "clip_grads_with_norm_"), reason="since torch 2.6")
@@ -60,7 +60,37 @@ def test_clipping_by_a_norm_that_is_known_is_noted(recorded):
         nn.utils.clip_grads_with_norm_(parameters, 2.0, total)
 
     (noted,) = recorded(trained(clip, steps=1)).clips
-    assert noted == Clip("norm", 2.0, None, 0, True)
+    assert noted == Clip("norm", 2.0, None, 0, True, elements=2, losses=1)
+
+
+@pytest.mark.parametrize(
+    ("clip", "expected"),
+    [
+        (lambda p: nn.utils.clip_grad_norm_(p, 4.9), ("norm", 4.9, 2.0, True)),
+        (lambda p: nn.utils.clip_grad_norm_(p, 5.1), ("norm", 5.1, 2.0, False)),
+        (lambda p: nn.utils.clip_grad_value_(p, 4.5), ("value", 4.5, None, False)),
+    ],
+)
+def test_what_compiled_code_clips_is_noted_each_time(recorded, clip, expected):
+    by, limit, norm_type, acts = expected
+
+    def script():
+        weight = nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        @torch.compile(backend="eager")
+        def clipped():
+            clip([weight])
+            return weight.grad.norm()
+
+        for _ in range(3):
+            optimizer.zero_grad()
+            (weight * torch.tensor([3.0, -4.0])).sum().backward()
+            clipped()
+            optimizer.step()
+
+    made = [(c.by, c.limit, c.norm_type, c.acts, c.elements) for c in recorded(script).clips]
+    assert made == [(by, limit, norm_type, acts, 2)] * 3
 
 
 def test_the_functions_are_put_back(recorded):

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.nn.utils.rnn import pack_padded_sequence  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from torchopt_cli.optimizer.execution.observations import Loss, Status  # noqa: E402
@@ -853,3 +854,52 @@ def test_gradients_of_inputs_are_of_no_loss(recorded, trained):
 
     (step,) = recorded(script).steps
     assert [loss.taken for loss in step.losses] == [True] * trained + [False]
+
+
+def test_a_frozen_part_that_was_trained_before_is_told_once_in_each_call(recorded):
+    class Body(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.layers(x)
+
+    class Head(nn.Module):
+        def __init__(self, body):
+            super().__init__()
+            self.body, self.out = body, nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.out(self.body(x))
+
+    def script():
+        body = Body()
+        for net in (body, Head(body.requires_grad_(True))):
+            trained = [p for p in net.parameters() if p.requires_grad]
+            optimizer = torch.optim.SGD(trained, lr=0.1)
+            net.train()
+            if net is not body:
+                body.eval().requires_grad_(False)
+            net(torch.ones(5, 4)).sum().backward()
+            optimizer.step()
+
+    inside = [c for c in recorded(script).further_calls if c.inside]
+    assert [(c.module, c.samples) for c in inside] == [("Body", 5)]
+
+
+def test_parts_of_a_network_that_a_method_calls_are_told_as_such(recorded):
+    def script():
+        net = train(1).eval()
+        lstm = nn.LSTM(2, 3, batch_first=True).eval()
+        with torch.no_grad():
+            next(net.children())(torch.ones(7, 4))
+            for sort in (True, False):
+                x = pack_padded_sequence(torch.ones(3, 4, 2), [4, 2, 2], True, enforce_sorted=sort)
+                lstm(x)
+
+    part, *packed = recorded(script).eval_calls
+    assert part.part
+    assert not any(call.part for call in packed)
+    assert [(c.samples, c.outputs[0].shape) for c in packed] == [(3, (3, 4, 3))] * 2
+    assert packed[0].outputs == packed[1].outputs

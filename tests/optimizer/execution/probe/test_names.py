@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from torchopt_cli.optimizer.execution.probe.names import (  # noqa: E402
+    class_name,
     entries_of,
     label_roots,
     name_parameters,
@@ -79,3 +80,10 @@ def test_the_largest_holder_names_a_shared_parameter():
 def test_a_parameter_of_no_module_keeps_its_position():
     free = torch.zeros(2, requires_grad=True)
     assert names(nn.Linear(1, 1), free) == ["Linear.weight", "Linear.bias", "optimizer0.group0.2"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_scripted_or_traced_module_has_the_name_of_its_class():
+    net = nn.Sequential(nn.Linear(2, 2))
+    for made in (torch.jit.script(net), torch.jit.trace(net, torch.ones(1, 2))):
+        assert class_name(made) == "Sequential"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -51,6 +52,15 @@ def test_messages_on_stderr_are_kept_as_they_read(told) -> None:
     handler = logging.StreamHandler(io.StringIO())
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     assert told(logged(handler)) == {"<logging>": "loss 0.50\n"}
+
+
+def test_what_the_script_writes_to_stderr_itself(told) -> None:
+    def script() -> None:
+        print("epoch 1 loss", 0.5, file=sys.stderr)
+        sys.stderr.write("done\n")
+        warnings.warn("not by itself", stacklevel=2)
+
+    assert told(script) == {"<stderr>": "epoch 1 loss 0.5\ndone\n"}
 
 
 def test_messages_that_are_compared_elsewhere_are_not_kept(told, tmp_path) -> None:

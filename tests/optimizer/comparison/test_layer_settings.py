@@ -1,0 +1,59 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from torchopt_cli.optimizer.comparison.layer_settings import unseen_settings
+from torchopt_cli.optimizer.comparison.stages import judge_in_stages
+from torchopt_cli.optimizer.comparison.verdict import Outcome
+from torchopt_cli.optimizer.execution.observations import Observations
+from torchopt_cli.optimizer.options import Tier
+
+Run = Callable[..., Observations]
+
+
+def having(run: Observations, layer: str) -> Observations:
+    return replace(run, layer_settings={"Net.layer": layer})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "word"),
+    [
+        ("LayerNorm((8,), eps=1e-05)", "LayerNorm((8,), eps=1e-06)", "eps=1e-06, not 1e-05"),
+        ("GELU(approximate='none')", "GELU(approximate='tanh')", "approximate='tanh'"),
+        (
+            "Hardtanh(min_val=-1.0, max_val=6.0)",
+            "Hardtanh(min_val=-1.0, max_val=5.0)",
+            "max_val=5.0",
+        ),
+    ],
+)
+def test_what_numbers_do_not_show(run: Run, before: str, after: str, word: str) -> None:
+    message = unseen_settings(having(run(), before), having(run(), after))
+    assert message is not None
+    assert word in message
+    assert "Net.layer" in message
+    one = run()
+    verdict = judge_in_stages(
+        having(one, before),
+        having(one, after),
+        lambda *_, **__: having(one, before),
+        tier=Tier.EXACT,
+        precision=None,
+        perturbed_runs=3,
+    ).verdict
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, message)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("ReLU()", "ReLU(inplace=True)"),
+        ("LSTM(4, 3)", "LSTM(4, 3, batch_first=True)"),
+        ("Dropout(p=0.5, inplace=False)", "Dropout(p=0.0, inplace=False)"),
+        ("LayerNorm((8,), eps=1e-05)", "RMSNorm((8,), eps=1e-06)"),
+    ],
+)
+def test_what_changes_nothing_or_shows_in_numbers(run: Run, before: str, after: str) -> None:
+    assert unseen_settings(having(run(), before), having(run(), after)) is None
+    assert unseen_settings(having(run(), before), run()) is None
