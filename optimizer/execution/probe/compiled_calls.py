@@ -20,7 +20,7 @@ Call = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 class CompiledCalls:
     """Has ``call(module, forward, args, kwargs)`` make those of them that are evaluations: they leave the graph for it.
 
-    A function that is to be one graph (``fullgraph=True``) stays one, and its calls are not seen.
+    So does one that is to be one graph (``fullgraph=True``), once that was seen to be possible.
     ``told``: whether a call of a module is being made that is told already, with all that is in it.
     """
 
@@ -48,18 +48,42 @@ class CompiledCalls:
     def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(model=None, *args, **kwargs):
-            compiled = original(model, *args, **kwargs)
             if model is None or isinstance(model, nn.Module) or not kwargs.get("fullgraph"):
-                return compiled
+                return original(model, *args, **kwargs)
+            whole = original(model, *args, **{**kwargs, "backend": _stop})
+            compiled = original(model, *args, **{**kwargs, "fullgraph": False})
+            seen = False
 
-            @functools.wraps(compiled)
+            @functools.wraps(model)
             def call(*inputs, **named):
-                outer, self.told = self.told, True
-                try:
-                    return compiled(*inputs, **named)
-                finally:
-                    self.told = outer
+                nonlocal seen
+                if not seen and not torch.compiler.is_compiling():
+                    self._trace(whole, inputs, named)
+                    seen = True
+                return compiled(*inputs, **named)
 
             return call
 
         return wrapper
+
+    def _trace(self, whole: Callable[..., Any], inputs: Any, named: Any) -> None:
+        """Fail where ``whole`` is no single graph, as it would; nothing of it is run."""
+        from torch._dynamo.exc import BackendCompilerFailed
+
+        outer, self.told = self.told, True
+        try:
+            whole(*inputs, **named)
+        except BackendCompilerFailed as error:
+            if not isinstance(error.__cause__ or error.inner_exception, _Traced):
+                raise
+        finally:
+            self.told = outer
+
+
+class _Traced(Exception):
+    """A function has turned out to be one graph."""
+
+
+def _stop(graph: Any, inputs: Any, **_: Any) -> Any:
+    """A backend that compiles nothing."""
+    raise _Traced

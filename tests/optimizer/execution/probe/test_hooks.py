@@ -545,15 +545,40 @@ def test_an_evaluation_that_a_compiled_function_makes_is_told(recorded):
     assert torch.allclose(torch.from_numpy(run.eval_outputs()["0.0"]), outputs[0])
 
 
-def test_a_function_that_is_to_be_one_graph_stays_one(recorded):
+def test_an_evaluation_in_a_function_that_is_to_be_one_graph_is_told(recorded):
+    outputs = []
+
     def script():
         net = train(1).eval()
         for options in ({"fullgraph": True}, {}):
-            predict = torch.compile(lambda x: net(x) + 1, backend="eager", **options)
+            predict = torch.compile(lambda x: net(x) + 1, backend="eager", **options)  # noqa: B023
             with torch.no_grad():
-                predict(torch.ones(6, 4))
+                outputs.extend(predict(torch.ones(n, 4)) - 1 for n in (6, 5))
 
-    assert [call.samples for call in recorded(script).eval_calls] == [6]
+    run = recorded(script)
+    assert [call.samples for call in run.eval_calls] == [6, 5] * 2
+    assert torch.allclose(torch.from_numpy(run.eval_outputs()["0.0"]), outputs[0])
+    assert run.unobserved == ()
+
+
+def test_a_function_that_is_no_single_graph_fails_as_it_would(recorded):
+    raised = []
+
+    def script():
+        net = train(1).eval()
+
+        @torch.compile(backend="eager", fullgraph=True)
+        def predict(x):
+            torch._dynamo.graph_break()
+            return net(x)
+
+        try:
+            predict(torch.ones(6, 4))
+        except torch._dynamo.exc.Unsupported as error:
+            raised.append(error)
+
+    assert recorded(script).eval_calls == ()
+    assert raised
 
 
 def test_a_frozen_part_called_inside_of_a_trained_module_is_told(recorded):
