@@ -194,16 +194,20 @@ class _Verification:
         perturb: Perturbation | None = None,
         full_precision: bool = False,
         aligned_layers: bool = False,
+        keep_evaluated: bool = False,
+        evaluated_with: Path | None = None,
         seed: int | None = None,
         runs_to_come: int = 0,
     ) -> Observations:
-        """A run under observation; the original failing ends it all, but for perturbed runs and further seeds."""
+        """A run under observation; the original failing ends it all, but for perturbed runs, those with weights of the rewrite and further seeds."""
         self._expected = max(self._expected, self._done + 1 + runs_to_come + self._timing_runs)
         settings = replace(
             self._observing(),
             epoch_seconds=epoch_seconds,
             seed=self._settings.seed if seed is None else seed,
             perturb=perturb,
+            keep_evaluated=keep_evaluated,
+            evaluated_with=evaluated_with,
             full_precision=full_precision,
             batch_layers=self._batch_layers(aligned_layers),
         )
@@ -223,7 +227,7 @@ class _Verification:
         observations = without_defaults(observations, self._changed_defaults)
         failed = observations.status in (Status.FAILED, Status.KILLED)
         went_on = epoch_seconds and observations.rounds >= self._settings.steps
-        if original and perturb is None and seed is None and not went_on:
+        if original and perturb is None and evaluated_with is None and seed is None and not went_on:
             if failed:
                 raise _OriginalFailed(observations)
             self._check(observations)

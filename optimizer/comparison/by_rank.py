@@ -16,7 +16,8 @@ from ..execution.observations import ENDED_WELL, Observations
 from ..options import Tier
 from ..terminal import counted
 from .findings import Finding, Kind, by_importance
-from .stages import DECISIVE, Equivalence, Observe
+from .neighbours import Observe
+from .stages import DECISIVE, Equivalence
 from .verdict import Outcome, Verdict
 
 Judge = Callable[[Observations, Observations, Observe], Equivalence]

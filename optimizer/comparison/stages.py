@@ -6,7 +6,8 @@
    the original's arithmetic; this sees through rounding that would hide a mistake.
 3. The original from perturbed parameters, for the numeric tier. They are perturbed no earlier than the rewrite parts from it:
    what rounding has done by then in a run that is bit for bit the same says nothing about a mistake that comes later. More of
-   them where the rewrite is beyond its limits by a little.
+   them where the rewrite is beyond its limits by a little. Where nothing but what is printed or saved besides fails, the original
+   evaluated with the weights of the rewrite, too: what jumps with a rounding is told alike then.
 
 Of a rewrite that runs as several ranks, whose layers see shares of a batch, the rewrite once more with these layers
 aligned is what the second and third stage judge; where there is dropout, against the original without any, too.
@@ -17,10 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from ..execution.observations import ENDED_WELL, Loss, Observations
-from ..execution.runner import Perturbation
 from ..options import Tier
 from .clipping import unseen_clipping
 from .divided import Division
@@ -28,12 +28,12 @@ from .evaluation_order import in_order_of
 from .files import unseen_bytes
 from .findings import Finding, Kind, step_number
 from .layer_settings import unseen_settings
-from .numeric import rounding_only
+from .neighbours import Neighbours, Observe, fails_by_a_little
 from .onset import calls_alike, rounds_alike
 from .ranks import layers_per_rank
 from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
-from .tolerance import MARGINAL, MORE_NEIGHBOURS, Precision, coarsest, perturbation_scale
+from .tolerance import MORE_NEIGHBOURS, Precision, coarsest
 from .verdict import (
     Outcome,
     Verdict,
@@ -41,7 +41,6 @@ from .verdict import (
     failed_by,
     judge_conduct,
     judge_exact,
-    judge_numeric,
     judge_told,
     led_by,
     only_evaluation_differs,
@@ -85,21 +84,6 @@ _BITS = frozenset(
 """What the exact tier compares bit for bit, and rounding changes."""
 
 
-class Observe(Protocol):
-    """Runs one of the two versions under observation; ``description`` is for the progress display."""
-
-    def __call__(
-        self,
-        description: str,
-        *,
-        original: bool,
-        perturb: Perturbation | None = None,
-        full_precision: bool = False,
-        aligned_layers: bool = False,
-        runs_to_come: int = 0,
-    ) -> Observations: ...
-
-
 @dataclass(frozen=True)
 class Equivalence:
     """The verdict, and the one on the rewrite with its reduced precision switched off, where that was judged."""
@@ -133,7 +117,7 @@ def judge_in_stages(
     exact = judge_exact(first, repeats, rewritten)
     for _ in range(MORE_NEIGHBOURS):
         # By the spread of an original that does not repeat itself.
-        if tier is not Tier.EXACT or not _by_a_little(exact):
+        if tier is not Tier.EXACT or not fails_by_a_little(exact):
             break
         repeats.append(observe("original, once more", original=True))
         exact = judge_exact(first, repeats, rewritten)
@@ -268,23 +252,10 @@ class _Aligned:
         self._original_too = original_too
 
     def __call__(
-        self,
-        description: str,
-        *,
-        original: bool,
-        perturb: Perturbation | None = None,
-        full_precision: bool = False,
-        aligned_layers: bool = False,
-        runs_to_come: int = 0,
+        self, description: str, *, original: bool, aligned_layers: bool = False, **how: Any
     ) -> Observations:
-        return self._observe(
-            description,
-            original=original,
-            perturb=perturb,
-            full_precision=full_precision,
-            aligned_layers=aligned_layers or self._original_too or not original,
-            runs_to_come=runs_to_come,
-        )
+        aligned = aligned_layers or self._original_too or not original
+        return self._observe(description, original=original, aligned_layers=aligned, **how)
 
 
 def _judge_rounding(
@@ -307,7 +278,7 @@ def _judge_rounding(
     proven = same_arithmetic is not None and same_arithmetic.outcome is Outcome.EQUIVALENT
     alike = calls_alike(first, rewritten) if evaluations else None
     parts = rounds_alike(first, repeats, rewritten) if alike is None else alike
-    runs = _Rounding(observe, precision, parts, evaluations=evaluations)
+    runs = Neighbours(observe, precision, parts, evaluations=evaluations)
     verdict = runs.judge(first, repeats, rewritten, perturbed_runs, same_arithmetic=proven)
     return Equivalence(verdict, same_arithmetic)
 
@@ -329,86 +300,8 @@ def _judge_arithmetic(
     if exact.outcome is Outcome.EQUIVALENT or _decided(exact):
         return exact
     parts = rounds_alike(first, repeats, rewritten)
-    runs = _Rounding(observe, Precision.FLOAT32, parts, full_precision=True)
+    runs = Neighbours(observe, Precision.FLOAT32, parts, full_precision=True)
     return runs.judge(first, repeats, rewritten, perturbed_runs)
-
-
-class _Rounding:
-    """What rounding of ``precision`` does to the original: its runs from parameters perturbed ``after`` so many rounds.
-
-    Or to its ``evaluations``, each with parameters perturbed anew, ``after`` so many calls: how far perturbed *training*
-    would take them says nothing about a rewrite that trains bit for bit the same. Nor do perturbed evaluations that choose another
-    epoch as the best, where those are the same.
-    """
-
-    def __init__(
-        self,
-        observe: Observe,
-        precision: Precision,
-        after: int,
-        *,
-        full_precision: bool = False,
-        evaluations: bool = False,
-    ) -> None:
-        self._observe, self._precision, self._after = observe, precision, after
-        self._full_precision, self._evaluations = full_precision, evaluations
-        self._runs: list[Observations] = []
-        self._made = 0
-
-    def judge(
-        self,
-        first: Observations,
-        repeats: Sequence[Observations],
-        rewritten: Observations,
-        wanted: int,
-        *,
-        same_arithmetic: bool = False,
-    ) -> Verdict:
-        """Judge with ``wanted`` perturbed runs, and where it fails by a little with more of them (see :mod:`.tolerance`)."""
-
-        def verdict() -> Verdict:
-            given = (first, repeats, self._runs, rewritten, self._precision)
-            return judge_numeric(*given, same_arithmetic=same_arithmetic)
-
-        self._perturb(wanted, wanted)
-        found = verdict()
-        one_way: tuple[str, ...] = ()
-        if not self._evaluations:
-            one_way = tuple(sorted(rounding_only(first, self._precision)))
-        for _ in range(MORE_NEIGHBOURS):
-            if not _by_a_little(found):
-                break
-            self._perturb(1, wanted + MORE_NEIGHBOURS, one_way)
-            found = verdict()
-        return found
-
-    def _perturb(self, count: int, total: int, one_way: tuple[str, ...] = ()) -> None:
-        """Make ``count`` more runs, ``total`` in all; one that does not end well says nothing about rounding."""
-        perturbed = "evaluations perturbed" if self._evaluations else "perturbed"
-        for number in range(self._made + 1, self._made + count + 1):
-            run = self._observe(
-                f"original, {perturbed} by {self._precision.value} rounding ({number} of {total})",
-                original=True,
-                perturb=Perturbation(
-                    self._precision.value,
-                    number,
-                    perturbation_scale(self._precision),
-                    self._after,
-                    one_way,
-                    self._evaluations,
-                ),
-                full_precision=self._full_precision,
-                runs_to_come=total - number,
-            )
-            if run.status in ENDED_WELL:
-                self._runs.append(run)
-        self._made += count
-
-
-def _by_a_little(verdict: Verdict) -> bool:
-    """Whether ``verdict`` fails by what the luck of few samples may have done."""
-    failures = verdict.failures
-    return bool(failures) and all((f.beyond or math.inf) < MARGINAL for f in failures)
 
 
 def precision_of(original: Observations, rewritten: Observations) -> Precision:

@@ -30,7 +30,7 @@ _OUR_MACHINE = (Kind.TIME_LIMIT, Kind.TOO_FEW_GPUS)
 _ENDINGS = (Kind.EXIT_STATUS, *_OUR_MACHINE, Kind.RESOURCE_LIMIT)
 """How the rewritten run ended before anything could be compared; the first for want of time or devices."""
 
-_TOLD = frozenset({Kind.STDOUT, Kind.FILES, Kind.FILE_VALUE, Kind.CHECKPOINT_VALUE})
+TOLD = frozenset({Kind.STDOUT, Kind.FILES, Kind.FILE_VALUE, Kind.CHECKPOINT_VALUE})
 """What a script makes of its training and evaluation for its reader."""
 
 HARD = frozenset(
@@ -126,7 +126,7 @@ def judge_conduct(
 def only_told_differs(exact: Verdict, original: Observations, rewritten: Observations) -> bool:
     """Whether training and evaluation were bit for bit the same, and only what was printed or saved besides was not."""
     kinds = _kinds_apart(exact, original, rewritten)
-    return bool(kinds) and kinds <= _TOLD
+    return bool(kinds) and kinds <= TOLD
 
 
 def only_evaluation_differs(
@@ -134,7 +134,7 @@ def only_evaluation_differs(
 ) -> bool:
     """Whether training was bit for bit the same, and what was evaluated, printed and saved besides was not."""
     kinds = _kinds_apart(exact, original, rewritten)
-    return Kind.EVALUATION_OUTPUT in kinds and kinds <= _TOLD | {Kind.EVALUATION_OUTPUT}
+    return Kind.EVALUATION_OUTPUT in kinds and kinds <= TOLD | {Kind.EVALUATION_OUTPUT}
 
 
 def _kinds_apart(exact: Verdict, original: Observations, rewritten: Observations) -> set[Kind]:

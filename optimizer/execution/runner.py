@@ -109,6 +109,9 @@ class RunSettings:
     be the original's arithmetic: autocast regions are entered disabled, TF32 is off, ``torch.compile`` and
     ``Module.compile`` leave the code as it is. A GradScaler goes on scaling: by a power of two, which is exact.
 
+    ``keep_evaluated`` keeps, in OBSERVE mode, what models weigh where they are evaluated; ``evaluated_with`` is the folder of a run
+    that kept it, whose weights they are given for their evaluations.
+
     ``batch_layers`` says, in OBSERVE mode, what to do about layers whose result hangs on the whole batch or on draws for
     it; None leaves them alone.
 
@@ -129,6 +132,8 @@ class RunSettings:
     memory_limit: int | None = None
     disk_limit: int | None = None
     perturb: Perturbation | None = None
+    keep_evaluated: bool = False
+    evaluated_with: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     block_steps: int = 10
     device_block_steps: int = 10
@@ -298,6 +303,8 @@ def _spec(
         "epoch_seconds": settings.epoch_seconds,
         "seed": settings.seed,
         "perturb": asdict(settings.perturb) if settings.perturb else None,
+        "keep_evaluated": settings.keep_evaluated,
+        "evaluated_with": str(settings.evaluated_with) if settings.evaluated_with else None,
         "block_steps": settings.block_steps,
         "device_block_steps": settings.device_block_steps,
         "full_precision": settings.full_precision,

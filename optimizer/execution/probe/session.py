@@ -20,6 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 from .checkpoints import SavedTensors, describe
 from .clipping import Clipping
 from .clock import Clock
+from .evaluated_weights import evaluated_weights
 from .evaluation_draws import EvaluationDraws
 from .evaluations import Evaluations, count_samples, is_evaluation
 from .extent import Extent
@@ -89,6 +90,9 @@ class Session:
         )
         perturb = spec["perturb"]
         self._perturbation = perturbation(**perturb) if perturb else None
+        self._weights = evaluated_weights(
+            spec["keep_evaluated"], spec["evaluated_with"], self.folder, spec["snapshot_bytes"]
+        )
         self._stepping: list[int] = []
         self._gradients = 0
         self._stepped_by: set[int] = set()
@@ -269,6 +273,8 @@ class Session:
         self._try(self._layers.begin, module)
         if self._perturbation:
             self._perturbation.before_call(module, self._rounds.begun)
+        if self._weights:
+            self._try(self._weights.before_call, module, self._rounds.begun)
         if not self._rounds.begun and module.training:
             self._try(self._parameters.keep_first, module)
         self._training = module.training
@@ -287,6 +293,8 @@ class Session:
         self.evaluation_draws.end()
         if self._perturbation:
             self._perturbation.after_call()
+        if self._weights:
+            self._try(self._weights.after_call)
         self._try(self._layers.end, output)
         if not self.stopped:
             self._try(self._evaluations.called, module, inputs, output, self._rounds.begun)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -202,6 +203,41 @@ def test_an_original_that_does_not_repeat_itself_is_repeated_for_that(
     )
     assert found.verdict.outcome is outcome
     assert len(asked) == 2 + more
+
+
+@pytest.mark.parametrize(
+    ("lent", "outcome"), [("0.6250", Outcome.EQUIVALENT), ("0.6562", Outcome.NOT_EQUIVALENT)]
+)
+def test_what_jumps_with_a_rounding_is_told_by_the_original_evaluated_with_the_weights_of_the_rewrite(
+    original: Observations, lent: str, outcome: Outcome
+) -> None:
+    """No perturbed run happens to have the one sample on the other side that the rewrite has there."""
+    told = {"rewritten": "acc 0.6250", "original": "acc 0.6562"}
+    original = replace(original, stdout=told["original"])
+    other = replace(_with_loss(original, 1e-5), stdout=told["rewritten"])
+    asked: list[str] = []
+
+    def observe(
+        description: str,
+        *,
+        original: bool,
+        perturb: object = None,
+        evaluated_with: Path | None = None,
+        **_: object,
+    ) -> Observations:
+        asked.append(description)
+        if not original:
+            return other
+        first = replace(other, stdout=told["original"])
+        if evaluated_with is not None:
+            assert evaluated_with == other.folder
+            return replace(ours, stdout=f"acc {lent}")
+        return _with_loss(first, 1e-5) if perturb else ours
+
+    ours = original
+    found = judge_in_stages(original, other, observe, tier=None, precision=None, perturbed_runs=2)
+    assert found.verdict.outcome is outcome
+    assert asked[-2:] == ["rewritten, its weights kept", "original, evaluated with these weights"]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
             "epoch_seconds": 0.0,
             "snapshot_bytes": 1 << 30,
             "perturb": None,
+            "keep_evaluated": False,
+            "evaluated_with": None,
             "block_steps": 10,
             "device_block_steps": 10,
             "full_precision": False,

@@ -551,7 +551,7 @@ def test_an_evaluation_in_a_function_that_is_to_be_one_graph_is_told(recorded):
     def script():
         net = train(1).eval()
         for options in ({"fullgraph": True}, {}):
-            predict = torch.compile(lambda x: net(x) + 1, backend="eager", **options)  # noqa: B023
+            predict = torch.compile(lambda x: net(x) + 1, backend="eager", **options)
             with torch.no_grad():
                 outputs.extend(predict(torch.ones(n, 4)) - 1 for n in (6, 5))
 
