@@ -95,7 +95,7 @@ class Hooks:
             self._session.schedulers.install(self._patches)
             self._session.clipping.install(self._patches)
             self._session.moves.install(self._patches)
-            self._session.shuffles.install(self._patches)
+            self._session.reading.shuffles.install(self._patches)
             self._session.permutations.install(self._patches)
             self._session.hear_of_loading(self._patches)
         # This imports Dynamo, which must find Module.__call__ replaced: it takes what it finds for torch's own.

@@ -15,18 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data.distributed import DistributedSampler
 
 from .checkpoints import SavedTensors, describe
 from .clipping import Clipping
 from .clock import Clock
 from .evaluated_weights import evaluated_weights
 from .evaluation_draws import EvaluationDraws
-from .evaluations import Evaluations, count_samples, is_evaluation
+from .evaluations import Evaluations, is_evaluation
 from .extent import Extent
 from .fingerprints import write_safetensors
 from .layer_outputs import LayerOutputs
-from .loader_passes import LoaderPasses, length_of, own_part
+from .loader_passes import length_of
 from .moves import Moves
 from .optimizer_state import OptimizerStates
 from .parameters import Parameters
@@ -35,10 +34,9 @@ from .permutations import Permutations
 from .perturbation import perturbation
 from .printed import PrintedLines
 from .randomness import derive, seed_everything
+from .reading import Reading
 from .rounds import Rounds, StopRun
-from .sampling import ReadOrder
 from .schedulers import Schedulers
-from .shuffles import Shuffles
 from .steps import NO_OPTIMIZER, Steps
 from .tf32 import layers_in_tf32, products_in_tf32
 from .told import Told
@@ -96,18 +94,13 @@ class Session:
         self._stepping: list[int] = []
         self._gradients = 0
         self._stepped_by: set[int] = set()
-        self.shuffles, self.permutations = Shuffles(), Permutations(self._seed)
+        self.reading, self.permutations = Reading(), Permutations(self._seed)
         self.evaluation_draws = EvaluationDraws(self._seed)
         self.told = Told(self.folder)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
         self.clipping = Clipping(self._rounds, lambda: self._steps.losses)
         self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
         self.printed = PrintedLines(lambda: self._rounds.begun)
-        self._loaders = LoaderPasses()
-        self._passes: list[dict[str, Any]] = []
-        self._read_from: dict[str, Any] | None = None
-        self._step_samples: list[int] = []
-        self._samples = 0
         self._collectives: list[tuple[int, int]] = []
         self._checkpoints: list[dict[str, Any]] = []
         self._compute_dtypes: set[str] = set()
@@ -217,17 +210,14 @@ class Session:
         self._stepped_by.add(number)
         self._parameters.last_step.stepped()
         if self.observing:
-            self._step_samples.append(self._samples)
-            self._samples = 0
-            if self._read_from is not None:
-                self._read_from["steps"] += 1
+            self.reading.stepped()
             seed_everything(derive(self._seed, "step", self._gradients))
             self.permutations.stepped()
             self.evaluation_draws.stepped(self._gradients)
         if self._rounds.fresh:
             self._extent.round_begins()
             begun = self._rounds.finished + 1
-            if self._rounds.last and self._extent.goes_on(begun, self._read_from):
+            if self._rounds.last and self._extent.goes_on(begun, self.reading.source):
                 self._rounds.limit += 1
             self._clock.edge(last=self._rounds.last)
         complete = self._rounds.stepped(number)
@@ -306,19 +296,7 @@ class Session:
         self._clock.loader_started(ahead=ahead)
         if not self.observing:
             return None
-        read = self._loaders.begin(loader)
-        noted: dict[str, Any] = {**read._asdict(), "batches": 0, "samples": 0, "finished": False}
-        noted |= {
-            "rounds": self._rounds.begun,
-            "order": ReadOrder(own_part(loader.dataset)),
-            "steps": 0,
-        }
-        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or loader.sampler
-        shares = isinstance(sampler, DistributedSampler)
-        noted["drawn_from"] = self.shuffles.drawn_from(loader)
-        noted["sampler_epoch"] = sampler.epoch if shares else None
-        noted["sampler_seed"] = sampler.seed if shares and sampler.shuffle else None
-        self._passes.append(noted)
+        noted = self.reading.begin(loader, self._rounds.begun)
         self._extent.pass_begins(noted, length_of(loader))
         return noted
 
@@ -336,12 +314,7 @@ class Session:
 
     def got_batch(self, noted: dict[str, Any], batch: Any) -> None:
         """The loader gave a batch."""
-        samples = count_samples(batch)
-        noted["batches"] += 1
-        noted["samples"] += samples
-        if noted is not self._read_from:  # what was read for something else
-            self._read_from, self._samples = noted, 0
-        self._samples += samples
+        self.reading.got_batch(noted, batch)
 
     def communicates(self) -> None:
         """The script calls a collective of ``torch.distributed``."""
@@ -413,14 +386,8 @@ class Session:
             self._try(_update, record, finish)
         return {
             **record,
-            "loader_passes": [
-                one
-                | {"order": one["order"].first(one["batches"])}
-                | one["order"].in_whole(one["batches"])
-                for one in self._passes
-            ],
+            **self.reading.finish(),
             "checkpoints": self._checkpoints,
-            "step_samples": self._step_samples,
             "collectives": sorted(set(self._collectives)),
             "layers": self._parameters.layers(),
             "layer_settings": self._parameters.layer_settings(),
