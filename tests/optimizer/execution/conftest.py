@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,8 @@ from torchopt_cli.optimizer.execution.overlay import Overlay, make_overlay
 from torchopt_cli.optimizer.execution.probe.protection import CONFINED
 from torchopt_cli.optimizer.execution.processes import Finished, run_bounded
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
+
+from ...verification.warm import warm_interpreter
 
 Tree = dict[str, tuple[str, int, int]]
 
@@ -56,8 +58,21 @@ def tree() -> Callable[[Path], Tree]:
     return read
 
 
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[Path]:
+    """An interpreter that has torch imported already, for scripts started in one process."""
+    with warm_interpreter() as path:
+        yield path
+
+
 @pytest.fixture
-def observe(tmp_path: Path) -> Callable[..., Observations]:
+def python() -> Path:
+    """The interpreter of ``observe``; a module whose tests care for nothing but what a script does has it be ``warm_python``."""
+    return Path(sys.executable)
+
+
+@pytest.fixture
+def observe(tmp_path: Path, python: Path) -> Callable[..., Observations]:
     """Run a script of a project; keywords are those of RunSettings, and ``entry``, ``args`` and ``overrides``."""
     runs = iter(range(1000))
 
@@ -71,7 +86,7 @@ def observe(tmp_path: Path) -> Callable[..., Observations]:
     ) -> Observations:
         environment = {"OMP_NUM_THREADS": "1", **settings.pop("env", {})}  # type: ignore[dict-item]
         chosen = {
-            "python": Path(sys.executable),
+            "python": python,
             "cwd": folder,
             "timeout_s": 120.0,
             "env": environment,
