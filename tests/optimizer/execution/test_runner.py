@@ -85,6 +85,15 @@ DATA = """
 """
 
 
+COLD = Path(sys.executable)
+"""Where what a script starts in its turn is to find things as they usually are."""
+
+
+@pytest.fixture
+def python(warm_python: Path) -> Path:
+    return warm_python
+
+
 @pytest.fixture
 def training(project) -> Path:
     return project(
@@ -101,10 +110,13 @@ def training(project) -> Path:
 
 def test_workers_make_no_difference_and_files_stay(training, observe, tree):
     before = tree(training)
-    alone = observe(training, steps=100)
-    forked = observe(training, args=("--workers", "2"), steps=100)
+    alone = observe(training, python=COLD, steps=100)
+    forked = observe(training, python=COLD, args=("--workers", "2"), steps=100)
     spawned = observe(
-        training, args=("--workers", "1", "--start", "spawn", "--epochs", "1"), steps=100
+        training,
+        python=COLD,
+        args=("--workers", "1", "--start", "spawn", "--epochs", "1"),
+        steps=100,
     )
     assert tree(training) == before
 
@@ -147,7 +159,7 @@ def test_seeds_and_texts_make_a_difference(training, observe):
 
 
 def test_timing_leaves_randomness_and_records_alone(training, observe):
-    timed = observe(training, steps=5, mode=Mode.TIME, block_steps=2)
+    timed = observe(training, python=COLD, steps=5, mode=Mode.TIME, block_steps=2)
     assert (timed.status, timed.rounds) == (Status.STOPPED, 5)
     assert len(timed.timing.round_seconds) == 4
     assert timed.timing.synchronised == (0, 2, 4)
