@@ -54,10 +54,8 @@ def run(
         observed.look_for_ranks(protection)
     ending = run_script(spec["entry"], spec["program"], spec["args"], spec["module"])
     observed.finish(ending)
-    if (
-        observed.session.stopped
-    ):  # exit handlers and threads of a script cut short have nothing to wait for
-        os._exit(0)
+    if observed.session.stopped:
+        os._exit(0)  # exit handlers and threads of a script cut short have nothing to wait for
     if ending.traceback is not None:
         print(ending.traceback, end="", file=sys.stderr)
     sys.exit(ending.exit_code)
