@@ -36,6 +36,15 @@ for x, y in loader:
     loss.backward()
     optimizer.step()
 """
+STEP_IN_BFLOAT16 = """
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output = model(x.cuda())
+        loss = criterion(output, y.cuda())
+    loss.backward()
+    optimizer.step()
+"""
 
 
 def script(*parts: str, forward: str = "return self.fc(x)") -> str:
@@ -66,17 +75,7 @@ def training(step: str, forward: str = "return self.fc(x)", setup: str = SETUP) 
 def test_bfloat16_is_one_line(check_transformed: Check) -> None:
     check_transformed(
         training(STEP),
-        training(
-            """
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.bfloat16):
-                    output = model(x.cuda())
-                    loss = criterion(output, y.cuda())
-                loss.backward()
-                optimizer.step()
-            """
-        ),
+        training(STEP_IN_BFLOAT16),
         amp=BF16,
     )
 
@@ -107,15 +106,7 @@ def test_an_optimizer_chosen_by_name(check_transformed: Check) -> None:
     check_transformed(
         training(STEP, setup=chosen),
         training(
-            """
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.bfloat16):
-                    output = model(x.cuda())
-                    loss = criterion(output, y.cuda())
-                loss.backward()
-                optimizer.step()
-            """,
+            STEP_IN_BFLOAT16,
             setup=chosen,
         ),
         amp=BF16,
@@ -1451,16 +1442,8 @@ def test_evaluation_of_batches_that_the_script_cuts_out(check_transformed: Check
         script(
             SETUP,
             after,
-            """
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.bfloat16):
-                    output = model(x.cuda())
-                    loss = criterion(output, y.cuda())
-                loss.backward()
-                optimizer.step()
-            evaluate()
-            """,
+            STEP_IN_BFLOAT16,
+            "evaluate()\n",
         ),
         amp=BF16,
     )
