@@ -113,7 +113,7 @@ def files_in(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Run]:
+def run(tmp_path_factory: pytest.TempPathFactory, warm_python: Path) -> Callable[[str, str], Run]:
     """Runs an entry of a script once, on the CPU; original and expert, in that order, share a data folder."""
     finished: dict[tuple[str, str], Run] = {}
     data_folders: dict[str, Path] = {}
@@ -125,7 +125,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Run]:
         data = data_folders[script]
         process = subprocess.run(
             [
-                sys.executable,
+                warm_python,
                 CORPUS / script / entry,
                 *manifest(script)["cpu"]["args"],
                 "--data",

@@ -21,8 +21,6 @@ from torchopt_cli.optimizer.verification_result import VerificationReport
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
-from ..verification.warm import warm_interpreter
-
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 CORPUS = Path(__file__).parents[2] / "corpus"
 SCRIPTS = sorted(script.parent.name for script in CORPUS.glob("*/train.py"))
@@ -42,12 +40,6 @@ def rewritten(entry: Path, tier: Tier, names: frozenset[str] = frozenset()) -> R
     return rewrite_script(entry, Sources(), all_transforms(), options)
 
 
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Path]:
-    with warm_interpreter() as path:
-        yield path
-
-
 @pytest.fixture(scope="module", params=SCRIPTS)
 def runs(request: pytest.FixtureRequest) -> Iterator[OriginalRuns]:
     """The runs of a corpus script, made once for all rewrites of it."""
@@ -58,11 +50,11 @@ def runs(request: pytest.FixtureRequest) -> Iterator[OriginalRuns]:
 
 
 def verified(
-    runs: OriginalRuns, result: RewriteResult, tier: Tier, interpreter: Path, folder: Path
+    runs: OriginalRuns, result: RewriteResult, tier: Tier, warm_python: Path, folder: Path
 ) -> VerificationReport:
     changed = {f.path: f.text for f in result.files if f.changed and not f.created}
     settings = VerifySettings(
-        interpreter,
+        warm_python,
         folder,
         tier=tier,
         steps=20,
@@ -76,19 +68,19 @@ def verified(
 
 @pytest.mark.parametrize("tier", [Tier.EXACT, Tier.NUMERIC], ids=lambda tier: tier.label)
 def test_all_transforms_at_once(
-    runs: OriginalRuns, tier: Tier, interpreter: Path, tmp_path: Path
+    runs: OriginalRuns, tier: Tier, warm_python: Path, tmp_path: Path
 ) -> None:
     result = rewritten(runs.version.entry, tier)
     assert not [error for file in result.files for error in file.errors]
     if tier is Tier.EXACT and not any(file.changed for file in result.files):
         pytest.skip("nothing in it can be made faster bit for bit")
     assert any(file.changed for file in result.files)
-    report = verified(runs, result, tier, interpreter, tmp_path)
+    report = verified(runs, result, tier, warm_python, tmp_path)
     assert report.verdict is not None, report.original_failure
     assert report.verdict.outcome is Outcome.EQUIVALENT, report.verdict.findings
 
 
-def test_each_transform_alone(runs: OriginalRuns, interpreter: Path, tmp_path: Path) -> None:
+def test_each_transform_alone(runs: OriginalRuns, warm_python: Path, tmp_path: Path) -> None:
     judged: dict[str, object] = {}
     for transform in all_transforms():
         if transform.tier is Tier.SEMANTIC:
@@ -98,7 +90,7 @@ def test_each_transform_alone(runs: OriginalRuns, interpreter: Path, tmp_path: P
             folder = tmp_path / transform.name
             folder.mkdir()
             tiers = {change.tier for file in result.files for change in file.changes}
-            report = verified(runs, result, max(tiers), interpreter, folder)
+            report = verified(runs, result, max(tiers), warm_python, folder)
             assert report.verdict is not None, report.original_failure
             judged[transform.name] = report.verdict.outcome
     assert judged

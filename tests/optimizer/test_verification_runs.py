@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -388,19 +387,19 @@ def test_speed_is_measured_after_the_verdict(verified: Verified) -> None:
     assert report.measurement.original.step_seconds > 0
 
 
-def test_an_original_that_fails_shows_its_traceback(tmp_path: Path) -> None:
+def test_an_original_that_fails_shows_its_traceback(tmp_path: Path, warm_python: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import torch\nraise KeyError('no data')\n", encoding="utf-8")
-    settings = VerifySettings(python=Path(sys.executable), cwd=tmp_path, steps=2)
+    settings = VerifySettings(python=warm_python, cwd=tmp_path, steps=2)
     report = verify(ScriptVersion(path), ScriptVersion(path), settings)
     assert exit_code(report) is ExitCode.SCRIPT_FAILED
     assert report.original_failure is not None
     assert "KeyError: 'no data'" in report.original_failure.details
 
 
-def test_a_script_that_does_not_train_is_an_error_of_use(tmp_path: Path) -> None:
+def test_a_script_that_does_not_train_is_an_error_of_use(tmp_path: Path, warm_python: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import torch\nprint(torch.ones(2).sum())\n", encoding="utf-8")
-    settings = VerifySettings(python=Path(sys.executable), cwd=tmp_path, steps=2)
+    settings = VerifySettings(python=warm_python, cwd=tmp_path, steps=2)
     with pytest.raises(TorchoptError, match="no optimizer"):
         verify(ScriptVersion(path), ScriptVersion(path), settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,6 +187,7 @@ def test_training_on_full_batches_is_the_same(
     tmp_path: Path,
     size: int,
     steps: int,
+    warm_python: Path,
 ) -> None:
     count_case("drop-last", table.VERIFIED)
     made = f"loader = DataLoader(train_set, {size}, shuffle=True)"
@@ -198,7 +198,7 @@ def test_training_on_full_batches_is_the_same(
     before.write_text(text)
     after.write_text(result.files[0].text)
     printed = [
-        subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
+        subprocess.run([warm_python, path], capture_output=True, text=True, check=True).stdout
         for path in (before, after)
     ]
     full, kept = (lines.splitlines() for lines in printed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -311,6 +310,7 @@ def test_training_stays_the_same_and_scores_change(
     rewrite: Callable[..., RewriteResult],
     count_case: Callable[[str, str], None],
     tmp_path: Path,
+    warm_python: Path,
 ) -> None:
     count_case("eval-mode", table.VERIFIED)
     (file,) = rewrite(RUNS, ["eval-mode"]).files
@@ -319,7 +319,7 @@ def test_training_stays_the_same_and_scores_change(
     for name, text in (("before.py", RUNS), ("after.py", file.text)):
         path = tmp_path / name
         path.write_text(text)
-        run = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+        run = subprocess.run([warm_python, path], capture_output=True, text=True, check=True)
         printed.append([line.split() for line in run.stdout.splitlines()])
     trained = [[line for line in lines if line[0] == "train"] for lines in printed]
     tested = [[line for line in lines if line[0] == "test"] for lines in printed]

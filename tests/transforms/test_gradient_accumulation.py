@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -497,6 +496,7 @@ def test_trains_the_same(
     tmp_path: Path,
     rewrite: Callable[..., RewriteResult],
     count_case: Callable[[str, str], None],
+    warm_python: Path,
 ) -> None:
     """Where every group is full, and nothing depends on the batch, the parameters end up the same."""
     count_case("gradient-accumulation", table.VERIFIED)
@@ -515,7 +515,7 @@ def test_trains_the_same(
     for name, text in (("before.py", script), ("after.py", result.files[0].text)):
         (tmp_path / name).write_text(text)
         run = subprocess.run(
-            [sys.executable, name],
+            [warm_python, name],
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from torchopt_cli.optimizer.verify_settings import VerifySettings
 
 from . import cases as patches
 from .cases import HERE, BadCase, Case, cases, read
-from .score import Laboratory, complaint, laboratory, score_script
+from .score import Laboratory, complaint, score_script
 from .warm import warm_interpreter
 
 NIGHTLY = bool(os.environ.get("TORCHOPT_NIGHTLY"))
@@ -54,9 +53,8 @@ REQUIRED = frozenset(
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Laboratory]:
-    with laboratory() as made:
-        yield made
+def lab(warm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+    return Laboratory(warm_python, tmp_path_factory.mktemp("lab"))
 
 
 @pytest.mark.torch

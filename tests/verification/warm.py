@@ -36,6 +36,8 @@ _REQUEST_BYTES = 1 << 20
 _CLIENT = """\
 #!{python} -IS
 import json, os, socket, sys
+if sys.argv[1].startswith("-"):
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 connection = socket.socket(socket.AF_UNIX)
 connection.connect({path!r})
 request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
@@ -54,7 +56,7 @@ os._exit(status)
 
 @contextmanager
 def warm_interpreter(threads: int = 1) -> Generator[Path, None, None]:
-    """The path of a program to be used in place of ``sys.executable``, good for ``PROGRAM ARGS`` alone."""
+    """The path of a program to be used in place of ``sys.executable``; all but ``PROGRAM ARGS`` is started the usual way."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         yield Path(sys.executable)
         return

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,9 +38,11 @@ for x in DataLoader(Slow(), batch_size=4):
 """
 
 
-def test_the_bottleneck_is_named_first(project: Project, capsys: Capture) -> None:
+def test_the_bottleneck_is_named_first(
+    project: Project, capsys: Capture, warm_python: Path
+) -> None:
     folder = project({"train.py": TRAIN})
-    command = ["profile", "train.py", "--steps", "12", "--python", sys.executable]
+    command = ["profile", "train.py", "--steps", "12", "--python", str(warm_python)]
     assert main([*command, "--trace", "trace.json"]) == ExitCode.OK
     told = capsys.readouterr().out
     assert told.startswith("Bottleneck: waiting for data\n")
@@ -52,9 +53,11 @@ def test_the_bottleneck_is_named_first(project: Project, capsys: Capture) -> Non
 
 
 @pytest.mark.slow
-def test_the_profile_file_chooses_the_workers(project: Project, capsys: Capture) -> None:
+def test_the_profile_file_chooses_the_workers(
+    project: Project, capsys: Capture, warm_python: Path
+) -> None:
     folder = project({"train.py": TRAIN})
-    command = ["profile", "train.py", "--steps", "12", "--python", sys.executable]
+    command = ["profile", "train.py", "--steps", "12", "--python", str(warm_python)]
     assert main([*command, "--format", "json"]) == ExitCode.OK
     document = json.loads(capsys.readouterr().out)
     assert document["bottleneck"] == "waiting for data"
@@ -70,9 +73,11 @@ def test_the_profile_file_chooses_the_workers(project: Project, capsys: Capture)
     assert error == "profile.json: is no profile that `torchopt profile --format json` wrote"
 
 
-def test_a_script_that_fails_by_itself(project: Project, capsys: Capture) -> None:
+def test_a_script_that_fails_by_itself(
+    project: Project, capsys: Capture, warm_python: Path
+) -> None:
     project({"train.py": TRAIN})
-    command = ["profile", "train.py", "--python", sys.executable, "--", "--fail"]
+    command = ["profile", "train.py", "--python", str(warm_python), "--", "--fail"]
     assert main(command) == ExitCode.SCRIPT_FAILED
     told = capsys.readouterr().err
     assert "RuntimeError: as asked for" in told
@@ -80,8 +85,8 @@ def test_a_script_that_fails_by_itself(project: Project, capsys: Capture) -> Non
 
 
 @pytest.mark.slow
-def test_too_few_steps_to_profile(project: Project, capsys: Capture) -> None:
+def test_too_few_steps_to_profile(project: Project, capsys: Capture, warm_python: Path) -> None:
     project({"train.py": TRAIN.replace("return 48", "return 8")})
-    assert main(["profile", "train.py", "--python", sys.executable]) == ExitCode.USAGE
+    assert main(["profile", "train.py", "--python", str(warm_python)]) == ExitCode.USAGE
     expected = "train.py: only 2 optimizer steps to profile, 10 are needed\n"
     assert capsys.readouterr().err == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,10 @@ Rewrite = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def rewrite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    warm_python: Path,
 ) -> Rewrite:
     """Rewrites the script with these transforms, expecting ``code``; gives what the JSON says of the verification."""
 
@@ -102,7 +104,7 @@ def rewrite(
         monkeypatch.setattr(registry, "all_transforms", lambda: transforms)
         Path("train.py").write_text(SCRIPT)
         Path("pyproject.toml").write_text("[tool.torchopt]\nsteps = 3\nno-timing = true\n")
-        flags = ["--verify", "--format", "json", "--tier", tier, "--python", sys.executable]
+        flags = ["--verify", "--format", "json", "--tier", tier, "--python", str(warm_python)]
         assert main(["rewrite", "train.py", *flags]) == code
         (verification,) = json.loads(capsys.readouterr().out)["verification"]
         return verification

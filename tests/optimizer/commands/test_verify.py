@@ -212,9 +212,16 @@ def slow(*values: object) -> object:
     ],
 )
 def test_verifying_for_real(
-    project: Project, capsys: Capture, rewritten: str, arguments: list[str], code: int, words: str
+    project: Project,
+    capsys: Capture,
+    warm_python: Path,
+    rewritten: str,
+    arguments: list[str],
+    code: int,
+    words: str,
 ) -> None:
     project({"train.py": TRAINING, "fast.py": rewritten})
     flags = ["--steps", "3", "--no-timing", "--tier", "exact"]
+    flags += ["--python", str(warm_python)]
     assert main(["verify", "train.py", "fast.py", *flags, "--", *arguments]) == code
     assert words in capsys.readouterr().out

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,6 @@ from torchopt_cli.optimizer.execution.overlay import Overlay, make_overlay
 from torchopt_cli.optimizer.execution.probe.protection import CONFINED
 from torchopt_cli.optimizer.execution.processes import Finished, run_bounded
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
-
-from ...verification.warm import warm_interpreter
 
 Tree = dict[str, tuple[str, int, int]]
 
@@ -58,22 +56,18 @@ def tree() -> Callable[[Path], Tree]:
     return read
 
 
-@pytest.fixture(scope="session")
-def warm_python() -> Iterator[Path]:
-    """An interpreter that has torch imported already, for scripts started in one process."""
-    with warm_interpreter() as path:
-        yield path
-
-
 @pytest.fixture
-def python() -> Path:
-    """The interpreter of ``observe``; a module whose tests care for nothing but what a script does has it be ``warm_python``."""
-    return Path(sys.executable)
+def python(warm_python: Path) -> Path:
+    """The interpreter of ``observe``."""
+    return warm_python
 
 
 @pytest.fixture
 def observe(tmp_path: Path, python: Path) -> Callable[..., Observations]:
-    """Run a script of a project; keywords are those of RunSettings, and ``entry``, ``args`` and ``overrides``."""
+    """Run a script of a project; keywords are those of RunSettings, and ``entry``, ``args`` and ``overrides``.
+
+    Tests of how a script starts ask for ``python=Path(sys.executable)``.
+    """
     runs = iter(range(1000))
 
     def go(

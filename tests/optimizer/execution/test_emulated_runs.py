@@ -52,11 +52,6 @@ Make = Callable[[Mapping[str, str]], Path]
 Observe = Callable[..., Observations]
 
 
-@pytest.fixture
-def python(warm_python: Path) -> Path:
-    return warm_python
-
-
 def test_emulated_runs_compute_what_the_cpu_computes(project: Make, observe: Observe) -> None:
     folder = project({"train.py": TRAIN})
     emulated = observe(folder, steps=50, emulated_gpus=1)

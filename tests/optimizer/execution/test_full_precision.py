@@ -42,11 +42,6 @@ Project = Callable[[Mapping[str, str]], Path]
 Observe = Callable[..., Observations]
 
 
-@pytest.fixture
-def python(warm_python: Path) -> Path:
-    return warm_python
-
-
 @dataclass(frozen=True)
 class Bits:
     checksums: tuple[int, ...]

@@ -115,6 +115,12 @@ def in_half(script: str) -> str:
     return script.replace("            loss = nn", region)
 
 
+@pytest.fixture
+def python() -> Path:
+    """One that starts anew: a fork cannot use the devices that its parent has seen."""
+    return Path(sys.executable)
+
+
 def test_an_observed_run_repeats_itself_and_tells_what_it_ran_on(
     project: Make, observe: Observe
 ) -> None:

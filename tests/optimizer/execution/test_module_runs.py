@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,6 @@ def test_such_a_script_runs_with_its_package_and_its_worker_processes(project, o
             "pkg/parts/net.py": "import torch\ndef make():\n    return torch.nn.Linear(2, 1)\n",
         }
     )
-    run = observe(folder, entry="pkg/train.py")
+    run = observe(folder, entry="pkg/train.py", python=Path(sys.executable))
     assert (run.status, run.rounds) == (Status.COMPLETED, 3)
     assert run.stdout == "[42] pkg True\n"

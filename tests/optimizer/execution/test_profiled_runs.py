@@ -53,11 +53,6 @@ TRAIN = """
 """
 
 
-@pytest.fixture
-def python(warm_python: Path) -> Path:
-    return warm_python
-
-
 def script(sleep: float, epochs: int) -> dict[str, str]:
     return {"train.py": TRAIN.replace("SLEEP", str(sleep)).replace("EPOCHS", str(epochs))}
 

@@ -90,11 +90,6 @@ COLD = Path(sys.executable)
 
 
 @pytest.fixture
-def python(warm_python: Path) -> Path:
-    return warm_python
-
-
-@pytest.fixture
 def training(project) -> Path:
     return project(
         {

@@ -17,11 +17,6 @@ from torchopt_cli.optimizer.execution.recorded import Move
 from torchopt_cli.optimizer.execution.standing import standing
 
 
-@pytest.fixture
-def python(warm_python: Path) -> Path:
-    return warm_python
-
-
 def save(path: str, rounds: int, value: str = "0") -> Checkpoint:
     return Checkpoint(path, rounds, {"": CheckpointEntry("int", value=value)})
 

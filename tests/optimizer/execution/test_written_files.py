@@ -23,11 +23,6 @@ for _ in range(2):
 """
 
 
-@pytest.fixture
-def python(warm_python: Path) -> Path:
-    return warm_python
-
-
 @pytest.mark.parametrize(
     ("written", "files"),
     [
