@@ -20,7 +20,13 @@ from .comparison.findings import Finding, Kind, by_importance, note
 from .comparison.stages import Equivalence, judge_in_stages
 from .comparison.verdict import Outcome, Verdict
 from .errors import TorchoptError
-from .execution.observations import ENDED_WELL, Observations, Status, said_last
+from .execution.observations import (
+    ENDED_WELL,
+    STEPPED_ELSEWHERE,
+    Observations,
+    Status,
+    said_last,
+)
 from .execution.ranks import batches_in_turn
 from .execution.runner import BatchLayers, Mode, Perturbation, RunSettings, ScriptVersion, run
 from .measurement import Measurement, TimedRun, TooShort, measure
@@ -262,6 +268,8 @@ class _Verification:
                 f"nothing to compare: ended after {first.rounds} of {steps} steps, {first.ending}",
                 path,
             )
+        if first.rounds == 0 and STEPPED_ELSEWHERE in first.unobserved:
+            raise TorchoptError(f"nothing to compare: {STEPPED_ELSEWHERE} are not observed", path)
         if first.rounds == 0:
             seen = "an optimizer, but no step of it" if first.optimizer_seen else "no optimizer"
             raise TorchoptError(

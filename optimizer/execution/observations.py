@@ -90,6 +90,8 @@ _FRAME = re.compile(r' +File "([^"<]+)", line (\d+)')
 """A line of a traceback that names a file."""
 ROUNDS = "rounds"
 """File name of the number of begun rounds: eight bytes, the lowest first."""
+STEPPED_ELSEWHERE = "the steps of processes that the script starts and that join no process group"
+"""What may be among the unobserved of a run."""
 
 
 @dataclass(frozen=True)

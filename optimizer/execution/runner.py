@@ -25,9 +25,16 @@ from .limits import (
     default_process_limit,
 )
 from .module_runs import module_run
-from .observations import Observations, Status, Timing, WrittenFile, rounds_counted
+from .observations import (
+    STEPPED_ELSEWHERE,
+    Observations,
+    Status,
+    Timing,
+    WrittenFile,
+    rounds_counted,
+)
 from .overlay import Overlay, make_overlay
-from .probe.start import RECORD, UNFIT, UNOBSERVED
+from .probe.start import RECORD, STEPPED, UNFIT, UNOBSERVED
 from .processes import KEPT_BYTES, Finished, run_bounded
 from .ranks import merged
 from .record import load
@@ -345,6 +352,8 @@ def _observations(
         told = f"the script ends, and a thread or an exit handler keeps its process: {exceeded.message}"
         exceeded = Exceeded(exceeded.bound, told)
         record |= {"status": _status(exceeded), "exit_code": None}
+    if (folder / STEPPED).exists():
+        record["unobserved"] = (*record.get("unobserved", ()), STEPPED_ELSEWHERE)
     return Observations(
         folder=folder,
         stdout=overlay.shown(finished.stdout),

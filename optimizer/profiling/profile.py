@@ -17,7 +17,13 @@ from pathlib import Path
 
 from ..errors import TorchoptError
 from ..execution.limits import Bound
-from ..execution.observations import ENDED_WELL, Observations, Timing, Versions
+from ..execution.observations import (
+    ENDED_WELL,
+    STEPPED_ELSEWHERE,
+    Observations,
+    Timing,
+    Versions,
+)
 from ..execution.profile_record import LoaderAlone, Operator, Phase, RunProfile, SyncPoint
 from ..execution.runner import Mode, RunSettings, ScriptVersion, run
 from ..interludes import stretch
@@ -164,6 +170,8 @@ def _checked(version: ScriptVersion, settings: ProfileSettings, seen: Observatio
     if seen.rounds < FEWEST_ROUNDS or seen.profile is None:
         steps = f"only {seen.rounds} optimizer steps" if seen.rounds else "no optimizer step"
         told = f"{steps} to profile, {FEWEST_ROUNDS} are needed"
+        if not seen.rounds and STEPPED_ELSEWHERE in seen.unobserved:
+            told = f"nothing to profile: {STEPPED_ELSEWHERE} are not observed"
         raise TorchoptError(told, version.entry)
     return seen
 

@@ -30,6 +30,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from .compiled_calls import CompiledCalls
 from .devices import is_capturing
 from .direct_calls import DirectCalls
+from .elsewhere import Elsewhere, after_fork
 from .leaves import among_leaves, leaves_of
 from .names import label_roots
 from .patches import Patches
@@ -57,7 +58,7 @@ class Hooks:
 
     def __init__(self, session: Session, patches: Patches) -> None:
         self._session = session
-        self._observing = session.observing
+        self._observing, self._folder = session.observing, session.folder
         self._patches = patches
         self._iterators: WeakSet[Any] = WeakSet()
         self._in_module = threading.local()
@@ -107,6 +108,10 @@ class Hooks:
             register_optimizer_step_post_hook(_disabled(self._step_ends)),
         ):
             self._patches.on_undo(handle.remove)
+        after_fork(self._forked)
+
+    def _forked(self) -> None:
+        self._session = cast("Session", Elsewhere(self._folder))
 
     def shut_down_workers(self) -> None:
         """End the worker processes of every loader that is still being iterated."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .elsewhere import tell_steps
 from .patches import Patches
 from .protection import RUN, Protection
 from .randomness import seed_start
@@ -87,8 +88,10 @@ class RankObserver:
 def expect_joining(protection: Protection, emulated: Devices | None) -> None:
     """In a process that the script has started anew: observe it if it joins a process group."""
     spec_file = os.environ[RUN]
-    seed_start(json.loads(Path(spec_file).read_text(encoding="utf-8"))["seed"])
+    spec = json.loads(Path(spec_file).read_text(encoding="utf-8"))
+    seed_start(spec["seed"])
     patches = Patches()
+    tell_steps(patches, Path(spec["output"]))
 
     def joined() -> None:
         patches.undo()

@@ -18,6 +18,8 @@ RECORD = "record.json"
 """File name of the scalars, in the run's output folder."""
 UNOBSERVED = "unobserved"
 """A file in the folder of a rank, once another process has become the same rank, which goes unobserved."""
+STEPPED = "stepped-elsewhere"
+"""A file in the folder of a run, once an optimizer has stepped in a process that the script has started and that is no rank."""
 UNFIT = "unfit"
 """In the record instead of everything else: why this interpreter cannot run the probe."""
 

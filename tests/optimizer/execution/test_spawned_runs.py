@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from torchopt_cli.optimizer.comparison.verdict import Outcome
+from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.observations import Observations, Status
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.verification import verify
@@ -145,6 +147,55 @@ def test_a_second_group_of_processes_goes_unobserved_and_is_told(tmp_path: Path)
     script = written(tmp_path, f"{SPAWN}\n    os.remove(meeting)\n    {SPAWN}")
     seen = observed(script, tmp_path / "run", "--epochs", "1")
     assert "another process that became rank0, after the first" in seen.unobserved
+
+
+ALONE = """\
+import sys
+from multiprocessing import get_context
+
+import torch
+
+
+def fit(seed):
+    torch.manual_seed(seed)
+    net = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    return [round(weight, 4) for weight in net.weight[0].tolist()]
+
+
+if __name__ == "__main__":
+    with get_context(sys.argv[1]).Pool(2) as pool:
+        print(pool.map(fit, range(3)))
+    if "too" in sys.argv:
+        print(fit(3))
+"""
+ELSEWHERE = "the steps of processes that the script starts and that join no process group"
+
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_processes_that_train_without_a_group_are_left_to_themselves(
+    tmp_path: Path, warm_python: Path, start: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ALONE)
+    plain = subprocess.run(
+        [sys.executable, script, start, "too"], capture_output=True, text=True, check=True
+    )
+    settings = RunSettings(warm_python, tmp_path, steps=3, timeout_s=120.0, env=ENVIRONMENT)
+    seen = run(ScriptVersion(script, args=(start, "too")), settings, tmp_path / "run")
+    assert (seen.status, seen.rounds, len(seen.steps)) == (Status.STOPPED, 3, 3)
+    assert seen.stdout == plain.stdout.splitlines(keepends=True)[0]
+    assert seen.unobserved == (ELSEWHERE,)
+    with pytest.raises(TorchoptError, match=f"nothing to compare: {ELSEWHERE} are not observed"):
+        verify(
+            ScriptVersion(script, args=(start,)),
+            ScriptVersion(script, args=(start,)),
+            VerifySettings(warm_python, tmp_path, steps=3, env=ENVIRONMENT, measure_speed=False),
+        )
 
 
 def verdict_on(folder: Path, old: str, new: str) -> VerificationReport:
