@@ -14,33 +14,22 @@ from weakref import WeakMethod
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .patches import Patches
+from .session import Session
 from .start import STEPPED
 
 
-class Elsewhere:
-    """Takes the place of the session in a process forked from the observed one, whose files are not its own.
-
-    It hears of everything and tells nothing but that an optimizer has stepped, in the run's ``folder``.
+def leave_to_itself(calls: Session, folder: Path) -> None:
+    """In a process forked from the observed one: have ``calls``, which are the hooks', tell nothing, since the run's files are not this
+    process's, but in the run's ``folder`` that an optimizer has stepped.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def step_ends(self, *_: Any, **__: Any) -> None:
-        """An optimizer has stepped."""
-        _tell(self._folder)
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return _nothing
+    for name in vars(calls):
+        setattr(calls, name, _nothing)
+    calls.step_ends = _telling(folder)
 
 
 def tell_steps(patches: Patches, folder: Path) -> None:
     """Have steps told in ``folder`` of a process that the script has started anew."""
-
-    def stepped(*_: Any) -> None:
-        _tell(folder)
-
-    handle = register_optimizer_step_post_hook(stepped)
+    handle = register_optimizer_step_post_hook(_telling(folder))
     patches.on_undo(handle.remove)
 
 
@@ -56,9 +45,12 @@ def after_fork(action: Callable[[], None]) -> None:
     os.register_at_fork(after_in_child=forked)
 
 
-def _tell(folder: Path) -> None:
-    with suppress(OSError):  # of a run that is over
-        (folder / STEPPED).touch()
+def _telling(folder: Path) -> Callable[..., None]:
+    def stepped(*_: Any, **__: Any) -> None:
+        with suppress(OSError):  # of a run that is over
+            (folder / STEPPED).touch()
+
+    return stepped
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .devices import is_waiting
-from .hooks import grad_scalers
+from .gradient_hooks import grad_scalers
 from .patches import Patches
 from .phases import BACKWARD, CLEAR, COPY, DATA, EVALUATION, FORWARD, OPTIMIZER, SYNC, Phases
 
