@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from typing import TypeGuard
 
+from .composition import call_arguments
 from .facts import Optimizer
 from .loaders import keyword_dict
 from .models import ANY_OPTIMIZER, find_optimizers, models_in
@@ -122,6 +124,20 @@ def _is_no_optimizer(resolver: Resolver, value: object) -> bool:
     if _is_torch_optimizer(value):
         return False
     return value.maker.name.startswith("torch") or bool(models_in(resolver, frozenset([value])))
+
+
+def wraps_optimizer(resolver: Resolver, value: object) -> TypeGuard[Made]:
+    """Whether ``value`` is made by a library other than torch, of an optimizer: ``LARC(optimizer)``."""
+    return (
+        isinstance(value, Made)
+        and isinstance(value.maker, External)
+        and not value.maker.name.startswith("torch.")
+        and any(
+            _is_torch_optimizer(given)
+            for argument in call_arguments(value.call)
+            for given in resolver.values(argument, value.module)
+        )
+    )
 
 
 def _is_torch_optimizer(value: object) -> bool:
