@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from typing import TypeGuard
 
 from .composition import call_arguments
 from .facts import Optimizer
@@ -126,11 +125,10 @@ def _is_no_optimizer(resolver: Resolver, value: object) -> bool:
     return value.maker.name.startswith("torch") or bool(models_in(resolver, frozenset([value])))
 
 
-def wraps_optimizer(resolver: Resolver, value: object) -> TypeGuard[Made]:
+def wraps_optimizer(resolver: Resolver, value: Made) -> bool:
     """Whether ``value`` is made by a library other than torch, of an optimizer: ``LARC(optimizer)``."""
     return (
-        isinstance(value, Made)
-        and isinstance(value.maker, External)
+        isinstance(value.maker, External)
         and not value.maker.name.startswith("torch.")
         and any(
             _is_torch_optimizer(given)

@@ -20,6 +20,7 @@ from .statements import common_block
 from .steps import StepCode, Update
 from .syntax import Module
 from .trees import walk
+from .values import Made
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +109,9 @@ def _all_known(resolver: Resolver, steps: Sequence[StepCode]) -> None:
     """That no library wraps an optimizer: the scaler unscales by ``param_groups``, which a wrapper need not have."""
     for update in (update for step in steps for update in step.updates):
         for value in resolver.values(update.optimizer, update.module):
-            if wraps_optimizer(resolver, value):
-                why = f"what `{value.module.code(value.call.func)}` does with the optimizer is not known"
+            if isinstance(value, Made) and wraps_optimizer(resolver, value):
+                wrapper = value.module.code(value.call.func)
+                why = f"what `{wrapper}` does with the optimizer is not known"
                 raise _NotScalableError(value.module, value.call, why)
 
 
