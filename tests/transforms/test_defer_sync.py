@@ -560,7 +560,12 @@ def test_only_exact_sums_where_no_others_are_allowed(
             "pass",
             "while it still grows",
         ),
-        ("losses = make()", "losses.append(loss.item())", "print(losses)", "start as an empty list"),
+        (
+            "losses = make()",
+            "losses.append(loss.item())",
+            "print(losses)",
+            "start as an empty list",
+        ),
         (
             "losses = []\nkept = losses",
             "losses.append(loss.item())",
