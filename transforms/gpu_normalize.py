@@ -27,6 +27,7 @@ import ast
 from collections.abc import Iterator
 from textwrap import dedent
 
+from ..optimizer.analysis.bound_names import is_imported
 from ..optimizer.analysis.free_names import free_name
 from ..optimizer.analysis.image_batches import ImageBatches, ImageCopy
 from ..optimizer.analysis.image_edits import pipeline_edits
@@ -179,7 +180,7 @@ class _Scaling:
     def edits(self) -> list[FileEdit]:
         normalization = self._normalization
         places = {copy.under or copy for copy in self._copies}
-        if normalization is None or (normalization.is_uniform and len(places) == 1):
+        if normalization is None or (self._is_uniform(normalization) and len(places) == 1):
             operations = self._to_unit + _uniform(normalization)
             if all(self._fits(copy, operations) for copy in self._copies):
                 return self._scaled("", operations)
@@ -242,14 +243,14 @@ class _Scaling:
         statement = self._first_statement()
         steps = self._conversion if normalization is None else f"{self._conversion} and Normalize"
         comment = f"# {steps}, for uint8 images that are on the device already."
-        if normalization is None or normalization.is_uniform:
+        if normalization is None or self._is_uniform(normalization):
             operations = self._to_unit + _uniform(normalization)
             code = f"{comment}\ndef {name}(images):\n    return images{operations}\n"
             return [self._insert(statement, code)]
         tensor = reference(self._module, "torch.tensor")
         edits = list(tensor.edits)
         device = self._shared_device(statement)
-        mean, std = (self._constant(normalization, n, statement) for n in ("mean", "std"))
+        mean, std = (self._constant(normalization, n) for n in ("mean", "std"))
         shape = f".view({len(normalization.mean)}, 1, 1)"
         operations = f"images{self._to_unit}.sub_(mean).div_(std)"
         if device is not None:
@@ -262,19 +263,25 @@ class _Scaling:
             cache = reference(self._module, "functools.cache")
             edits += cache.edits
             statistics = self._free("channel_statistics", "image_statistics")
+            # A local variable must not have the name of the global one it is made of.
+            prefix = "image_" if {mean, std} & {"mean", "std"} else ""
+            both = f"{prefix}mean, {prefix}std"
+            body = operations.replace("(mean)", f"({prefix}mean)").replace(
+                "(std)", f"({prefix}std)"
+            )
             code = dedent(
                 f"""\
                 @{cache.code}
                 def {statistics}(device):
-                    mean = {tensor.code}({mean}, device=device){shape}
-                    std = {tensor.code}({std}, device=device){shape}
-                    return mean, std
+                    {prefix}mean = {tensor.code}({mean}, device=device){shape}
+                    {prefix}std = {tensor.code}({std}, device=device){shape}
+                    return {both}
 
 
                 {comment}
                 def {name}(images):
-                    mean, std = {statistics}(images.device)
-                    return {operations}
+                    {both} = {statistics}(images.device)
+                    return {body}
                 """
             )
         return [*edits, self._insert(statement, code)]
@@ -302,13 +309,26 @@ class _Scaling:
             names.add(device.id)
         return names.pop() if len(names) == 1 else None
 
-    def _constant(self, normalization: Normalization, which: str, statement: ast.stmt) -> str:
-        """The numbers as the script has them: the name of a global list, else the list."""
+    def _is_uniform(self, normalization: Normalization) -> bool:
+        """Whether one number each will do: all channels have it, and no setting of another file says which."""
+        nodes = (normalization.mean_node, normalization.std_node)
+        return normalization.is_uniform and not any(
+            is_imported(_root(node), self._module) and self._can_name(normalization, node)
+            for node in nodes
+        )
+
+    def _can_name(self, normalization: Normalization, node: ast.expr) -> bool:
+        root = _root(node)
+        if not isinstance(root, ast.Name) or normalization.module is not self._module:
+            return False
+        return self._is_above(root, self._first_statement())
+
+    def _constant(self, normalization: Normalization, which: str) -> str:
+        """The numbers as the script has them: the name of a global list, also an imported one, else the list."""
         node = normalization.mean_node if which == "mean" else normalization.std_node
-        same_file = normalization.module is self._module
-        if isinstance(node, ast.Name) and same_file and self._is_above(node, statement):
+        if self._can_name(normalization, node):
             self.kept.append(node)
-            return node.id
+            return self._module.code(node)
         numbers = normalization.mean if which == "mean" else normalization.std
         written = normalization.module.code(node)
         is_display = isinstance(node, ast.List | ast.Tuple) and "\n" not in written
@@ -323,10 +343,17 @@ class _Scaling:
         assignment = module.statement(found[1][0].node)
         body = module.tree.body
         return (
-            isinstance(assignment, ast.Assign)
+            isinstance(assignment, ast.Assign | ast.Import | ast.ImportFrom)
             and assignment in body
             and body.index(assignment) < body.index(statement)
         )
+
+
+def _root(node: ast.expr) -> ast.expr:
+    """What the attributes are read from: ``config`` of ``config.data.mean``."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node
 
 
 def _uniform(normalization: Normalization | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .bound_names import is_bound, may_not_run
 from .classes import family, kept_as
@@ -41,7 +41,16 @@ def compile_point(
     scopes = {(p.module, p.module.function(p.statement), p.code) for p in points}
     if len(scopes) != 1:
         return None
-    return min(points, key=lambda point: point.statement.lineno)
+    first = min(points, key=lambda point: point.statement.lineno)
+    return replace(first, statement=_above_try(first.module, first.statement))
+
+
+def _above_try(module: Module, statement: ast.stmt) -> ast.stmt:
+    """The ``try`` that ``statement`` opens, which is about what the training raises; else ``statement`` itself."""
+    around = module.parents[statement]
+    while isinstance(around, ast.Try) and around.body[0] is statement:
+        statement, around = around, module.parents[around]
+    return statement
 
 
 def _trains(resolver: Resolver, point: CompilePoint) -> bool:

@@ -183,7 +183,9 @@ def _library_dataset(resolver: Resolver, call: ast.Call, module: Module, name: s
         return Dataset(module, call, DatasetKind.IN_MEMORY, "a sequence in memory")
     if not is_known_library(name):
         # What no import binds counts as a builtin, such as a name from a star import that is not there.
-        return Dataset(module, call, DatasetKind.FOREIGN, f"`{name.removeprefix('builtins.')}`")
+        # A class picked from a namespace has no name of its own: `datasets.__dict__[args.dataset]`.
+        shown = module.code(call.func) if "<any>" in name else name.removeprefix("builtins.")
+        return Dataset(module, call, DatasetKind.FOREIGN, f"`{shown}`")
     code = _item_code(resolver, list(_callables_of_call(resolver, call, module)))
     return Dataset(module, call, DatasetKind.LIBRARY, f"`{name}`", None, code)
 

@@ -238,7 +238,10 @@ class LoopDeferral:
                 or not isinstance(source, Assigned)
                 or not is_start(source, name, is_list=is_list)
             ):
-                why = f"`{name}` is also set by `{excerpt(self.module, statement)}`"
+                code = excerpt(self.module, statement)
+                why = f"`{name}` is also set by `{code}`"
+                if is_list and not inside and not shared:
+                    why = f"`{name}` is not known to start as an empty list (`{code}`)"
                 raise Refused(mine[0].statement, why)
             found.append(source)
         if is_list and not found:
@@ -411,6 +414,6 @@ def check_kind(read: DeviceRead) -> None:
     if read.kind is TensorKind.UNKNOWN:
         raise Refused(read.node, f"`{code}` is not known to be a tensor on the device")
     if read.kind is TensorKind.TENSOR:
-        raise Refused(read.node, f"`{code}` may hold integers or floats")
+        raise Refused(read.node, f"whether `{code}` holds integers or floats is not known")
     if read.kind is TensorKind.FLOAT and getattr(read.node.func, "id", "") == "int":
         raise Refused(read.node, f"`{excerpt(read.module, read.node)}` rounds")

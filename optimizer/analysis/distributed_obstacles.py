@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from .batch_targets import AnyTargets
-from .data_parallel import distributed_call
+from .data_parallel import DATA_PARALLEL, distributed_call
 from .dataflow import Flow, own_nodes
 from .datasets import DatasetKind, find_datasets
 from .facts import Fact, Loop, LoopKind, Optimizer
@@ -28,8 +28,10 @@ from .setup_place import training_blocks
 from .statements import are_alternatives
 from .steps import StepCode
 from .syntax import Module
+from .values import External, Made
 
 _AVERAGES = re.compile(r"swa_utils|torch_ema|AveragedModel")
+_CONVERT = frozenset({"half", "bfloat16", "double"})
 _SPLITS = frozenset(
     {
         "torch.utils.data.random_split",
@@ -75,8 +77,25 @@ def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
         why = f"{len(backwards)} backward passes are seen, not one"
         return Obstacle(backwards[1].module, backwards[1].node, why) if backwards else None
     return (
-        gpu_obstacle(resolver) or _unseeded(script) or _gathered(script, step) or _averages(script)
+        gpu_obstacle(resolver)
+        or _converted(script)
+        or _unseeded(script)
+        or _gathered(script, step)
+        or _averages(script)
     )
+
+
+def _converted(script: TrainingScript) -> Fact | None:
+    """Where a network gets another type once it is wrapped: the buckets of its gradients are made for the first."""
+    for module in script.modules:
+        for call in module.calls:
+            if not (isinstance(call.func, ast.Attribute) and call.func.attr in _CONVERT):
+                continue
+            values = script.values(call.func.value, module)
+            if any(isinstance(v, Made) and v.maker == External(DATA_PARALLEL) for v in values):
+                why = "the network gets another type once it is wrapped, which DistributedDataParallel does not take"
+                return Obstacle(module, call, why)
+    return None
 
 
 def _another(optimizers: Iterable[Optimizer]) -> Optimizer | None:

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
+from .composition import call_arguments
 from .facts import Optimizer
 from .loaders import keyword_dict
 from .models import ANY_OPTIMIZER, find_optimizers, models_in
@@ -122,6 +123,19 @@ def _is_no_optimizer(resolver: Resolver, value: object) -> bool:
     if _is_torch_optimizer(value):
         return False
     return value.maker.name.startswith("torch") or bool(models_in(resolver, frozenset([value])))
+
+
+def wraps_optimizer(resolver: Resolver, value: Made) -> bool:
+    """Whether ``value`` is made by a library other than torch, of an optimizer: ``LARC(optimizer)``."""
+    return (
+        isinstance(value.maker, External)
+        and not value.maker.name.startswith("torch.")
+        and any(
+            _is_torch_optimizer(given)
+            for argument in call_arguments(value.call)
+            for given in resolver.values(argument, value.module)
+        )
+    )
 
 
 def _is_torch_optimizer(value: object) -> bool:

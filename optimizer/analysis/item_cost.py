@@ -12,9 +12,12 @@ from .values import Literal
 
 _FILLS = "zeros ones empty full arange zeros_like ones_like empty_like full_like".split()
 """Functions of torch and numpy that fill memory, which handing the result to another process takes as well."""
+_DRAWS_INDEX = "torch.randint numpy.random.randint random.randint random.randrange".split()
+"""Where a sample starts: ``start = torch.randint(0, len(text) - length, (1,))``."""
 _CHEAP_FUNCTIONS = frozenset(
     {
         *(f"{library}.{name}" for library in ("torch", "numpy") for name in _FILLS),
+        *_DRAWS_INDEX,
         "torch.tensor",
         "torch.as_tensor",
         "torch.from_numpy",
@@ -61,7 +64,7 @@ _READING = _Cheap(_READS, _READING_MODULES, _READING_METHODS)
 
 
 def only_indexes(resolver: Resolver, dataset: Dataset) -> bool:
-    """Whether the items of ``dataset`` are only looked up in memory, filled with constants and wrapped in tensors."""
+    """Whether the items of ``dataset`` are only looked up in memory, filled with numbers and wrapped in tensors."""
     return _consists_of(_INDEXING, resolver, dataset)
 
 

@@ -14,12 +14,13 @@ from itertools import combinations, pairwise
 
 from .companions import Companion, find_companion, sees_attribute
 from .facts import Fact
-from .fused_updates import fused_momentum
+from .fused_updates import fused_momentum, wraps_optimizer
 from .resolver import Resolver
 from .statements import common_block
 from .steps import StepCode, Update
 from .syntax import Module
 from .trees import walk
+from .values import Made
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,7 @@ def loss_scaling(resolver: Resolver, steps: Sequence[StepCode]) -> LossScaling |
     try:
         _all_in_sight(steps)
         _all_scaled(resolver, steps)
+        _all_known(resolver, steps)
         unscalings = [found for step in steps for found in _unscalings(step)]
         below = [found for step in steps for found in _updated_below(step)]
         scaling = LossScaling(_companion(resolver, steps), tuple(unscalings), tuple(below))
@@ -101,6 +103,16 @@ def _all_scaled(resolver: Resolver, steps: Sequence[StepCode]) -> None:
                     "gradients of a backward pass that stays in float32 may be added to scaled ones"
                 )
                 raise _NotScalableError(call.module, call.node, why)
+
+
+def _all_known(resolver: Resolver, steps: Sequence[StepCode]) -> None:
+    """That no library wraps an optimizer: the scaler unscales by ``param_groups``, which a wrapper need not have."""
+    for update in (update for step in steps for update in step.updates):
+        for value in resolver.values(update.optimizer, update.module):
+            if isinstance(value, Made) and wraps_optimizer(resolver, value):
+                wrapper = value.module.code(value.call.func)
+                why = f"what `{wrapper}` does with the optimizer is not known"
+                raise _NotScalableError(value.module, value.call, why)
 
 
 def _unscalings(step: StepCode) -> Iterable[Unscaling]:

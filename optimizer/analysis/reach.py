@@ -180,9 +180,18 @@ def never_runs(resolver: Resolver, node: ast.AST, module: Module) -> bool:
     top = _top_statement(node, module)
     if not isinstance(top, ast.FunctionDef) or top.decorator_list:
         return module.leaves_out(node)
-    own = set(walk(top))
-    return not any(
-        _says(mentioned) == top.name and mentioned not in own and not other.leaves_out(mentioned)
+    known = resolver.named_elsewhere.get(top)
+    if known is None:  # Its nodes are asked about one by one; each answer reads the whole project.
+        known = resolver.named_elsewhere[top] = _is_named_elsewhere(resolver, top)
+    return not known
+
+
+def _is_named_elsewhere(resolver: Resolver, function: ast.FunctionDef) -> bool:
+    own = set(walk(function))
+    return any(
+        _says(mentioned) == function.name
+        and mentioned not in own
+        and not other.leaves_out(mentioned)
         for other in resolver.project.modules
         for mentioned in other.nodes_of(ast.Name, ast.Attribute, ast.Constant, ast.alias)
     )

@@ -79,6 +79,8 @@ class Resolver:
         self._rough_calls: tuple[int, CallIndex] | None = None
         self.called: dict[ast.Call, tuple[tuple[FunctionNode | ast.Lambda, Module], ...]] = {}
         """What :func:`.reach.called` found."""
+        self.named_elsewhere: dict[ast.FunctionDef, bool] = {}
+        """What :func:`.reach.never_runs` found."""
         self.made: dict[ast.ClassDef, tuple[Made, ...]] = {}
         """What is made of a class: see :mod:`.models`."""
         self._subclasses: dict[ast.ClassDef, list[Class]] = {}

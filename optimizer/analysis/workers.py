@@ -165,6 +165,11 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
                 f"`next(iter(..))` {place(iteration, loader.path)} starts a new pass for every batch, "
                 "and would start the workers anew each time"
             )
+        elif batches_of_pass(iteration) == 1 and _in_batch_loop(script, iteration):
+            yield (
+                f"the loop {place(iteration, loader.path)} starts a new pass for every batch of another, "
+                "and would start the workers anew each time"
+            )
     kinds = {loop.node: loop for loop in script.loops}
     for around in loops_around(resolver, loader.node, loader.module):
         loop = kinds[around.node]
@@ -185,6 +190,12 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
             f"`{change.code}` {place(change, loader.path)} may change the dataset while the Trainer goes over it, "
             "which the workers' copies would not see"
         )
+
+
+def _in_batch_loop(script: TrainingScript, iteration: Iteration) -> bool:
+    kinds = {loop.node: loop for loop in script.loops}
+    around = loops_around(script.resolver, iteration.node, iteration.module)
+    return any(kinds[loop.node].loaders for loop in around)
 
 
 def _ends_early(iteration: Iteration) -> bool:

@@ -1606,6 +1606,17 @@ ONLY_BFLOAT16 = {
         ),
         "function of its own",
     ),
+    "optimizer that a library may wrap": (
+        dict(
+            setup=SETUP
+            + """
+if len(dataset) > 4096:
+    from apex.parallel.LARC import LARC
+    optimizer = LARC(optimizer=optimizer)
+"""
+        ),
+        "what `LARC` does with the optimizer is not known",
+    ),
     "two steps a pass": (
         dict(step=STEP + "    optimizer.step()\n"),
         "more than once",

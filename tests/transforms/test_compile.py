@@ -75,6 +75,12 @@ def test_directly_above_the_loop_when_nothing_is_there(check_transformed: Check)
     )
 
 
+def test_above_the_try_that_the_training_opens(check_transformed: Check) -> None:
+    loop = "try:" + indent(LOOP, "    ").removeprefix("\n").replace("\n\n", "\n", 1)
+    loop += "except KeyboardInterrupt:\n    print('stopped')\n"
+    check_transformed(script(SETUP, loop), script(SETUP, "model.compile()\n", loop))
+
+
 @pytest.mark.parametrize(
     ("device", "move", "condition"),
     [

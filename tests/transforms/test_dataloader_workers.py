@@ -1005,6 +1005,34 @@ def test_batch_drawn_anew_in_every_step(check_noop: Check) -> None:
     )
 
 
+def test_batch_drawn_by_a_loop_in_every_step(check_noop: Check) -> None:
+    check_noop(
+        """\
+        import torch
+        from PIL import Image
+        from torch.utils.data import DataLoader, Dataset
+
+        class Photos(Dataset):
+            def __init__(self, folder):
+                self.folder = folder
+            def __len__(self):
+                return 30
+            def __getitem__(self, i):
+                return torch.tensor(list(Image.open(f"{self.folder}/{i}.png").getdata()))
+
+        def make(folder):
+            return DataLoader(Photos(folder), num_workers=1)
+
+        sources, targets = make("a"), make("b")
+        for x in sources:
+            for y in targets:
+                break
+            print(x.cuda(), y.cuda())
+        """,
+        "a second pass over it starts",
+    )
+
+
 SHORT = (
     "for i, x in enumerate(loader):\n    print(x)\n    if i {0}:\n        print(i)\n        break\n"
 )

@@ -437,6 +437,11 @@ def test_data_parallel_stays_in_one_process_on_a_cpu(check_noop: Callable[..., N
         (MODEL, MODEL + "ddp_model = 3\n", "`ddp_model` is a name of the script's own"),
         (MODEL, MODEL + "model[0] = nn.DataParallel(model[0])\n", "not simply kept in a variable"),
         (
+            MODEL,
+            MODEL + "model = nn.DataParallel(model)\nif halves:\n    model.half()\n",
+            "another type once it is wrapped",
+        ),
+        (
             "loader = ",
             "data, _ = torch.utils.data.random_split(data, [30, 10])\nloader = ",
             "without a seed",

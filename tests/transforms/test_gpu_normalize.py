@@ -232,6 +232,53 @@ def test_constants_keep_their_names(check_transformed: Check) -> None:
     )
 
 
+NAMED_HELPER = """\
+
+
+@functools.cache
+def channel_statistics(device):
+    {prefix}mean = torch.tensor({mean}, device=device).view(3, 1, 1)
+    {prefix}std = torch.tensor({std}, device=device).view(3, 1, 1)
+    return {prefix}mean, {prefix}std
+
+
+# ToTensor and Normalize, for uint8 images that are on the device already.
+def normalize(images):
+    {prefix}mean, {prefix}std = channel_statistics(images.device)
+    return images.float().div_(255).sub_({prefix}mean).div_({prefix}std)
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "mean", "std", "prefix"),
+    [
+        # What the helper makes of a global list must not hide it.
+        ("mean = [0.49, 0.48, 0.45]\nstd = [0.2, 0.3, 0.4]\n", "mean", "std", "image_"),
+        # Settings are read where they are kept, equal or not.
+        ("import config as cf\n", "cf.mean", "cf.std", ""),
+        ("from config import mean, std\n", "mean", "std", "image_"),
+    ],
+)
+def test_names_of_lists_and_settings(
+    check_transformed: Check, setup: str, mean: str, std: str, prefix: str
+) -> None:
+    config = "mean = [0.48, 0.48, 0.48]\nstd = [0.2, 0.2, 0.2]\n"
+    helper = NAMED_HELPER.format(mean=mean, std=std, prefix=prefix)
+    loop = LOOP.replace("images.to(device)", "images.cuda()")
+    normalize = f"transforms.Normalize({mean}, {std})"
+    before = script(TRANSFORM.replace(NORMALIZE, normalize), loop=loop, imports=IMPORTS + setup)
+    after = script(
+        NEW_TRANSFORM,
+        loop=helper + loop.replace("images.cuda()", "normalize(images.cuda())"),
+        imports="import functools\n\n" + IMPORTS + setup,
+    )
+    check_transformed(
+        {"train.py": before, "config.py": config}, {"train.py": after, "config.py": config}
+    )
+
+
 def test_a_shared_normalize_goes_with_its_last_use(check_transformed: Check) -> None:
     shared = f"norm = {NORMALIZE}\n"
     check_transformed(

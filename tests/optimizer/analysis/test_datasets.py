@@ -103,6 +103,7 @@ def found(script: TrainingScript) -> list[Dataset]:
         ("things.Set()", ["foreign `things.Set`"]),
         ("things.pairs()[0]", ["unknown `things.pairs()[0]`"]),
         ("datasets.LSUN('x')", ["foreign `torchvision.datasets.LSUN`"]),
+        ("datasets.__dict__[name]('x')", ["foreign `datasets.__dict__[name]`"]),
         ("DataLoader", ["unknown `DataLoader`"]),
     ],
 )

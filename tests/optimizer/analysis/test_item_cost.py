@@ -34,6 +34,7 @@ class Items:
         ("return self.x[i] / 255.0", True),
         ("if self.transform:\n    return self.transform(self.x[i])\nreturn self.x[i]", True),
         ("x = torch.ones(9)\nx[self.x[i]] = 0\nreturn torch.arange(9), x", True),
+        ("k = torch.randint(0, 9, (1,))\nreturn self.x[k : k + 3].long()", True),
         ("return torch.rand(3)", False),
         ("return Image.open(self.x[i])", False),
         ("return np.load(self.x[i])", False),
