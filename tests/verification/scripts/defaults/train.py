@@ -117,7 +117,7 @@ class Trainer:
         groups = parameter_groups(self.model, config.weight_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=config.lr)
         self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            self.optimizer, factor=0.5, patience=0, threshold=0.01
+            self.optimizer, factor=0.5, patience=0, threshold=0.01, min_lr=1e-3
         )
 
     def criterion(self, logits, target):
