@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ..execution.observations import Checkpoint, CheckpointEntry, Observations
@@ -40,6 +41,7 @@ def compare_checkpoints(original: Observations, other: Observations) -> list[Fin
                 Finding(
                     Kind.CHECKPOINT_FILES,
                     f"{shown} is saved {_times(len(theirs))}, not {_times(len(ours))}",
+                    step=_first_other_save(ours, theirs),
                     tensor=name,
                     original=len(ours),
                     rewritten=len(theirs),
@@ -60,6 +62,15 @@ def compare_checkpoints(original: Observations, other: Observations) -> list[Fin
             findings.extend(_entries(a, b))
     findings.extend(_removed(original, other))
     return _first_few(findings)
+
+
+def _first_other_save(ours: Sequence[Checkpoint], theirs: Sequence[Checkpoint]) -> int | None:
+    """The step before which one version first saves a file where the other does not."""
+    for saves in zip_longest(ours, theirs):
+        rounds = [save.rounds for save in saves if save is not None]
+        if len(rounds) == 1 or rounds[0] != rounds[1]:
+            return min(rounds) + 1
+    return None
 
 
 def _removed(original: Observations, other: Observations) -> Iterator[Finding]:

@@ -48,9 +48,11 @@ class _Clips:
     def __init__(self, run: Observations, slack: Mapping[int, int], precision: Precision) -> None:
         self._slack, self._precision = slack, precision
         self._losses = {step.round: len(step.losses) for step in run.steps}
-        self._alone = len(run.optimizers) < 2
+        self._steps: dict[int, list[int]] = defaultdict(list)
+        for step in run.steps:
+            self._steps[step.round].append(step.optimizer)
         self._there: dict[int, set[Clip]] = defaultdict(set)
-        around = int(not self._alone)
+        around = int(len(run.optimizers) > 1)
         for clip in run.clips:
             for place in range(clip.rounds - around, clip.rounds + around + 1):
                 self._there[place].add(clip)
@@ -65,7 +67,14 @@ class _Clips:
 
     def _early(self, clip: Clip) -> bool:
         """Whether further losses are backpropagated behind it, before the step: of a single optimizer, or nothing is known."""
-        return self._alone and 0 < clip.losses < self._losses.get(clip.rounds, 0)
+        return self._alone(clip.rounds) and 0 < clip.losses < self._losses.get(clip.rounds, 0)
+
+    def _alone(self, round_: int) -> bool:
+        """Whether one optimizer makes the step of a round, and those beside it: where training is resumed, it is another in the end."""
+        near = [
+            self._steps[place] for place in range(round_ - 1, round_ + 2) if place in self._steps
+        ]
+        return all(len(one) == 1 for one in near) and len({one[0] for one in near}) == 1
 
     def clipped(self, clip: Clip) -> int:
         """How many elements are clipped like that, there."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice, zip_longest
 
-from ..execution.observations import Observations
+from ..execution.observations import EvalCall, Observations
 from .findings import Finding, Kind, step_number, told_apart
 from .kept_state import compare_state_bits
 
@@ -142,27 +143,46 @@ def _first_other_call(original: Observations, other: Observations) -> int | None
 
 
 def _evaluation_outputs(original: Observations, other: Observations) -> Iterator[Finding]:
-    if len(original.eval_calls) != len(other.eval_calls):
-        before, after = len(original.eval_calls), len(other.eval_calls)
-        yield Finding(
+    """Outputs that differ while both runs make the same calls, then that one makes others, then outputs that differ later."""
+    parting = _first_other_call(original, other)
+    pairs = zip(original.eval_calls, other.eval_calls, strict=False)
+    differing = [
+        _other_output(number, ours, theirs)
+        for number, (ours, theirs) in enumerate(pairs, start=1)
+        if _bits(ours) != _bits(theirs)
+    ]
+    before, after = len(original.eval_calls), len(other.eval_calls)
+    if before != after:
+        number_of_calls = Finding(
             Kind.EVALUATION_OUTPUT,
             "another number of calls",
-            step=_first_other_call(original, other),
+            step=parting,
             original=before,
             rewritten=after,
         )
-    for number, (ours, theirs) in enumerate(
-        zip(original.eval_calls, other.eval_calls, strict=False), start=1
-    ):
-        if [(o.checksum, o.dtype, o.shape) for o in ours.outputs] != [
-            (o.checksum, o.dtype, o.shape) for o in theirs.outputs
-        ]:
-            yield Finding(
-                Kind.EVALUATION_OUTPUT,
-                f"output of evaluation call {number} differs",
-                step=ours.rounds + 1,
-                tensor=ours.module,
-            )
+        early = sum((finding.step or 0) < (parting or 0) for finding in differing)
+        differing.insert(early, number_of_calls)
+    yield from differing
+
+
+def _other_output(number: int, ours: EvalCall, theirs: EvalCall) -> Finding:
+    """The finding that an evaluation gives something else; with the lengths of the first output of another length."""
+    finding = Finding(
+        Kind.EVALUATION_OUTPUT,
+        f"output of evaluation call {number} differs",
+        step=ours.rounds + 1,
+        tensor=ours.module,
+    )
+    for before, after in zip(ours.outputs, theirs.outputs, strict=False):
+        if before.shape == after.shape and before.norm != after.norm:
+            shown, expected = told_apart(after.norm, before.norm)
+            message = f"{finding.message}: its norm is {shown}, not {expected}"
+            return replace(finding, message=message, original=before.norm, rewritten=after.norm)
+    return finding
+
+
+def _bits(call: EvalCall) -> list[tuple[object, ...]]:
+    return [(output.checksum, output.dtype, output.shape) for output in call.outputs]
 
 
 def _checkpoints(original: Observations, other: Observations) -> Iterator[Finding]:

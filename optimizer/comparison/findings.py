@@ -120,18 +120,26 @@ def by_importance(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Failures before notes, then the first seen, then causes before consequences.
 
     What has no step was so from the beginning, but for files and output, which are seen at the end. Where one run is
-    longer, output that differs before it goes on or ends explains that (a loss that training stops early by).
+    longer, output that differs before it goes on or ends explains that (a loss that training stops early by). So it does
+    where one run saves a file that the other does not (what it is the best so far by).
     """
     findings = tuple(findings)
-    lengths = (f.step for f in findings if f.kind is Kind.OPTIMIZER_STEPS and f.fails)
-    parting = min((step for step in lengths if step is not None), default=0)
+    parting = _first_step(findings, Kind.OPTIMIZER_STEPS)
+    saving = _first_step(findings, Kind.CHECKPOINT_FILES)
 
     def place(finding: Finding) -> tuple[bool, float, int]:
         order = _ORDER[finding.kind]
         at_end = order >= _ORDER[Kind.CHECKPOINT_FILES]
         if finding.kind is Kind.STDOUT and finding.step and finding.step <= parting:
             return not finding.fails, parting, -1
+        if finding.kind is Kind.STDOUT and finding.step and finding.step < saving:
+            return not finding.fails, math.inf, -1
         step = finding.step if finding.step is not None else 0
         return not finding.fails, math.inf if at_end else step, order
 
     return tuple(sorted(findings, key=place))
+
+
+def _first_step(findings: Iterable[Finding], kind: Kind) -> int:
+    """Of the failures of a kind; 0 where there are none, or none whose step is known."""
+    return min((f.step for f in findings if f.kind is kind and f.fails and f.step), default=0)

@@ -44,6 +44,25 @@ def compare_scheduling(original: Observations, other: Observations) -> Iterator[
         )
 
 
+def unseen_schedule(original: Observations, other: Observations) -> str | None:
+    """The first scheduler that has another setting in the rewrite, a patience say; None where there is none.
+
+    It is asked for where the rates are the same as far as was compared: what it does to those that follow shows nowhere.
+    """
+    pairs = zip(original.schedulers, other.schedulers, strict=False)
+    for number, (ours, theirs) in enumerate(pairs):
+        if ours.class_name != theirs.class_name:
+            continue
+        for name in sorted(ours.settings.keys() & theirs.settings.keys()):
+            before, after = ours.settings[name], theirs.settings[name]
+            if before != after:
+                return (
+                    f"scheduler {number} ({ours.class_name}) has {name}={after}, not {before}: here that changes no "
+                    "learning rate, and nothing shows what it does to later ones"
+                )
+    return None
+
+
 def _by_hand(scheduled: Observations, other: Observations) -> bool:
     """Whether every scheduler of ``scheduled`` changed a rate that a later step had, and ``other`` does it without any."""
     stepped = [s for s in scheduled.schedulers if s.steps]

@@ -33,6 +33,7 @@ from .onset import calls_alike, rounds_alike
 from .ranks import layers_per_rank
 from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
+from .scheduling import unseen_schedule
 from .tolerance import MORE_NEIGHBOURS, Precision, coarsest
 from .verdict import (
     Outcome,
@@ -159,6 +160,7 @@ def _unseen(
     return (
         unseen_clipping(first, rewritten, precision_of(first, rewritten))
         or unseen_settings(first, rewritten)
+        or unseen_schedule(first, rewritten)
         or (unseen_bytes(first, rewritten, repeats) if bits else None)
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
@@ -260,12 +260,13 @@ class Clip:
 class Scheduler:
     """A learning-rate scheduler; ``steps`` has for each of its steps the rounds that had begun.
 
-    ``changes`` are those of the steps that changed a learning rate.
+    ``changes`` are those of the steps that changed a learning rate; ``settings`` what it was built with, as ``repr`` shows it.
     """
 
     class_name: str
     steps: tuple[int, ...]
     changes: tuple[int, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from torch.optim import lr_scheduler
 
 from .patches import Patches
 from .rounds import Rounds
+
+_STATE = frozenset(
+    {"base_lrs", "best", "cooldown_counter", "last_epoch", "num_bad_epochs", "T_cur", "verbose"}
+)
+"""Attributes of torch's schedulers that are no settings; the rates they begin with are the optimizer's."""
 
 
 class Schedulers:
@@ -58,6 +63,7 @@ class Schedulers:
                 return original(scheduler, *args, **kwargs)
             finally:
                 self._inside -= 1
+                self._noted[self._number(scheduler)]["settings"] = _settings(scheduler)
 
         return wrapper
 
@@ -65,7 +71,12 @@ class Schedulers:
         @functools.wraps(original)
         def wrapper(scheduler, *args, **kwargs):
             if not self._inside:
-                self._noted[self._number(scheduler)]["steps"].append(self._rounds.begun)
+                noted = self._noted[self._number(scheduler)]
+                if not noted[
+                    "steps"
+                ]:  # what a class of the script's own has set by then, or a checkpoint
+                    noted["settings"] = _settings(scheduler)
+                noted["steps"].append(self._rounds.begun)
                 if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
                     self._metric(
                         f"<{type(scheduler).__name__}>", "metric", _metric(*args, **kwargs)
@@ -85,7 +96,8 @@ class Schedulers:
         """Its place in the order of building."""
         if scheduler not in self._numbers:
             self._numbers[scheduler] = len(self._noted)
-            self._noted.append({"class_name": type(scheduler).__name__, "steps": [], "changes": []})
+            noted = {"class_name": type(scheduler).__name__, "steps": [], "changes": []}
+            self._noted.append({**noted, "settings": {}})
         return self._numbers[scheduler]
 
     def finish(self) -> dict[str, Any]:
@@ -97,6 +109,28 @@ def _rates(scheduler: Any) -> list[float]:
     """The learning rates that ``scheduler`` may set, now."""
     groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
     return [float(group["lr"]) for group in groups if "lr" in group]
+
+
+def _settings(scheduler: Any) -> dict[str, str]:
+    """Numbers and words that ``scheduler`` keeps and does not change by itself; of one for each group, those that there are."""
+    found: dict[str, str] = {}
+    for name, value in vars(scheduler).items():
+        several = isinstance(value, (list, tuple, dict))
+        values = value.items() if isinstance(value, dict) else value if several else (value,)
+        shown = [_shown(one) for one in values]
+        if shown and None not in shown and name not in _STATE and not name.startswith("_"):
+            found[name] = ", ".join(sorted(set(cast("list[str]", shown))))
+    return found
+
+
+def _shown(value: Any) -> str | None:
+    """A word, a number, 3 and 3.0 alike, or a pair of them; None where it is anything else."""
+    if isinstance(value, tuple):
+        parts = [_shown(one) for one in value]
+        return None if None in parts else f"({', '.join(cast('list[str]', parts))})"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return repr(int(value) if float(value).is_integer() else float(value))
+    return repr(value) if value is None or isinstance(value, (bool, str)) else None
 
 
 def _metric(metrics: Any = None, *_: Any, **__: Any) -> Any:

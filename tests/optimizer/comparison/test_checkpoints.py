@@ -72,6 +72,7 @@ def test_a_file_saved_more_often_is_called_as_it_is(
         for last in (ours, numbered)
     )
     assert again.message == "v2.pt is saved 2 times, not once"
+    assert again.step == ours.rounds + 1
     assert other.message == "v#.pt is saved 2 times, not once"
 
 

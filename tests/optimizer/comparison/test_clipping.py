@@ -145,3 +145,28 @@ def test_a_limit_that_is_divided_by_the_scale_is_told(run: Run, norm: float, tol
     assert bool(told) == (finding.message != first.message)
     (quiet,) = explain([first], one, replace(one, clips=clips(0.5)))
     assert quiet.message == first.message
+
+
+def test_before_the_last_loss_of_a_training_that_another_optimizer_resumes(run: Run) -> None:
+    one = run(steps=6)
+    # as it is built again, the optimizer of the last steps is another one
+    steps = [replace(s, losses=s.losses * 2, optimizer=int(s.round > 3)) for s in one.steps]
+    steps[4:] = [replace(step, round=step.round - 1) for step in steps[4:]]
+    resumed = replace(one, steps=tuple(steps), optimizers=one.optimizers[:1] * 2)
+
+    def clipped_behind(*losses: int) -> Observations:
+        each = (replace(clip, losses=n) for clip in clips(0.5, (0, 1, 2, 3, 4)) for n in losses)
+        return replace(resumed, clips=tuple(each))
+
+    message = unseen_clipping(clipped_behind(2), clipped_behind(1, 2))
+    assert message is not None
+    assert "before all losses of a step are backpropagated, in one version only" in message
+    assert unseen_clipping(clipped_behind(1, 2), clipped_behind(1, 2)) is None
+
+
+def test_of_optimizers_that_take_turns_the_loss_is_not_known(run: Run) -> None:
+    one = run(steps=4)
+    steps = [replace(s, losses=s.losses * 2, optimizer=s.round % 2) for s in one.steps]
+    turns = replace(one, steps=tuple(steps), optimizers=one.optimizers[:1] * 2)
+    early, late = (tuple(replace(c, losses=n) for c in clips(0.5)) for n in (1, 2))
+    assert unseen_clipping(replace(turns, clips=early), replace(turns, clips=late)) is None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchopt_cli.optimizer.comparison.exact import compare_bits
 from torchopt_cli.optimizer.comparison.findings import Kind
-from torchopt_cli.optimizer.execution.observations import Loss, Observations
+from torchopt_cli.optimizer.execution.observations import EvalCall, Loss, Observations
 
 Run = Callable[..., Observations]
 
@@ -107,6 +107,35 @@ def test_a_call_more_is_told_where_it_is_made(run: Run) -> None:
     call = original.eval_calls[0]
     (found,) = compare_bits(original, replace(original, eval_calls=(call, call)))
     assert found.step == call.rounds + 1
+
+
+def test_outputs_that_differ_before_a_call_more_are_told_first(run: Run) -> None:
+    original = run(steps=2)
+    call = original.eval_calls[0]
+    changed = replace(call, outputs=(replace(call.outputs[0], checksum=1),))
+    later = replace(call, rounds=call.rounds + 1)
+
+    def first(*calls: EvalCall) -> tuple[str, int | None]:
+        found = compare_bits(
+            replace(original, eval_calls=(call, later)), replace(original, eval_calls=calls)
+        )
+        assert [f.kind for f in found] == [Kind.EVALUATION_OUTPUT]
+        return found[0].message, found[0].step
+
+    differs = ("output of evaluation call 1 differs", call.rounds + 1)
+    assert first(changed) == differs
+    assert first(changed, later, later) == differs
+    assert first(later) == ("another number of calls", call.rounds + 1)
+
+
+def test_an_output_of_another_length_is_told_with_it(run: Run) -> None:
+    original = run(steps=2)
+    call = original.eval_calls[0]
+    output = replace(call.outputs[0], checksum=1, norm=2 * call.outputs[0].norm)
+    other = replace(original, eval_calls=(replace(call, outputs=(output,)),))
+    (found,) = compare_bits(original, other)
+    assert "its norm is" in found.message
+    assert (found.original, found.rewritten) == (call.outputs[0].norm, output.norm)
 
 
 def test_a_parameter_that_no_optimizer_has_is_told_as_that(run: Run) -> None:

@@ -35,3 +35,13 @@ def test_what_is_printed_before_one_run_ends_explains_that_it_does() -> None:
     assert by_importance([longer, printed, rate]) == (rate, printed, longer)
     after = Finding(Kind.STDOUT, "printed after the end", step=14)
     assert by_importance([after, longer]) == (longer, after)
+
+
+def test_what_is_printed_before_a_file_is_not_saved_explains_that_it_is_not() -> None:
+    printed = Finding(Kind.STDOUT, "error printed after step 4", step=5)
+    saved = Finding(Kind.CHECKPOINT_FILES, "saved once, not twice", step=9)
+    value = Finding(Kind.CHECKPOINT_VALUE, "error saved")
+    assert by_importance([value, saved, printed]) == (printed, saved, value)
+    with_it = Finding(Kind.STDOUT, "no line says that it is saved", step=9)
+    assert by_importance([with_it, value, saved]) == (saved, value, with_it)
+    assert by_importance([printed, value]) == (value, printed)

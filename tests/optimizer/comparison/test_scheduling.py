@@ -4,8 +4,11 @@ from dataclasses import replace
 import pytest
 
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
-from torchopt_cli.optimizer.comparison.scheduling import compare_scheduling
+from torchopt_cli.optimizer.comparison.scheduling import compare_scheduling, unseen_schedule
+from torchopt_cli.optimizer.comparison.stages import judge_in_stages
+from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.execution.observations import Observations, Scheduler
+from torchopt_cli.optimizer.options import Tier
 
 Run = Callable[..., Observations]
 
@@ -100,3 +103,35 @@ def test_a_scheduler_that_has_not_changed_a_rate_yet_is_missed(
     for schedulers in ((lost,), (warm, lost)):
         (finding, *_) = compare_scheduling(replace(plain, schedulers=schedulers), plain)
         assert finding.fails
+
+
+def test_a_setting_that_changes_no_rate_yet_shows_nothing(run: Run) -> None:
+    one = run(steps=4)
+
+    def having(name: str, **settings: str) -> Observations:
+        return replace(one, schedulers=(Scheduler(name, (2, 4), settings=settings),))
+
+    ours = having("ReduceLROnPlateau", patience="10", factor="0.1")
+    theirs = having("ReduceLROnPlateau", patience="5", factor="0.1")
+    message = unseen_schedule(ours, theirs)
+    assert message is not None
+    assert "scheduler 0 (ReduceLROnPlateau) has patience=5, not 10" in message
+    verdict = judge_in_stages(
+        ours, theirs, lambda *_, **__: ours, tier=Tier.EXACT, precision=None, perturbed_runs=3
+    ).verdict
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, message)
+
+
+def test_schedulers_of_other_kinds_have_no_settings_in_common(run: Run) -> None:
+    one = run(steps=4)
+    ours, theirs, without = (
+        replace(one, schedulers=(Scheduler(name, (2, 4), settings=settings),))
+        for name, settings in (
+            ("StepLR", {"gamma": "0.1", "step_size": "1"}),
+            ("ExponentialLR", {"gamma": "0.2"}),
+            ("StepLR", {"gamma": "0.1"}),
+        )
+    )
+    assert unseen_schedule(ours, theirs) is None
+    assert unseen_schedule(ours, without) is None
+    assert unseen_schedule(ours, ours) is None

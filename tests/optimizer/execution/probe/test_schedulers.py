@@ -62,7 +62,11 @@ def test_a_step_is_noted_once_with_the_rounds_before_it(recorded, name):
         states.append({key: repr(value) for key, value in scheduler.state_dict().items()})
 
     run = recorded(script)
-    stepped = [replace(scheduler, changes=()) for scheduler in run.schedulers if scheduler.steps]
+    stepped = [
+        replace(scheduler, changes=(), settings={})
+        for scheduler in run.schedulers
+        if scheduler.steps
+    ]
     assert stepped == [Scheduler(name, (3, 6))]
     script()
     seen, bare = ([k for k in state if k != "_schedulers"] for state in states)
@@ -103,3 +107,29 @@ def test_steps_that_change_a_rate_are_noted_by_themselves(recorded):
 
     (scheduler,) = recorded(script).schedulers
     assert (scheduler.steps, scheduler.changes) == ((1, 2, 3, 4, 5), (2, 4))
+
+
+@pytest.mark.parametrize(
+    ("build", "settings"),
+    [
+        (lambda o: lr_scheduler.StepLR(o, 2.0), {"step_size": "2", "gamma": "0.1"}),
+        (lambda o: lr_scheduler.MultiStepLR(o, [4, 2]), {"milestones": "(2, 1), (4, 1)"}),
+        (
+            lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=4, min_lr=1e-3),
+            {"patience": "4", "min_lrs": "0.001", "mode": "'min'"},
+        ),
+        (OwnSteps, {}),
+    ],
+)
+def test_settings_are_noted_whether_or_not_it_is_stepped(recorded, build, settings):
+    def script(steps):
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        scheduler = build(optimizer)
+        for _ in range(steps):
+            optimizer.step()
+            scheduler.step(*([1.0] if hasattr(scheduler, "patience") else []))
+
+    for steps in (0, 3):
+        (scheduler,) = recorded(lambda n=steps: script(n)).schedulers
+        assert settings.items() <= scheduler.settings.items()
+        assert not {"best", "last_epoch", "base_lrs", "optimizer"} & scheduler.settings.keys()
