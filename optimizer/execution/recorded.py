@@ -260,7 +260,7 @@ class Clip:
 class Scheduler:
     """A learning-rate scheduler; ``steps`` has for each of its steps the rounds that had begun.
 
-    ``changes`` are those of the steps that changed a learning rate; ``settings`` what it was built with, as ``repr`` shows it.
+    ``changes`` are those of the steps that changed a learning rate; ``settings`` what it has been given by its first step, as ``repr`` shows it.
     """
 
     class_name: str

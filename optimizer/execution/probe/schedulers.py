@@ -72,9 +72,8 @@ class Schedulers:
         def wrapper(scheduler, *args, **kwargs):
             if not self._inside:
                 noted = self._noted[self._number(scheduler)]
-                if not noted[
-                    "steps"
-                ]:  # what a class of the script's own has set by then, or a checkpoint
+                if not noted["steps"]:
+                    # Until then a class of the script's own has set some, or a checkpoint.
                     noted["settings"] = _settings(scheduler)
                 noted["steps"].append(self._rounds.begun)
                 if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
