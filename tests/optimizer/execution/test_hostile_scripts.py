@@ -413,6 +413,7 @@ def verify(project, tmp_path, tree, monkeypatch, capsys):
     return go
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_rewrite_over_its_memory_limit_is_not_equivalent(verify):
     status, out, _ = verify("", GROWS, "--memory-limit", "1.5GiB")
