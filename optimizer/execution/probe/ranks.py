@@ -63,7 +63,7 @@ class RankObserver:
     def _joined(self, protection: Protection) -> None:
         if os.getpid() != self._owner:
             self._patches.undo()  # of the process that this one was forked from
-            _observe(self._spec_file, protection, None)
+            _observe(_read(self._spec_file), protection, None)
 
     def _join(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -87,15 +87,14 @@ class RankObserver:
 
 def expect_joining(protection: Protection, emulated: Devices | None) -> None:
     """In a process that the script has started anew: observe it if it joins a process group."""
-    spec_file = os.environ[RUN]
-    spec = json.loads(Path(spec_file).read_text(encoding="utf-8"))
+    spec = _read(os.environ[RUN])
     seed_start(spec["seed"])
     patches = Patches()
     tell_steps(patches, Path(spec["output"]))
 
     def joined() -> None:
         patches.undo()
-        _observe(spec_file, protection, emulated)
+        _observe(spec, protection, emulated)
 
     _after_joining(patches, joined)
 
@@ -117,11 +116,14 @@ def _after_joining(patches: Patches, action: Callable[[], None]) -> None:
             patches.wrap(module, "init_process_group", telling)
 
 
-def _observe(spec_file: str, protection: Protection, emulated: Devices | None) -> None:
+def _read(spec_file: str) -> dict[str, Any]:
+    return json.loads(Path(spec_file).read_text(encoding="utf-8"))
+
+
+def _observe(spec: dict[str, Any], protection: Protection, emulated: Devices | None) -> None:
     """Observe this process from here as the rank it has."""
     from .run import ObservedProcess
 
-    spec: dict[str, Any] = json.loads(Path(spec_file).read_text(encoding="utf-8"))
     rank = torch.distributed.get_rank()
     folder = Path(spec["output"]) / f"rank{rank}"
     if folder.exists():
