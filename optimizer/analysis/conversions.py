@@ -10,6 +10,7 @@ from enum import Enum
 from .deferrals import Deferred, Refused
 from .loop_definitions import is_start, is_whole
 from .module_names import reads_elsewhere
+from .named_values import name_values
 from .reaching import reaching_bindings
 from .resolver import Resolver
 from .scopes import Assigned, Scope
@@ -71,7 +72,7 @@ class Conversions:
             raise Refused(node, f"`{name}` is read by another file")
         for converter in ("int", "float"):
             builtin = frozenset({External(f"builtins.{converter}")})
-            if self._resolver.name_values(converter, node, module) != builtin:
+            if name_values(self._resolver, converter, node, module) != builtin:
                 raise Refused(node, f"`{converter}` is something else here")
 
     def check_seen(self, name: str, loop: LoopNode, module: Module) -> None:

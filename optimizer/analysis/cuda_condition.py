@@ -10,6 +10,7 @@ from ..options import Options, Target
 from .devices import is_cuda_flag
 from .facts import DeviceKind, DeviceName
 from .iterations import top_level_starts
+from .named_values import name_values
 from .network_device import cuda_test, network_device, uses_cuda
 from .references import quoted
 from .scopes import Parameter
@@ -140,7 +141,7 @@ def _device_parameters(script: TrainingScript, module: Module, at: ast.AST) -> I
         return
     for name, bindings in module.scopes.by_node[function].bindings.items():
         if len(bindings) == 1 and isinstance(bindings[0].source, Parameter):
-            values = script.resolver.name_values(name, at, module)
+            values = name_values(script.resolver, name, at, module)
             if all(_is_chosen_device(script, value) for value in values):
                 yield name
 

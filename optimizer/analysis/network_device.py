@@ -13,6 +13,7 @@ from .devices import DEVICE_MAKERS
 from .facts import DeviceKind, Model
 from .forward_code import make_one_of, parts_given
 from .models import models_in
+from .named_values import name_values
 from .own_attributes import is_kept_before, is_set_below
 from .placement import default_device_call, move_target
 from .references import quoted, reference
@@ -283,13 +284,13 @@ def _same_object(
             *function.args.args,
             *function.args.kwonlyargs,
         ]:
-            if resolver.name_values(argument.arg, at, at_module) == wanted:
+            if name_values(resolver, argument.arg, at, at_module) == wanted:
                 return argument.arg
         attribute = _own_attribute(resolver, wanted, function, at, at_module)
         if attribute is not None:
             return attribute
     found = scope.lookup(name.id)
-    if found and resolver.name_values(name.id, at, at_module) == wanted:
+    if found and name_values(resolver, name.id, at, at_module) == wanted:
         return name.id if _is_set(found[0].node, found[1][0].node, at, at_module) else None
     return None
 

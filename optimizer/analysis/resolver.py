@@ -7,6 +7,7 @@ may be whatever any call of the project passes. A set with an :class:`Unknown` i
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from functools import cached_property
 
 from .call_index import CallIndex
@@ -19,31 +20,15 @@ from .classes import (
     self_attribute,
 )
 from .compound_values import attribute_values, call_values, subscript_values
-from .containers import parts_of_elements, select
+from .named_values import attribute_once_imported, imported_values, name_values
 from .options import declared_options
 from .project import Project
 from .questions import Answers, Questions
-from .reaching import reaching_bindings, replaced_if_none
-from .scopes import (
-    Assigned,
-    Binding,
-    Defined,
-    Imported,
-    Iterated,
-    Managed,
-    Parameter,
-    StarImport,
-    Untraceable,
-)
-from .signatures import argument_for
-from .spawned import spawned_argument
 from .syntax import FunctionNode, Module
-from .torch_names import star_exports
 from .values import (
     Class,
     Display,
     External,
-    FirstPartyModule,
     Function,
     Instance,
     Literal,
@@ -135,7 +120,9 @@ class Resolver:
                 name: values
                 for name, source in module.imported_once.items()
                 if self.project.find(module, source) is None
-                and isinstance(next(iter(values := self._imported(source, module))), External)
+                and isinstance(
+                    next(iter(values := imported_values(self, source, module))), External
+                )
             }
         return known
 
@@ -276,7 +263,7 @@ class Resolver:
     def _evaluate(self, node: ast.expr, module: Module) -> Values:
         match node:
             case ast.Name():
-                return self.name_values(node.id, node, module)
+                return name_values(self, node.id, node, module)
             case ast.Attribute():
                 return attribute_values(self, node, module)
             case ast.Call():
@@ -298,126 +285,14 @@ class Resolver:
             case _:
                 return frozenset([Display(node, module)])
 
-    def name_values(self, name: str, at: ast.AST, module: Module) -> Values:
-        """What ``name`` may be where ``at`` stands."""
-        scope = module.scope(at)
-        found = scope.lookup(name)
-        if found is None:
-            return self._from_stars(name, module)
-        owner, bindings = found
-        stars = owner.root.star_imports if owner.parent is None else []
-        reaching = reaching_bindings(module, owner, bindings, scope, at)
-        replaced = replaced_if_none(module, reaching, at)
-        values = frozenset(
-            value
-            for binding in reaching
-            for value in self._binding(binding, module)
-            if not (binding in replaced and isinstance(value, Literal) and value.value is None)
-        )
-        later_star = [s for s in stars if all(_before(b.node, s.node) for b in reaching)]
-        shadowing = self._star_values(name, later_star, module)
-        if owner.parent is None and module.rebinds_by_name and _is_setting(values):
-            values |= {Unknown(f"{name} may be set by exec or globals()")}
-        return shadowing or values
-
-    def _from_stars(self, name: str, module: Module) -> Values:
-        scope = module.scopes.by_node[module.tree]
-        found = self._star_values(name, scope.star_imports, module)
-        return found or frozenset([External(f"builtins.{name}")])
-
-    def _star_values(self, name: str, stars: list[StarImport], module: Module) -> Values:
-        for star in reversed(stars):
-            first_party = self.project.find(module, star)
-            if first_party is not None:
-                found = self.module_attribute(first_party, name)
-                if found and not any(
-                    isinstance(v, External) and v.name.startswith("builtins.") for v in found
-                ):
-                    return found
-            elif star_exports(star.module, name):
-                return external(f"{star.module}.{name}")
-        return _NONE
+    def decorated(self, function: FunctionNode) -> Sequence[Value]:
+        """The classes and functions that have ``function`` for their decorator, which gives them back as they are."""
+        return self._decorated.get(function, ())
 
     def module_attribute(self, module: Module, name: str) -> Values:
         """What the attribute ``name`` of a first-party module may be once the module is imported."""
         return self._questions.ask(
-            (module, name), self._attributes, lambda: self._find_attribute(module, name)
-        )
-
-    def _find_attribute(self, module: Module, name: str) -> Values:
-        scope = module.scopes.by_node[module.tree]
-        bindings = scope.bindings.get(name)
-        if bindings is None:
-            return self._star_values(name, scope.star_imports, module)
-        reaching = reaching_bindings(module, scope, bindings, None, module.tree)
-        return frozenset(v for b in reaching for v in self._binding(b, module))
-
-    def _binding(self, binding: Binding, module: Module) -> Values:
-        match binding.source:
-            case Assigned(value, path):
-                return select(self, self.values(value, module), path)
-            case Iterated(iterable, path):
-                return parts_of_elements(self, self.values(iterable, module), path)
-            case Managed(context, path):
-                return select(self, self.values(context, module), path)
-            case Imported() as source:
-                return self._imported(source, module)
-            case Parameter(function, kind):
-                return self._parameter(function, kind, binding.name, module)
-            case Defined(ast.ClassDef() as node):
-                return frozenset([Class(node, module)])
-            case Defined(ast.FunctionDef() | ast.AsyncFunctionDef() as node):
-                return frozenset([Function(node, module)])
-            case Untraceable(why):
-                return frozenset([Unknown(why)])
-            case _:
-                return frozenset([Unknown("binding")])
-
-    def _imported(self, source: Imported, module: Module) -> Values:
-        first_party = self.project.find(module, source)
-        if source.attribute is None:
-            if first_party is not None:
-                return frozenset([FirstPartyModule(first_party)])
-            return external(source.module)
-        if first_party is not None and (
-            found := self.module_attribute(first_party, source.attribute)
-        ):
-            return found
-        submodule = self.project.find_submodule(module, source)
-        if submodule is not None:
-            return frozenset([FirstPartyModule(submodule)])
-        if first_party is not None or source.level:
-            return frozenset([Unknown(f"{source.attribute} of a first-party module")])
-        return external(f"{source.module}.{source.attribute}")
-
-    def _parameter(
-        self, function: FunctionNode | ast.Lambda, kind: str, name: str, module: Module
-    ) -> Values:
-        if isinstance(function, ast.Lambda):
-            return frozenset([Unknown("lambda parameter")])
-        owner = module.parents.get(function)
-        arguments = [*function.args.posonlyargs, *function.args.args]
-        is_method = isinstance(owner, ast.ClassDef) and not _is_static(function)
-        if is_method and arguments and arguments[0].arg == name:
-            assert isinstance(owner, ast.ClassDef)
-            return frozenset([Instance(Class(owner, module))])
-        if kind != "plain":
-            return frozenset([Unknown(f"{kind}{name}")])
-        sites = self.call_sites(function)
-        is_first = not is_method and bool(arguments) and arguments[0].arg == name
-        values = set[Value](self._decorated.get(function, ()) if is_first else ())
-        for site in sites:
-            argument = argument_for(function, name, site.call, site.bound)
-            if argument is None:
-                values.add(Unknown(f"parameter {name} passed through * or **"))
-            elif argument.given is not None:
-                values |= self.values(argument.given, site.module)
-            elif argument.default is not None:
-                values |= self.values(argument.default, module)
-        return (
-            frozenset(values)
-            or spawned_argument(self, function, name)
-            or frozenset([Unknown(f"parameter {name} of {function.name}")])
+            (module, name), self._attributes, lambda: attribute_once_imported(self, module, name)
         )
 
 
@@ -438,15 +313,3 @@ def _bounded(values: Values) -> Values:
 
 def _not_exhaustive(values: Values) -> Values:
     return values | {Unknown("the trace is too long")}
-
-
-def _is_setting(values: Values) -> bool:
-    return any(isinstance(value, Literal | Display) for value in values)
-
-
-def _is_static(function: FunctionNode) -> bool:
-    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list)
-
-
-def _before(first: ast.AST, second: ast.AST) -> bool:
-    return getattr(first, "lineno", 0) < getattr(second, "lineno", 0)
