@@ -9,6 +9,7 @@ number (`num_workers=2` becomes `num_workers=max(2, min(16, cores))`), if their 
 variable, nor with a `worker_init_fn`. The cores are counted where the script runs, so that it can be shared between machines. `os.cpu_count()` alone would be
 shorter, but counts all of the machine: a job that Slurm or `docker run --cpuset-cpus` gives 2 of 64 cores would start 8 or 16 workers,
 which take turns with the training process, need memory each, and make PyTorch warn. Only Linux says which cores a process may use.
+Processes that torchrun starts share the cores of their machine (`LOCAL_WORLD_SIZE`).
 Where a loader is gone over again in every epoch, `persistent_workers`
 saves starting them anew each time. `prefetch_factor` is left alone, since its default of 2 batches per worker is seldom too few:
 `--prefetch N` writes it, also for loaders that have workers already, and `torchopt tune` tries 4 and 8 where the step still waits.

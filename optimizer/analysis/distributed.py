@@ -35,6 +35,7 @@ from .meeting_place import meeting_place, process_group_edit
 from .network_flow import NetworkFlow, network_flow
 from .network_wrapping import Wrapping, wrap_beside, wrap_instead, wrapped_name
 from .obstacles import Obstacle
+from .process_cores import shared_core_edits
 from .process_gpus import gpu_edits, gpu_notes
 from .process_names import Place, ProcessNames, taken_name
 from .process_sums import find_common_sums
@@ -117,6 +118,7 @@ class _Plan:
         edits.insert(0, group)
         edits += [*self._rank_zero(preparation, edits)]
         edits += gpu_edits(self._resolver, self._script.modules, self._names)
+        edits += shared_core_edits(self._resolver, self._script.loaders, self._names)
         edits += checkpoint_edits(self._script, self._step.loop, self._names)
         edits += log_edits(self._resolver, script.modules, self._names)
         self._say_what_changes()

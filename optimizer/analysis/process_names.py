@@ -25,11 +25,12 @@ class Place(Enum):
     RANK = "RANK"
     LOCAL_RANK = "LOCAL_RANK"
     WORLD_SIZE = "WORLD_SIZE"
+    LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 
     @property
     def alone(self) -> int:
         """What it is in a process that torchrun has not started."""
-        return 1 if self is Place.WORLD_SIZE else 0
+        return 1 if self in {Place.WORLD_SIZE, Place.LOCAL_WORLD_SIZE} else 0
 
 
 _COMMENT = (

@@ -12,6 +12,8 @@ from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpres
 from .facts import Argument, DataLoader
 from .free_names import assignment_beside, free_name, names_constants_in_capitals
 from .loader_settings import Setting, settings_by_place
+from .process_cores import SHARED, share
+from .process_groups import joins_process_group
 from .references import quoted, reference
 from .script import TrainingScript
 from .signatures import call_argument
@@ -24,7 +26,7 @@ _POSITION = 5  # of num_workers among DataLoader's parameters
 
 @dataclass(frozen=True)
 class NumberOfWorkers:
-    """``code`` is the number of workers, ``words`` the same for people; ``setup``, if any, is the statement before it, and
+    """``code`` is the number of workers, ``words`` the same for people; ``setup``, if any, are the statements before it, and
     ``edits`` are their imports."""
 
     code: str
@@ -40,7 +42,10 @@ class NumberOfWorkers:
 def number_of_workers(
     script: TrainingScript, module: Module, first: ast.stmt, options: Options
 ) -> NumberOfWorkers:
-    """The number of workers: if nobody chose, the CPU cores this process may use, at most :func:`most_workers`."""
+    """The number of workers: if nobody chose, the CPU cores this process may use, at most :func:`most_workers`.
+
+    Processes that torchrun starts share the cores of their machine.
+    """
     if options.workers is not None:
         return NumberOfWorkers(str(options.workers), str(options.workers), None, ())
     system = reference(module, "os")
@@ -51,6 +56,9 @@ def number_of_workers(
     has_affinity = f"hasattr({system.code}, {quoted(module, 'sched_getaffinity')})"
     granted = f"len({system.code}.sched_getaffinity(0))"
     setup = f"{cores} = {granted} if {has_affinity} else {system.code}.cpu_count() or 1"
+    if joins_process_group(script.resolver):
+        alone = f"{system.code}.environ.get({quoted(module, 'LOCAL_WORLD_SIZE')}, 1)"
+        setup += f"\n{SHARED}\n{cores} = {share(cores, f'int({alone})')}"
     most = most_workers(beside_gpu=script.targets_cuda(options))
     words = f"one per CPU core, up to {most}"
     return NumberOfWorkers(f"min({most}, {cores})", words, setup, system.edits)

@@ -1176,6 +1176,18 @@ def test_the_cores_are_counted_on_every_platform(monkeypatch: pytest.MonkeyPatch
     assert names["cores"] == 1
 
 
+def test_processes_that_torchrun_starts_share_the_cores(check_transformed: Check) -> None:
+    joins = "torch.distributed.init_process_group()\n"
+    shares = (
+        "# the processes of this machine share its cores\n"
+        'cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))\n'
+    )
+    check_transformed(
+        script(joins + "loader = DataLoader(dataset)\n"),
+        script(joins + CORES + shares + f"loader = DataLoader(dataset, {ALIVE})\n"),
+    )
+
+
 def test_options_of_several_loaders_count_once(rewrite: Callable[..., object]) -> None:
     options = """\
         def make_loader(workers=0):

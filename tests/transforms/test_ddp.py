@@ -675,6 +675,37 @@ loader = DataLoader(
 """ in code(rewrite(by_dict + 'options["shuffle"] = False\n', ["ddp"], **GPUS))
 
 
+@pytest.mark.parametrize(
+    ("before", "workers", "after"),
+    [
+        (
+            "cores = os.cpu_count() or 1\n",
+            "min(8, cores)",
+            "cores = os.cpu_count() or 1\n"
+            "# the processes of this machine share its cores\n"
+            "cores = max(1, cores // LOCAL_WORLD_SIZE)\n",
+        ),
+        ("", "os.cpu_count()", "num_workers=max(1, os.cpu_count() // LOCAL_WORLD_SIZE)"),
+        (
+            "",
+            "os.cpu_count() or 1",
+            "num_workers=max(1, (os.cpu_count() or 1) // LOCAL_WORLD_SIZE)",
+        ),
+        ("", "4", "num_workers=4"),
+    ],
+    ids=["variable", "call", "expression", "number"],
+)
+def test_processes_share_the_cores_that_workers_are_counted_from(
+    rewrite: Callable[..., RewriteResult], before: str, workers: str, after: str
+) -> None:
+    counted = FLAT.replace("shuffle=True)", f"shuffle=True, num_workers={workers})")
+    counted = "import os\n" + counted.replace("loader = ", before + "loader = ")
+    text = code(rewrite(counted, ["ddp"], **GPUS))
+    assert after in text
+    reads = 'LOCAL_WORLD_SIZE = int(os.environ.get("LOCAL_WORLD_SIZE", 1))'
+    assert (reads in text) is (workers != "4")
+
+
 def test_an_argument_that_may_be_put_into_the_dict_later(
     rewrite: Callable[..., RewriteResult],
 ) -> None:
