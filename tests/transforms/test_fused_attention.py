@@ -405,7 +405,27 @@ torch.save(model.state_dict(), "model.pt")
     check_verified(script(*lines) + training, target=Target.CPU)
 
 
+_BY_ITSELF = "`F.scaled_dot_product_attention` computes it already where there is one"
 NOT_FUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "where_there_is_no_fused_one": (
+        (
+            "if hasattr(F, 'scaled_dot_product_attention'):",
+            "    y = F.scaled_dot_product_attention(q, k, v)",
+            "else:",
+            f"    {SCORES}",
+            "    y = F.softmax(scores, dim=-1) @ v",
+        ),
+        _BY_ITSELF,
+    ),
+    "behind_a_fused_one_that_returns": (
+        (
+            "if self.flash:",
+            "    return F.scaled_dot_product_attention(q, k, v)",
+            SCORES,
+            "y = F.softmax(scores, dim=-1) @ v",
+        ),
+        _BY_ITSELF,
+    ),
     "returned_weights": (
         (
             SCORES,
