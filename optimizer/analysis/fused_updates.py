@@ -157,6 +157,8 @@ def _kind(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
     if optimizer.library_name == ANY_OPTIMIZER:
         return _here(optimizer, "which optimizer it is, is chosen when the script runs")
     unfused = sorted(names - FUSED_SINCE.keys())
+    if unfused and unfused[0].startswith("Fused"):
+        return _here(optimizer, f"`{unfused[0]}` is fused already")
     if unfused:
         return _here(optimizer, f"`{unfused[0]}` has no fused kernel that is safe to rely on")
     return None
