@@ -91,7 +91,9 @@ def test_an_optimizer_that_nothing_steps(check_noop: Check) -> None:
 
 
 def test_one_that_another_library_has_fused(check_noop: Check) -> None:
-    start = START.replace("import torch\n", "import torch\nfrom apex.optimizers import FusedSGD\n", 1)
+    start = START.replace(
+        "import torch\n", "import torch\nfrom apex.optimizers import FusedSGD\n", 1
+    )
     made = "optimizer = (FusedSGD if fast else torch.optim.SGD)(model.parameters(), lr=0.1)"
     check_noop(script(f"fast = input()\n{made}", start=start), "`FusedSGD` is fused already")
 
