@@ -93,6 +93,16 @@ class _Search:
             if len(bindings) > 1 or function is None:
                 return None
             return self._each_site(function, lambda site: self._given(function, name, site))
+        unpacked = _unpacked(module, bindings)
+        if function is not None and unpacked is not None:
+            parameter, index = unpacked
+            found = self._each_site(
+                function, lambda site: self._element(function, parameter, index, site)
+            )
+            if found is not None:
+                return found
+        if any(_is_alias(b) for b in bindings) and self._runs_again(function):
+            return None  # made elsewhere, and named anew in every call
         nodes = [binding.node for binding in bindings if not _sets_mode(binding)]
         statement = self._above_bound(module, at, nodes)
         return [CompilePoint(module, statement, name)] if statement is not None else None
@@ -117,6 +127,33 @@ class _Search:
         if passed is None or passed.given is None:
             return None
         return self.points(passed.given, site.module, site.call)
+
+    def _element(
+        self, function: FunctionNode, parameter: str, index: int, site: CallSite
+    ) -> list[CompilePoint] | None:
+        """The places for an element of what ``parameter`` is given, ``train(.., [generator, discriminator])``."""
+        passed = argument_for(function, parameter, site.call, site.bound)
+        match passed.given if passed is not None else None:
+            case ast.List(elts=elements) | ast.Tuple(elts=elements) if not any(
+                isinstance(element, ast.Starred) for element in elements
+            ) and index < len(elements):
+                return self.points(elements[index], site.module, site.call)
+            case _:
+                return None
+
+    def _runs_again(self, function: FunctionNode | None) -> bool:
+        """Whether ``function`` is called in a loop, in every epoch say, or from a function that is."""
+        pending, seen = [function], set[FunctionNode]()
+        while pending:
+            called = pending.pop()
+            if called is None or called in seen:
+                continue
+            seen.add(called)
+            for site in self._sites(called):
+                if site.module.loops(site.call):
+                    return True
+                pending.append(site.module.function(site.call))
+        return False
 
     def _of_attribute(
         self, network: ast.Attribute, module: Module, at: ast.AST
@@ -214,6 +251,27 @@ def _sets_mode(binding: Binding) -> bool:
             return name == binding.name
         case _:
             return False
+
+
+def _unpacked(module: Module, bindings: Sequence[Binding]) -> tuple[str, int] | None:
+    """The parameter that a variable is unpacked from, and as which element: ``generator, discriminator = nets``."""
+    if len(bindings) != 1:
+        return None
+    match bindings[0].source:
+        case Assigned(ast.Name(parameter) as value, (int(index),)):
+            found = module.scope(value).lookup(parameter)
+            is_given = found is not None and all(isinstance(b.source, Parameter) for b in found[1])
+            return (parameter, index) if is_given else None
+        case _:
+            return None
+
+
+def _is_alias(binding: Binding) -> bool:
+    """Whether a binding gives a name to what there is already: ``net = self.net``, ``g, d = nets``."""
+    source = binding.source
+    return isinstance(source, Assigned) and isinstance(
+        source.value, ast.Name | ast.Attribute | ast.Subscript
+    )
 
 
 def _above(module: Module, at: ast.AST, bindings: Sequence[ast.AST]) -> ast.stmt | None:

@@ -57,6 +57,26 @@ def point(understood: TrainingScript) -> tuple[str, str] | None:
             ("for x in data:", "net"),
         ),
         (
+            "def f(pair):\n    other, net = pair\n    for x in data:\n        net(x).backward()\n"
+            "a = make()\nb = make()\nfor e in epochs:\n    f([a, b])",
+            ("for e in epochs:", "b"),
+        ),
+        (
+            "def f(pair):\n    other, net = pair\n    for x in data:\n        net(x).backward()\n"
+            "pair = make()\nf(pair)",
+            ("for x in data:", "net"),
+        ),
+        (
+            "def f(pair):\n    other, net = pair\n    for x in data:\n        net(x).backward()\n"
+            "pair = make()\nfor e in epochs:\n    f(pair)",
+            None,
+        ),
+        (
+            "def f():\n    net = nets[0]\n    for x in data:\n        net(x).backward()\n"
+            "def g():\n    f()\nnets = [make()]\nfor e in epochs:\n    g()",
+            None,
+        ),
+        (
             "net = make()\nfor x in data:\n    net = net.train()\n    net(x).backward()",
             ("for x in data:", "net"),
         ),
