@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..options import Options
 from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
+from .data_parallel import distributed_call
 from .facts import Argument, DataLoader
 from .free_names import assignment_beside, free_name, names_constants_in_capitals
 from .loader_settings import Setting, settings_by_place
@@ -40,7 +41,10 @@ class NumberOfWorkers:
 def number_of_workers(
     script: TrainingScript, module: Module, first: ast.stmt, options: Options
 ) -> NumberOfWorkers:
-    """The number of workers: if nobody chose, the CPU cores this process may use, at most :func:`most_workers`."""
+    """The number of workers: if nobody chose, the CPU cores this process may use, at most :func:`most_workers`.
+
+    Where the script runs as one process for each GPU, they share the cores.
+    """
     if options.workers is not None:
         return NumberOfWorkers(str(options.workers), str(options.workers), None, ())
     system = reference(module, "os")
@@ -51,14 +55,23 @@ def number_of_workers(
     has_affinity = f"hasattr({system.code}, {quoted(module, 'sched_getaffinity')})"
     granted = f"len({system.code}.sched_getaffinity(0))"
     setup = f"{cores} = {granted} if {has_affinity} else {system.code}.cpu_count() or 1"
-    most = most_workers(beside_gpu=script.targets_cuda(options))
+    edits = system.edits
+    beside_gpu = script.targets_cuda(options)
+    if beside_gpu and distributed_call(script.resolver) is not None:
+        gpus = reference(module, "torch.cuda.device_count")
+        setup += f"\n{cores} = max(1, {cores} // max(1, {gpus.code}()))  # one process per GPU"
+        edits = (*edits, *gpus.edits)
+    most = most_workers(beside_gpu=beside_gpu)
     words = f"one per CPU core, up to {most}"
-    return NumberOfWorkers(f"min({most}, {cores})", words, setup, system.edits)
+    return NumberOfWorkers(f"min({most}, {cores})", words, setup, edits)
 
 
-def assignments(module: Module, groups: list[WorkerGroup], first: ast.stmt, code: str) -> FileEdit:
-    """Inserts ``code`` above ``first``, if possible beside the batch size of ``groups``."""
-    for loader in (loader for group in groups for loader in group.loaders):
+def assignments(
+    module: Module, groups: list[WorkerGroup], first: ast.stmt, code: str, *, is_setting: bool
+) -> FileEdit:
+    """Inserts ``code`` above ``first``; one that ``is_setting`` for several loaders, if possible beside their batch size."""
+    loaders = [loader for group in groups for loader in group.loaders] if is_setting else []
+    for loader in loaders:
         batch_size = loader.arguments.get("batch_size")
         if batch_size is not None and batch_size.module is module:
             beside = assignment_beside(module, batch_size.value, first)

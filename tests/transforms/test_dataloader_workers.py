@@ -195,6 +195,27 @@ def test_the_variable_stands_beside_the_batch_size_in_the_style_of_the_file(
     check_transformed(before, after)
 
 
+def test_the_cores_are_counted_beside_the_one_loader(check_transformed: Check) -> None:
+    loader = "batch_size = 64\nepochs = 2\n{}loader = DataLoader(dataset, batch_size{})\n"
+    more = ", num_workers=min(8, cores), persistent_workers=True"
+    check_transformed(script(loader.format("", "")), script(loader.format(CORES, more)))
+
+
+@pytest.mark.parametrize("target", [Target.CPU, Target.CUDA])
+def test_processes_of_several_gpus_share_the_cores(
+    check_transformed: Check, target: Target
+) -> None:
+    loader = 'torch.distributed.init_process_group("nccl")\n{}loader = DataLoader(dataset, 64{})\n'
+    shared = "cores = max(1, cores // max(1, torch.cuda.device_count()))  # one process per GPU\n"
+    on_cpu = target is Target.CPU
+    more = f", num_workers=min({8 if on_cpu else 16}, cores), persistent_workers=True"
+    check_transformed(
+        script(loader.format("", "")),
+        script(loader.format(CORES if on_cpu else CORES + shared, more)),
+        target=target,
+    )
+
+
 def test_loaders_of_two_functions_share_a_constant(check_transformed: Check) -> None:
     loaders = """\
         def train_loader(dataset):

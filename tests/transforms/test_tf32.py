@@ -69,7 +69,7 @@ def test_below_the_device_without_a_seed(check_transformed: Check) -> None:
 
 def test_below_the_options_among_which_the_device_is(check_transformed: Check) -> None:
     setting = 'torch.set_float32_matmul_precision("high")'
-    setup = 'args.batch_size = 64\nargs.device = "cuda"\nargs.lr = 3e-4\nargs.epochs = 2\n{}\nargs.n = len(loader)'
+    setup = 'args.batch_size = 64\nargs.device = "cuda"\nargs.lr = 3e-4\nargs.steps = 2 * args.batch_size\n{}\nargs.n = len(loader)'
     head, rest = script("{setup}").split('device = torch.device("cuda"', 1)
     before = head + rest.split("\n", 1)[1].replace("device", "args.device")
     after = before.replace("{setup}", setup.replace("{}", setting))
