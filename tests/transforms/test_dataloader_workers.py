@@ -1102,6 +1102,25 @@ def test_loader_that_nobody_goes_over(check_noop: Check) -> None:
     check_noop(script("loader = DataLoader(dataset)\n", train=""), "no loop over it was found")
 
 
+@pytest.mark.parametrize("passes", [1, 5])
+def test_loader_made_for_each_client_of_each_round(
+    rewrite: Callable[..., RewriteResult], passes: int
+) -> None:
+    train = f"""\
+        for turn in range(9):
+            for client in range(99):
+                loader = DataLoader(dataset, 4)
+                for epoch in range({passes}):
+                    for batch in loader:
+                        model(batch)
+    """
+    if passes == 1:
+        train = train.replace("for epoch in range(1):", "if client:")
+    (file,) = rewrite(script("", train=train), ["dataloader-workers"]).files
+    assert bool(file.changes) is (passes > 1)
+    assert passes > 1 or "made anew for one pass, in the inner loop" in file.skips[0].message
+
+
 def test_loader_made_in_every_step(check_noop: Check) -> None:
     train = """\
         def look():
