@@ -151,14 +151,19 @@ def _kind(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
     if optimizer.cls is not None:
         return _here(optimizer, f"`{optimizer.cls.node.name}` is an optimizer of the script's own")
     callees = resolver.values(call.func, module)
+    foreign = [
+        v.name for v in callees if isinstance(v, External) and not v.name.startswith("torch.")
+    ]
+    if foreign:
+        is_fused = foreign[0].rpartition(".")[2].startswith("Fused")
+        why = "is fused already" if is_fused else "has no fused kernel"
+        return _here(optimizer, f"`{foreign[0]}` {why}")
     names = {v.name.rpartition(".")[2] for v in callees if isinstance(v, External)}
     if len(names) != len(callees):
         return _here(optimizer, f"what `{module.code(call.func)}` is cannot be resolved")
     if optimizer.library_name == ANY_OPTIMIZER:
         return _here(optimizer, "which optimizer it is, is chosen when the script runs")
     unfused = sorted(names - FUSED_SINCE.keys())
-    if unfused and unfused[0].startswith("Fused"):
-        return _here(optimizer, f"`{unfused[0]}` is fused already")
     if unfused:
         return _here(optimizer, f"`{unfused[0]}` has no fused kernel that is safe to rely on")
     return None
