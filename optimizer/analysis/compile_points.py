@@ -11,7 +11,7 @@ from .classes import family, kept_as
 from .loops import backward_calls
 from .reach import reached_nodes
 from .resolver import CallSite, Resolver
-from .scopes import Assigned, Binding, Parameter, Scope
+from .scopes import Assigned, Binding, Parameter, Path, Scope
 from .signatures import argument_for, first_parameter
 from .syntax import FunctionNode, Module
 from .trees import walk
@@ -177,16 +177,20 @@ class _Search:
             return self._each_site(
                 function, lambda site: self._of_self(attribute, site.module, site.call), inside
             )
+        kept = kept_as(self._resolver, cls, module, attribute)
         if any(site.module.loops(site.call) for site in outside):
             # Called for every epoch or step: only its caller can do something once.
-            return self._each_site(function, lambda site: self._of_object(attribute, site), outside)
-        kept = kept_as(self._resolver, cls, module, attribute)
+            return self._each_site(
+                function, lambda site: self._of_object(attribute, kept, site), outside
+            )
         here = [value for value, _, where in kept if where.function(value) is function]
         statement = _above(module, at, here)
         code = f"{first_parameter(function)}.{attribute}"
         return [CompilePoint(module, statement, code)] if statement is not None else None
 
-    def _of_object(self, attribute: str, site: CallSite) -> list[CompilePoint] | None:
+    def _of_object(
+        self, attribute: str, kept: Sequence[tuple[ast.expr, Path, Module]], site: CallSite
+    ) -> list[CompilePoint] | None:
         """``trainer.model``, where ``trainer`` is made in the function that calls its methods."""
         function = site.call.func
         base = function.value if isinstance(function, ast.Attribute) else None
@@ -200,7 +204,7 @@ class _Search:
             return None
         nodes = [binding.node for binding in found[1]]
         statement = self._above_bound(site.module, site.call, nodes)
-        code = f"{base.id}.{attribute}"
+        code = _given_to(found[1], kept, site.module) or f"{base.id}.{attribute}"
         return [CompilePoint(site.module, statement, code)] if statement is not None else None
 
     def _each_site(
@@ -264,6 +268,33 @@ def _unpacked(module: Module, bindings: Sequence[Binding]) -> tuple[str, int] | 
             return (parameter, index) if is_given else None
         case _:
             return None
+
+
+def _given_to(
+    bindings: Sequence[Binding], kept: Sequence[tuple[ast.expr, Path, Module]], module: Module
+) -> str | None:
+    """The variable whose network an object was given and keeps as it is: ``trainer = Trainer(model)``; None where there is none."""
+    if len(bindings) != 1 or len(kept) != 1:
+        return None
+    (value, path, where) = kept[0]
+    function = where.function(value)
+    match bindings[0].source, value:
+        case Assigned(ast.Call() as call, ()), ast.Name(name) if (
+            function is not None and function.name == "__init__" and not path
+        ):
+            passed = argument_for(function, name, call, bound=True)
+        case _:
+            return None
+    in_init = where.scope(value).lookup(name)
+    given = passed.given if passed is not None else None
+    found = module.scope(given).lookup(given.id) if isinstance(given, ast.Name) else None
+    if not isinstance(given, ast.Name) or in_init is None or found is None:
+        return None
+    is_kept = all(isinstance(b.source, Parameter) for b in in_init[1])
+    stays = found[0].node is (module.function(call) or module.tree) and all(
+        getattr(b.node, "lineno", call.lineno) < call.lineno for b in found[1]
+    )
+    return given.id if is_kept and stays else None
 
 
 def _is_alias(binding: Binding) -> bool:

@@ -98,6 +98,24 @@ def point(understood: TrainingScript) -> tuple[str, str] | None:
             None,
         ),
         (
+            "class T:\n    def __init__(self, net):\n        self.net = net\n"
+            "    def one(self):\n        for x in data:\n            self.net(x).backward()\n"
+            "model = make()\nt = T(model)\nfor e in epochs:\n    t.one()",
+            ("for e in epochs:", "model"),
+        ),
+        (
+            "class T:\n    def __init__(self, net):\n        self.net = net\n"
+            "    def one(self):\n        for x in data:\n            self.net(x).backward()\n"
+            "model = make()\nt = T(model)\nmodel = make()\nfor e in epochs:\n    t.one()",
+            ("for e in epochs:", "t.net"),
+        ),
+        (
+            "class T:\n    def __init__(self, net):\n        self.net = net\n"
+            "    def one(self):\n        for x in data:\n            self.net(x).backward()\n"
+            "t = T(make())\nfor e in epochs:\n    t.one()",
+            ("for e in epochs:", "t.net"),
+        ),
+        (
             "nets = [make()]\nfor net in nets:\n    for x in data:\n        net(x).backward()",
             ("for x in data:", "net"),
         ),
