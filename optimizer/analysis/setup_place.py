@@ -244,8 +244,10 @@ def _device(script: TrainingScript, block: Block) -> ast.stmt | None:
 
 
 def _first_made(script: TrainingScript, block: Block) -> ast.stmt | None:
-    """The first statement that makes a network, a loader or an optimizer."""
-    made = {fact.node for fact in [*script.models, *script.loaders, *script.optimizers]}
+    """The first statement that makes a network, a loader or its dataset, or an optimizer."""
+    datasets = [dataset for found in script.datasets.values() for dataset in found]
+    facts = [*script.models, *script.loaders, *datasets, *script.optimizers]
+    made = {fact.node for fact in facts}
     for statement in block.before:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
