@@ -6,10 +6,10 @@ With workers the next batches are made while the current one is computed. Loader
 process may use CPU cores, at most 16 beside a GPU and at most 8 where the CPU has to train as well, or as many as `--workers N`
 or the measurement in `--profile FILE` says; 0 leaves them without. Beside a GPU so do loaders whose call or keyword dict says a smaller
 number (`num_workers=2` becomes `num_workers=max(2, min(16, cores))`), if their items are decoded or computed; not those of an option or a
-variable, nor with a `worker_init_fn`. The cores are counted where the script runs, so that it can be shared between machines. `os.cpu_count()` alone would be
+variable, nor with a `worker_init_fn`. Where several processes train, those that torchrun starts (`LOCAL_WORLD_SIZE`) or
+one for each GPU (`mp.spawn`, Horovod), they share the cores. They are counted where the script runs, so that it can be shared between machines. `os.cpu_count()` alone would be
 shorter, but counts all of the machine: a job that Slurm or `docker run --cpuset-cpus` gives 2 of 64 cores would start 8 or 16 workers,
 which take turns with the training process, need memory each, and make PyTorch warn. Only Linux says which cores a process may use.
-Processes that torchrun starts share the cores of their machine (`LOCAL_WORLD_SIZE`).
 Where a loader is gone over again in every epoch, `persistent_workers`
 saves starting them anew each time. `prefetch_factor` is left alone, since its default of 2 batches per worker is seldom too few:
 `--prefetch N` writes it, also for loaders that have workers already, and `torchopt tune` tries 4 and 8 where the step still waits.
@@ -224,7 +224,9 @@ class DataLoaderWorkers(Transform):
         else:
             assigned = f"{variable} = {codes[0]}" if variable is not None else None
             lines = [line for line in (count.setup, assigned) if line is not None]
-            edits = [assignments(module, groups, first, "\n".join(lines)), *count.edits]
+            is_setting = variable is not None
+            placed = assignments(module, groups, first, "\n".join(lines), is_setting=is_setting)
+            edits = [placed, *count.edits]
             for group, code in zip(groups, codes, strict=True):
                 edits += self._group_edits(script, group, code, count.words, variable, options)
             yield self._change(script, groups, codes, edits)

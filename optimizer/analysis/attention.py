@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from .attention_chains import Chain, Mask, Scale, find_chains
 from .attention_dropout import AttentionDropout
+from .attention_fallbacks import fused_in_place_of
 from .attention_masks import (
     UntoldMaskError,
     adds_large,
@@ -245,6 +246,9 @@ class _Finder:
 
     def _check_place(self, chain: Chain, module: Module) -> None:
         """The product is moved to a line of its own where its statement does more: it must be computed once, whatever happens."""
+        fused = fused_in_place_of(chain.sum.product, module)
+        if fused is not None:
+            raise _ObstacleError(f"`{module.code(fused)}` computes it already where there is one")
         last = module.statement(chain.sum.product)
         for around in module.ancestors(chain.sum.product):
             if around is last:

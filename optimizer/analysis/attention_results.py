@@ -43,7 +43,7 @@ def changed_in_place(
     function = module.function(product)
     if function is not None and _is_returned(product, module):
         places += [(site.call, site.module) for site in resolver.call_sites(function)]
-    if any(may_be_written(resolver, place, owner) for place, owner in places):
+    if any(may_be_written(resolver, place, owner, inside=True) for place, owner in places):
         return "its result"
     end = module.span(product).end_line
     for operand in operands:
@@ -57,7 +57,7 @@ def changed_in_place(
         for use in below:
             bindings = {b.node for b in bindings_of(module, use)}
             is_same = bindings & {b.node for b in bindings_of(module, operand)}
-            if is_same and may_be_written(resolver, use, module):
+            if is_same and may_be_written(resolver, use, module, inside=True):
                 return f"`{operand.id}`"
     return None
 

@@ -11,7 +11,7 @@ from .classes import family, kept_as
 from .loops import backward_calls
 from .reach import reached_nodes
 from .resolver import CallSite, Resolver
-from .scopes import Assigned, Binding, Parameter, Scope
+from .scopes import Assigned, Binding, Parameter, Path, Scope
 from .signatures import argument_for, first_parameter
 from .syntax import FunctionNode, Module
 from .trees import walk
@@ -93,6 +93,16 @@ class _Search:
             if len(bindings) > 1 or function is None:
                 return None
             return self._each_site(function, lambda site: self._given(function, name, site))
+        unpacked = _unpacked(module, bindings)
+        if function is not None and unpacked is not None:
+            parameter, index = unpacked
+            found = self._each_site(
+                function, lambda site: self._element(function, parameter, index, site)
+            )
+            if found is not None:
+                return found
+        if any(_is_alias(b) for b in bindings) and self._runs_again(function):
+            return None  # made elsewhere, and named anew in every call
         nodes = [binding.node for binding in bindings if not _sets_mode(binding)]
         statement = self._above_bound(module, at, nodes)
         return [CompilePoint(module, statement, name)] if statement is not None else None
@@ -118,6 +128,33 @@ class _Search:
             return None
         return self.points(passed.given, site.module, site.call)
 
+    def _element(
+        self, function: FunctionNode, parameter: str, index: int, site: CallSite
+    ) -> list[CompilePoint] | None:
+        """The places for an element of what ``parameter`` is given, ``train(.., [generator, discriminator])``."""
+        passed = argument_for(function, parameter, site.call, site.bound)
+        match passed.given if passed is not None else None:
+            case ast.List(elts=elements) | ast.Tuple(elts=elements) if not any(
+                isinstance(element, ast.Starred) for element in elements
+            ) and index < len(elements):
+                return self.points(elements[index], site.module, site.call)
+            case _:
+                return None
+
+    def _runs_again(self, function: FunctionNode | None) -> bool:
+        """Whether ``function`` is called in a loop, in every epoch say, or from a function that is."""
+        pending, seen = [function], set[FunctionNode]()
+        while pending:
+            called = pending.pop()
+            if called is None or called in seen:
+                continue
+            seen.add(called)
+            for site in self._sites(called):
+                if site.module.loops(site.call):
+                    return True
+                pending.append(site.module.function(site.call))
+        return False
+
     def _of_attribute(
         self, network: ast.Attribute, module: Module, at: ast.AST
     ) -> list[CompilePoint] | None:
@@ -140,16 +177,20 @@ class _Search:
             return self._each_site(
                 function, lambda site: self._of_self(attribute, site.module, site.call), inside
             )
+        kept = kept_as(self._resolver, cls, module, attribute)
         if any(site.module.loops(site.call) for site in outside):
             # Called for every epoch or step: only its caller can do something once.
-            return self._each_site(function, lambda site: self._of_object(attribute, site), outside)
-        kept = kept_as(self._resolver, cls, module, attribute)
+            return self._each_site(
+                function, lambda site: self._of_object(attribute, kept, site), outside
+            )
         here = [value for value, _, where in kept if where.function(value) is function]
         statement = _above(module, at, here)
         code = f"{first_parameter(function)}.{attribute}"
         return [CompilePoint(module, statement, code)] if statement is not None else None
 
-    def _of_object(self, attribute: str, site: CallSite) -> list[CompilePoint] | None:
+    def _of_object(
+        self, attribute: str, kept: Sequence[tuple[ast.expr, Path, Module]], site: CallSite
+    ) -> list[CompilePoint] | None:
         """``trainer.model``, where ``trainer`` is made in the function that calls its methods."""
         function = site.call.func
         base = function.value if isinstance(function, ast.Attribute) else None
@@ -163,7 +204,7 @@ class _Search:
             return None
         nodes = [binding.node for binding in found[1]]
         statement = self._above_bound(site.module, site.call, nodes)
-        code = f"{base.id}.{attribute}"
+        code = _given_to(found[1], kept, site.module) or f"{base.id}.{attribute}"
         return [CompilePoint(site.module, statement, code)] if statement is not None else None
 
     def _each_site(
@@ -214,6 +255,54 @@ def _sets_mode(binding: Binding) -> bool:
             return name == binding.name
         case _:
             return False
+
+
+def _unpacked(module: Module, bindings: Sequence[Binding]) -> tuple[str, int] | None:
+    """The parameter that a variable is unpacked from, and as which element: ``generator, discriminator = nets``."""
+    if len(bindings) != 1:
+        return None
+    match bindings[0].source:
+        case Assigned(ast.Name(parameter) as value, (int(index),)):
+            found = module.scope(value).lookup(parameter)
+            is_given = found is not None and all(isinstance(b.source, Parameter) for b in found[1])
+            return (parameter, index) if is_given else None
+        case _:
+            return None
+
+
+def _given_to(
+    bindings: Sequence[Binding], kept: Sequence[tuple[ast.expr, Path, Module]], module: Module
+) -> str | None:
+    """The variable whose network an object was given and keeps as it is: ``trainer = Trainer(model)``; None where there is none."""
+    if len(bindings) != 1 or len(kept) != 1:
+        return None
+    (value, path, where) = kept[0]
+    function = where.function(value)
+    match bindings[0].source, value:
+        case Assigned(ast.Call() as call, ()), ast.Name(name) if (
+            function is not None and function.name == "__init__" and not path
+        ):
+            passed = argument_for(function, name, call, bound=True)
+        case _:
+            return None
+    in_init = where.scope(value).lookup(name)
+    given = passed.given if passed is not None else None
+    found = module.scope(given).lookup(given.id) if isinstance(given, ast.Name) else None
+    if not isinstance(given, ast.Name) or in_init is None or found is None:
+        return None
+    is_kept = all(isinstance(b.source, Parameter) for b in in_init[1])
+    stays = found[0].node is (module.function(call) or module.tree) and all(
+        getattr(b.node, "lineno", call.lineno) < call.lineno for b in found[1]
+    )
+    return given.id if is_kept and stays else None
+
+
+def _is_alias(binding: Binding) -> bool:
+    """Whether a binding gives a name to what there is already: ``net = self.net``, ``g, d = nets``."""
+    source = binding.source
+    return isinstance(source, Assigned) and isinstance(
+        source.value, ast.Name | ast.Attribute | ast.Subscript
+    )
 
 
 def _above(module: Module, at: ast.AST, bindings: Sequence[ast.AST]) -> ast.stmt | None:

@@ -34,7 +34,12 @@ class ConvertedCopy:
 def find_converted_copies(
     resolver: Resolver, copies: tuple[BatchCopy, ...], loaders: tuple[DataLoader, ...]
 ) -> dict[BatchCopy, ConvertedCopy]:
-    """Those of ``copies`` that copy a batch that was only converted."""
+    """Those of ``copies`` that copy a batch that was only converted.
+
+    None where the device may be Apple's (``"mps"``), which refuses the float64 that ``.float()`` keeps from it.
+    """
+    if _speaks_of_mps(resolver):
+        return {}
     trace = BatchTrace(resolver, loaders)
     found: dict[BatchCopy, ConvertedCopy] = {}
     for copy in copies:
@@ -49,6 +54,15 @@ def find_converted_copies(
                     found[copy] = ConvertedCopy(moved, code)
                 break
     return found
+
+
+def _speaks_of_mps(resolver: Resolver) -> bool:
+    return any(
+        isinstance(node.value, str) and node.value.startswith("mps")
+        for module in resolver.project.modules
+        if "mps" in module.source.text
+        for node in module.nodes_of(ast.Constant)
+    )
 
 
 def _receivers(

@@ -41,7 +41,11 @@ def changes_of_dataset(resolver: Resolver, loader: DataLoader, dataset: Dataset)
             if changed is None or _is_set_up(resolver, node, module, loader):
                 continue
             owner = _owner(resolver, changed, module, loader, dataset, parts)
-            if owner is None or _is_made_beside(owner, node, module, loader):
+            if (
+                owner is None
+                or _is_made_beside(owner, node, module, loader)
+                or _is_constructing(resolver, owner, node, module, loader)
+            ):
                 continue
             if (
                 isinstance(node, ast.Attribute)
@@ -214,3 +218,36 @@ def _is_made_beside(owner: ast.AST, node: ast.AST, module: Module, loader: DataL
     """Whether ``node`` fills a container in the function that makes it, which is over before the loader is made."""
     function = module.function(node)
     return function is not None and function is not loader.function and owner in walk(function)
+
+
+def _is_constructing(
+    resolver: Resolver, owner: ast.AST, node: ast.AST, module: Module, loader: DataLoader
+) -> bool:
+    """Whether ``node`` is in a constructor that is done with ``owner`` above the loader: ``Images(splits=["train", "val"])``."""
+    function = module.function(node)
+    if function is None or function.name != "__init__":
+        return False
+    home = loader.module
+    beside = set(walk(loader.function or home.tree))
+    sites = [
+        site
+        for site in resolver.call_sites(function)
+        if not never_runs(resolver, site.call, site.module)
+    ]
+    return (
+        bool(sites)
+        and owner in beside
+        and all(
+            site.call in beside
+            and (
+                home.span(site.call) < home.span(loader.node)
+                or loader.node in home.ancestors(site.call)
+            )
+            and all(
+                loop in home.ancestors(owner)
+                for loop in home.loops(site.call)
+                if loop in home.ancestors(loader.node)
+            )
+            for site in sites
+        )
+    )

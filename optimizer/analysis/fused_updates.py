@@ -151,6 +151,13 @@ def _kind(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
     if optimizer.cls is not None:
         return _here(optimizer, f"`{optimizer.cls.node.name}` is an optimizer of the script's own")
     callees = resolver.values(call.func, module)
+    foreign = [
+        v.name for v in callees if isinstance(v, External) and not v.name.startswith("torch.")
+    ]
+    if foreign:
+        is_fused = foreign[0].rpartition(".")[2].startswith("Fused")
+        why = "is fused already" if is_fused else "has no fused kernel"
+        return _here(optimizer, f"`{foreign[0]}` {why}")
     names = {v.name.rpartition(".")[2] for v in callees if isinstance(v, External)}
     if len(names) != len(callees):
         return _here(optimizer, f"what `{module.code(call.func)}` is cannot be resolved")

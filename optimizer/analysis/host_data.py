@@ -126,7 +126,12 @@ class HostData:
         return self.is_torch_size(node)
 
     def is_torch_size(self, node: ast.expr) -> bool:
-        """Whether ``node`` is a ``torch.Size`` by its form: ``x.size()``. The ``shape`` of an array is a plain tuple."""
+        """Whether ``node`` is a ``torch.Size`` by its form: ``x.size()``, ``x.size() + (n,)``.
+
+        The ``shape`` of an array is a plain tuple.
+        """
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return self.is_torch_size(node.left)  # to which only a tuple can be added
         return (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -140,13 +145,24 @@ class HostData:
             case ast.List() | ast.Tuple() | ast.ListComp():
                 return True
             case ast.BinOp():
-                return self._is_array(node.left, module) or self._is_array(node.right, module)
+                return self._is_computed_data(node, module)
             case ast.Call(func=ast.Attribute(value=array, attr=method)) if method in _ARRAY_METHODS:
                 return method == "numpy" or self.is_data(array, module)
             case ast.Name():
                 return self._all_assigned(node, module, self.is_data)
             case _:
                 return self._is_array(node, module)
+
+    def _is_computed_data(self, node: ast.BinOp, module: Module) -> bool:
+        """Whether an operation gives data; with a tuple in it, what is not known may be a ``torch.Size``, which it stays."""
+        sides = (node.left, node.right)
+        if isinstance(node.op, ast.Add) and any(self._is_tuple(side, module) for side in sides):
+            return all(self.is_data(side, module) for side in sides)
+        return any(self._is_array(side, module) for side in sides)
+
+    def _is_tuple(self, node: ast.expr, module: Module) -> bool:
+        values = self._resolver.values(node, module)
+        return any(isinstance(v, Display) and isinstance(v.node, ast.Tuple) for v in values)
 
     def _is_array(self, node: ast.expr, module: Module) -> bool:
         values = self._resolver.values(node, module)

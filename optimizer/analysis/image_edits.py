@@ -12,7 +12,7 @@ from .name_uses import NameUses
 from .project import Project
 from .scopes import Assigned, Imported
 from .splice import Piece, bounds, spliced
-from .syntax import Module
+from .syntax import FunctionNode, Module
 from .trees import walk
 
 _TRANSFORMS = ("torchvision.transforms", "torchvision.transforms.v2")
@@ -90,8 +90,8 @@ def _orphaned_assignments(
     pending = [node for node in gone if isinstance(node, ast.Name)]
     while pending:
         name = pending.pop()
-        looked_up = module.scope(name).lookup(name.id)
-        bindings = looked_up[1] if looked_up is not None else []
+        scope, bindings = module.scope(name).lookup(name.id) or (None, [])
+        is_local = scope is not None and isinstance(scope.node, FunctionNode)
         if len(bindings) != 1 or not isinstance(bindings[0].source, Assigned):
             continue
         statement = module.statement(bindings[0].node)
@@ -102,7 +102,7 @@ def _orphaned_assignments(
             and statement not in found
             and reads <= gone
             and name.id not in kept_names
-            and not _named_elsewhere(project, module, name.id)
+            and (is_local or not _named_elsewhere(project, module, name.id))
         ):
             found.append(statement)
             inner = list(walk(statement))

@@ -65,7 +65,9 @@ def find_inplace_activations(resolver: Resolver) -> InplaceActivations:
         return InplaceActivations((), (compiled, "the compiler reuses memory by itself"))
     inside = look_inside(resolver)
     if inside is not None:
-        return InplaceActivations((), (inside, "it may look at results between layers"))
+        return InplaceActivations(
+            (), (inside, f"`{inside.excerpt}` may look at results between layers")
+        )
     return InplaceActivations(tuple(finder.fact(*call) for call in calls))
 
 

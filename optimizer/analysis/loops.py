@@ -14,7 +14,7 @@ from .bound_names import is_imported
 from .facts import CallFact, DataLoader, Loop, LoopKind
 from .framework_wrapping import wrapped_by_framework
 from .loaders import loaders_in
-from .models import is_module_value, unwrap
+from .models import is_module_value, is_optimizer_name, unwrap
 from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .scopes import Path
@@ -104,7 +104,11 @@ def steps_optimizer(resolver: Resolver, call: ast.Call, module: Module) -> bool:
             name = value.maker.name
             if "lr_scheduler" in name or "profile" in name or name.startswith("transformers.get_"):
                 continue
-            if name.startswith("torch.optim.") or name.endswith("GradScaler"):
+            if (
+                name.startswith("torch.optim.")
+                or name.endswith("GradScaler")
+                or is_optimizer_name(name)
+            ):
                 return True
         elif isinstance(value, Made) and isinstance(value.maker, Class):
             bases = resolver.base_names(value.maker)

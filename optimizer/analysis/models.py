@@ -45,6 +45,10 @@ WRAPPERS = frozenset(
 """Callables that take a model first and return it, or something that stands for it."""
 _LOSS_SUFFIXES = ("Loss",)
 _LBFGS = "torch.optim.LBFGS"
+_LIKE_TORCH = frozenset(
+    {"transformers.AdamW", "transformers.optimization.AdamW", "transformers.Adafactor"}
+)
+"""Optimizers of other libraries that are subclasses of torch's, and step as those do."""
 ANY_OPTIMIZER = "torch.optim.<any>"
 """An optimizer of torch whose name the script gets when it runs: ``getattr(optim, args.optimizer)(..)``."""
 
@@ -252,12 +256,13 @@ def _optimizer(
 
 
 def is_optimizer_name(name: str) -> bool:
-    """Whether a library name is a ``torch.optim`` optimizer class, which one it may be."""
-    return name == ANY_OPTIMIZER or (
+    """Whether a library name is an optimizer class, of ``torch.optim`` or like one, which one it may be."""
+    is_torch = (
         name.startswith("torch.optim.")
         and name.count(".") == 2
         and name.rsplit(".", 1)[1][:1].isupper()
     )
+    return is_torch or name == ANY_OPTIMIZER or name in _LIKE_TORCH
 
 
 def steps_lbfgs(resolver: Resolver, call: ast.Call, module: Module) -> bool:

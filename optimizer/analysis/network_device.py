@@ -12,6 +12,7 @@ from .classes import family, kept_as, kept_names
 from .devices import DEVICE_MAKERS
 from .facts import DeviceKind, Model
 from .forward_code import make_one_of, parts_given
+from .iterations import top_level_starts
 from .models import models_in
 from .named_values import name_values
 from .own_attributes import is_kept_before, is_set_below
@@ -272,7 +273,7 @@ def _same_object(
     if here and there and here[0] is there[0]:
         if is_set_below(use, at, at_module):
             return None
-        if _is_set(here[0].node, here[1][0].node, at, at_module):
+        if _is_set(resolver, here[0].node, here[1][0].node, at, at_module):
             return name.id
     wanted = resolver.values(name, module)
     if not wanted or any(isinstance(v, Unknown) for v in wanted):
@@ -291,7 +292,8 @@ def _same_object(
             return attribute
     found = scope.lookup(name.id)
     if found and name_values(resolver, name.id, at, at_module) == wanted:
-        return name.id if _is_set(found[0].node, found[1][0].node, at, at_module) else None
+        is_set = _is_set(resolver, found[0].node, found[1][0].node, at, at_module)
+        return name.id if is_set else None
     return None
 
 
@@ -311,14 +313,23 @@ def _own_attribute(
     return None
 
 
-def _is_set(scope: ast.AST, binding: ast.AST, at: ast.stmt, module: Module) -> bool:
+def _is_set(
+    resolver: Resolver, scope: ast.AST, binding: ast.AST, at: ast.stmt, module: Module
+) -> bool:
     """Whether a name bound at ``binding`` has its value when ``at`` runs."""
     function = module.function(at)
+    line = getattr(binding, "lineno", 0)
     if scope is (function or module.tree):
-        return getattr(binding, "lineno", 0) < at.lineno
-    if isinstance(scope, ast.Module) and module.name != "__main__" and module.main_guard:
+        return line < at.lineno
+    if not isinstance(scope, ast.Module):
+        return True
+    if module.name != "__main__" and module.main_guard:
         return binding not in set(walk(module.main_guard))
-    return True
+    return all(  # a function may be called above what the module sets further down
+        start.lineno > line
+        for start, where in top_level_starts(resolver, at, module)
+        if where is module and isinstance(start, ast.expr | ast.stmt)
+    )
 
 
 def _receiver(module: Module, name: ast.Name) -> ast.ClassDef | None:

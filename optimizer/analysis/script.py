@@ -51,7 +51,7 @@ from .network_modes import ModeSlip, find_mode_slips
 from .precision import LIGHTNING, FrameworkUse, find_frameworks
 from .profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
 from .project import Project
-from .reach import functions_run
+from .reach import functions_run, never_runs
 from .resolver import Resolver, Values
 from .seeding import Seeding, find_seeding
 from .steps import EvaluationCode, StepCode, find_step_code
@@ -313,14 +313,18 @@ class TrainingScript:
         return function is None or function in self.functions_run
 
     def is_anothers(self, path: Path, line: int) -> bool:
-        """Whether ``line`` only runs when the imported file at ``path`` is itself started, as a script of its own."""
-        return any(
-            guard.lineno <= line <= (guard.end_lineno or line)
-            for module in self.modules[1:]
-            if module.path == path
-            for guard in module.main_only
-            if not guard.orelse
-        )
+        """Whether ``line`` is not run by this script: of an imported file, what runs when it is itself started, and functions that are named nowhere."""
+        for module in self.modules[1:]:
+            if module.path != path:
+                continue
+            for statement in (*module.main_only, *module.tree.body):
+                if statement.lineno <= line <= (statement.end_lineno or line) and (
+                    never_runs(self.resolver, statement, module)
+                    if isinstance(statement, ast.FunctionDef)
+                    else statement in module.main_only and not getattr(statement, "orelse", [])
+                ):
+                    return True
+        return False
 
     def values(self, expression: ast.expr, module: Module) -> Values:
         """What ``expression`` may evaluate to."""

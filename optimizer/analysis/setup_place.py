@@ -180,16 +180,20 @@ def _last_setting(resolver: Resolver, block: Block, statement: ast.stmt) -> ast.
 
 
 def _last_plain(block: Block, statement: ast.stmt) -> ast.stmt:
-    """``statement``, or the last of the options in the lines right below it (``args.lr = 3e-4``): they are one list."""
+    """``statement``, or the last of the settings in the lines right below it (``batch_size = 4 * n``): they are one list."""
     if not isinstance(statement, ast.Assign | ast.AnnAssign):
         return statement
     for following in block.before[block.before.index(statement) + 1 :]:
         is_next = following.lineno == (statement.end_lineno or 0) + 1
-        is_plain = isinstance(following, ast.Assign) and isinstance(following.value, ast.Constant)
-        if not (is_next and is_plain):
+        if not (is_next and isinstance(following, ast.Assign) and _is_plain(following.value)):
             break
         statement = following
     return statement
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """Whether a setting is written down, or worked out from others: no call makes it."""
+    return not any(isinstance(node, ast.Call | ast.Await) for node in walk(value))
 
 
 def _seeds(resolver: Resolver, statement: ast.stmt, module: Module, wanted: frozenset[str]) -> bool:
@@ -240,8 +244,10 @@ def _device(script: TrainingScript, block: Block) -> ast.stmt | None:
 
 
 def _first_made(script: TrainingScript, block: Block) -> ast.stmt | None:
-    """The first statement that makes a network, a loader or an optimizer."""
-    made = {fact.node for fact in [*script.models, *script.loaders, *script.optimizers]}
+    """The first statement that makes a network, a loader or its dataset, or an optimizer."""
+    datasets = [dataset for found in script.datasets.values() for dataset in found]
+    facts = [*script.models, *script.loaders, *datasets, *script.optimizers]
+    made = {fact.node for fact in facts}
     for statement in block.before:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue

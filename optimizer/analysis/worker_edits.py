@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..options import Options
 from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
+from .data_parallel import distributed_call
 from .facts import Argument, DataLoader
 from .free_names import assignment_beside, free_name, names_constants_in_capitals
 from .loader_settings import Setting, settings_by_place
@@ -44,7 +45,7 @@ def number_of_workers(
 ) -> NumberOfWorkers:
     """The number of workers: if nobody chose, the CPU cores this process may use, at most :func:`most_workers`.
 
-    Processes that torchrun starts share the cores of their machine.
+    Processes that torchrun starts, and those of a script that runs as one for each GPU, share the cores of their machine.
     """
     if options.workers is not None:
         return NumberOfWorkers(str(options.workers), str(options.workers), None, ())
@@ -56,17 +57,29 @@ def number_of_workers(
     has_affinity = f"hasattr({system.code}, {quoted(module, 'sched_getaffinity')})"
     granted = f"len({system.code}.sched_getaffinity(0))"
     setup = f"{cores} = {granted} if {has_affinity} else {system.code}.cpu_count() or 1"
+    edits = system.edits
+    beside_gpu = script.targets_cuda(options)
+    processes: str | None = None
     if joins_process_group(script.resolver):
         alone = f"{system.code}.environ.get({quoted(module, 'LOCAL_WORLD_SIZE')}, 1)"
-        setup += f"\n{SHARED}\n{cores} = {share(cores, f'int({alone})')}"
-    most = most_workers(beside_gpu=script.targets_cuda(options))
+        processes = f"int({alone})"
+    elif beside_gpu and distributed_call(script.resolver) is not None:
+        gpus = reference(module, "torch.cuda.device_count")
+        processes = f"max(1, {gpus.code}())"
+        edits = (*edits, *gpus.edits)
+    if processes is not None:
+        setup += f"\n{SHARED}\n{cores} = {share(cores, processes)}"
+    most = most_workers(beside_gpu=beside_gpu)
     words = f"one per CPU core, up to {most}"
-    return NumberOfWorkers(f"min({most}, {cores})", words, setup, system.edits)
+    return NumberOfWorkers(f"min({most}, {cores})", words, setup, edits)
 
 
-def assignments(module: Module, groups: list[WorkerGroup], first: ast.stmt, code: str) -> FileEdit:
-    """Inserts ``code`` above ``first``, if possible beside the batch size of ``groups``."""
-    for loader in (loader for group in groups for loader in group.loaders):
+def assignments(
+    module: Module, groups: list[WorkerGroup], first: ast.stmt, code: str, *, is_setting: bool
+) -> FileEdit:
+    """Inserts ``code`` above ``first``; one that ``is_setting`` for several loaders, if possible beside their batch size."""
+    loaders = [loader for group in groups for loader in group.loaders] if is_setting else []
+    for loader in loaders:
         batch_size = loader.arguments.get("batch_size")
         if batch_size is not None and batch_size.module is module:
             beside = assignment_beside(module, batch_size.value, first)

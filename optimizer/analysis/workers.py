@@ -14,10 +14,11 @@ from .datasets import Dataset, DatasetKind, find_datasets, function_code
 from .facts import DataLoader, Fact, LoopKind
 from .held_objects import Holding, holding_of
 from .item_cost import only_indexes, only_reads
-from .iterations import Iteration, batches_of_pass, loops_around, runs_when_imported
+from .iterations import Around, Iteration, batches_of_pass, loops_around, runs_when_imported
 from .lightning_passes import TrainerRun
 from .placement import default_device_call
 from .reach import Reached
+from .resolver import Resolver
 from .samplers import sampler_obstacle
 from .script import TrainingScript
 from .spawning import names_set_in, starts_workers_by_fork, top_level_statement, unpicklable
@@ -170,12 +171,8 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
                 f"the loop {place(iteration, loader.path)} starts a new pass for every batch of another, "
                 "and would start the workers anew each time"
             )
+    yield from _making_reasons(script, loader, passes)
     kinds = {loop.node: loop for loop in script.loops}
-    for around in loops_around(resolver, loader.node, loader.module):
-        loop = kinds[around.node]
-        if loop.loaders or loop.kind is LoopKind.TRAINING:
-            where = place(loop, loader.path)
-            yield f"it is made anew in every pass of the loop {where}, and so would be its workers"
     changes = list(dataset_changes(script, loader, work))
     for change in changes:
         inside = loops_around(resolver, change.node, change.module)
@@ -190,6 +187,27 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
             f"`{change.code}` {place(change, loader.path)} may change the dataset while the Trainer goes over it, "
             "which the workers' copies would not see"
         )
+
+
+def _making_reasons(
+    script: TrainingScript, loader: DataLoader, passes: list[Iteration]
+) -> Iterator[str]:
+    """Why workers would not live as long as pays: the loader is made over and over."""
+    resolver = script.resolver
+    kinds = {loop.node: loop for loop in script.loops}
+    for around in loops_around(resolver, loader.node, loader.module):
+        loop = kinds[around.node]
+        if loop.loaders or loop.kind is LoopKind.TRAINING:
+            where = place(loop, loader.path)
+            yield f"it is made anew in every pass of the loop {where}, and so would be its workers"
+        elif _is_inner(resolver, around) and any(_is_remade(script, loader, i) for i in passes):
+            where = place(loop, loader.path)
+            yield f"it is made anew for one pass, in the inner loop {where}, and so would be its workers"
+
+
+def _is_inner(resolver: Resolver, loop: Around) -> bool:
+    """Whether ``loop`` runs in another one, as over the clients of each round."""
+    return any(True for _ in loops_around(resolver, loop.node, loop.module))
 
 
 def _in_batch_loop(script: TrainingScript, iteration: Iteration) -> bool:

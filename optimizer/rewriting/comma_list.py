@@ -73,9 +73,23 @@ class CommaList:
         if index == 0:
             gap = "," + newline + _last_line(self.lead) if _breaks(self.lead) else ", "
             return replace(self, items=items, gaps=(gap, *self.gaps))
-        before, after = _divide(self.gaps[index - 1], newline)
+        before, after = self._divided(index - 1, newline)
         gaps = (*self.gaps[: index - 1], before, after, *self.gaps[index:])
         return replace(self, items=items, gaps=gaps)
+
+    def _divided(self, index: int, newline: str) -> tuple[str, str]:
+        """Two gaps for the one at ``index``: where a line ends that has other items, too, on the shorter of both lines."""
+        gap = self.gaps[index]
+        if not _breaks(gap) or "#" in gap or all(map(_breaks, self.gaps)):
+            return _divide(gap, newline)
+        starts = [self.lead, *self.gaps]
+        lines = [""]
+        for start, item in zip(starts, self.items, strict=True):
+            lines += [""] * _breaks(start)
+            lines[-1] += start + item
+        ending = sum(map(_breaks, starts[: index + 1]))
+        is_shorter = len(lines[ending]) <= len(lines[ending + 1])
+        return (", ", gap) if is_shorter else (gap, ", ")
 
     def remove(self, index: int) -> CommaList:
         """The list without the item at ``index`` and the comment behind it; comments on own lines stay."""

@@ -195,6 +195,30 @@ def test_the_variable_stands_beside_the_batch_size_in_the_style_of_the_file(
     check_transformed(before, after)
 
 
+def test_the_cores_are_counted_beside_the_one_loader(check_transformed: Check) -> None:
+    loader = "batch_size = 64\nepochs = 2\n{}loader = DataLoader(dataset, batch_size{})\n"
+    more = ", num_workers=min(8, cores), persistent_workers=True"
+    check_transformed(script(loader.format("", "")), script(loader.format(CORES, more)))
+
+
+@pytest.mark.parametrize("target", [Target.CPU, Target.CUDA])
+def test_processes_of_several_gpus_share_the_cores(
+    check_transformed: Check, target: Target
+) -> None:
+    loader = "import horovod.torch as hvd\nhvd.init()\n{}loader = DataLoader(dataset, 64{})\n"
+    shared = (
+        "# the processes of this machine share its cores\n"
+        "cores = max(1, cores // max(1, torch.cuda.device_count()))\n"
+    )
+    on_cpu = target is Target.CPU
+    more = f", num_workers=min({8 if on_cpu else 16}, cores), persistent_workers=True"
+    check_transformed(
+        script(loader.format("", "")),
+        script(loader.format(CORES if on_cpu else CORES + shared, more)),
+        target=target,
+    )
+
+
 def test_loaders_of_two_functions_share_a_constant(check_transformed: Check) -> None:
     loaders = """\
         def train_loader(dataset):
@@ -1079,6 +1103,25 @@ def test_single_batch(check_noop: Check) -> None:
 
 def test_loader_that_nobody_goes_over(check_noop: Check) -> None:
     check_noop(script("loader = DataLoader(dataset)\n", train=""), "no loop over it was found")
+
+
+@pytest.mark.parametrize("passes", [1, 5])
+def test_loader_made_for_each_client_of_each_round(
+    rewrite: Callable[..., RewriteResult], passes: int
+) -> None:
+    train = f"""\
+        for turn in range(9):
+            for client in range(99):
+                loader = DataLoader(dataset, 4)
+                for epoch in range({passes}):
+                    for batch in loader:
+                        model(batch)
+    """
+    if passes == 1:
+        train = train.replace("for epoch in range(1):", "if client:")
+    (file,) = rewrite(script("", train=train), ["dataloader-workers"]).files
+    assert bool(file.changes) is (passes > 1)
+    assert passes > 1 or "made anew for one pass, in the inner loop" in file.skips[0].message
 
 
 def test_loader_made_in_every_step(check_noop: Check) -> None:

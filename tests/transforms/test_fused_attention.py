@@ -405,7 +405,27 @@ torch.save(model.state_dict(), "model.pt")
     check_verified(script(*lines) + training, target=Target.CPU)
 
 
+_BY_ITSELF = "`F.scaled_dot_product_attention` computes it already where there is one"
 NOT_FUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "where_there_is_no_fused_one": (
+        (
+            "if hasattr(F, 'scaled_dot_product_attention'):",
+            "    y = F.scaled_dot_product_attention(q, k, v)",
+            "else:",
+            f"    {SCORES}",
+            "    y = F.softmax(scores, dim=-1) @ v",
+        ),
+        _BY_ITSELF,
+    ),
+    "behind_a_fused_one_that_returns": (
+        (
+            "if self.flash:",
+            "    return F.scaled_dot_product_attention(q, k, v)",
+            SCORES,
+            "y = F.softmax(scores, dim=-1) @ v",
+        ),
+        _BY_ITSELF,
+    ),
     "returned_weights": (
         (
             SCORES,
@@ -828,6 +848,41 @@ def test_follows_the_result_of_a_function_to_its_callers(
     start, end = before.index("def attention"), before.index("\n\ndef heads")
     check_transformed(before, before[:start] + textwrap.dedent(fused) + before[end:])
     check_noop(textwrap.dedent(text).format(layout="view"), reason="`y.view` wants")
+
+
+def test_follows_the_result_into_the_function_it_is_given_to(
+    rewrite: Callable[..., RewriteResult], check_noop: Check
+) -> None:
+    text = textwrap.dedent("""\
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+
+    class Output(nn.Module):
+        def forward(self, hidden):
+            return hidden.{change}(1)
+
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.output = Output()
+
+        def attend(self, x):
+            weights = F.softmax(x @ x.transpose(-2, -1), dim=-1)
+            return weights @ x
+
+        def forward(self, x):
+            x = x.reshape(2, 8, 4, 16).transpose(1, 2)
+            attended = self.attend(x)
+            return self.output(attended)
+
+
+    Attention()(torch.ones(2, 8, 64))
+    """)
+    assert rewrite(text.format(change="add"), ["fused-attention"]).files[0].changed
+    check_noop(text.format(change="add_"), reason="its result is changed in place")
 
 
 def test_autocast_covers_what_is_fused(rewrite: Callable[..., RewriteResult]) -> None:

@@ -90,6 +90,23 @@ def test_an_optimizer_that_nothing_steps(check_noop: Check) -> None:
     )
 
 
+def test_one_of_another_library(check_noop: Check) -> None:
+    start = START.replace("import torch\n", "import torch\nimport transformers\n", 1)
+    made = "optimizer = transformers.AdamW(model.parameters())"
+    check_noop(script(made, start=start), "`transformers.AdamW` has no fused kernel")
+
+
+def test_one_that_another_library_has_fused(check_noop: Check) -> None:
+    start = START.replace(
+        "import torch\n", "import torch\nfrom apex.optimizers import FusedSGD\n", 1
+    )
+    made = "optimizer = (FusedSGD if fast else torch.optim.SGD)(model.parameters(), lr=0.1)"
+    check_noop(
+        script(f"fast = input()\n{made}", start=start),
+        "`apex.optimizers.FusedSGD` is fused already",
+    )
+
+
 def test_star_imports_and_flags(check_transformed: Check) -> None:
     start = """\
 import torch

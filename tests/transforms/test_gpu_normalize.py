@@ -397,6 +397,40 @@ def test_over_files(check_transformed: Check) -> None:
     )
 
 
+def test_a_shared_normalize_of_a_function_goes_whatever_other_files_name(
+    check_transformed: Check,
+) -> None:
+    data = f"""\
+        from torch.utils.data import DataLoader
+        from torchvision import datasets, transforms
+
+        def loaders():
+            norm = {NORMALIZE}
+            return DataLoader(datasets.ImageFolder("x", transforms.Compose([transforms.ToTensor(), norm])))
+        """
+    train = """\
+        import torch
+        from torch import nn
+        from data import *
+
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)).to(device)
+        norm = 2
+        for inputs, labels in loaders():
+            model(inputs.to(device)).norm(p=norm).backward()
+        """
+    new_data = dedent(data).replace(f"    norm = {NORMALIZE}\n", "")
+    new_data = new_data.replace("transforms.ToTensor(), norm", "transforms.PILToTensor()")
+    new_train = dedent(train).replace("norm = 2\n", "norm = 2\n" + HELPER)
+    check_transformed(
+        {"train.py": train, "data.py": data},
+        {
+            "train.py": new_train.replace("inputs.to(device)", "normalize(inputs.to(device))"),
+            "data.py": new_data,
+        },
+    )
+
+
 def test_list_that_the_dataset_composes(check_transformed: Check) -> None:
     dataset = PHOTOS.replace("transform=None", "transforms_=None").replace(
         "self.transform = transform\n", "self.transform = transforms.Compose(transforms_)\n"

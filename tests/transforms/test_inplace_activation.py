@@ -369,6 +369,18 @@ def test_somebody_looks_inside(check_noop: Check, extra: str) -> None:
     check_noop(sequence("nn.Conv2d(3, 3, 3), nn.ReLU()", extra=extra), reason="in-place")
 
 
+@pytest.mark.parametrize(
+    ("extra", "code"),
+    [
+        ("net.net[0].register_forward_hook(print)\n", "net.net[0].register_forward_hook"),
+        ("x = [layer(torch.ones(3)) for layer in net.net]\n", "layer(torch.ones(3))"),
+    ],
+)
+def test_what_looks_inside_is_told(check_noop: Check, extra: str, code: str) -> None:
+    text = sequence("nn.Conv2d(3, 3, 3), nn.ReLU()", extra=f"\nnet = Net()\n{extra}")
+    check_noop(text, reason=f"`{code}` may look at results between layers")
+
+
 def test_numbers_that_lightning_keeps_for_a_network_do_not_show_it(
     check_transformed: Check,
 ) -> None:

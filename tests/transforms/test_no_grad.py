@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.pipeline import RewriteResult
 
 Check = Callable[..., None]
 
@@ -1265,3 +1266,21 @@ def test_the_length_of_a_dataset_is_a_number(check_transformed: Check) -> None:
         test(read())
     """)
     check_transformed(before, before.replace("def test(", "@torch.no_grad()\ndef test("))
+
+
+@pytest.mark.parametrize(("named", "changes"), [("", 0), ("smoke()\n", 1)])
+def test_a_function_of_another_file_that_nothing_names_stays(
+    rewrite: Callable[..., RewriteResult], named: str, changes: int
+) -> None:
+    train = (
+        "import torch\nfrom models import *\nnet = Net()\noptimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for x in torch.rand(9, 2):\n    net(x).sum().backward()\n    optimizer.step()\n"
+    )
+    models = (
+        "import torch\nfrom torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.fc = nn.Linear(2, 2)\n"
+        "    def forward(self, x):\n        return self.fc(x)\n"
+        "def smoke():\n    net = Net()\n    y = net(torch.rand(1, 2))\n    print(y.size())\n"
+    )
+    result = rewrite({"train.py": train + named, "models.py": models}, ["no-grad"])
+    assert sum(len(file.changes) for file in result.files) == changes

@@ -144,6 +144,12 @@ def test_what_must_be_converted_first(check_noop: Check, copy: str) -> None:
     check_noop(script(f"def train(kind):\n    for x, y in loader:\n        z = {copy}\n"))
 
 
+def test_a_conversion_that_apples_gpu_needs_on_the_host(check_noop: Check) -> None:
+    """It has no float64: ``x.to("mps").float()`` fails where ``x.float().to("mps")`` does not."""
+    choice = "device = torch.device('mps' if torch.backends.mps.is_available() else device)\n"
+    check_noop(script(f"{choice}for x, y in loader:\n    x = x.float().to(device)\n"))
+
+
 def test_a_converted_batch_that_is_written_to(check_noop: Check) -> None:
     """Where it is of that type already, the conversion gives the batch itself."""
     loop = "for x, y in loader:\n    z = x.float().to(device)\n    x.zero_()\n"

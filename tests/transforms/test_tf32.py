@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import dedent
 
 import pytest
 
@@ -69,11 +70,32 @@ def test_below_the_device_without_a_seed(check_transformed: Check) -> None:
 
 def test_below_the_options_among_which_the_device_is(check_transformed: Check) -> None:
     setting = 'torch.set_float32_matmul_precision("high")'
-    setup = 'args.batch_size = 64\nargs.device = "cuda"\nargs.lr = 3e-4\nargs.epochs = 2\n{}\nargs.n = len(loader)'
+    setup = 'args.batch_size = 64\nargs.device = "cuda"\nargs.lr = 3e-4\nargs.steps = 2 * args.batch_size\n{}\nargs.n = len(loader)'
     head, rest = script("{setup}").split('device = torch.device("cuda"', 1)
     before = head + rest.split("\n", 1)[1].replace("device", "args.device")
     after = before.replace("{setup}", setup.replace("{}", setting))
     check_transformed(before.replace("{setup}", setup.replace("{}\n", "")), after)
+
+
+def test_above_the_data_that_are_made_first(check_transformed: Check) -> None:
+    text = """\
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+
+        print("training")
+        {}# data
+        data = TensorDataset(torch.rand(9, 8))
+        loader = DataLoader(data)
+        model = nn.Linear(8, 2).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+        """
+    setting = 'torch.set_float32_matmul_precision("high")\n' + " " * 8
+    check_transformed(dedent(text.format("")), dedent(text.format(setting)))
 
 
 def test_below_the_settings_there_are(check_transformed: Check) -> None:

@@ -57,6 +57,26 @@ def point(understood: TrainingScript) -> tuple[str, str] | None:
             ("for x in data:", "net"),
         ),
         (
+            "def f(pair):\n    other, net = pair\n    for x in data:\n        net(x).backward()\n"
+            "a = make()\nb = make()\nfor e in epochs:\n    f([a, b])",
+            ("for e in epochs:", "b"),
+        ),
+        (
+            "def f(pair):\n    other, net = pair\n    for x in data:\n        net(x).backward()\n"
+            "pair = make()\nf(pair)",
+            ("for x in data:", "net"),
+        ),
+        (
+            "def f(pair):\n    other, net = pair\n    for x in data:\n        net(x).backward()\n"
+            "pair = make()\nfor e in epochs:\n    f(pair)",
+            None,
+        ),
+        (
+            "def f():\n    net = nets[0]\n    for x in data:\n        net(x).backward()\n"
+            "def g():\n    f()\nnets = [make()]\nfor e in epochs:\n    g()",
+            None,
+        ),
+        (
             "net = make()\nfor x in data:\n    net = net.train()\n    net(x).backward()",
             ("for x in data:", "net"),
         ),
@@ -76,6 +96,24 @@ def point(understood: TrainingScript) -> tuple[str, str] | None:
             "def f(net):\n    for x in data:\n        net(x).backward()\n"
             "def one():\n    a = make()\n    f(a)\ndef two():\n    a = make()\n    f(a)\none()\ntwo()",
             None,
+        ),
+        (
+            "class T:\n    def __init__(self, net):\n        self.net = net\n"
+            "    def one(self):\n        for x in data:\n            self.net(x).backward()\n"
+            "model = make()\nt = T(model)\nfor e in epochs:\n    t.one()",
+            ("for e in epochs:", "model"),
+        ),
+        (
+            "class T:\n    def __init__(self, net):\n        self.net = net\n"
+            "    def one(self):\n        for x in data:\n            self.net(x).backward()\n"
+            "model = make()\nt = T(model)\nmodel = make()\nfor e in epochs:\n    t.one()",
+            ("for e in epochs:", "t.net"),
+        ),
+        (
+            "class T:\n    def __init__(self, net):\n        self.net = net\n"
+            "    def one(self):\n        for x in data:\n            self.net(x).backward()\n"
+            "t = T(make())\nfor e in epochs:\n    t.one()",
+            ("for e in epochs:", "t.net"),
         ),
         (
             "nets = [make()]\nfor net in nets:\n    for x in data:\n        net(x).backward()",

@@ -57,6 +57,31 @@ def test_changes(script: Script, code: str, changed: list[str]) -> None:
 @pytest.mark.parametrize(
     ("code", "changed"),
     [
+        ("def f():\n    return DataLoader(Sorted(['b', 'a']))\nf()\n", []),
+        ("for i in range(3):\n    data = Sorted(['b', 'a'])\n    loader = DataLoader(data)\n", []),
+        ("names = ['b']\ndef f():\n    return DataLoader(Sorted(names))\nf()\n", ["names.sort"]),
+        (
+            "names = ['b']\nfor i in range(3):\n    loader = DataLoader(Sorted(names))\n",
+            ["names.sort"],
+        ),
+        ("loader = DataLoader(Sorted(names := ['b']))\nother = Sorted(names)\n", ["names.sort"]),
+    ],
+)
+def test_what_a_constructor_changes(script: Script, code: str, changed: list[str]) -> None:
+    sorts = (
+        "class Sorted(Items):\n    def __init__(self, names):\n"
+        "        names.sort()\n        self.level = names\n"
+    )
+    understood = script(HEAD + sorts + code)
+    (loader,) = understood.loaders
+    (dataset,) = understood.datasets[loader]
+    found = changes_of_dataset(understood.resolver, loader, dataset)
+    assert [change.code for change in found] == changed
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
         (LOADER + "files.append(1)\n", ["files.append"]),
         (LOADER + "files[0] = 1\n", ["files[0]"]),
         (LOADER + "files += [1]\n", ["files += [1]"]),

@@ -147,6 +147,19 @@ def test_the_critic_loop_and_the_loader_loop_around_it_both_train(script: Script
     assert [kind for _, kind in kinds(found)] == [LoopKind.TRAINING, LoopKind.TRAINING]
 
 
+def test_an_optimizer_of_transformers_steps(script: Script) -> None:
+    source = f"""{SETUP}
+import transformers
+optimizer = transformers.AdamW(model.parameters())
+scheduler = transformers.get_linear_schedule_with_warmup(optimizer, 0, 9)
+for x in loader:
+    {STEP}
+    scheduler.step()
+"""
+    (loop,) = script(source).training_loops
+    assert [ast.unparse(call.node) for call in loop.optimizer_steps] == ["optimizer.step()"]
+
+
 def test_a_scheduler_step_is_not_an_optimizer_step(script: Script) -> None:
     source = f"""{SETUP}
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)

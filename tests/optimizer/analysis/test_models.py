@@ -57,6 +57,7 @@ Net()
         ("torch.optim.Adam(p)", ["torch.optim.Adam"]),
         ("from torch import optim as o\no.SGD(p, lr=1)", ["torch.optim.SGD"]),
         ("class Mine(torch.optim.Adam): pass\nMine(p)", ["torch.optim.Adam"]),
+        ("from transformers import AdamW\nAdamW(p)", ["transformers.AdamW"]),
         ("torch.optim.lr_scheduler.StepLR(o, 3)", []),
         ("torch.optim.swa_utils.AveragedModel(net)", []),
         ("from torch.optim.swa_utils import SWALR\nSWALR(o, 0.1)", []),

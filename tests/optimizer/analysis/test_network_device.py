@@ -87,6 +87,11 @@ def test_kind(script: Script, code: str, expected: DeviceKind) -> None:
             "device.type == 'cuda'",
         ),
         (
+            "def f():\n    HERE()\ndef g():\n    f()\ng()\n"
+            "device = torch.device('cuda' if ok else 'cpu')\nmodel = nn.Linear(2, 2).to(device)",
+            "torch.cuda.is_available()",
+        ),
+        (
             "def f(net, where):\n    HERE()\n"
             "device = torch.device('cuda' if ok else 'cpu')\nmodel = nn.Linear(2, 2).to(device)\n"
             "def main():\n    f(model, device)\nmain()",

@@ -93,3 +93,19 @@ def test_replaced_items_change_nothing_else(
 def test_only_separating_commas_separate(text: str, items: list[str]) -> None:
     assert list(CommaList.parse(text).items) == items
     assert ast.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "index", "expected"),
+    [
+        ("(a,\n b,\n c)", 1, "(a,\n new,\n b,\n c)"),
+        ("(a, b,\n  cccccc, d)", 2, "(a, b, new,\n  cccccc, d)"),
+        ("(aaa, bbbbbb,\n c, d)", 2, "(aaa, bbbbbb,\n new, c, d)"),
+        ("(\n a, b,\n ccc, d\n)", 2, "(\n a, b, new,\n ccc, d\n)"),
+        ("(a, b,  # two\n c, d)", 2, "(a, b,  # two\n new,\n c, d)"),
+    ],
+)
+def test_an_item_between_two_lines_of_several_goes_to_the_shorter(
+    text: str, index: int, expected: str
+) -> None:
+    assert CommaList.parse(text).insert(index, "new", "\n", "    ").text == expected
