@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -134,7 +134,7 @@ class _Places:
         self._given_back = threading.Condition()
 
     @contextmanager
-    def lent(self, count: int) -> Iterator[Mapping[str, str]]:
+    def lent(self, count: int) -> Generator[Mapping[str, str], None, None]:
         """The environment with ``count`` GPUs, all there are at most, once they are free; the user's where there are none."""
         if not self._all:
             yield {}

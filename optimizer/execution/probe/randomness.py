@@ -191,7 +191,7 @@ def _factory(function: Callable[..., Any]) -> Callable[..., Any]:
             template = torch.empty_like(like, device="cpu")
             args = (template, *args[1:]) if args else args
             kwargs = {**kwargs, "input": template} if "input" in kwargs else kwargs
-        dtype = kwargs.get("dtype") or (None if like is None else like.dtype)
+        dtype: Any = kwargs.get("dtype") or (None if like is None else like.dtype)
         if _wide(function, dtype):
             drawn = function(*args, **{**kwargs, "device": "cpu", "dtype": torch.float32})
             end = 1.0 if function.__name__ in _UNIFORM else None
