@@ -59,6 +59,11 @@ class CompileMode(str, Enum):
         """Whether networks run as CUDA graphs (``torch._inductor.list_mode_options()``)."""
         return self in {CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE}
 
+    @property
+    def autotunes(self) -> bool:
+        """Whether kernels of products and convolutions are chosen by their times."""
+        return self in {CompileMode.MAX_AUTOTUNE, CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS}
+
 
 NEWEST_TORCH = (2, 15)
 OLDEST_TORCH = (2, 2)

@@ -21,6 +21,8 @@ code or neighbour found so is another one in half precision); for networks that 
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
 logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, closures, optimizers that step out of sight, updates written by hand,
 backward passes of which some stay in float32.
+float16 with a scaler alone is written for networks with `nn.LSTM`, `nn.GRU` or `nn.RNN`, which cuDNN computes in float16 under autocast,
+also where bfloat16 was asked for, and for `nn.DataParallel`, whose replicas run in float16.
 
 Source: https://docs.pytorch.org/docs/stable/amp.html and https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 """
@@ -323,10 +325,12 @@ def _precision(
     script: TrainingScript, codes: Sequence[HalfCode], options: Options
 ) -> tuple[Precision, LossScaling | None, str] | Fact:
     """The precision ``codes`` can run in, with the loss scaling that takes, and what is to be said about it."""
-    replicas = data_parallel(script.resolver)
-    if options.amp is AmpDtype.BF16:
-        return replicas or (Precision.BFLOAT16, None, "")
     steps = [half.code for half in codes if isinstance(half.code, StepCode)]
+    replicas = data_parallel(script.resolver)
+    recurrent = [o for half in codes if half.code in steps for o in half.bfloat16_obstacles]
+    only_float16 = replicas or (recurrent[0] if recurrent else None)
+    if options.amp is AmpDtype.BF16:
+        return only_float16 or (Precision.BFLOAT16, None, "")
     obstacles = [obstacle for half in codes for obstacle in half.float16_obstacles]
     scaling = obstacles[0] if obstacles else loss_scaling(script.resolver, steps)
     if isinstance(scaling, LossScaling):
@@ -334,7 +338,9 @@ def _precision(
             return Precision.FLOAT16, scaling, ""
         if replicas is not None:
             return Precision.FLOAT16, scaling, " (DataParallel replicas know no other type)"
+        if recurrent:
+            return Precision.FLOAT16, scaling, " (cuDNN's recurrent layers know no other type)"
         return Precision.PORTABLE, scaling, ""
-    if options.amp is AmpDtype.FP16 or replicas is not None:
+    if options.amp is AmpDtype.FP16 or only_float16 is not None:
         return scaling
     return Precision.NATIVE_BFLOAT16, None, f"; not in float16: {_said(scaling, steps[0])}"

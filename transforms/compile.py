@@ -21,7 +21,8 @@ Not for networks that branch on the values in a tensor, take values out of the g
 with legacy constructors, loop over a dimension of their input or spend their time in ``nn.LSTM`` and its like; not with
 layers of libraries other than torchvision, timm, transformers and einops, whose code may do any of this; not with
 gradient penalties and other double backward, with a backward pass that keeps its graph after one that does not, under ``DataParallel``, with hooks on modules, or where the script scripts,
-traces, exports or compiles by itself; not where a step calls methods of the network instead of the network; not for
+traces, exports or compiles by itself; not before PyTorch 2.11, nor with an autotuning mode, where it sets `fp32_precision`, beside which
+the compiler fails; not where a step calls methods of the network instead of the network; not for
 a handful of steps; not on Windows, for which there is no Triton, nor on a Python that this PyTorch cannot compile for.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.compile.html and
@@ -66,6 +67,8 @@ _NO_MODE = frozenset({CompileMode.AUTO, CompileMode.DEFAULT})
 _DOUBLE_BACKWARD = "the step differentiates its gradients, which compiled code cannot"
 _FIRST_PYTORCH = {(3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
 """The first PyTorch release whose compiler runs on a Python version, from the release notes; earlier ones always do."""
+_NEW_PRECISION, _NEW_PRECISION_HEEDED = (2, 9), (2, 11)
+"""The first PyTorch releases that have the setting ``fp32_precision``, and whose compiler asks it."""
 _Candidate: TypeAlias = tuple[CallFact, Model, CompilePoint | CompileObstacle]
 _Named: TypeAlias = tuple[ast.AST, str]
 """A call of a network, and the name that the network has above the training loop."""
@@ -293,7 +296,25 @@ def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
     if options.compile_mode is CompileMode.REDUCE_OVERHEAD and not script.targets_cuda(options):
         return "`--compile-mode reduce-overhead` is about CUDA graphs, which a CPU does not have"
     frameworks = script.frameworks
-    return frameworks[0] if frameworks else script_compile_obstacle(script.resolver)
+    if frameworks:
+        return frameworks[0]
+    return _new_precision(script, options) or script_compile_obstacle(script.resolver)
+
+
+def _new_precision(script: TrainingScript, options: Options) -> Fact | None:
+    """Where the script uses the setting of TF32 that is new in PyTorch 2.9, if its compiler then fails.
+
+    It asks the old one, which is refused once the new one was used: in every mode until PyTorch 2.11
+    (https://github.com/pytorch/pytorch/pull/173731), to look up what autotuning has found since
+    (https://github.com/pytorch/pytorch/issues/196728).
+    """
+    settings = [s for s in script.backend_settings if s.name == "fp32_precision"]
+    always = _NEW_PRECISION <= options.torch_version < _NEW_PRECISION_HEEDED
+    if not settings or not (always or options.compile_mode.autotunes):
+        return None
+    what = "torch.compile before PyTorch 2.11" if always else "autotuning"
+    why = f"{what} fails beside the new setting of float32's precision"
+    return CompileObstacle(settings[0].module, settings[0].node, why)
 
 
 def _differentiated_twice(

@@ -174,7 +174,7 @@ def _no_half(use: HuggingFaceUse, made: TrainingArguments, options: Options) -> 
     sharded = sorted(made.said & _SHARDED)
     if sharded:
         return f"`{sharded[0]}` decides about precision"
-    obstacle = use.half_precision_obstacle
+    obstacle = use.half_precision_obstacle(float16=options.amp is AmpDtype.FP16)
     return None if obstacle is None else _said(obstacle.message, obstacle, made)
 
 

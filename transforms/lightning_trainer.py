@@ -260,13 +260,19 @@ def _no_half(
         return f"the strategy may have its own (`strategy={strategy.module.code(strategy.value)}`)"
     if not use.trains(trainer):
         return "`fit` is not seen to be called on this Trainer"
-    fp16 = options.amp is AmpDtype.FP16
-    obstacles = [o for o in use.half_precision_obstacles if fp16 or not o.float16_only]
+    float16 = _is_float16(use, kind, options)
+    obstacles = [o for o in use.half_precision_obstacles if o.forbids(float16=float16)]
     if obstacles:
         return f"{obstacles[0].message}{seen_at(obstacles[0], trainer)}"
     if kind == "auto" and options.amp is AmpDtype.FP16:
         return "float16 is no gain where there is no GPU, and `accelerator` is chosen at run time"
     return None
+
+
+def _is_float16(use: LightningUse, kind: str | None, options: Options) -> bool:
+    """Whether float16 was asked for, or is what is left on a GPU."""
+    left = any(obstacle.bfloat16_only for obstacle in use.half_precision_obstacles)
+    return options.amp is AmpDtype.FP16 or (options.amp is AmpDtype.AUTO and left and kind == "gpu")
 
 
 def _half_precision(
@@ -276,8 +282,9 @@ def _half_precision(
     bfloat16, float16, single = (
         quoted(module, name) for name in ("bf16-mixed", "16-mixed", "32-true")
     )
-    on_gpu = accelerator(script.resolver, trainer) == "gpu"
-    if options.amp is AmpDtype.FP16:
+    kind = accelerator(script.resolver, trainer)
+    on_gpu = kind == "gpu"
+    if _is_float16(use, kind, options):
         return float16
     other = float16 if on_gpu and not use.half_precision_obstacles else single
     available = f"{reference(module, 'torch.cuda.is_available').code}()"

@@ -26,9 +26,10 @@ class Topic(Enum):
 
 @dataclass(frozen=True, eq=False)
 class BackendSetting(Fact):
-    """A place that decides about ``topic``."""
+    """A place that decides about ``topic``, by the attribute, function or variable ``name``."""
 
     topic: Topic
+    name: str
 
 
 _ATTRIBUTES = {
@@ -77,7 +78,7 @@ def _settings(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Bac
         case ast.Call():
             yield from _called(resolver, node, module)
         case ast.Constant(value=str() as text) if text in _TEXTS:
-            yield BackendSetting(module, node, _TEXTS[text])
+            yield BackendSetting(module, node, _TEXTS[text], text)
         case _:
             pass
 
@@ -96,10 +97,10 @@ def _assigned(
         if topic is None or not _may_be_torch(resolver, part.value, module):
             continue
         if not (topic in _MAY_BE_OFF and _is_false(given)):
-            yield BackendSetting(module, node, topic)
+            yield BackendSetting(module, node, topic, part.attr)
         if part.attr == "benchmark" and _is_false(given):
             # Nobody says so but for reproducible runs: it is off by default.
-            yield BackendSetting(module, node, Topic.DETERMINISM)
+            yield BackendSetting(module, node, Topic.DETERMINISM, part.attr)
 
 
 def _called(resolver: Resolver, call: ast.Call, module: Module) -> Iterator[BackendSetting]:
@@ -109,17 +110,18 @@ def _called(resolver: Resolver, call: ast.Call, module: Module) -> Iterator[Back
         topic = _CALLS[name]
         first = call.args[0] if call.args else None
         if not (topic in _MAY_BE_OFF and first is not None and _is_false(first)):
-            yield BackendSetting(module, call, topic)
+            yield BackendSetting(module, call, topic, name)
     elif name == "setattr":
         for word in call.args[1:2]:
             if isinstance(word, ast.Constant) and word.value in _ATTRIBUTES:
-                yield BackendSetting(module, call, _ATTRIBUTES[str(word.value)])
+                attribute = str(word.value)
+                yield BackendSetting(module, call, _ATTRIBUTES[attribute], attribute)
     elif name in {"flags", "set_flags"} and _is_cudnn(resolver, func, module):
-        yield BackendSetting(module, call, Topic.CUDNN_BENCHMARK)
-        yield BackendSetting(module, call, Topic.DETERMINISM)
+        yield BackendSetting(module, call, Topic.CUDNN_BENCHMARK, name)
+        yield BackendSetting(module, call, Topic.DETERMINISM, name)
     for keyword in call.keywords:
         if keyword.arg in {"deterministic", "benchmark"} and name in _FRAMEWORK_CALLS:
-            yield BackendSetting(module, call, _ATTRIBUTES[keyword.arg])
+            yield BackendSetting(module, call, _ATTRIBUTES[keyword.arg], name)
 
 
 _FRAMEWORK_CALLS = frozenset({"Trainer", "Fabric", "seed_everything", "set_seed"})

@@ -20,6 +20,7 @@ from .loops import forward_calls
 from .models import steps_lbfgs
 from .obstacles import Obstacle, ProbabilityLoss
 from .reach import Reached, never_runs, reached_nodes
+from .recurrent_layers import recurrent_layers
 from .resolver import Resolver
 from .signatures import call_argument
 from .steps import EvaluationCode, Region, StepCode, runs_forward, suspends_gradients
@@ -47,7 +48,7 @@ _CAPTURED = ("torch.cuda.graph", "torch.cuda.CUDAGraph", "torch.cuda.make_graphe
 
 @dataclass(frozen=True, eq=False)
 class HalfCode:
-    """Code that may run in half precision: its networks, the forward passes in it, and what forbids only float16.
+    """Code that may run in half precision: its networks, the forward passes in it, and what forbids only float16 or only bfloat16.
 
     ``covered`` is all that would run under autocast.
     """
@@ -57,6 +58,7 @@ class HalfCode:
     forwards: frozenset[ast.Call]
     covered: frozenset[ast.AST]
     float16_obstacles: tuple[Obstacle, ...]
+    bfloat16_obstacles: tuple[Obstacle, ...]
 
 
 def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode | Obstacle:
@@ -78,19 +80,22 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
     calls = frozenset(call.node for call in forwards)
     if isinstance(code, EvaluationCode) and (ranked := ranking(resolver, code, calls)):
         obstacles.append(ranked)
-    forbidding = [o for o in obstacles if not o.float16_only]
+    forbidding = [o for o in obstacles if o.forbids(float16=True) and o.forbids(float16=False)]
     if forbidding:
         # What can be rewritten comes last: without it, the others would still stand.
         return min(forbidding, key=lambda obstacle: isinstance(obstacle, ProbabilityLoss))
     covered = frozenset(reached.node for reached in nodes)
-    return HalfCode(code, networks, calls, covered, tuple(obstacles))
+    only_float16 = tuple(o for o in obstacles if o.float16_only)
+    only_bfloat16 = tuple(o for o in obstacles if o.bfloat16_only)
+    return HalfCode(code, networks, calls, covered, only_float16, only_bfloat16)
 
 
 def code_obstacles(
     resolver: Resolver, nodes: Sequence[Reached], forwards: Sequence[CallFact]
 ) -> list[Obstacle]:
     """What in ``nodes``, in the forward passes they run and in the script does not survive half precision."""
-    seen = [*nodes, *forward_code(resolver, networks_run(resolver, nodes))]
+    networks = networks_run(resolver, nodes)
+    seen = [*nodes, *forward_code(resolver, networks)]
     inner = frozenset(call.node for call in forward_calls(resolver, seen))
     return [
         *_unknown_networks(resolver, forwards),
@@ -99,6 +104,7 @@ def code_obstacles(
         *range_obstacles(resolver, seen, HalfTrace(resolver, inner).may_be_half),
         *_sparse_gradients(resolver),
         *_overflow_raises(resolver),
+        *recurrent_layers(resolver, networks),
     ]
 
 

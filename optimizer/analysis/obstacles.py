@@ -9,10 +9,15 @@ from .facts import Fact
 
 @dataclass(frozen=True, eq=False)
 class Obstacle(Fact):
-    """Code that half precision breaks; only float16 when ``float16_only``. ``message`` says how."""
+    """Code that half precision breaks; only float16 when ``float16_only``, only bfloat16 when ``bfloat16_only``. ``message`` says how."""
 
     message: str
     float16_only: bool = False
+    bfloat16_only: bool = False
+
+    def forbids(self, *, float16: bool) -> bool:
+        """Whether it forbids ``float16``, or else bfloat16."""
+        return not (self.bfloat16_only if float16 else self.float16_only)
 
 
 @dataclass(frozen=True, eq=False)

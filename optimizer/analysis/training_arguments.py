@@ -222,9 +222,8 @@ class HuggingFaceUse:
                         if isinstance(method, ast.FunctionDef):
                             yield Class(node, module), method
 
-    @cached_property
-    def half_precision_obstacle(self) -> Obstacle | None:
-        """What in the script's own losses and networks, or in the script, does not survive mixed precision."""
+    def half_precision_obstacle(self, *, float16: bool) -> Obstacle | None:
+        """What in the script's own losses and networks, or in the script, does not survive mixed precision in ``float16``, or else bfloat16."""
         resolver = self._resolver
         uses = find_precision_uses(resolver)
         if uses:
@@ -241,13 +240,13 @@ class HuggingFaceUse:
             ):
                 nodes = list(reached_nodes(resolver, method.body, cls.module, into_forward=True))
                 found = [*self._by_hand(nodes), *self._in_code(nodes)]
+                found = [obstacle for obstacle in found if obstacle.forbids(float16=float16)]
                 if found:
                     return found[0]
         return None
 
     def _in_code(self, nodes: list[Reached]) -> Iterator[Obstacle]:
-        obstacles = code_obstacles(self._resolver, nodes, forward_calls(self._resolver, nodes))
-        yield from (o for o in obstacles if not o.float16_only)
+        yield from code_obstacles(self._resolver, nodes, forward_calls(self._resolver, nodes))
 
     def _by_hand(self, nodes: list[Reached]) -> Iterator[Obstacle]:
         for reached in nodes:

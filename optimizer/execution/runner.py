@@ -243,9 +243,10 @@ def _command(
 
 
 def _with_ranks(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a run of several processes on one machine: gloo's sockets need not leave it."""
+    """The environment of a run of several processes on one machine: the sockets by which they meet need not leave it."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    return {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1", **environment}
+    sockets = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), loopback)
+    return {**sockets, "OMP_NUM_THREADS": "1", **environment}
 
 
 def _rank(

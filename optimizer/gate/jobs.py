@@ -1,12 +1,13 @@
-"""From settings to jobs, and jobs over the devices there are: one at a time on the CPU, one per GPU otherwise."""
+"""From settings to jobs, and jobs over the devices there are: one at a time on the CPU, else each on GPUs of its own."""
 
 from __future__ import annotations
 
 import os
-import queue
 import re
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,21 +108,44 @@ def judge_all(
 ) -> list[Judgement]:
     """Judge ``jobs``, in their order; ``progress`` is told how many are done, and what runs.
 
-    With several GPUs as many jobs run at a time, each on a device of its own.
+    With several GPUs as many jobs run at a time as there are devices for: one each, or one per process that torchrun starts.
     """
-    free: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
-    for gpu in gpus or ("",):
-        free.put({VISIBLE_GPUS: gpu} if gpus else {})
+    places = _Places(gpus)
     done: list[Job] = []
 
     def work(job: Job) -> Judgement:
-        place = free.get()
-        try:
-            placed = replace(job, env={**place, **job.env})
-            return judge(placed, limits, lambda what: progress(len(done), f"{job.name}: {what}"))
-        finally:
-            done.append(job)
-            free.put(place)
+        with places.lent(max(job.before.processes or 1, job.after.processes or 1)) as place:
+            try:
+                placed = replace(job, env={**place, **job.env})
+                told = f"{job.name}: "
+                return judge(placed, limits, lambda what: progress(len(done), told + what))
+            finally:
+                done.append(job)
 
     with ThreadPoolExecutor(max_workers=max(1, len(gpus))) as pool:
         return list(pool.map(work, jobs))
+
+
+class _Places:
+    """The ``gpus`` that no job has at the moment."""
+
+    def __init__(self, gpus: Sequence[str]) -> None:
+        self._free, self._all = list(gpus), len(gpus)
+        self._given_back = threading.Condition()
+
+    @contextmanager
+    def lent(self, count: int) -> Generator[Mapping[str, str], None, None]:
+        """The environment with ``count`` GPUs, all there are at most, once they are free; the user's where there are none."""
+        if not self._all:
+            yield {}
+            return
+        count = min(count, self._all)
+        with self._given_back:
+            self._given_back.wait_for(lambda: len(self._free) >= count)
+            taken, self._free = self._free[:count], self._free[count:]
+        try:
+            yield {VISIBLE_GPUS: ",".join(taken)}
+        finally:
+            with self._given_back:
+                self._free += taken
+                self._given_back.notify_all()

@@ -566,6 +566,55 @@ def test_data_parallel_gets_float16(check_transformed: Check) -> None:
     )
 
 
+RECURRENT = {
+    "layer of the network": ("self.rnn = nn.LSTM(8, 8)", "Net()"),
+    "layer in a list": ("self.rnns = nn.ModuleList([nn.GRU(8, 8) for _ in range(2)])", "Net()"),
+    "class of the script's own": ("self.rnn = Memory(8, 8)", "Net()"),
+    "layer chosen by name": ("self.rnn = getattr(nn, kind)(8, 8)", "Net(options.kind)"),
+    "layer handed in": ("self.rnn = rnn", "Net(nn.RNN(8, 8))"),
+}
+
+
+def recurrent(layer: str, made: str, forward: str = "return self.fc(x)", step: str = STEP) -> str:
+    """A training of a network with a recurrent ``layer``."""
+    parameter = made.removeprefix("Net(").removesuffix(")") and (
+        "rnn" if layer.endswith("= rnn") else "kind"
+    )
+    memory = "class Memory(nn.LSTM):\n    pass\n\n\n" if "Memory" in layer else ""
+    text = training(step, forward, SETUP.replace("Net()", made))
+    text = text.replace("class Net", f"{memory}class Net")
+    text = text.replace(
+        "__init__(self)", f"__init__(self, {parameter})" if parameter else "__init__(self)"
+    )
+    return text.replace("self.fc = nn", f"{layer}\n        self.fc = nn", 1)
+
+
+@pytest.mark.parametrize(("layer", "made"), RECURRENT.values(), ids=RECURRENT)
+def test_recurrent_layers_get_float16(
+    rewrite: Rewrite, name: str, check_noop: Check, layer: str, made: str
+) -> None:
+    text = recurrent(layer, made)
+    result = rewrite(text, [name]).files[0]
+    assert 'torch.autocast("cuda", dtype=torch.float16)' in result.text, result.skips
+    assert 'scaler = torch.amp.GradScaler("cuda")\n' in result.text
+    assert "bfloat16" not in result.text
+    check_noop(text, "in float16 under autocast, whose gradients need a GradScaler", amp=BF16)
+
+
+def test_recurrent_layers_stay_in_float32_where_float16_is_not_safe(check_noop: Check) -> None:
+    layer = RECURRENT["layer of the network"]
+    overflows = recurrent(*layer, forward="return self.fc(x).masked_fill(x > 0, -1e9)")
+    check_noop(overflows, "overflows in float16")
+    closure = STEP.replace("    optimizer.step()", "    optimizer.step(lambda: loss)")
+    check_noop(recurrent(*layer, step=closure), "closure")
+
+
+def test_what_is_no_recurrent_layer_gets_bfloat16(rewrite: Rewrite, name: str) -> None:
+    for layer in ("self.cell = nn.LSTMCell(8, 8)", "self.act = getattr(nn, kind)()"):
+        made = "Net(options.kind)" if "kind" in layer else "Net()"
+        assert "bfloat16" in rewrite(recurrent(layer, made), [name]).files[0].text
+
+
 @pytest.mark.parametrize(
     "called",
     [

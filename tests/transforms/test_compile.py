@@ -768,6 +768,39 @@ def test_machines_that_cannot_compile(
     check_noop(script(SETUP, LOOP), reason, **options)
 
 
+NEW_PRECISION = "torch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "version", "mode", "reason"),
+    [
+        (NEW_PRECISION, (2, 9), CompileMode.AUTO, "torch.compile before PyTorch 2.11 fails"),
+        (
+            "torch.backends.fp32_precision = 'tf32'\n",
+            (2, 10),
+            CompileMode.AUTO,
+            "before PyTorch 2.11",
+        ),
+        (NEW_PRECISION, (2, 11), CompileMode.MAX_AUTOTUNE_NO_CUDAGRAPHS, "autotuning fails beside"),
+        (NEW_PRECISION, (2, 11), CompileMode.AUTO, None),
+        (NEW_PRECISION, (2, 8), CompileMode.AUTO, None),
+        ("torch.backends.cuda.matmul.allow_tf32 = True\n", (2, 9), CompileMode.MAX_AUTOTUNE, None),
+    ],
+)
+def test_the_new_setting_of_precision(
+    rewrite: Rewrite,
+    name: str,
+    setting: str,
+    version: tuple[int, int],
+    mode: CompileMode,
+    reason: str | None,
+) -> None:
+    text = script(setting, SETUP, LOOP)
+    result = rewrite(text, [name], torch_version=version, compile_mode=mode).files[0]
+    assert result.changed == (reason is None)
+    assert reason is None or any(reason in skip.message for skip in result.skips), result.skips
+
+
 def test_compiled_already(rewrite: Rewrite, name: str) -> None:
     result = rewrite(script(SETUP, "model.compile()\n", LOOP), [name]).files[0]
     assert not result.changed

@@ -156,6 +156,28 @@ def test_some_are_left_out(
 
 
 @pytest.mark.parametrize(
+    ("line", "amp", "half"),
+    [
+        ("x = self.rnn(x)[0]", AmpDtype.AUTO, []),
+        ("x = self.rnn(x)[0]", AmpDtype.FP16, ["fp16=torch.cuda.is_available()"]),
+        ("x = x.masked_fill(x > 0, -1e9)", AmpDtype.AUTO, [BF16]),
+        ("x = x.masked_fill(x > 0, -1e9)", AmpDtype.FP16, []),
+    ],
+)
+def test_what_only_one_type_breaks(
+    rewrite: Callable[..., object], line: str, amp: AmpDtype, half: list[str]
+) -> None:
+    network = (
+        "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.rnn = torch.nn.LSTM(2, 2)\n\n"
+        f"    def forward(self, x):\n        {line}\n        return torch.relu(x)\n\n\nmodel = Net()\n"
+    )
+    given = 'output_dir="out"'
+    after = script(", ".join([given, *half, WORKERS, FUSED]), network)
+    check(rewrite, script(given, network), after, amp=amp)
+
+
+@pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         ("**settings", "not all known (`settings`)"),

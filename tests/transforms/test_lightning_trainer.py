@@ -261,6 +261,34 @@ def test_no_precision_where_it_would_break(check_noop: Check, line: str, reason:
     check_noop(script("trainer = pl.Trainer(accelerator='gpu')", head), reason)
 
 
+RECURRENT = HEAD.replace("nn.Linear(2, 2)", "nn.GRU(2, 2)").replace(
+    "self.layer(x)", "self.layer(x)[0]"
+)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "amp", "value"),
+    [
+        ("gpu", AmpDtype.AUTO, "16-mixed"),
+        ("auto", AmpDtype.AUTO, None),
+        ("gpu", AmpDtype.BF16, None),
+    ],
+)
+def test_recurrent_layers_get_float16(
+    rewrite: Callable[..., object],
+    check_noop: Check,
+    accelerator: str,
+    amp: AmpDtype,
+    value: str | None,
+) -> None:
+    before = script(f"trainer = pl.Trainer(accelerator='{accelerator}')", RECURRENT)
+    if value is None:
+        check_noop(before, "need a GradScaler", amp=amp)
+        return
+    text = rewrite(before, ["lightning-trainer"], amp=amp).files[0].text  # type: ignore[attr-defined]
+    assert f"precision='{value}')" in text
+
+
 NUMPY = HEAD.replace("return loss", "{}\n        return loss")
 TRAIN = "trainer = pl.Trainer(accelerator='gpu')"
 LEAVES = "no mixed precision: what a step computes goes to NumPy"

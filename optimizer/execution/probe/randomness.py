@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import random
 import sys
 import threading
@@ -125,8 +126,8 @@ class Stream:
 def draw_on_host(patches: Patches) -> None:
     """Have tensors of any device filled with what the CPU's generator would draw.
 
-    So ``torch.randn(n).cuda()`` and ``torch.randn(n, device="cuda")`` give the same numbers. Calls that name a
-    generator or an output are left alone. Dropout draws on its device, whose generator is seeded at each step (see
+    So ``torch.randn(n).cuda()`` and ``torch.randn(n, device="cuda")`` give the same numbers, and noise for what autocast has computed
+    (``torch.randn_like(h)``) the same but for its rounding. Calls that name a generator or an output are left alone. Dropout draws on its device, whose generator is seeded at each step (see
     :mod:`.dropout_draws`).
     """
     functions = Functions(patches)
@@ -138,6 +139,28 @@ def draw_on_host(patches: Patches) -> None:
         patches.wrap(torch.Tensor, name, _sampler)
     for name in FILLS:
         patches.wrap(torch.Tensor, name, _fill)
+
+
+_REDUCED = (torch.float16, torch.bfloat16)
+_UNIFORM = frozenset({"rand", "rand_like", "uniform_"})
+_NORMAL = frozenset({"randn", "randn_like", "normal", "normal_"})
+"""What draws other numbers in half precision: the normal ones in another order, and of the uniform ones 0 for what is rounded to 1."""
+
+
+def _wide(function: Callable[..., Any], dtype: torch.dtype | None) -> bool:
+    """Whether ``function`` has to draw in float32 to draw the same numbers in ``dtype``."""
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    return dtype in _REDUCED and function.__name__ in _UNIFORM | _NORMAL
+
+
+def _rounded(drawn: torch.Tensor, dtype: torch.dtype, end: float | None) -> torch.Tensor:
+    """``drawn`` in ``dtype``, still below ``end``."""
+    rounded = drawn.to(dtype)
+    if end is None:
+        return rounded
+    limit = torch.tensor(end, dtype=dtype)
+    below = torch.nextafter(limit, limit.new_tensor(-math.inf))
+    return torch.where((rounded >= limit) & (drawn < end), below, rounded)
 
 
 def _on_host(tensor: Any) -> Any:
@@ -168,7 +191,13 @@ def _factory(function: Callable[..., Any]) -> Callable[..., Any]:
             template = torch.empty_like(like, device="cpu")
             args = (template, *args[1:]) if args else args
             kwargs = {**kwargs, "input": template} if "input" in kwargs else kwargs
-        drawn = function(*args, **{**kwargs, "device": "cpu"})
+        dtype: Any = kwargs.get("dtype") or (None if like is None else like.dtype)
+        if _wide(function, dtype):
+            drawn = function(*args, **{**kwargs, "device": "cpu", "dtype": torch.float32})
+            end = 1.0 if function.__name__ in _UNIFORM else None
+            drawn = _rounded(drawn, dtype or torch.get_default_dtype(), end)
+        else:
+            drawn = function(*args, **{**kwargs, "device": "cpu"})
         return drawn.to(device).requires_grad_(requires_grad)
 
     return wrapper
@@ -187,10 +216,24 @@ def _sampler(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         if "device" in kwargs:
             kwargs["device"] = "cpu"
-        drawn = function(*map(_on_host, args), **{k: _on_host(v) for k, v in kwargs.items()})
-        return drawn.to(device)
+        args = tuple(map(_on_host, args))
+        kwargs = {k: _on_host(v) for k, v in kwargs.items()}
+        # Of a normal distribution with a mean, or a deviation, for each number.
+        dtype = tensors[0].dtype if tensors else kwargs.get("dtype")
+        if not _wide(function, dtype):
+            return function(*args, **kwargs).to(device)
+        if tensors:
+            args = tuple(map(_widened, args))
+            kwargs = {k: _widened(v) for k, v in kwargs.items()}
+        else:
+            kwargs["dtype"] = torch.float32
+        return function(*args, **kwargs).to(device, dtype or torch.get_default_dtype())
 
     return wrapper
+
+
+def _widened(tensor: Any) -> Any:
+    return tensor.float() if isinstance(tensor, torch.Tensor) else tensor
 
 
 def _fill(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,8 +241,12 @@ def _fill(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(tensor, *args, **kwargs):
         if not _elsewhere(tensor.device) or kwargs.get("generator") is not None:
             return function(tensor, *args, **kwargs)
-        drawn = torch.empty_like(tensor, device="cpu", requires_grad=False)
+        dtype = torch.float32 if _wide(function, tensor.dtype) else tensor.dtype
+        drawn = torch.empty_like(tensor, device="cpu", dtype=dtype, requires_grad=False)
         function(drawn, *map(_on_host, args), **{k: _on_host(v) for k, v in kwargs.items()})
+        if dtype is not tensor.dtype and function.__name__ in _UNIFORM:
+            end = float(kwargs.get("to", args[1] if len(args) > 1 else 1.0))
+            drawn = _rounded(drawn, tensor.dtype, end)
         return tensor.copy_(drawn)
 
     return wrapper

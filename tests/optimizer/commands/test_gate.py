@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from torchopt_cli.optimizer import gpus
 from torchopt_cli.optimizer.cli import main
 from torchopt_cli.optimizer.errors import ExitCode
+from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.gate import jobs
 from torchopt_cli.optimizer.gate.judge import Gated, Job, Judgement, Limits
 
@@ -227,6 +229,33 @@ def test_jobs_queue_over_the_gpus(
     assert sorted(job.name for job in judged.asked) == [f"{s} against HEAD" for s in scripts]
     assert {job.env["CUDA_VISIBLE_DEVICES"] for job in judged.asked} <= {"3", "5"}
     assert not any(job.emulated for job in judged.asked)
+
+
+@pytest.mark.parametrize(("processes", "gpus_there"), [(2, 3), (4, 3)])
+def test_each_process_of_a_job_has_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, processes: int, gpus_there: int
+) -> None:
+    held: set[str] = set()
+
+    def judge(job: Job, *_: object) -> str:
+        mine = job.env["CUDA_VISIBLE_DEVICES"].split(",")
+        assert len(mine) == min(job.after.processes or 1, gpus_there)
+        assert held.isdisjoint(mine)
+        held.update(mine)
+        time.sleep(0.01)
+        held.difference_update(mine)
+        return job.name
+
+    def job(number: int) -> Job:
+        version = ScriptVersion(Path("train.py"), processes=processes if number % 2 else None)
+        return Job(str(number), version, version, None, 1.0, 1.0, 20)
+
+    monkeypatch.setattr(jobs, "judge", judge)
+    limits = Limits(Path(sys.executable), Path())
+    names = tuple(f"GPU-{number}" for number in range(gpus_there))
+    asked = [job(number) for number in range(12)]
+    done = jobs.judge_all(asked, limits, names, lambda *_: None)
+    assert done == [str(number) for number in range(12)]
 
 
 @pytest.mark.torch

@@ -79,6 +79,63 @@ DROPPING = """
             loss.backward()
             optimizer.step()
 """
+NOISY = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(512, 16), torch.randint(0, 4, (512,)))
+    loader = DataLoader(data, batch_size=32, shuffle=True)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(16, 32)
+            self.last = nn.Linear(32, 4)
+
+        def forward(self, x):
+            h = self.first(x)
+            return self.last(torch.relu(h + 0.1 * torch.randn_like(h)))
+
+    model = Net().to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(40):
+        for x, y in loader:
+            x, y = x.to("cuda"), y.to("cuda")
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+RANKS = """
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(256, 8), torch.randint(0, 4, (256,)))
+    loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data), pin_memory=True)
+    model = DistributedDataParallel(nn.Linear(8, 4).to(rank), device_ids=[rank])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+    for epoch in range(40):
+        loader.sampler.set_epoch(epoch)
+        for x, y in loader:
+            x, y = x.to(rank, non_blocking=True), y.to(rank, non_blocking=True)
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total = loss.detach().clone()
+            dist.all_reduce(total)
+"""
 GRAPH = """
     import torch
     from torch import nn
@@ -179,7 +236,7 @@ def test_what_a_script_captures_does_not_fail_under_observation(
         assert seen.rounds == 3
 
 
-@pytest.mark.parametrize("script", [TRAIN, DROPPING])
+@pytest.mark.parametrize("script", [TRAIN, DROPPING, NOISY])
 def test_half_precision_is_told_from_another_learning_rate(project: Make, script: str) -> None:
     if not torch.cuda.is_bf16_supported():
         pytest.skip("no bfloat16")
@@ -200,3 +257,56 @@ def test_a_network_that_drops_repeats_itself(project: Make, observe: Observe) ->
     first, again = (observe(folder, steps=20) for _ in range(2))
     assert first.status is Status.STOPPED, first.failure_details
     assert judge_exact(first, [again], again).outcome is Outcome.EQUIVALENT
+
+
+@pytest.mark.parametrize("layer", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_are_float16_under_autocast(layer: str) -> None:
+    """What the rewriter and the emulation assume; with another answer bfloat16 would be the better choice."""
+    recurrent = getattr(torch.nn, layer)(8, 16).to("cuda")
+    x = torch.randn(5, 3, 8, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        assert recurrent(x)[0].dtype is torch.float16
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.TIME])
+def test_what_triton_compiles_runs_and_repeats_itself(
+    project: Make, observe: Observe, tmp_path: Path, mode: Mode
+) -> None:
+    compiled = TRAIN.replace("    optimizer = torch", "    model.compile()\n    optimizer = torch")
+    folder = project({"train.py": compiled})
+    # Kernels are kept: the second run shows that those of another process are taken.
+    how = dict(steps=20, mode=mode, timeout_s=300.0, cache=tmp_path / "kernels")
+    first, again = (observe(folder, **how) for _ in range(2))
+    for seen in (first, again):
+        assert seen.status is Status.STOPPED, seen.failure_details
+        assert seen.rounds == 20
+        assert seen.unobserved == ()
+    if mode is Mode.OBSERVE:
+        assert judge_exact(first, [again], again).outcome is Outcome.EQUIVALENT
+
+
+def test_a_compiled_network_trains_the_same(project: Make) -> None:
+    compiled = TRAIN.replace("    optimizer = torch", "    model.compile()\n    optimizer = torch")
+    folder = project({"train.py": TRAIN, "compiled.py": compiled})
+    settings = VerifySettings(Path(sys.executable), folder, measure_speed=False)
+    report = verify(
+        ScriptVersion(folder / "train.py"), ScriptVersion(folder / "compiled.py"), settings
+    )
+    assert report.verdict is not None
+    assert report.verdict.outcome is Outcome.EQUIVALENT, report.verdict.reason
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed")
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.TIME])
+def test_ranks_on_gpus_of_their_own(project: Make, tmp_path: Path, mode: Mode) -> None:
+    folder = project({"train.py": RANKS})
+    settings = RunSettings(Path(sys.executable), folder, steps=20, mode=mode, timeout_s=180.0)
+    seen = run(ScriptVersion(folder / "train.py", processes=2), settings, tmp_path / "run")
+    assert seen.status is Status.STOPPED, seen.failure_details
+    assert [rank.rounds for rank in seen.ranks] == [20, 20]
+    if mode is Mode.OBSERVE:
+        checksums = [
+            {name: figures.checksum for name, figures in rank.steps[-1].parameters.items()}
+            for rank in seen.ranks
+        ]
+        assert checksums[0] == checksums[1]

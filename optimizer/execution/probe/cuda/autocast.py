@@ -104,7 +104,7 @@ def _has_policy(name: str) -> bool:
     if overload in ("out", "Scalar_out") or overload.endswith("_out"):
         return False
     has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    recurrent = base in ("lstm", "gru", "rnn_tanh", "rnn_relu") and overload in ("input", "data")
+    recurrent = base in lists.RECURRENT and overload in ("input", "data")
     return recurrent or has_kernel(name, "AutocastCUDA") or has_kernel(name, _KEY)
 
 
@@ -113,7 +113,7 @@ def _kernel(name: str, autocast: Autocast) -> Callable[..., Any]:
     packet: Any = getattr(torch.ops.aten, base)
     operation: Any = getattr(packet, overload or "default")
     has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    on_cuda = has_kernel(name, "AutocastCUDA") or base in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    on_cuda = has_kernel(name, "AutocastCUDA") or base in lists.RECURRENT
     policy = _policy(base) if on_cuda else None
     host_policy = _host_policy(base) if has_kernel(name, _KEY) else None
     key: Any = getattr(torch._C.DispatchKey, _KEY)
@@ -139,6 +139,8 @@ def _policy(base: str) -> Callable[..., Any] | None:
     """What CUDA's autocast does before an operation: gives what to call, and with what. None: nothing."""
     if base in lists.LOWER:
         return functools.partial(_cast_to, None)
+    if base in lists.RECURRENT:
+        return _recurrent
     if base in lists.FLOAT32:
         return functools.partial(_cast_to, torch.float32)
     if base in lists.FLOAT32_RESULT:
@@ -166,6 +168,12 @@ def _cast_to(dtype, autocast, operation, args, kwargs, on_device):
     dtype = dtype or _lower(on_device)
     kwargs = {key: autocast.cast(value, dtype, on_device) for key, value in kwargs.items()}
     return operation, autocast.cast(tuple(args), dtype, on_device), kwargs
+
+
+def _recurrent(autocast, operation, args, kwargs, on_device):
+    without_cudnn = args[0].dtype is torch.bfloat16
+    dtype = _lower(on_device) if without_cudnn else torch.float16
+    return _cast_to(dtype, autocast, operation, args, kwargs, on_device)
 
 
 def _with_float32_result(autocast, operation, args, kwargs, on_device):

@@ -1,8 +1,8 @@
 """What CUDA's autocast does to which operation.
 
 From ATen/autocast_mode.h and autocast_mode.cpp
-(https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/autocast_mode.h); the recurrent networks, which cuDNN
-computes in one operation there, are in the lower precision as ``_cudnn_rnn`` is.
+(https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/autocast_mode.h); for the recurrent networks, which cuDNN
+computes in one operation there, from ATen/cudnn/AutocastRNN.cpp.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ LOWER = frozenset(
     convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm
     chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell
     rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention
-    lstm gru rnn_tanh rnn_relu
     """.split()
 )
 """Cast to float16 or bfloat16."""
+
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+"""Cast to float16, whatever type autocast has, but where the input is bfloat16: cuDNN does not compute that."""
 
 FLOAT32 = frozenset(
     """

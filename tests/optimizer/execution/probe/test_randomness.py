@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torchopt_cli.optimizer.execution.probe import randomness  # noqa: E402
 from torchopt_cli.optimizer.execution.probe.patches import Patches  # noqa: E402
 from torchopt_cli.optimizer.execution.probe.randomness import (  # noqa: E402
     Stream,
@@ -99,6 +100,42 @@ def test_a_draw_on_a_device_advances_the_generator_as_on_the_cpu(on_host, draw):
     assert drawn.device.type == "meta"
     assert (drawn.shape, drawn.dtype) == (expected.shape, expected.dtype)
     assert drawn.requires_grad == expected.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.randn_like(x),
+        lambda x: torch.randn(x.shape, dtype=x.dtype, device=x.device),
+        lambda x: torch.empty_like(x).normal_(1.0, 0.5),
+        lambda x: torch.normal(torch.zeros_like(x), 1.0),
+        lambda x: torch.normal(0.0, 1.0, x.shape, dtype=x.dtype, device=x.device),
+        lambda x: torch.rand_like(x),
+        lambda x: torch.rand(x.shape, dtype=x.dtype, device=x.device),
+        lambda x: torch.empty_like(x).uniform_(-2, 3),
+        lambda x: torch.empty_like(x).uniform_(),
+    ],
+)
+def test_draws_in_half_precision_are_those_of_float32_rounded(monkeypatch, draw, dtype):
+    # The CPU stands for a device whose tensors have values.
+    monkeypatch.setattr(randomness, "_elsewhere", lambda device: True)
+    patches = Patches()
+    draw_on_host(patches)
+    try:
+        seed_host(4)
+        expected = draw(torch.empty(5000))
+        after = torch.rand(3)
+        seed_host(4)
+        drawn = draw(torch.empty(5000, dtype=dtype))
+        assert torch.equal(torch.rand(3), after)
+    finally:
+        patches.undo()
+    assert drawn.dtype is dtype
+    torch.testing.assert_close(drawn.float(), expected, rtol=torch.finfo(dtype).eps, atol=1e-5)
+    ends = {"rand_like": 1.0, "rand": 1.0, "uniform_": float(expected.max().ceil())}
+    end = next((ends[name] for name in draw.__code__.co_names if name in ends), torch.inf)
+    assert float(drawn.max()) < end
 
 
 def test_draws_from_a_generator_or_into_an_output_are_left_alone(on_host):

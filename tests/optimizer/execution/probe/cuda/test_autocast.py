@@ -20,9 +20,17 @@ def test_products_are_in_the_lower_precision(dtype: torch.dtype) -> None:
         assert nn.Linear(4, 3).cuda()(x).dtype is dtype
         assert (x @ x.T).dtype is dtype
         assert nn.Conv1d(2, 3, 1).cuda()(x[None]).dtype is dtype
-        output, (hidden, _) = nn.LSTM(4, 3).cuda()(x[None])
-        assert (output.dtype, hidden.dtype) == (dtype, dtype)
     assert (x @ x.T).dtype is torch.float32
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_are_in_float16(layer: type[nn.RNNBase]) -> None:
+    recurrent, x = layer(4, 3).cuda(), torch.randn(1, 2, 4).cuda()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output, state = recurrent(x)
+        hidden = state[0] if isinstance(state, tuple) else state
+        assert (output.dtype, hidden.dtype) == (torch.float16, torch.float16)
+        assert recurrent(x.bfloat16())[0].dtype is torch.bfloat16  # without cuDNN
 
 
 def test_sensitive_functions_are_in_float32() -> None:
