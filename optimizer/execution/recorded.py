@@ -244,7 +244,7 @@ class Clip:
     """A call of torch's that clips gradients, ``by`` their "norm" or each "value", after so many begun ``rounds``.
 
     ``norm_type`` is None where it is not known. ``acts``: whether they were larger than its limit. They have so many ``elements``,
-    and were made of so many ``losses`` by then.
+    and were made of so many ``losses`` by then. ``size`` is what is held against the limit: their norm, or the largest of them.
     """
 
     by: str
@@ -254,6 +254,7 @@ class Clip:
     acts: bool
     elements: int = 0
     losses: int = 0
+    size: float | None = None
 
 
 @dataclass(frozen=True)
