@@ -205,6 +205,7 @@ class LoaderPass:
     batches. ``sampler_epoch`` is the epoch that a DistributedSampler was told to be in, None for other samplers, and
     ``sampler_seed`` the seed of one that shuffles, which aligned randomness does without. ``drawn_from`` is equal for passes
     that other shuffling samplers would give the same order without it, None without such a sampler.
+    ``shuffled`` is how many samples such a sampler shuffles.
     In a process of several, over a ``Subset``: ``part`` is a digest of its indices, and ``order_in_whole`` has the marks of the
     samples' indices in the set that it is of.
     """
@@ -220,6 +221,7 @@ class LoaderPass:
     sampler_epoch: int | None = None
     sampler_seed: int | None = None
     drawn_from: str | None = None
+    shuffled: int | None = None
     part: str = ""
     order_in_whole: tuple[ReadMark, ...] = ()
 

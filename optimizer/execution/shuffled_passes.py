@@ -11,23 +11,27 @@ from typing import TypeAlias
 
 from .observations import LoaderPass, Observations
 
-ShuffledPass: TypeAlias = "tuple[int, int | None, int]"
-"""At least and below how many samples there were to shuffle (None: nobody knows), and the number of the shuffle."""
+ShuffledPass: TypeAlias = tuple[int, int]
+"""How many samples there are to shuffle, and the number of the shuffle."""
 
 
 def shuffled_passes(original: Observations) -> tuple[ShuffledPass, ...]:
-    """The shuffled passes that steps were made of, in order; nothing where they are numbered as a script's own are anyway."""
-    passes = [p for p in original.loader_passes if p.steps and p.drawn_from is not None]
+    """The shuffled passes that steps were made of, in order, but where they are numbered as a script's own shuffles are anyway.
+
+    Nor where the original draws as long ones itself: the rewrite may draw them as well.
+    """
     numbers: dict[int, list[int]] = defaultdict(list)
-    for one in passes:
-        numbers[one.samples].append(one.epoch)
-    if all(found == list(range(len(found))) for found in numbers.values()):
-        return ()
-    return tuple((one.samples, _bound(one), one.epoch) for one in passes)
-
-
-def _bound(one: LoaderPass) -> int | None:
-    """What is left of a pass that was read to its end is less than a batch."""
-    return (
-        one.samples + max(1, one.samples // one.batches) if one.finished and one.batches else None
+    for one in shuffled_in_training(original):
+        if one.shuffled is not None and one.shuffled not in original.own_shuffles:
+            numbers[one.shuffled].append(one.epoch)
+    return tuple(
+        (length, number)
+        for length, found in numbers.items()
+        if found != list(range(len(found)))
+        for number in found
     )
+
+
+def shuffled_in_training(run: Observations) -> list[LoaderPass]:
+    """The passes that a sampler shuffled and steps were made of."""
+    return [one for one in run.loader_passes if one.steps and one.shuffled is not None]

@@ -25,11 +25,11 @@ from .transformations import transforming
 class Permutations:
     """Aligns ``torch.randperm`` in the main thread, but where a generator is given, or a sample is made.
 
-    ``shuffled`` are the passes whose shuffles are drawn one after the other: at least and below how many samples, and the shuffle's
-    number. Without any they are numbered from 0.
+    ``shuffled`` are the passes whose shuffles are drawn one after the other: of how many samples, and the shuffle's number. Without
+    any they are numbered from 0.
     """
 
-    def __init__(self, seed: int, shuffled: Sequence[tuple[int, int | None, int]] = ()) -> None:
+    def __init__(self, seed: int, shuffled: Sequence[tuple[int, int]] = ()) -> None:
         self._seed = seed
         self._shuffled = shuffled
         self._drawn: Counter[int] = Counter()
@@ -69,14 +69,14 @@ class Permutations:
 
         return wrapper
 
+    def finish(self) -> dict[str, Any]:
+        """What the record says of them."""
+        return {"own_shuffles": dict(self._drawn)}
+
     def _number(self, count: int) -> int:
         """Which shuffle of ``count`` is drawn now."""
         drawn = self._drawn[count]
-        of_passes = [
-            number
-            for least, bound, number in self._shuffled
-            if least <= count and (bound is None or count < bound)
-        ]
+        of_passes = [number for length, number in self._shuffled if length == count]
         return of_passes[drawn] if drawn < len(of_passes) else drawn
 
     def _for_an_epoch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

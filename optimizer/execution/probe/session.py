@@ -379,6 +379,7 @@ class Session:
             self._write_buffers,
             self.schedulers.finish,
             self.clipping.finish,
+            self.permutations.finish,
             self.moves.finish,
             self.printed.finish,
             self.told.finish,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -109,10 +110,12 @@ def test_the_shuffles_of_loaders_that_are_built_anew_over_other_data(recorded):
     """As the original's passes are: each loader begins with the first shuffle."""
     first = shuffled(recorded, lambda epoch: DataLoader(Rows(epoch), batch_size=4, shuffle=True))
     hint = shuffled_passes(first[0])
-    assert [number for _, _, number in hint] == [0] * EPOCHS
-    assert all(least <= len(Rows(0)) < (bound or 7) for least, bound, _ in hint)
-    _, own = shuffled(recorded, lambda epoch: Rows(epoch).batches(), shuffled=hint)
+    assert hint == ((6, 0),) * EPOCHS
+    run, own = shuffled(recorded, lambda epoch: Rows(epoch).batches(), shuffled=hint)
     assert own == first[1]
+    assert run.own_shuffles == {6: EPOCHS}
+    mixed = replace(first[0], own_shuffles={6: 1})
+    assert shuffled_passes(mixed) == ()
     kept = DataLoader(Rows(0), batch_size=4, shuffle=True)
     assert shuffled_passes(shuffled(recorded, lambda epoch: kept)[0]) == ()
 
