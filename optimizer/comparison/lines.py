@@ -74,6 +74,9 @@ class Line:
 _WITH_DIGITS = re.compile(r"[A-Za-z0-9]*\d[A-Za-z0-9]*")
 """Part of a name: the second a run was started in, a hash, a count."""
 
+_SECONDS = re.compile(r"\d{1,2}s?|\d{6}")
+_UNIT_OF_TIME = re.compile(r"\d{1,2}[hm]?|\d{4}|\d{8}")
+
 Pairs: TypeAlias = "Sequence[tuple[Line | None, Line | None]]"
 """The lines of two outputs, in order; None stands for a line that the other does not have."""
 
@@ -192,7 +195,23 @@ def names_of_a_run(
                 if like is not None:
                     added.remove(like)
                     pairs = zip(_parts(line), _parts(like), strict=True)
-                    found[_form(line)].update(n for n, (a, b) in enumerate(pairs) if a != b)
+                    apart = {n for n, (a, b) in enumerate(pairs) if a != b}
+                    found[_form(line)] |= apart | _greater_units(line, apart)
+    return found
+
+
+def _greater_units(line: Line, places: set[int]) -> set[int]:
+    """What stands before the seconds of a time in ``line``: a run that comes some minutes later has other ones (``15h_57m_34s``)."""
+    parts = list(_WITH_DIGITS.finditer(line.skeleton))
+    found: set[int] = set()
+    for place in places:
+        if not _SECONDS.fullmatch(parts[place][0]):
+            continue
+        for greater in range(place - 1, -1, -1):
+            between = line.skeleton[parts[greater].end() : parts[greater + 1].start()]
+            if not _UNIT_OF_TIME.fullmatch(parts[greater][0]) or re.search(r"[\s/\\]", between):
+                break
+            found.add(greater)
     return found
 
 

@@ -169,7 +169,8 @@ def _shuffled_once(
     drawn = other.own_shuffles.get(ours.shuffled or 0, 0)
     passes = [one for one in shuffled_in_training(original) if one.shuffled == ours.shuffled]
     if 0 < drawn < len(passes) and ours == passes[drawn]:
-        message = f"the samples are shuffled {drawn} times, and in the original before each of {len(passes)} passes"
+        often = "once" if drawn == 1 else f"{drawn} times"
+        message = f"the samples are shuffled {often}, and in the original before each of {len(passes)} passes"
         yield Finding(Kind.SAMPLE_ORDER, message, step=ours.rounds + 1)
 
 

@@ -395,3 +395,15 @@ def test_what_is_named_by_the_second_of_its_start() -> None:
         assert finding.kind is Kind.STDOUT
     # where it is the same in each of the original's runs, it is no name of a run
     assert compare_text(named(7), named(8), [named(7)])
+
+
+def test_a_later_run_may_have_another_minute_as_well() -> None:
+    times = ["Wednesday_25_15h_57m_14s", "Wednesday_25_15h_57m_34s", "Wednesday_25_16h_08m_25s"]
+    original, repeat, later = (f"saving to runs/net4/{time}/net-4.pth\n" for time in times)
+    assert not compare_text(original, later, [repeat])
+    for other in (later.replace("net4", "net5"), later.replace("net-4", "net-2")):
+        assert any(finding.fails for finding in compare_text(original, other, [repeat]))
+    compact = [
+        f"runs/{time}\n" for time in ("20261125_235914", "20261125_235934", "20261126_000025")
+    ]
+    assert not compare_text(compact[0], compact[2], [compact[1]])
