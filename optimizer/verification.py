@@ -29,6 +29,7 @@ from .execution.observations import (
 )
 from .execution.ranks import batches_in_turn
 from .execution.runner import BatchLayers, Mode, Perturbation, RunSettings, ScriptVersion, run
+from .execution.shuffled_passes import shuffled_passes
 from .measurement import Measurement, TimedRun, TooShort, measure
 from .original_runs import OriginalRuns, original_runs
 from .reach import reach_of
@@ -217,6 +218,8 @@ class _Verification:
             full_precision=full_precision,
             batch_layers=self._batch_layers(aligned_layers),
         )
+        if not original and self._first is not None:
+            settings = replace(settings, shuffled=shuffled_passes(self._first))
         version = self._original if original else self._rewritten
 
         def start(folder: Path) -> Observations:

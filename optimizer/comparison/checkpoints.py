@@ -216,7 +216,7 @@ def _values(
             if finding.kind is Kind.STDOUT:
                 yield Finding(
                     Kind.CHECKPOINT_VALUE,
-                    f"{ours.path}: {key} is {other.value}, not {entry.value}",
+                    f"{ours.path}: {key or 'what is saved'} is {other.value}, not {entry.value}",
                     finding.severity,
                     tensor=key,
                     original=entry.value,

@@ -8,19 +8,22 @@ from dataclasses import replace
 from itertools import islice, zip_longest
 
 from ..execution.observations import EvalCall, Observations
+from .clipped_norms import compare_clipped_norms
 from .findings import Finding, Kind, step_number, told_apart
 from .kept_state import compare_state_bits
+from .tolerance import precision_of
 
 
 def compare_bits(original: Observations, other: Observations) -> list[Finding]:
     """Values that differ at all, each kind where it is first seen, in the order of the run.
 
     Parameters are compared after every step by a checksum over their bits and in the snapshots by SHA-256; tensors
-    saved to checkpoints by SHA-256. NaN equals NaN.
+    saved to checkpoints by SHA-256. NaN equals NaN. The norm that gradients are clipped by is summed up in any order.
     """
     kinds = (
         _initial_parameters(original, other),
         _losses(original, other),
+        compare_clipped_norms(original, other, (), precision_of(original, other)),
         _parameters(original, other),
         _snapshots(original, other),
         _buffers(original, other),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 OPTIONS = re.compile(r"\bNamespace\((.*)\)")
@@ -69,6 +70,12 @@ class Line:
     measured: frozenset[int]
     timed: frozenset[int]
 
+
+_WITH_DIGITS = re.compile(r"[A-Za-z0-9]*\d[A-Za-z0-9]*")
+"""Part of a name: the second a run was started in, a hash, a count."""
+
+_SECONDS = re.compile(r"\d{1,2}s?|\d{6}")
+_UNIT_OF_TIME = re.compile(r"\d{1,2}[hm]?|\d{4}|\d{8}")
 
 Pairs: TypeAlias = "Sequence[tuple[Line | None, Line | None]]"
 """The lines of two outputs, in order; None stands for a line that the other does not have."""
@@ -173,6 +180,62 @@ class Stretch:
     def touches(self, other: Stretch) -> bool:
         overlap = max(self.start, other.start) < min(self.stop, other.stop)
         return overlap or self.start == other.start
+
+
+def names_of_a_run(
+    original: Sequence[Line], repeats: Iterable[Sequence[Line]]
+) -> Mapping[str, set[int]]:
+    """Lines whose words hold what is another in every run (``runs/dqn__1795619817``), and which of their parts with digits that is."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for repeat in repeats:
+        for odd in stretches(list(aligned(original, repeat))):
+            added = list(odd.added)
+            for line in odd.lost:
+                like = next((one for one in added if _form(one) == _form(line)), None)
+                if like is not None:
+                    added.remove(like)
+                    pairs = zip(_parts(line), _parts(like), strict=True)
+                    apart = {n for n, (a, b) in enumerate(pairs) if a != b}
+                    found[_form(line)] |= apart | _greater_units(line, apart)
+    return found
+
+
+def _greater_units(line: Line, places: set[int]) -> set[int]:
+    """What stands before the seconds of a time in ``line``: a run that comes some minutes later has other ones (``15h_57m_34s``)."""
+    parts = list(_WITH_DIGITS.finditer(line.skeleton))
+    found: set[int] = set()
+    for place in places:
+        if not _SECONDS.fullmatch(parts[place][0]):
+            continue
+        for greater in range(place - 1, -1, -1):
+            between = line.skeleton[parts[greater].end() : parts[greater + 1].start()]
+            if not _UNIT_OF_TIME.fullmatch(parts[greater][0]) or re.search(r"[\s/\\]", between):
+                break
+            found.add(greater)
+    return found
+
+
+def without_names_of_a_run(lines: Sequence[Line], places: Mapping[str, set[int]]) -> Sequence[Line]:
+    """``lines`` with a mark in place of what is another in every run."""
+    return [
+        _marked(line, places[form]) if (form := _form(line)) in places else line for line in lines
+    ]
+
+
+def _form(line: Line) -> str:
+    return _WITH_DIGITS.sub("0", line.skeleton)
+
+
+def _parts(line: Line) -> list[str]:
+    return _WITH_DIGITS.findall(line.skeleton)
+
+
+def _marked(line: Line, places: set[int]) -> Line:
+    number = itertools.count()
+    skeleton = _WITH_DIGITS.sub(
+        lambda part: "<run>" if next(number) in places else part[0], line.skeleton
+    )
+    return replace(line, skeleton=skeleton)
 
 
 def stretches(pairs: Pairs) -> list[Stretch]:

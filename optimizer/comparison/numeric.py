@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..execution.observations import Observations, Step
+from .clipped_norms import compare_clipped_norms
 from .deviation import change_deviations, deviations, undetermined
 from .evaluated import compare_evaluations
 from .exact import initial_parameter
@@ -53,6 +54,7 @@ def compare_numbers(
     findings = [
         *_initial_parameters(runs),
         *compare_series(original, other, neighbours, precision, unknown, ignored),
+        *compare_clipped_norms(original, other, neighbours, precision),
     ]
     vectors: list[VectorFigures] = []
     for found, figures in (_gradients(runs), *_updates(runs, unknown, ignored)):

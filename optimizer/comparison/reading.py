@@ -8,6 +8,7 @@ from difflib import SequenceMatcher
 from itertools import combinations, count
 
 from ..execution.observations import LoaderPass, Observations, ReadMark, WorkerStart
+from ..execution.shuffled_passes import shuffled_in_training
 from .findings import Finding, Kind, note
 
 READ_AHEAD = 2
@@ -41,6 +42,7 @@ def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
         elif theirs is None and not read[ours.loader] and _trained_alike(ours, original, other):
             message = f"{where}: not read; as many samples are trained on all the same"
             yield note(Kind.SAMPLES, message)
+            yield from _shuffled_once(ours, original, other)
         elif theirs is None:
             yield Finding(
                 Kind.SAMPLES,
@@ -158,6 +160,18 @@ def _trained_alike(ours: LoaderPass, original: Observations, other: Observations
     """
     trained = [_in_training(run, ours) for run in (original, other)]
     return bool(trained[0]) and trained[0] == trained[1]
+
+
+def _shuffled_once(
+    ours: LoaderPass, original: Observations, other: Observations
+) -> Iterator[Finding]:
+    """That the rewrite shuffles by itself, but not for each pass; where loaders are built anew, the passes have one order in an aligned run."""
+    drawn = other.own_shuffles.get(ours.shuffled or 0, 0)
+    passes = [one for one in shuffled_in_training(original) if one.shuffled == ours.shuffled]
+    if 0 < drawn < len(passes) and ours == passes[drawn]:
+        often = "once" if drawn == 1 else f"{drawn} times"
+        message = f"the samples are shuffled {often}, and in the original before each of {len(passes)} passes"
+        yield Finding(Kind.SAMPLE_ORDER, message, step=ours.rounds + 1)
 
 
 def _in_training(run: Observations, read: LoaderPass) -> dict[tuple[str, int], tuple[int, int]]:

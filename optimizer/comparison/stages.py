@@ -34,7 +34,7 @@ from .ranks import layers_per_rank
 from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
 from .scheduling import unseen_schedule
-from .tolerance import MORE_NEIGHBOURS, Precision, coarsest
+from .tolerance import MORE_NEIGHBOURS, Precision, precision_of
 from .verdict import (
     Outcome,
     Verdict,
@@ -304,10 +304,3 @@ def _judge_arithmetic(
     parts = rounds_alike(first, repeats, rewritten)
     runs = Neighbours(observe, Precision.FLOAT32, parts, full_precision=True)
     return runs.judge(first, repeats, rewritten, perturbed_runs)
-
-
-def precision_of(original: Observations, rewritten: Observations) -> Precision:
-    """The coarsest type that either run computes or holds its parameters in."""
-    runs = (original, rewritten)
-    dtypes = {info.dtype for run in runs for info in run.parameters.values()}
-    return coarsest(dtypes.union(*(run.compute_dtypes for run in runs)))

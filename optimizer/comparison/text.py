@@ -14,7 +14,18 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from .findings import Finding, Kind, note
-from .lines import NUMBER, OPTIONS, PROFILER_TABLE, Line, Pairs, aligned, read_lines, stretches
+from .lines import (
+    NUMBER,
+    OPTIONS,
+    PROFILER_TABLE,
+    Line,
+    Pairs,
+    aligned,
+    names_of_a_run,
+    read_lines,
+    stretches,
+    without_names_of_a_run,
+)
 from .tolerance import Precision, allowed, times_beyond
 
 _NO_CHANCE = 3
@@ -114,9 +125,15 @@ def compare_text(
     """
     if original == rewritten:  # as are the data that a script makes for itself, which may be long
         return []
-    ours, theirs = read_lines(original), read_lines(rewritten)
-    left_out = unrepeatable(ours, [read_lines(text) for text in repeats])
-    near = [list(aligned(ours, read_lines(text))) for text in neighbours] if precision else []
+    again = [read_lines(text) for text in repeats]
+    names = names_of_a_run(read_lines(original), again)
+    ours, theirs, *again = (
+        without_names_of_a_run(lines, names)
+        for lines in (read_lines(original), read_lines(rewritten), *again)
+    )
+    left_out = unrepeatable(ours, again)
+    around = [without_names_of_a_run(read_lines(text), names) for text in neighbours if precision]
+    near = [list(aligned(ours, lines)) for lines in around]
     findings = _options(original, rewritten) + _profiler_tables(original, rewritten)
     pairs = list(aligned(ours, theirs))
     limits = _limits(pairs, _spreads(near), precision) if precision else {}

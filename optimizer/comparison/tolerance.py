@@ -41,6 +41,8 @@ import math
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
+from ..execution.observations import Observations
+
 ROUNDINGS = 4
 FACTOR = 4.0
 MARGINAL = 4.0
@@ -127,6 +129,13 @@ def coarsest(dtypes: Iterable[str]) -> Precision:
     values = {precision.value for precision in Precision}
     known = [Precision(name) for name in dtypes if name in values]
     return max(known, key=lambda p: p.unit_roundoff, default=Precision.FLOAT32)
+
+
+def precision_of(original: Observations, rewritten: Observations) -> Precision:
+    """The coarsest type that either run computes or holds its parameters in."""
+    runs = (original, rewritten)
+    dtypes = {info.dtype for run in runs for info in run.parameters.values()}
+    return coarsest(dtypes.union(*(run.compute_dtypes for run in runs)))
 
 
 def running_envelope(spreads: Sequence[Sequence[float]], ahead: int = 2) -> list[float]:

@@ -146,6 +146,7 @@ class Observations:
     workers: tuple[WorkerStart, ...] = ()
     schedulers: tuple[Scheduler, ...] = ()
     clips: tuple[Clip, ...] = ()
+    own_shuffles: Mapping[int, int] = field(default_factory=dict[int, int])
     checkpoints: tuple[Checkpoint, ...] = ()
     """As far as anyone can read them later (see :mod:`.standing`)."""
     removed: tuple[str, ...] = ()

@@ -69,6 +69,8 @@ def load(folder: Path) -> dict[str, Any] | None:
     }
     for key, reader in readers.items():
         record[key] = tuple(reader(item) for item in record.get(key, ()))
+    own: dict[str, int] = record.get("own_shuffles", {})
+    record["own_shuffles"] = {int(count): times for count, times in own.items()}
     moves = [Move(**item) for item in record.pop("moves", ())]
     record["checkpoints"], record["removed"] = standing(record["checkpoints"], moves)
     for key in ("compute_dtypes", "unobserved", "step_samples", "layers"):

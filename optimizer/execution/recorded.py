@@ -205,6 +205,7 @@ class LoaderPass:
     batches. ``sampler_epoch`` is the epoch that a DistributedSampler was told to be in, None for other samplers, and
     ``sampler_seed`` the seed of one that shuffles, which aligned randomness does without. ``drawn_from`` is equal for passes
     that other shuffling samplers would give the same order without it, None without such a sampler.
+    ``shuffled`` is how many samples such a sampler shuffles.
     In a process of several, over a ``Subset``: ``part`` is a digest of its indices, and ``order_in_whole`` has the marks of the
     samples' indices in the set that it is of.
     """
@@ -220,6 +221,7 @@ class LoaderPass:
     sampler_epoch: int | None = None
     sampler_seed: int | None = None
     drawn_from: str | None = None
+    shuffled: int | None = None
     part: str = ""
     order_in_whole: tuple[ReadMark, ...] = ()
 
@@ -244,7 +246,7 @@ class Clip:
     """A call of torch's that clips gradients, ``by`` their "norm" or each "value", after so many begun ``rounds``.
 
     ``norm_type`` is None where it is not known. ``acts``: whether they were larger than its limit. They have so many ``elements``,
-    and were made of so many ``losses`` by then.
+    and were made of so many ``losses`` by then. ``size`` is what is held against the limit: their norm, or the largest of them.
     """
 
     by: str
@@ -254,6 +256,7 @@ class Clip:
     acts: bool
     elements: int = 0
     losses: int = 0
+    size: float | None = None
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from .probe.start import RECORD, STEPPED, UNFIT, UNOBSERVED
 from .processes import KEPT_BYTES, Finished, run_bounded
 from .ranks import merged
 from .record import load
+from .shuffled_passes import ShuffledPass
 from .written_files import written_files
 
 
@@ -122,6 +123,8 @@ class RunSettings:
     ``batch_layers`` says, in OBSERVE mode, what to do about layers whose result hangs on the whole batch or on draws for
     it; None leaves them alone.
 
+    ``shuffled`` are the shuffles that a script is given which draws its epochs' orders by itself (:mod:`.shuffled_passes`).
+
     ``emulated_gpus`` is how many CUDA devices the script shall see, emulated on the CPU (docs/emulation.md), whatever
     devices the machine has. With 0 it sees those.
 
@@ -148,6 +151,7 @@ class RunSettings:
     snapshot_bytes: int = 1 << 30
     full_precision: bool = False
     batch_layers: BatchLayers | None = None
+    shuffled: tuple[ShuffledPass, ...] = ()
     resident_batch: bool = False
     trace: bool = False
     nvtx: bool = False
@@ -317,6 +321,7 @@ def _spec(
         "device_block_steps": settings.device_block_steps,
         "full_precision": settings.full_precision,
         "batch_layers": settings.batch_layers.value if settings.batch_layers else None,
+        "shuffled": settings.shuffled,
         "resident_batch": settings.resident_batch,
         "trace": settings.trace,
         "nvtx": settings.nvtx,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .fingerprints import dtype_name, sha256, storable, write_safetensors
+from .modes import told_mode
 
 SAVED = "saved.safetensors"
 _REPR = 200
@@ -85,7 +86,7 @@ def _leaves(
         )
     elif isinstance(thing, nn.Module):
         name = type(thing).__name__
-        yield keys, {"kind": name}, None
+        yield keys, {"kind": name, "value": told_mode(thing)}, None
         yield from _leaves(thing.state_dict(), (*keys, f"{name}()"))
     elif isinstance(thing, Mapping) and len(keys) < _DEPTH:
         for key, value in thing.items():

@@ -88,8 +88,12 @@ class Clipping:
             return
         by, limit, norm_type, size, elements = self.last
         self.last = None
-        above = size.detach() + _NOT_ZERO > limit if isinstance(size, Tensor) else size > limit
-        noted = {"by": by, "limit": limit, "norm_type": norm_type, "acts": above}
+        if isinstance(size, Tensor):
+            size = size.detach().clone()  # a script may do what it likes with the norm it is given
+            above = size + _NOT_ZERO > limit
+        else:
+            above = size > limit
+        noted = {"by": by, "limit": limit, "norm_type": norm_type, "acts": above, "size": size}
         now = {"rounds": self._rounds.begun, "losses": self._losses()}
         self._noted.append({**noted, **now, "elements": elements})
 
@@ -97,7 +101,12 @@ class Clipping:
         """What the record says of them."""
         return {
             "clips": [
-                {**one, "limit": float(one["limit"]), "acts": bool(one["acts"])}
+                {
+                    **one,
+                    "limit": float(one["limit"]),
+                    "acts": bool(one["acts"]),
+                    "size": float(one["size"]),
+                }
                 for one in self._noted
             ]
         }

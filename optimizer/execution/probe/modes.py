@@ -25,6 +25,17 @@ def heeds_mode(module: nn.Module) -> bool:
     return any(_layer_heeds(layer) for layer in module.modules())
 
 
+def told_mode(module: nn.Module) -> str | None:
+    """The mode ``module`` is in, and is in again where it is loaded from a file as a whole; None where no layer heeds it."""
+    heeding = [(name, layer) for name, layer in module.named_modules() if _layer_heeds(layer)]
+    training = [name for name, layer in heeding if layer.training]
+    if not heeding:
+        return None
+    if len(training) in (0, len(heeding)):
+        return "in training mode" if training else "in eval mode"
+    return f"in eval mode, but {', '.join(training)} in training mode"
+
+
 def _layer_heeds(layer: Any) -> bool:
     hooks = (*layer._forward_pre_hooks.values(), *layer._forward_hooks.values())
     if any(not _of_torch(type(hook)) or _class_heeds(type(hook)) for hook in hooks):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,15 @@ from .transformations import transforming
 
 
 class Permutations:
-    """Aligns ``torch.randperm`` in the main thread, but where a generator is given, or a sample is made."""
+    """Aligns ``torch.randperm`` in the main thread, but where a generator is given, or a sample is made.
 
-    def __init__(self, seed: int) -> None:
+    ``shuffled`` are the passes whose shuffles are drawn one after the other: of how many samples, and the shuffle's number. Without
+    any they are numbered from 0.
+    """
+
+    def __init__(self, seed: int, shuffled: Sequence[tuple[int, int]] = ()) -> None:
         self._seed = seed
+        self._shuffled = shuffled
         self._drawn: Counter[int] = Counter()
         self._seeded_again = False
 
@@ -56,13 +61,23 @@ class Permutations:
                 return original(*args, **kwargs)
             count = args[0]
             generator = torch.Generator()
-            generator.manual_seed(permutation_seed(self._seed, self._drawn[count]))
+            generator.manual_seed(permutation_seed(self._seed, self._number(count)))
             self._drawn[count] += 1
             device = kwargs.pop("device", None) or torch.empty(0).device
             drawn = original(count, **{**kwargs, "generator": generator, "device": "cpu"})
             return drawn.to(device)
 
         return wrapper
+
+    def finish(self) -> dict[str, Any]:
+        """What the record says of them."""
+        return {"own_shuffles": dict(self._drawn)}
+
+    def _number(self, count: int) -> int:
+        """Which shuffle of ``count`` is drawn now."""
+        drawn = self._drawn[count]
+        of_passes = [number for length, number in self._shuffled if length == count]
+        return of_passes[drawn] if drawn < len(of_passes) else drawn
 
     def _for_an_epoch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether this call may be a pass's order."""

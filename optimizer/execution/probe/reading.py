@@ -11,7 +11,7 @@ from torch.utils.data.distributed import DistributedSampler
 from .evaluations import count_samples
 from .loader_passes import LoaderPasses, own_part
 from .sampling import ReadOrder
-from .shuffles import Shuffles
+from .shuffles import Shuffles, shuffled_length
 
 
 class Reading:
@@ -38,6 +38,7 @@ class Reading:
             "order": ReadOrder(own_part(loader.dataset)),
             "steps": 0,
             "drawn_from": self.shuffles.drawn_from(loader),
+            "shuffled": shuffled_length(loader),
             "sampler_epoch": sampler.epoch if shares else None,
             "sampler_seed": sampler.seed if shares and sampler.shuffle else None,
         }

@@ -94,7 +94,8 @@ class Session:
         self._stepping: list[int] = []
         self._gradients = 0
         self._stepped_by: set[int] = set()
-        self.reading, self.permutations = Reading(), Permutations(self._seed)
+        self.reading = Reading()
+        self.permutations = Permutations(self._seed, spec["shuffled"])
         self.evaluation_draws = EvaluationDraws(self._seed)
         self.told = Told(self.folder)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
@@ -378,6 +379,7 @@ class Session:
             self._write_buffers,
             self.schedulers.finish,
             self.clipping.finish,
+            self.permutations.finish,
             self.moves.finish,
             self.printed.finish,
             self.told.finish,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from .loader_passes import length_of
 from .patches import Patches
 from .worker_generators import digest_of
 
@@ -57,6 +58,12 @@ class Shuffles:
         state = digest_of(own)
         torch.empty((), dtype=torch.int64).random_(generator=own)
         return f"own {state}"
+
+
+def shuffled_length(loader: Any) -> int | None:
+    """How many samples a pass over ``loader`` shuffles; None without a shuffle."""
+    sampler = _shuffling_sampler(loader)
+    return None if sampler is None else length_of(sampler)
 
 
 def _shuffling_sampler(loader: Any) -> Any:

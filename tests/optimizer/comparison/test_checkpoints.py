@@ -201,3 +201,15 @@ def test_of_an_average_that_is_the_network_a_weight_is_named(
         if f.step is not None
     )
     assert (first.tensor, second.tensor) == ("ema/fc.weight", "ema/bn.num_batches_tracked")
+
+
+def test_a_network_saved_as_a_whole_is_in_the_mode_it_was_in(
+    original: Observations, save: Checkpoint
+) -> None:
+    told = [
+        saving(original, replace(save, entries={"": CheckpointEntry(kind="Net", value=mode)}))
+        for mode in ("in eval mode", "in training mode")
+    ]
+    (finding,) = compare_checkpoint_values(*told, (), None)
+    assert finding.kind is Kind.CHECKPOINT_VALUE
+    assert "what is saved is in training mode, not in eval mode" in finding.message

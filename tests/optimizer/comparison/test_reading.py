@@ -410,3 +410,19 @@ def test_orders_that_repeat_themselves(
 def test_what_is_only_evaluated_may_repeat_itself(original: Observations) -> None:
     runs = drawn(original, *"abc", steps=0), drawn(original, *"aaa", steps=0)
     assert compare_reading(*runs) == []
+
+
+@pytest.mark.parametrize(("drawn", "told"), [(0, False), (1, True), (2, True), (3, False)])
+def test_shuffled_by_the_rewrite_itself_less_often_than_the_loaders_of_other_data(
+    run: Run, drawn: int, told: bool
+) -> None:
+    one = run(steps=6)
+    trained = tuple(TrainingCalls("Net", begun, 4, 0) for begun in range(6))
+    anew = [
+        LoaderPass(n, 0, 2, 8, True, rounds=2 * n, steps=2, drawn_from=str(n), shuffled=8)
+        for n in range(3)
+    ]
+    original = replace(one, loader_passes=tuple(anew), training_calls=trained)
+    other = replace(original, loader_passes=(), own_shuffles={8: drawn} if drawn else {})
+    failed = [finding for finding in compare_reading(original, other) if finding.fails]
+    assert [(f.kind, f.step) for f in failed] == [(Kind.SAMPLE_ORDER, 2 * drawn + 1)] * told

@@ -374,3 +374,36 @@ def test_what_follows_other_words_is_compared() -> None:
     neighbour = WRITTEN.replace("the cat", "a fly")
     found = compare_text(WRITTEN, rewritten, (), (neighbour,), Precision.FLOAT32)
     assert [finding.fails for finding in found] == [False, True]
+
+
+def named(second: int, seed: int = 1, loss: str = "0.52") -> str:
+    """What a run prints that is named by the second it was started in."""
+    return f"loss {loss}\nmodel saved to runs/CartPole-v1__dqn__{seed}__{second}/dqn.pt\ndone\n"
+
+
+def test_what_is_named_by_the_second_of_its_start() -> None:
+    repeats = [named(1795619803)]
+    assert not compare_text(named(1795619789), named(1795619817), repeats)
+    for other in (
+        named(1795619817, seed=2),
+        named(1795619817, loss="0.53"),
+        named(1795619817).replace("dqn.pt", "last.pt"),
+        named(1795619817).replace("model saved", "loss"),
+        "loss 0.52\ndone\n",
+    ):
+        (finding,) = (f for f in compare_text(named(1795619789), other, repeats) if f.fails)
+        assert finding.kind is Kind.STDOUT
+    # where it is the same in each of the original's runs, it is no name of a run
+    assert compare_text(named(7), named(8), [named(7)])
+
+
+def test_a_later_run_may_have_another_minute_as_well() -> None:
+    times = ["Wednesday_25_15h_57m_14s", "Wednesday_25_15h_57m_34s", "Wednesday_25_16h_08m_25s"]
+    original, repeat, later = (f"saving to runs/net4/{time}/net-4.pth\n" for time in times)
+    assert not compare_text(original, later, [repeat])
+    for other in (later.replace("net4", "net5"), later.replace("net-4", "net-2")):
+        assert any(finding.fails for finding in compare_text(original, other, [repeat]))
+    compact = [
+        f"runs/{time}\n" for time in ("20261125_235914", "20261125_235934", "20261126_000025")
+    ]
+    assert not compare_text(compact[0], compact[2], [compact[1]])

@@ -41,6 +41,7 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
             "perturb": None,
             "keep_evaluated": False,
             "evaluated_with": None,
+            "shuffled": (),
             "block_steps": 10,
             "device_block_steps": 10,
             "full_precision": False,

@@ -47,9 +47,10 @@ def trained(clip, steps: int = 2):
 )
 def test_each_call_is_noted(recorded, clip, expected):
     by, limit, norm_type, acts = expected
+    size = {2.0: 5.0, 1.0: 7.0, math.inf: 4.0, None: 4.0}[norm_type]
     (first, second) = recorded(trained(clip)).clips
-    assert first == Clip(by, limit, norm_type, 0, acts, elements=2, losses=1)
-    assert second == Clip(by, limit, norm_type, 1, acts, elements=2, losses=1)
+    assert first == Clip(by, limit, norm_type, 0, acts, elements=2, losses=1, size=size)
+    assert second == Clip(by, limit, norm_type, 1, acts, elements=2, losses=1, size=size)
 
 
 @pytest.mark.skipif(not hasattr(nn.utils, "clip_grads_with_norm_"), reason="since torch 2.6")
@@ -60,7 +61,7 @@ def test_clipping_by_a_norm_that_is_known_is_noted(recorded):
         nn.utils.clip_grads_with_norm_(parameters, 2.0, total)
 
     (noted,) = recorded(trained(clip, steps=1)).clips
-    assert noted == Clip("norm", 2.0, None, 0, True, elements=2, losses=1)
+    assert noted == Clip("norm", 2.0, None, 0, True, elements=2, losses=1, size=5.0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,11 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from torchopt_cli.optimizer.execution.probe.modes import heeds_mode  # noqa: E402
+from torchopt_cli.optimizer.execution.probe.checkpoints import (  # noqa: E402
+    SavedTensors,
+    describe,
+)
+from torchopt_cli.optimizer.execution.probe.modes import heeds_mode, told_mode  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -72,3 +76,20 @@ def test_code_without_a_source_may_do_anything() -> None:
     names: dict[str, type] = {"nn": nn}
     exec("class Net(nn.Module):\n    def forward(self, x):\n        return x\n", names)
     assert heeds_mode(names["Net"]())
+
+
+def test_the_mode_that_a_saved_module_is_in() -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.1))
+    assert told_mode(network) == "in training mode"
+    network.eval()
+    assert told_mode(network) == "in eval mode"
+    network[2].train()
+    assert told_mode(network) == "in eval mode, but 2 in training mode"
+    network[0].train()  # nothing hangs on that
+    assert told_mode(network) == "in eval mode, but 2 in training mode"
+    assert told_mode(nn.Linear(2, 2)) is None
+
+
+def test_it_is_told_of_a_module_in_a_checkpoint(tmp_path: Path) -> None:
+    saved = describe({"best": nn.Dropout(0.1).eval()}, {}, SavedTensors(tmp_path, 0))
+    assert saved["best"] == {"kind": "Dropout", "value": "in eval mode"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler  # noqa: E402
+
+from torchopt_cli.optimizer.execution.shuffled_passes import shuffled_passes  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -101,3 +104,51 @@ def test_a_thread_of_the_script_draws_as_it_did(recorded):
 
     own = [one[len(DATA) :] for one in orders(recorded, in_a_thread)]
     assert own == orders(recorded, lambda: [torch.randperm(len(DATA))])
+
+
+def test_the_shuffles_of_loaders_that_are_built_anew_over_other_data(recorded):
+    """As the original's passes are: each loader begins with the first shuffle."""
+    first = shuffled(recorded, lambda epoch: DataLoader(Rows(epoch), batch_size=4, shuffle=True))
+    hint = shuffled_passes(first[0])
+    assert hint == ((6, 0),) * EPOCHS
+    run, own = shuffled(recorded, lambda epoch: Rows(epoch).batches(), shuffled=hint)
+    assert own == first[1]
+    assert run.own_shuffles == {6: EPOCHS}
+    mixed = replace(first[0], own_shuffles={6: 1})
+    assert shuffled_passes(mixed) == ()
+    kept = DataLoader(Rows(0), batch_size=4, shuffle=True)
+    assert shuffled_passes(shuffled(recorded, lambda epoch: kept)[0]) == ()
+
+
+class Rows(Dataset[int]):
+    """Six rows that are drawn for ``epoch``."""
+
+    def __init__(self, epoch):
+        self.rows = torch.arange(6) + 10 * epoch
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+    def batches(self):
+        return self.rows[torch.randperm(len(self.rows))].split(4)
+
+
+def shuffled(recorded, batches, **how):
+    """The run, and the places of the rows in the order they were trained on."""
+    found: list[list[int]] = []
+
+    def train():
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(EPOCHS):
+            found.append([])
+            for batch in batches(epoch):
+                optimizer.zero_grad()
+                model(batch[:, None].float()).sum().backward()
+                optimizer.step()
+                found[-1] += [int(row) % 10 for row in batch]
+
+    return recorded(train, **how), found
