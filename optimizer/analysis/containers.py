@@ -123,7 +123,7 @@ def _keyword_of_dict_call(resolver: Resolver, value: Made, part: _Part) -> froze
 def parts_of_elements(
     resolver: Resolver, iterables: frozenset[Value], path: tuple[_Part, ...]
 ) -> frozenset[Value]:
-    """What ``path`` leads to in each element, looked for behind ``zip`` and ``reversed``."""
+    """What ``path`` leads to in each element, looked for behind ``zip``, ``enumerate`` and ``reversed``."""
     found: set[Value] = set()
     for value in iterables:
         source, rest = value, path
@@ -131,6 +131,8 @@ def parts_of_elements(
             case Made(call, _, External("builtins.zip")) if path and isinstance(path[0], int):
                 rest = path[1:]
                 source = call.args[path[0]] if path[0] < len(call.args) else value
+            case Made(call, _, External("builtins.enumerate")) if path[:1] == (1,) and call.args:
+                source, rest = call.args[0], path[1:]
             case Made(call, _, External("builtins.reversed")) if call.args:
                 source = call.args[0]
             case _:
