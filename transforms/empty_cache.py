@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..optimizer.analysis.cache_release import CacheRelease, Pace, memory_queries
 from ..optimizer.analysis.imports import orphaned_imports
@@ -49,6 +50,7 @@ class EmptyCache(Transform):
     stage = Stage.DEVICE
     rank = 1
     relieves = StepPart.SCRIPT
+    only_on_cuda = True
     example = Example(
         before="""\
             import gc
@@ -130,13 +132,15 @@ class EmptyCache(Transform):
         edits = tuple(FileEdit(module.path, RemoveStatement(module.span(s))) for s in statements)
         calls = [release.code, *(module.code(statement) for statement in release.companions)]
         message = listed(f"`{call}`" for call in calls)
-        return self.change(
+        change = self.change(
             release.path,
             release.span,
             f"{message} removed from a loop over steps",
             _REASON,
             (*edits, *imports),
         )
+        # Without a GPU `empty_cache()` returns at once; the garbage collector does not.
+        return replace(change, on_cpu=bool(release.companions or imports))
 
 
 def _by_block(module: Module, releases: list[CacheRelease]) -> list[list[CacheRelease]]:
