@@ -41,6 +41,7 @@ _REASON = (
     "emptying the cache in every step frees no memory that PyTorch could not have reused, "
     "but makes the step wait for the GPU and allocate anew"
 )
+_COLLECTS = "; Python collects cycles by itself, and frees all else at once"
 _DROPPED_IMPORTS = frozenset({"gc", "gc.collect"})
 
 
@@ -132,15 +133,16 @@ class EmptyCache(Transform):
         edits = tuple(FileEdit(module.path, RemoveStatement(module.span(s))) for s in statements)
         calls = [release.code, *(module.code(statement) for statement in release.companions)]
         message = listed(f"`{call}`" for call in calls)
+        collects = bool(release.companions or imports)
         change = self.change(
             release.path,
             release.span,
             f"{message} removed from a loop over steps",
-            _REASON,
+            _REASON + (_COLLECTS if collects else ""),
             (*edits, *imports),
         )
         # Without a GPU `empty_cache()` returns at once; the garbage collector does not.
-        return replace(change, on_cpu=bool(release.companions or imports))
+        return replace(change, on_cpu=collects)
 
 
 def _by_block(module: Module, releases: list[CacheRelease]) -> list[list[CacheRelease]]:

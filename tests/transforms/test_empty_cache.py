@@ -57,6 +57,7 @@ def test_only_the_garbage_collector_costs_time_without_a_gpu(
     for code, on_cpu in ((loop, False), (loop + "    gc.collect()\n", True)):
         (change,) = rewrite(script(code + rest, "import gc\n"), ["empty-cache"]).files[0].changes
         assert change.on_cpu == on_cpu
+        assert ("collects cycles by itself" in change.reason) == on_cpu
 
 
 def test_one_name_of_an_import_goes(check_transformed: Check) -> None:
