@@ -41,7 +41,7 @@ class _Finder:
         self._networks = Networks(resolver)
         self._resolver = resolver
         self._constructions = ConstructionFinder(resolver)
-        self._active: set[ast.expr] = set()
+        self._known: dict[ast.expr, ast.Call | None] = {}
 
     def in_module(self, module: Module) -> Iterator[ComputedMove]:
         for move in (*module.calls_named("to"), *module.calls_named("cuda")):
@@ -67,19 +67,19 @@ class _Finder:
 
     def _factory(self, expression: ast.expr, module: Module) -> ast.Call | None:
         """The factory on the host of which ``expression`` is computed; operands of one operation are on one device."""
-        if expression in self._active:
-            return None  # `x = x + 1` leads back to itself
-        self._active.add(expression)
-        try:
-            chain = self._constructions.chain(expression, module)
-            if chain is not None:
-                factory, steps = chain
-                names = {getattr(step.func, "attr", "") for step in steps}
-                is_host = call_argument(factory, "device") is None and not names & _MOVES
-                return factory if is_host else None
-            return next(filter(None, self._of_operands(expression, module)), None)
-        finally:
-            self._active.discard(expression)
+        if expression in self._known:
+            return self._known[expression]
+        self._known[expression] = None  # as which `x = x + 1` counts where it leads back to itself
+        chain = self._constructions.chain(expression, module)
+        if chain is None:
+            found = next(filter(None, self._of_operands(expression, module)), None)
+        else:
+            factory, steps = chain
+            names = {getattr(step.func, "attr", "") for step in steps}
+            is_host = call_argument(factory, "device") is None and not names & _MOVES
+            found = factory if is_host else None
+        self._known[expression] = found
+        return found
 
     def _of_operands(self, expression: ast.expr, module: Module) -> Iterator[ast.Call | None]:
         operands: list[ast.expr] = []

@@ -639,6 +639,11 @@ def test_what_a_network_computes_on_the_host_and_moves_is_told(
     assert any("computed from `torch.arange(4)`" in one for one in skips(rewrite, script(loop)))
 
 
+def test_long_computations_take_no_time(rewrite: Callable[..., Any]) -> None:
+    steps = "".join(f"x{n + 1} = x{n} * x{n} + x{n}\n" for n in range(60))
+    assert skips(rewrite, network(f"x0 = x\n{steps}return x60.to(x.device)")) == []
+
+
 @pytest.mark.parametrize(
     "code",
     [
