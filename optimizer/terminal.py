@@ -176,8 +176,12 @@ class SignsOfLife:
         self._what = f"still {what}"
 
     def _go_on_telling(self) -> None:
-        while not self._over.wait(self._told + _SECONDS_BETWEEN_LINES - time.monotonic()):
-            self._print(self._what)
+        while not self._over.wait(self._seconds_left()):
+            if self._seconds_left() <= 0:  # else something was told in the meantime
+                self._print(self._what)
+
+    def _seconds_left(self) -> float:
+        return self._told + _SECONDS_BETWEEN_LINES - time.monotonic()
 
     def _print(self, what: str) -> None:
         self._told = time.monotonic()

@@ -117,6 +117,31 @@ def test_what_is_told_at_once_goes_on(
         assert "[  0.0 min] still profiling\n" in told_until(capsys, "still profiling\n", 1)
 
 
+def test_what_was_just_told_is_not_told_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
+    signs = SignsOfLife()
+
+    def wait(seconds: float) -> bool:
+        nonlocal now
+        if now == 0.0:
+            now = 24.0
+            signs.tell("timing")
+            now = 30.0
+        else:
+            now += seconds
+        return now > 60.0
+
+    monkeypatch.setattr(signs._over, "wait", wait)
+    signs._go_on_telling()
+    assert capsys.readouterr().err.splitlines() == [
+        "[  0.4 min] timing",
+        "[  0.9 min] still timing",
+    ]
+
+
 def test_paragraphs_fit_the_terminal_and_lists_stay() -> None:
     text = "One two three\nfour five six seven.\n\n- a list\n  goes on\n\n    code = 1"
     told = "One two three four\nfive six seven.\n\n- a list\n  goes on\n\n    code = 1"
