@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ _T = TypeVar("_T")
 _LAID_OUT = re.compile(r"^(?:\s|[-*|>] |```|\d+\. )", re.MULTILINE)
 _NARROWEST, _WIDEST = 20, 100
 _SECONDS_BEFORE_PROGRESS = 1.0
-_SECONDS_BETWEEN_LINES = 60.0
+_SECONDS_BETWEEN_LINES = 30.0
 _CODES = {"bold": "\x1b[1m", "red": "\x1b[31m", "green": "\x1b[32m", "yellow": "\x1b[33m"}
 _CODES["cyan"] = "\x1b[36m"
 
@@ -126,17 +127,16 @@ def with_progress(items: Sequence[_T], description: str) -> Iterator[_T]:
 
 @contextmanager
 def progress_bar() -> Generator[Callable[[int, int, str], None], None, None]:
-    """Gives a function that shows (done, total, description) on stderr.
-
-    A bar where that is a terminal, else a line a minute: some CI systems end what is silent for ten.
-    """
+    """Gives a function that shows (done, total, description) on stderr: a bar where that is a terminal, else lines."""
     if not sys.stderr.isatty():
-        yield _line_a_minute()
+        with SignsOfLife() as signs:
+            yield lambda done, total, what: signs.doing(f"{done} of {total} done, now: {what}")
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TimeElapsedColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
 
         def show(done: int, total: int, description: str) -> None:
@@ -145,16 +145,45 @@ def progress_bar() -> Generator[Callable[[int, int, str], None], None, None]:
         yield show
 
 
-def _line_a_minute() -> Callable[[int, int, str], None]:
-    told = started = time.monotonic()
+class SignsOfLife:
+    """Tells on stderr what is being done, again every half minute while that takes long.
 
-    def show(done: int, total: int, description: str) -> None:
-        nonlocal told
-        if (now := time.monotonic()) - told >= _SECONDS_BETWEEN_LINES:
-            told = now
-            minutes = (now - started) / 60
-            print(
-                f"[{minutes:5.1f} min] {done} of {total} done, now: {description}", file=sys.stderr
-            )
+    Silence looks like a hang, and some CI systems end what is silent. A thread of its own tells, since the one that works
+    waits for a run that may take all of its time limit.
+    """
 
-    return show
+    def __init__(self) -> None:
+        self._started = self._told = time.monotonic()
+        self._what = "getting ready"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go_on_telling, daemon=True)
+
+    def __enter__(self) -> SignsOfLife:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def doing(self, what: str) -> None:
+        """What is being done from now on."""
+        self._what = what
+
+    def tell(self, what: str) -> None:
+        """Say at once what is being done from now on."""
+        self._print(what)
+        self._what = f"still {what}"
+
+    def _go_on_telling(self) -> None:
+        while not self._over.wait(self._seconds_left()):
+            if self._seconds_left() <= 0:  # else something was told in the meantime
+                self._print(self._what)
+
+    def _seconds_left(self) -> float:
+        return self._told + _SECONDS_BETWEEN_LINES - time.monotonic()
+
+    def _print(self, what: str) -> None:
+        self._told = time.monotonic()
+        minutes = (self._told - self._started) / 60
+        print(f"[{minutes:5.1f} min] {what}", file=sys.stderr, flush=True)

@@ -293,14 +293,17 @@ def _what_was_seen(report: VerificationReport, console: Console) -> None:
     end = ", to the end of the script" if seen.completed else ""
     _line(
         console,
-        f"seen       {seen.steps} steps{end}, {seen.samples} samples read, {seen.evaluated} in eval mode, "
-        f"{seen.checkpoints} checkpoints",
+        f"seen       {counted(seen.steps, 'step')}{end}, {counted(seen.samples, 'sample')} read, "
+        f"{seen.evaluated} in eval mode, {counted(seen.checkpoints, 'checkpoint')}",
     )
     if seen.completed or report.verdict is None:
         return
     beyond = [
         what
-        for what, count in (("evaluation", seen.evaluated), ("checkpoint", seen.checkpoints))
+        for what, count in (
+            ("evaluation in eval mode", seen.evaluated),
+            ("checkpoint", seen.checkpoints),
+        )
         if not count
     ]
     if seen.passes == 1:  # what would be another in every epoch has not been seen to be

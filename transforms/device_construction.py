@@ -22,6 +22,7 @@ import ast
 from collections.abc import Iterator
 
 from ..optimizer.analysis.alias_rewrites import AliasRewrite, rewrite_aliases
+from ..optimizer.analysis.computed_moves import ComputedMove
 from ..optimizer.analysis.construction import Construction
 from ..optimizer.analysis.device_code import DeviceCode
 from ..optimizer.analysis.host_moves import HostMove
@@ -81,6 +82,14 @@ class DeviceConstruction(Transform):
                 yield self._constructed(construction, code)
         for moves in _together(script.host_moves):
             yield self._moved(moves, code)
+        movable = {move.node for move in script.host_moves}
+        for move in script.computed_moves:
+            if move.module.statement(move.node) in movable:
+                continue
+            factory = move.module.code(move.factory)
+            yield self._left(
+                move, f"it is computed from `{factory}`, and a GPU may round otherwise"
+            )
 
     def _without_aliases(self, rewrite: AliasRewrite) -> Change | Skip:
         names = listed(f"`{name}`" for name in rewrite.names)
@@ -125,7 +134,7 @@ class DeviceConstruction(Transform):
         draws = any(move.draws for move in moves)
         return self._change(first, draws, first.device, (*imports, *here))
 
-    def _left(self, found: Construction | HostMove, why: str) -> Skip:
+    def _left(self, found: Construction | HostMove | ComputedMove, why: str) -> Skip:
         return self.skip(found.path, found.span, f"made on the host, then moved: {why}")
 
     def _change(

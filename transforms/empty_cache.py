@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..optimizer.analysis.cache_release import CacheRelease, Pace, memory_queries
 from ..optimizer.analysis.imports import orphaned_imports
@@ -40,6 +41,7 @@ _REASON = (
     "emptying the cache in every step frees no memory that PyTorch could not have reused, "
     "but makes the step wait for the GPU and allocate anew"
 )
+_COLLECTS = "; Python collects cycles by itself, and frees all else at once"
 _DROPPED_IMPORTS = frozenset({"gc", "gc.collect"})
 
 
@@ -49,6 +51,7 @@ class EmptyCache(Transform):
     stage = Stage.DEVICE
     rank = 1
     relieves = StepPart.SCRIPT
+    only_on_cuda = True
     example = Example(
         before="""\
             import gc
@@ -130,13 +133,16 @@ class EmptyCache(Transform):
         edits = tuple(FileEdit(module.path, RemoveStatement(module.span(s))) for s in statements)
         calls = [release.code, *(module.code(statement) for statement in release.companions)]
         message = listed(f"`{call}`" for call in calls)
-        return self.change(
+        collects = bool(release.companions or imports)
+        change = self.change(
             release.path,
             release.span,
             f"{message} removed from a loop over steps",
-            _REASON,
+            _REASON + (_COLLECTS if collects else ""),
             (*edits, *imports),
         )
+        # Without a GPU `empty_cache()` returns at once; the garbage collector does not.
+        return replace(change, on_cpu=collects)
 
 
 def _by_block(module: Module, releases: list[CacheRelease]) -> list[list[CacheRelease]]:

@@ -131,7 +131,7 @@ def _varies(resolver: Resolver, node: ast.AST, module: Module) -> str | None:
         case ast.Try() | ast.If() | ast.IfExp() | ast.While() | ast.Match() | ast.BoolOp():
             return "a branch may decide which parameters take part"
         case ast.For(iter=iterated) | ast.comprehension(iter=iterated):
-            if not _is_fixed(iterated):
+            if not _is_fixed(resolver, iterated, module):
                 return "a loop of varying length may decide which parameters take part"
         case ast.Subscript(slice=index, ctx=ast.Load()) if _picks_one(index):
             return "an index may decide which parameters take part"
@@ -191,13 +191,21 @@ def _picks_one(index: ast.expr) -> bool:
             return True
 
 
-def _is_fixed(iterated: ast.expr) -> bool:
+def _is_fixed(resolver: Resolver, iterated: ast.expr, module: Module) -> bool:
     """Whether going over ``iterated`` takes the same number of passes in every step."""
     match iterated:
         case ast.Attribute(value=ast.Name(id="self")):
             return True
+        case ast.Attribute(
+            value=ast.Attribute() as holder
+        ):  # `self.transformer.h`: layers in layers
+            return _is_fixed(resolver, holder, module) and Networks(resolver).is_network(
+                holder, module
+            )
         case ast.Call(func=ast.Name(id="enumerate" | "reversed"), args=[inner]):
-            return _is_fixed(inner)
+            return _is_fixed(resolver, inner, module)
+        case ast.Call(func=ast.Name(id="zip"), args=several, keywords=[]) if several:
+            return all(_is_fixed(resolver, each, module) for each in several)
         case ast.Call(func=ast.Name(id="range"), args=[ast.Constant()]):
             return True
         case _:

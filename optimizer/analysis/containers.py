@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .values import SLICE, Display, Element, External, Made, Unknown, Value, union
 
 if TYPE_CHECKING:
     from .resolver import Resolver
+    from .syntax import Module
 
 _Part = int | str
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
@@ -72,7 +74,7 @@ def _dict_part(
     if part == "each" and node.values:
         return union(resolver.values(v, value.module) for v in node.values)
     if not node.keys:
-        return union(resolver.values(v, value.module) for v in _put_in(value, part)) or None
+        return union(resolver.values(*put) for put in _put_in(resolver, value, part)) or None
     return None
 
 
@@ -90,15 +92,32 @@ def uses_by_name(made: Display) -> list[ast.Name]:
     return [name for name in names if module.scope(name).lookup(name.id) == place]
 
 
-def _put_in(made: Display, part: _Part) -> list[ast.expr]:
-    """What the code that made the empty dict ``made`` puts into it under the key ``part``, or under keys it computes.
+def _uses(resolver: Resolver, made: Display) -> Iterator[tuple[ast.expr, Module]]:
+    """The uses of the variable, or attribute of ``self``, that the dict ``made`` is assigned to.
 
-    Nothing where it is filled in another way, too.
+    An attribute of that name is taken to be the same, whosever it is.
     """
-    module = made.module
-    found: list[ast.expr] = []
-    for name in uses_by_name(made):
-        user = module.parents[name]
+    match made.module.parents[made.node]:
+        case (
+            ast.Assign(targets=[ast.Attribute(ast.Name("self"), name)])
+            | ast.AnnAssign(target=ast.Attribute(ast.Name("self"), name))
+        ):
+            for module in resolver.project.modules:
+                for attribute in module.attributes_of(name):
+                    yield attribute, module
+        case _:
+            for use in uses_by_name(made):
+                yield use, made.module
+
+
+def _put_in(resolver: Resolver, made: Display, part: _Part) -> list[tuple[ast.expr, Module]]:
+    """What is put into the empty dict ``made`` under the key ``part``, or under keys that are computed.
+
+    Nothing where it is filled in another way, too, or may be by modules that are imported by a name that is computed.
+    """
+    found: list[tuple[ast.expr, Module]] = []
+    for use, module in _uses(resolver, made):
+        user = module.parents[use]
         stored = module.parents[user]
         if isinstance(user, ast.Attribute) and user.attr in {"update", "setdefault"}:
             return []
@@ -107,8 +126,12 @@ def _put_in(made: Display, part: _Part) -> list[ast.expr]:
         if not isinstance(stored, ast.Assign):
             return []
         if part == "each" or not isinstance(user.slice, ast.Constant) or user.slice.value == part:
-            found.append(stored.value)
-    return found
+            found.append((stored.value, module))
+    return [] if any(map(_imports_by_name, resolver.project.modules)) else found
+
+
+def _imports_by_name(module: Module) -> bool:
+    return any(module.calls_named(name) for name in ("import_module", "__import__"))
 
 
 def _keyword_of_dict_call(resolver: Resolver, value: Made, part: _Part) -> frozenset[Value] | None:
@@ -123,7 +146,7 @@ def _keyword_of_dict_call(resolver: Resolver, value: Made, part: _Part) -> froze
 def parts_of_elements(
     resolver: Resolver, iterables: frozenset[Value], path: tuple[_Part, ...]
 ) -> frozenset[Value]:
-    """What ``path`` leads to in each element, looked for behind ``zip`` and ``reversed``."""
+    """What ``path`` leads to in each element, looked for behind ``zip``, ``enumerate`` and ``reversed``."""
     found: set[Value] = set()
     for value in iterables:
         source, rest = value, path
@@ -131,6 +154,8 @@ def parts_of_elements(
             case Made(call, _, External("builtins.zip")) if path and isinstance(path[0], int):
                 rest = path[1:]
                 source = call.args[path[0]] if path[0] < len(call.args) else value
+            case Made(call, _, External("builtins.enumerate")) if path[:1] == (1,) and call.args:
+                source, rest = call.args[0], path[1:]
             case Made(call, _, External("builtins.reversed")) if call.args:
                 source = call.args[0]
             case _:

@@ -412,7 +412,7 @@ def check_width(read: DeviceRead) -> None:
 def check_kind(read: DeviceRead) -> None:
     code = excerpt(read.module, read.tensor)
     if read.kind is TensorKind.UNKNOWN:
-        raise Refused(read.node, f"`{code}` is not known to be a tensor on the device")
+        raise Refused(read.node, f"it could not be proven that `{code}` is a tensor on the device")
     if read.kind is TensorKind.TENSOR:
         raise Refused(read.node, f"whether `{code}` holds integers or floats is not known")
     if read.kind is TensorKind.FLOAT and getattr(read.node.func, "id", "") == "int":

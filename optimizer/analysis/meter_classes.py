@@ -41,6 +41,7 @@ class MeterClass:
         derives = node.keywords or any(names != frozenset({"builtins.object"}) for names in bases)
         if derives or node.decorator_list:
             raise NoMeter(f"whose class `{node.name}` takes more than its own text says")
+        self._resolver, self._module = resolver, cls.module
         self.name = node.name
         self.methods: dict[str, ast.FunctionDef] = {}
         self.properties: dict[str, ast.expr] = {}
@@ -77,10 +78,11 @@ class MeterClass:
         values = [value for alternatives in shown.values() for value in alternatives]
         divides = any(step.divides for step in taking) or any(map(_divides, values))
         numbers = {step.attribute for step in steps} | {
-            leaf.attr
+            node.attr
             for value in (*values, *(step.value for step in steps))
             for leaf in leaves(value)
-            if isinstance(leaf, ast.Attribute)
+            for node in walk(leaf)
+            if isinstance(node, ast.Attribute)
         }
         start = self.methods.get("__init__")
         if start is None:
@@ -131,11 +133,19 @@ class MeterClass:
                 others = [leaf for leaf in leaves(value) if leaf not in taken]
                 looks = looks or bool(taken)
                 by_python = [*others, *_divisors(value)]
-                if not all(_is_attribute_of("self", leaf) or _is_number(leaf) for leaf in others):
+                if not all(self._is_host_number(leaf) for leaf in others):
                     raise self._does_more(name)
             if any(self._may_see(part, figures) for part in by_python):
                 raise self._does_more(name)
         return found if looks else []
+
+    def _is_host_number(self, leaf: ast.expr) -> bool:
+        """An attribute or a number, or the larger or smaller of some, such as ``max(1, self.count)``."""
+        if isinstance(leaf, ast.Call) and leaf.args and not leaf.keywords:
+            names = self._resolver.names(leaf.func, self._module)
+            is_bound = bool(names) and names <= {"builtins.max", "builtins.min"}
+            return is_bound and all(map(self._is_host_number, leaf.args))
+        return _is_attribute_of("self", leaf) or _is_number(leaf)
 
     def _may_see(self, part: ast.expr, figures: set[str]) -> bool:
         """Whether ``part`` of a property may look at ``figures``, or at what is computed from them."""

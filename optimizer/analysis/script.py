@@ -14,6 +14,7 @@ from .batch_writes import BatchWrite, find_batch_writes
 from .batches import BatchCopy, BatchTrace, find_batch_copies
 from .cache_release import CacheRelease, find_cache_releases
 from .causal_hints import CausalHint, find_causal_hints
+from .computed_moves import ComputedMove, find_computed_moves
 from .construction import Construction, find_constructions
 from .converted_copies import ConvertedCopy, find_converted_copies
 from .datasets import Dataset, find_datasets
@@ -111,6 +112,10 @@ class TrainingScript:
     @cached_property
     def constructions(self) -> tuple[Construction, ...]:
         return find_constructions(self.resolver)
+
+    @cached_property
+    def computed_moves(self) -> tuple[ComputedMove, ...]:
+        return find_computed_moves(self.resolver)
 
     @cached_property
     def host_moves(self) -> tuple[HostMove, ...]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +14,7 @@ from ..config import Format, Settings, load_settings
 from ..errors import ExitCode, TorchoptError
 from ..failure_hints import input_hint
 from ..options import Target
-from ..terminal import display_path, painter, print_error, print_note
+from ..terminal import SignsOfLife, display_path, painter, print_error, print_note
 from .flags import (
     Action,
     Amp,
@@ -129,7 +127,8 @@ def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     if options.target is Target.AUTO and not gpus.visible_gpus(wanted.verify.python):
         options = replace(options, target=Target.CPU)  # what is measured is this machine
     try:
-        tuned = search(script, all_transforms(), options, arguments, wanted, _teller())
+        with SignsOfLife() as signs:
+            tuned = search(script, all_transforms(), options, arguments, wanted, signs.tell)
     except ScriptFailed as failed:
         print(failed.details, file=sys.stderr)
         code = ExitCode.SCRIPT_FAILED
@@ -169,14 +168,3 @@ def _show_or_write(rewritten: Rewritten, settings: Settings) -> None:
         for file in rewritten.changed:
             sys.stdout.buffer.write(to_diff(file, painter(sys.stdout)))
         sys.stdout.flush()
-
-
-def _teller() -> Callable[[str], None]:
-    """Tells on stderr what is being done, with the minutes since the beginning."""
-    started = time.monotonic()
-
-    def tell(what: str) -> None:
-        minutes = (time.monotonic() - started) / 60
-        print(f"[{minutes:5.1f} min] {what}", file=sys.stderr, flush=True)
-
-    return tell

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -122,8 +122,27 @@ def judge_all(
             finally:
                 done.append(job)
 
-    with ThreadPoolExecutor(max_workers=max(1, len(gpus))) as pool:
-        return list(pool.map(work, jobs))
+    if len(gpus) < 2 or len(jobs) < 2:
+        return [work(job) for job in jobs]  # in this thread: an interrupt ends the run
+    return _at_a_time(work, jobs)
+
+
+def _at_a_time(work: Callable[[Job], Judgement], jobs: Sequence[Job]) -> list[Judgement]:
+    """What ``work`` makes of each of ``jobs``, of all at a time.
+
+    An interrupt does not wait for them, as a pool would: their threads end with the program, and with it the runs.
+    """
+    futures: list[Future[Judgement]] = [Future() for _ in jobs]
+
+    def settle(job: Job, future: Future[Judgement]) -> None:
+        try:
+            future.set_result(work(job))
+        except BaseException as error:  # raised where the result is asked for
+            future.set_exception(error)
+
+    for pair in zip(jobs, futures, strict=True):
+        threading.Thread(target=settle, args=pair, daemon=True).start()
+    return [future.result() for future in futures]
 
 
 class _Places:

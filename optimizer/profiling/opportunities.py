@@ -180,6 +180,8 @@ def _bound(profile: StepProfile, part: StepPart | None) -> tuple[float | None, s
         seconds = profile.seconds(*_COMPUTE)
         return max(0.0, seconds - products), "forward and backward pass without products"
     phases, basis = _PHASES_OF[part]
+    if part is StepPart.EVALUATION and not profile.seconds(*phases):
+        return None, "no evaluation was seen"
     return profile.seconds(*phases), basis
 
 

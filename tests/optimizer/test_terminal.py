@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from torchopt_cli.optimizer import terminal
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.terminal import (
+    SignsOfLife,
     display_path,
     error_line,
     painter,
@@ -81,17 +83,62 @@ def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == ""
 
 
-def test_what_takes_minutes_is_told_where_nobody_sees_a_bar(
+def told_until(capsys: pytest.CaptureFixture[str], wanted: str, times: int) -> str:
+    """What is told until ``wanted`` was, so many times."""
+    told, until = "", time.monotonic() + 30
+    while told.count(wanted) < times and time.monotonic() < until:
+        time.sleep(0.005)
+        told += capsys.readouterr().err
+    return told
+
+
+def test_what_takes_long_is_told_again_and_again_where_nobody_sees_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = iter([0.0, 30.0, 61.0, 90.0, 125.0])
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(terminal, "_SECONDS_BETWEEN_LINES", 0.01)
     with progress_bar() as show:
-        for number in range(4):
-            show(number, 13, "original, timed")
+        show(3, 13, "original, timed")
+        line = "[  0.0 min] 3 of 13 done, now: original, timed\n"
+        assert told_until(capsys, line, 2).count(line) >= 2
+    capsys.readouterr()
+    time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_told_at_once_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with SignsOfLife() as signs:
+        signs.tell("profiling")
+        assert capsys.readouterr().err == "[  0.0 min] profiling\n"
+    monkeypatch.setattr(terminal, "_SECONDS_BETWEEN_LINES", 0.01)
+    with SignsOfLife() as signs:
+        signs.tell("profiling")
+        assert "[  0.0 min] still profiling\n" in told_until(capsys, "still profiling\n", 1)
+
+
+def test_what_was_just_told_is_not_told_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
+    signs = SignsOfLife()
+
+    def wait(seconds: float) -> bool:
+        nonlocal now
+        if now == 0.0:
+            now = 24.0
+            signs.tell("timing")
+            now = 30.0
+        else:
+            now += seconds
+        return now > 60.0
+
+    monkeypatch.setattr(signs._over, "wait", wait)
+    signs._go_on_telling()
     assert capsys.readouterr().err.splitlines() == [
-        "[  1.0 min] 1 of 13 done, now: original, timed",
-        "[  2.1 min] 3 of 13 done, now: original, timed",
+        "[  0.4 min] timing",
+        "[  0.9 min] still timing",
     ]
 
 

@@ -157,13 +157,16 @@ def test_a_rewrite_that_does_not_pay_leads_on_to_tune(report: VerificationReport
 
 
 def test_what_was_not_reached_is_told(report: VerificationReport) -> None:
-    assert "No evaluation within these steps, so none was compared: --steps N" in text_of(report)
+    assert (
+        "No evaluation in eval mode within these steps, so none was compared: --steps N"
+        in text_of(report)
+    )
     full = replace(report, seen=Seen(20, 640, 64, 2, passes=2))
     assert "none was compared" not in text_of(full)
     first = replace(report, seen=Seen(20, 640, 64, 2, passes=1))
     assert "No second epoch within these steps, so none was compared" in text_of(first)
     short = replace(report, seen=Seen(20, 640, 0, 0, passes=1))
-    assert "No evaluation, no checkpoint and no second epoch within" in text_of(short)
+    assert "No evaluation in eval mode, no checkpoint and no second epoch within" in text_of(short)
     whole = text_of(replace(report, seen=Seen(20, 640, 0, 0, passes=1, completed=True)))
     assert "none was compared" not in whole, "no number of steps goes further"
     assert "20 steps, to the end of the script" in whole

@@ -242,6 +242,7 @@ AVERAGE = """\
         "self.sum / self.count",
         "self.sum / self.count if self.count > 0 else 0.0",
         "0 if not self.count else 100 * self.sum / self.count",
+        "self.sum / max(1, self.count)",
     ],
 )
 @pytest.mark.parametrize("returns", ["return {0}", "mean = {0}\n        return mean"])
@@ -265,7 +266,10 @@ def test_figures_that_are_properties(
     ("average", "reason"),
     [
         ("math.exp(self.sum)", "more than plain"),
-        ("self.sum / max(1, self.count)", "more than plain"),
+        ("self.sum / max(1, self.sum)", "more than plain"),
+        ("max(0, self.sum) / self.count", "more than plain"),
+        ("self.sum / largest(1, self.count)", "more than plain"),
+        ("self.sum / max(1, key=self.count)", "more than plain"),
         ("torch.tensor(self.sum / self.count)", "more than plain"),
         ("self.sum * torch.ones(3)", "more than plain"),
         ("self.count / self.sum", "more than plain"),

@@ -583,3 +583,81 @@ def test_code_that_runs_when_an_imported_file_is_started(check_noop: Check) -> N
             print(Net()(x))
     """
     check_noop({"train.py": "import nets\nnet = nets.Net()\n", "nets.py": dedent(nets)})
+
+
+NETWORK = """\
+import math
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.stack([torch.arange(4), torch.arange(4)]).to("cuda")
+        self.fc = nn.Linear(8, 8)
+
+    def {name}(self, x):
+        {body}
+
+    def forward(self, x):
+        return self.fc(x + self.{name}(x))
+
+
+net = Net().cuda()
+net(torch.ones(4, 8, device="cuda"))
+"""
+POSITIONS = """\
+pos = torch.arange(4).unsqueeze(1)
+pe = torch.zeros(4, 8)
+pe[:, 0::2] = torch.sin(pos * 0.5)
+return pe.to({0})"""
+GRID = """\
+ys = (torch.arange(4) + 0.5) * 8
+gy, gx = torch.meshgrid(ys, ys, indexing="ij")
+return torch.stack([gx, gy], -1).mul(2).to({0})"""
+
+
+def network(body: str, name: str = "offsets") -> str:
+    return NETWORK.format(name=name, body=body.replace("\n", "\n        "))
+
+
+def skips(rewrite: Callable[..., Any], code: str) -> list[str]:
+    (file,) = rewrite(code, ["device-construction"]).files
+    return [skip.message for skip in file.skips]
+
+
+@pytest.mark.parametrize(
+    ("body", "factory"), [(POSITIONS, "torch.zeros(4, 8)"), (GRID, "torch.arange(4)")]
+)
+def test_what_a_network_computes_on_the_host_and_moves_is_told(
+    rewrite: Callable[..., Any], body: str, factory: str
+) -> None:
+    said = f"made on the host, then moved: it is computed from `{factory}`, and a GPU may round otherwise"
+    assert skips(rewrite, network(body.format("x.device"))) == [said]
+    loop = "for x in range(3):\n    z = torch.stack([torch.arange(4) * x]).cuda()\n"
+    assert any("computed from `torch.arange(4)`" in one for one in skips(rewrite, script(loop)))
+
+
+def test_long_computations_take_no_time(rewrite: Callable[..., Any]) -> None:
+    steps = "".join(f"x{n + 1} = x{n} * x{n} + x{n}\n" for n in range(60))
+    assert skips(rewrite, network(f"x0 = x\n{steps}return x60.to(x.device)")) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        network(POSITIONS.format("'cpu'")),
+        network(POSITIONS.format("torch.float64")),
+        network("pe = torch.zeros(4, 8, device=x.device)\npe[0] = 1\nreturn pe.to(x.device)"),
+        network("pe = torch.zeros(4, 8).to(x.device) * 2\nreturn (pe + 1).to(x.device)"),
+        network("pe = x.mean(0)\npe = pe * 2\nreturn pe.to(x.device)"),
+        network("pe = torch.zeros(4)\nif len(x):\n    pe = x\nreturn (pe + 1).to(x.device)"),
+        network(POSITIONS.format("x.device")) + "torch.set_default_device('cuda')\n",
+        script("z = torch.stack([torch.arange(4), torch.arange(4)]).to(device)\n"),
+    ],
+)  # fmt: skip
+def test_what_is_not_computed_on_the_host_in_every_pass_is_not_told(
+    rewrite: Callable[..., Any], code: str
+) -> None:
+    assert not [one for one in skips(rewrite, code) if "is computed from" in one]

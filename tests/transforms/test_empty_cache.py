@@ -7,6 +7,8 @@ from textwrap import dedent, indent
 
 import pytest
 
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
 Check = Callable[..., None]
 
 HEAD = """\
@@ -45,6 +47,17 @@ def test_gc_collect_goes_with_it_and_so_does_its_import(check_transformed: Check
     loop = "for x, y in loader:\n" + step(1)
     release = "    torch.cuda.empty_cache()  # keep memory low\n    gc.collect()\n"
     check_transformed(script(loop + release, "import gc\n"), script(loop))
+
+
+@pytest.mark.parametrize("rest", ["", "gc.collect()\n"])
+def test_only_the_garbage_collector_costs_time_without_a_gpu(
+    rewrite: Callable[..., RewriteResult], rest: str
+) -> None:
+    loop = "for x, y in loader:\n" + step(1) + "    torch.cuda.empty_cache()\n"
+    for code, on_cpu in ((loop, False), (loop + "    gc.collect()\n", True)):
+        (change,) = rewrite(script(code + rest, "import gc\n"), ["empty-cache"]).files[0].changes
+        assert change.on_cpu == on_cpu
+        assert ("collects cycles by itself" in change.reason) == on_cpu
 
 
 def test_one_name_of_an_import_goes(check_transformed: Check) -> None:

@@ -1166,6 +1166,10 @@ loader = torch.utils.data.DataLoader(images)
             "return torch.cat([head(x) for head in self.heads], 1)",
         ),
         (
+            "self.heads = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))",
+            "return torch.cat([head(x[:, i]) for i, head in enumerate(self.heads)], 1)",
+        ),
+        (
             "self.heads = [Head() for _ in range(3)]",
             "return torch.cat([head(x) for head in self.heads], 1)",
         ),

@@ -106,6 +106,22 @@ def test_types_are_the_same_in_every_step(check_transformed: Check) -> None:
     check_transformed(script(network=network), script("model.zero_grad()", network))
 
 
+NESTED = NETWORK.replace(
+    "self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])",
+    "self.body = nn.ModuleDict(dict(layers=nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])))",
+)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    ["for layer in self.body.layers", "for layer, _ in zip(self.body.layers, self.body.layers)"],
+)
+def test_layers_in_layers_are_gone_over_in_every_step(check_transformed: Check, loop: str) -> None:
+    network = NESTED.replace("for layer in self.layers", loop)
+    assert network != NESTED
+    check_transformed(script(network=network), script("model.zero_grad()", network))
+
+
 def forward(code: str) -> str:
     return NETWORK.replace("        return self.head(x)\n", code)
 
@@ -121,6 +137,8 @@ def forward(code: str) -> str:
         (forward("        return x.sum() > 0 and self.head(x) or self.aux(x)\n"), "branch"),
         (NETWORK.replace("in self.layers", "in self.layers[: int(x.sum())]"), "varying length"),
         (NETWORK.replace("for layer in self.layers", "for _ in range(len(x))"), "varying length"),
+        (NETWORK.replace("in self.layers", "in settings.layers"), "varying length"),
+        (NETWORK.replace("layer in self.layers", "layer, _ in zip(self.layers, x)"), "varying length"),
         (forward("        return self.layers[int(x.sum())](x)\n"), "index"),
         (forward("        return [self.head(x), self.aux(x)][int(x.sum())]\n"), "index"),
         (forward("        return sum([self.head(x), self.aux(x)][: int(x.sum())])\n"), "index"),

@@ -180,6 +180,47 @@ def test_what_decorators_register(ask: Ask) -> None:
     assert ask(REGISTRY.format(given="cls")) == {"<Small>", "<make_large>"}
 
 
+KEPT = """
+    class Registry:
+        def __init__(self):
+            self._kinds = {{}}
+        def register(self, name):
+            def keep(cls):
+                if name in self._kinds:
+                    raise KeyError(name)
+                self._kinds[name] = cls
+                return cls
+            return keep
+        def build(self, name, *args, **kwargs):
+            return self._kinds[name](*args, **kwargs)
+    MODELS = Registry()
+    @MODELS.register("small")
+    class Small:
+        pass
+    @MODELS.register("large")
+    class Large:
+        pass
+    {fill}
+    ASK(MODELS.build(input(), width=3))
+"""
+
+
+def test_what_a_registry_of_the_projects_own_keeps(ask: Ask) -> None:
+    assert ask(KEPT.format(fill="")) == {"Small()", "Large()"}
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "MODELS._kinds.update(others())",
+        "MODELS._kinds['x'], other = load()",
+        "importlib.import_module(f'models.{input()}')",
+    ],
+)
+def test_a_registry_that_is_filled_in_another_way(ask: Ask, fill: str) -> None:
+    assert ask(KEPT.format(fill=fill)).isdisjoint({"Small()", "Large()"})
+
+
 def test_decorators_that_wrap_are_no_callers(ask: Ask) -> None:
     code = """
         def timed(function):

@@ -282,9 +282,12 @@ def test_reading_globals_overrides_nothing(ask: Ask) -> None:
     assert ask("workers = 0\nname = globals()['__name__']\nASK(workers)") == {0}
 
 
-def test_elements_behind_zip_and_reversed(ask: Ask) -> None:
+def test_elements_behind_zip_enumerate_and_reversed(ask: Ask) -> None:
     assert ask("for a, (b, c) in zip([1], reversed([(2, 3)])):\n    ASK(c)") == {3}
     assert ask("for a, b in zip(first, [4]):\n    ASK(b)") == {4}
+    assert ask("for i, (a, b) in enumerate([(2, 3)], start=1):\n    ASK(b)") == {3}
+    assert ask("for i, a in enumerate(zip([1], [2])):\n    ASK(i)") == {"Element"}
+    assert ask("for pair in enumerate([2]):\n    ASK(pair)") == {"Element"}
 
 
 def test_what_may_be_more_than_can_be_told_is_unknown(ask: Ask) -> None:

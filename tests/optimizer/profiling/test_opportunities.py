@@ -10,6 +10,7 @@ from torchopt_cli.optimizer.execution.profile_record import LoaderAlone, Operato
 from torchopt_cli.optimizer.options import Target, Tier
 from torchopt_cli.optimizer.profiling import opportunities as module
 from torchopt_cli.optimizer.profiling.opportunities import (
+    NOTHING_ON_A_CPU,
     Bottleneck,
     bottleneck,
     opportunities,
@@ -153,6 +154,17 @@ def test_a_change_that_works_on_a_cpu_may_win_there() -> None:
 def test_what_is_not_for_cuda_alone_keeps_its_bound_on_a_cpu() -> None:
     profile = step(CPU, forward=2.0, evaluation=1.0)
     assert opportunities(profile, [change("no-grad")], all_transforms())[0].at_most == 1.0
+
+
+def test_an_evaluation_that_was_not_seen_is_no_bound() -> None:
+    (found,) = opportunities(step(CPU, forward=2.0), [change("no-grad")], all_transforms())
+    assert (found.at_most, found.basis) == (None, "no evaluation was seen")
+
+
+def test_emptying_the_cache_costs_nothing_where_there_is_no_gpu() -> None:
+    profile = step(CPU, other=2.0)
+    (found,) = opportunities(profile, [change("empty-cache")], all_transforms())
+    assert (found.at_most, found.basis) == (0.0, NOTHING_ON_A_CPU)
 
 
 def test_attention_takes_its_softmax_masks_and_products() -> None:
