@@ -2252,6 +2252,8 @@ def test_step_of_another_script(check_noop: Check) -> None:
                         loss = model(x).sum()
                         loss.backward()
                         optimizer.step()
+
+                RECIPES = {"plain": train}
                 """
             ),
         },
