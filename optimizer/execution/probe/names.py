@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import compress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,14 +74,21 @@ def label_roots(parameters: Iterable[Tensor]) -> list[tuple[nn.Module, str]]:
 
 def root_modules() -> list[nn.Module]:
     """Every live module that is no other module's child."""
-    # type() rather than isinstance, which may run a proxy object's code.
-    modules: list[nn.Module] = [
-        thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), nn.Module) and "_modules" in thing.__dict__
-    ]
+    modules: list[nn.Module] = [thing for thing in alive(nn.Module) if "_modules" in thing.__dict__]
     children = {id(child) for module in modules for child in module.__dict__["_modules"].values()}
     return [module for module in modules if id(module) not in children]
+
+
+def alive(*kinds: type) -> list[Any]:
+    """Every live object that is one of ``kinds``.
+
+    By its type() rather than isinstance, which may run a proxy object's code. Each type is asked once, by its id since a metaclass may
+    refuse to be hashed: there are some hundred thousand objects, and a profiler that the script has started notes each question.
+    """
+    things = gc.get_objects()
+    types = dict(zip(map(id, map(type, things)), map(type, things), strict=True))
+    wanted = {number for number, kind in types.items() if issubclass(kind, kinds)}
+    return [*compress(things, map(wanted.__contains__, map(id, map(type, things))))]
 
 
 def entries_of(module: nn.Module, kind: str, prefix: str = "") -> Iterator[tuple[str, Tensor]]:

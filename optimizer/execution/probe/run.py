@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import io
 import os
 import platform
@@ -31,6 +30,7 @@ from .full_precision import compute_in_full_precision
 from .functions import Functions
 from .hooks import Hooks
 from .loading import AlignedLoading
+from .names import alive
 from .patches import Patches
 from .profiler import Profiler
 from .protection import EMULATED, Protection
@@ -231,8 +231,7 @@ def _flush(*, files: bool) -> None:
     """Write out what was printed, and what the script wrote to ``files`` that it has not closed: its end may be near."""
     found = [sys.stdout, sys.stderr]
     if files:
-        kinds = (io.TextIOWrapper, io.BufferedWriter)
-        found += [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+        found += alive(io.TextIOWrapper, io.BufferedWriter)
     for stream in found:
         with suppress(OSError, ValueError):  # closed by the script
             stream.flush()

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from torchopt_cli.optimizer.execution.probe.names import (  # noqa: E402
+    alive,
     class_name,
     entries_of,
     label_roots,
@@ -87,3 +88,22 @@ def test_a_scripted_or_traced_module_has_the_name_of_its_class():
     net = nn.Sequential(nn.Linear(2, 2))
     for made in (torch.jit.script(net), torch.jit.trace(net, torch.ones(1, 2))):
         assert class_name(made) == "Sequential"
+
+
+def test_live_modules_are_found_among_objects_of_any_type():
+    class Unhashable(type):
+        __eq__ = object.__eq__
+        __hash__ = None  # type: ignore[assignment]
+
+    class Other(metaclass=Unhashable):
+        pass
+
+    class Proxy:
+        @property
+        def __class__(self):
+            raise AssertionError("its code runs")
+
+    others = [Other(), Proxy()]
+    net = Encoder()
+    assert {id(net), id(net.head)} <= {id(module) for module in alive(nn.Module)}
+    assert not {id(other) for other in others} & {id(module) for module in alive(nn.Module)}
