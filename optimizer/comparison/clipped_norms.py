@@ -24,15 +24,13 @@ def compare_clipped_norms(
     precision: Precision,
 ) -> Iterator[Finding]:
     """The first step whose gradients are longer or shorter than rounding explains before both versions clip them to one limit."""
-    rounds = range(min(original.rounds, other.rounds))
-    ours, theirs, *near = (
-        [_in_round(run, r) for r in rounds] for run in (original, other, *neighbours)
-    )
+    rounds = min(original.rounds, other.rounds)
+    ours, theirs, *near = (_by_round(run, rounds) for run in (original, other, *neighbours))
     pairs = [_pairs(a, b, precision) for a, b in zip(ours, theirs, strict=True)]
     spreads = [
         [_furthest(_pairs(a, b, precision)) for a, b in zip(ours, one, strict=True)] for one in near
     ]
-    envelope = running_envelope(spreads) if spreads else [0.0] * len(rounds)
+    envelope = running_envelope(spreads) if spreads else [0.0] * rounds
     first: Finding | None = None
     beyond = 0.0
     for number, (found, spread) in enumerate(zip(pairs, envelope, strict=True), start=1):
@@ -53,17 +51,14 @@ def compare_clipped_norms(
         yield replace(first, beyond=beyond)
 
 
-def _in_round(run: Observations, begun: int) -> list[Clip]:
-    return [
-        clip
-        for clip in run.clips
-        if clip.rounds == begun
-        and clip.acts
-        and clip.by == "norm"
-        and clip.norm_type in _L2
-        and clip.size is not None
-        and math.isfinite(clip.size)
-    ]
+def _by_round(run: Observations, rounds: int) -> list[list[Clip]]:
+    """The calls of ``run`` that clip by norm, and do, in each of the first ``rounds``."""
+    found: list[list[Clip]] = [[] for _ in range(rounds)]
+    for clip in run.clips:
+        by_norm = clip.acts and clip.by == "norm" and clip.norm_type in _L2
+        if by_norm and clip.rounds < rounds and clip.size is not None and math.isfinite(clip.size):
+            found[clip.rounds].append(clip)
+    return found
 
 
 def _pairs(
