@@ -30,14 +30,11 @@ DAILY = {
         "mutants/mlp_many_steps/readings-in-bf16",
         "mutants/mlp_many_steps/test-in-train-mode",
         "controls/mlp_many_steps/sums-on-device",
-        "controls/mlp_many_steps/functional-linear",
     ),
     "gpt_lm": (
         "mutants/gpt_lm/clip-before-unscale",
         "mutants/gpt_lm/bf16-hides-gelu",
-        "mutants/gpt_lm/compiled-keys",
         "controls/gpt_lm/sdpa",
-        "controls/gpt_lm/vectorized-batches",
     ),
     "ppo": ("mutants/ppo/done-shifted", "controls/ppo/stacked-lists"),
 }
