@@ -15,6 +15,7 @@ from .facts import DataLoader, Fact
 from .process_names import Place, ProcessNames
 from .resolver import Resolver
 from .syntax import Module
+from .trees import walk
 from .values import Display, Made, Option, Value
 
 _COUNTS = frozenset(
@@ -83,7 +84,7 @@ def _counts_in(
     if expression in seen:
         return
     seen.add(expression)
-    for node in ast.walk(expression):
+    for node in walk(expression):
         if isinstance(node, ast.Call) and resolver.names(node.func, module) & _COUNTS:
             yield _whole(node, module)
         elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript):

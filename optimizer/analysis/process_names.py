@@ -32,6 +32,10 @@ class Place(Enum):
         """What it is in a process that torchrun has not started."""
         return 1 if self in {Place.WORLD_SIZE, Place.LOCAL_WORLD_SIZE} else 0
 
+    def read(self, system: str, module: Module) -> str:
+        """The code that reads it, for a ``module`` that calls ``os`` ``system``."""
+        return f"int({system}.environ.get({quoted(module, self.name)}, {self.alone}))"
+
 
 _COMMENT = (
     "# torchrun starts one process per GPU and tells it its place; without it there is one process."
@@ -174,7 +178,7 @@ class ProcessNames:
             statement = _below_imports(module, min(lines[module]))
             environment = self._environment(module, statement)
             rows = [
-                f"{place.name} = int({environment}.environ.get({quoted(module, place.name)}, {place.alone}))"
+                f"{place.name} = {place.read(environment, module)}"
                 for place in Place
                 if place in places
             ]

@@ -15,6 +15,7 @@ from .free_names import assignment_beside, free_name, names_constants_in_capital
 from .loader_settings import Setting, settings_by_place
 from .process_cores import SHARED, share
 from .process_groups import joins_process_group
+from .process_names import Place
 from .references import quoted, reference
 from .script import TrainingScript
 from .signatures import call_argument
@@ -61,8 +62,7 @@ def number_of_workers(
     beside_gpu = script.targets_cuda(options)
     processes: str | None = None
     if joins_process_group(script.resolver):
-        alone = f"{system.code}.environ.get({quoted(module, 'LOCAL_WORLD_SIZE')}, 1)"
-        processes = f"int({alone})"
+        processes = Place.LOCAL_WORLD_SIZE.read(system.code, module)
     elif beside_gpu and distributed_call(script.resolver) is not None:
         gpus = reference(module, "torch.cuda.device_count")
         processes = f"max(1, {gpus.code}())"
