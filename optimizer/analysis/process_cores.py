@@ -64,7 +64,11 @@ def shared_core_edits(
             statement = module.span(module.statement(count.node))
             yield FileEdit(module.path, InsertAfter(statement, code))
         else:
-            code = share(_operand(count), processes)
+            code = (
+                f"{_operand(count)} // {processes}"
+                if _floored(count)
+                else share(_operand(count), processes)
+            )
             yield FileEdit(module.path, ReplaceExpression(module.span(count.node), code))
 
 
@@ -75,7 +79,23 @@ def share(cores: str, processes: str) -> str:
 
 def _operand(count: CoreCount) -> str:
     code = count.module.code(count.node)
-    return code if isinstance(count.node, ast.Call) else f"({code})"
+    match count.node:
+        case ast.Call() | ast.BinOp(op=ast.FloorDiv()):
+            return code
+        case _:
+            return f"({code})"
+
+
+def _floored(count: CoreCount) -> bool:
+    """Whether the script itself takes care that it is one at least: ``max(1, os.cpu_count() // 2)``."""
+    match count.module.parents[count.node]:
+        case ast.Call(func=ast.Name(id="max"), args=arguments):
+            return any(
+                isinstance(a, ast.Constant) and isinstance(a.value, int) and a.value >= 1
+                for a in arguments
+            )
+        case _:
+            return False
 
 
 def _counts_in(
@@ -108,7 +128,10 @@ def _origin(value: Value) -> tuple[ast.expr, Module] | None:
 
 
 def _whole(count: ast.Call, module: Module) -> CoreCount:
-    """All that is nothing but the number of cores around ``count``: ``len(..) if hasattr(..) else os.cpu_count() or 1``."""
+    """All that is nothing but the number of cores, or a part of it, around ``count``: ``os.cpu_count() or 1``, ``cpu_count() - 1``.
+
+    What is taken from the number once it is divided may leave no worker, which a loader that keeps its workers refuses.
+    """
     node: ast.expr = count
     while True:
         match module.parents[node]:
@@ -116,6 +139,14 @@ def _whole(count: ast.Call, module: Module) -> CoreCount:
                 node = around
             case ast.BoolOp(op=ast.Or()) as around:
                 node = around
+            case ast.BinOp(op=ast.Sub() | ast.FloorDiv(), left=left) as around if left is node:
+                node = around
+            case ast.BinOp(op=ast.Div(), left=left) as half if left is node:
+                match module.parents[half]:
+                    case ast.Call(func=ast.Name(id="int" | "round")) as around:
+                        node = around
+                    case _:
+                        return CoreCount(module, node, None)
             case ast.IfExp(test=test) as around if node is not test:
                 node = around
             case ast.Assign(targets=[ast.Name(id=name)]):

@@ -691,9 +691,24 @@ loader = DataLoader(
             "os.cpu_count() or 1",
             "num_workers=max(1, (os.cpu_count() or 1) // LOCAL_WORLD_SIZE)",
         ),
+        (
+            "",
+            "os.cpu_count() - 1",
+            "num_workers=max(1, (os.cpu_count() - 1) // LOCAL_WORLD_SIZE)",
+        ),
+        (
+            "",
+            "int(os.cpu_count() / 2)",
+            "num_workers=max(1, int(os.cpu_count() / 2) // LOCAL_WORLD_SIZE)",
+        ),
+        (
+            "",
+            "max(1, os.cpu_count() // 2)",
+            "num_workers=max(1, os.cpu_count() // 2 // LOCAL_WORLD_SIZE)",
+        ),
         ("", "4", "num_workers=4"),
     ],
-    ids=["variable", "call", "expression", "number"],
+    ids=["variable", "call", "expression", "all but one", "half", "one at least", "number"],
 )
 def test_processes_share_the_cores_that_workers_are_counted_from(
     rewrite: Callable[..., RewriteResult], before: str, workers: str, after: str

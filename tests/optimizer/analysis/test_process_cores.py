@@ -26,7 +26,11 @@ GRANTED = (
     [
         ("", "os.cpu_count()", "os.cpu_count()", None),
         ("", "min(8, os.cpu_count() or 1)", "os.cpu_count() or 1", None),
-        ("", "multiprocessing.cpu_count() - 1", "multiprocessing.cpu_count()", None),
+        ("", "multiprocessing.cpu_count() - 1", "multiprocessing.cpu_count() - 1", None),
+        ("", "max(1, os.cpu_count() // 2)", "os.cpu_count() // 2", None),
+        ("", "int(os.cpu_count() / 2)", "int(os.cpu_count() / 2)", None),
+        ("", "math.ceil(os.cpu_count() / 2)", "os.cpu_count()", None),
+        ("", "16 - os.cpu_count()", "os.cpu_count()", None),
         (f"cores = {GRANTED}", "min(8, cores)", GRANTED, "cores"),
         (f"cores = {GRANTED}\nn = min(8, cores)", "n", GRANTED, "cores"),
         (
@@ -43,7 +47,19 @@ GRANTED = (
             None,
         ),
     ],
-    ids=["call", "no less than one", "all but one", "variable", "two variables", "dict", "option"],
+    ids=[
+        "call",
+        "no less than one",
+        "all but one",
+        "half",
+        "half as an integer",
+        "half rounded by a function",
+        "rest",
+        "variable",
+        "two variables",
+        "dict",
+        "option",
+    ],
 )
 def test_workers_counted_from_the_cores(
     before: str,
