@@ -33,9 +33,8 @@ def all_transforms() -> tuple[Transform, ...]:
         for module in _modules()
         if not isinstance(module, BrokenTransform)
         for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, Transform)
-        and value.__module__ == module.__name__
+        # Not issubclass: Python 3.10 takes an alias such as tuple[int] for a class, and raises.
+        if Transform in getattr(value, "__mro__", ()) and value.__module__ == module.__name__
     }
     return tuple(
         sorted((cls() for cls in classes.values()), key=lambda t: (t.stage, t.rank, t.name))

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from torchopt_cli.optimizer.cli import main
-from torchopt_cli.transforms import registry
+from torchopt_cli.transforms import pin_memory, registry
 
 
 @pytest.fixture
@@ -51,3 +51,19 @@ def test_a_module_that_cannot_be_imported_is_reported_and_the_others_go_on(
     assert len(err.splitlines()) == 1
     assert main(["explain", "no-grad"]) == 0
     assert main(["explain", "pin-memory"]) == 2
+
+
+class AliasOfPython310:
+    """What ``tuple[int]`` is there: a class to ``isinstance`` and not to ``issubclass``."""
+
+    @property
+    def __class__(self) -> type:
+        return type
+
+
+@pytest.mark.usefixtures("_anew")
+def test_a_module_may_name_a_type_that_has_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = registry.all_transforms()
+    registry.all_transforms.cache_clear()
+    monkeypatch.setattr(pin_memory, "Pair", AliasOfPython310(), raising=False)
+    assert [t.name for t in registry.all_transforms()] == [t.name for t in known]
