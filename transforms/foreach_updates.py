@@ -31,7 +31,6 @@ https://github.com/pytorch/pytorch/blob/main/torch/optim/swa_utils.py
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -42,16 +41,8 @@ from ..optimizer.analysis.free_names import free_name
 from ..optimizer.analysis.grad_modes import suspended_around
 from ..optimizer.analysis.network_layers import has_parameters
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.parameter_loops import (
-    Average,
-    Clamp,
-    Operand,
-    ParameterLoop,
-    Rule,
-    kept_gradient_graph,
-    read_later,
-    symmetric_bound,
-)
+from ..optimizer.analysis.parameter_loops import ParameterLoop, kept_gradient_graph, read_later
+from ..optimizer.analysis.parameter_updates import Average, Clamp, Operand, Rule, symmetric_bound
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
@@ -161,6 +152,15 @@ class ForeachUpdates(Transform):
                 lines += [scale, f"{foreach.code}_add_({targets}, {added})"]
             case Rule.ALPHA:
                 lines += [scale, f"{foreach.code}_add_({targets}, {sources}, alpha={taken})"]
+            case Rule.REBOUND:
+                products = (
+                    f"{foreach.code}_mul({targets}, {kept}), {foreach.code}_mul({sources}, {taken})"
+                )
+                lines.append(f"{updates} = {foreach.code}_add({products})")
+                each = update.target.name
+                given = module.unindented_code(loop.iterables[each])
+                lines.append(f"for {each}, update in zip({given}, {updates}):")
+                lines.append(f"    {each}.data = update")
             case Rule.LERP:
                 lines.append(f"{foreach.code}_lerp_({targets}, {sources}, {taken})")
         edit = FileEdit(loop.path, ReplaceStatement(loop.span, "\n".join(lines)))

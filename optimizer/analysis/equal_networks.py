@@ -7,7 +7,8 @@ given), it is the same parameter at the same place of both.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from .facts import Fact, Model
 from .forward_code import layer_classes
@@ -23,6 +24,8 @@ from .trees import is_name, walk
 from .values import External, Literal, Made
 
 Place = tuple[ast.expr, Module]
+Pair = tuple[Place, Place]
+_REPEATING = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
 _COPY = "copy.deepcopy"
 _DEEPEST = 4
 """So many functions may hand the networks on to each other."""
@@ -61,9 +64,13 @@ class EqualNetworks:
             return Obstacle(
                 module, target, f"`{module.code(target)}` is not seen to have parameters"
             )
-        return self._rebuilt(made) or self._replaces_layers(models) or self._shared_memory(models)
+        return (
+            self._rebuilt(made, pairs)
+            or self._replaces_layers(models)
+            or self._shared_memory(models)
+        )
 
-    def _pairs(self, target: Place, source: Place, depth: int = 0) -> Iterator[tuple[Place, Place]]:
+    def _pairs(self, target: Place, source: Place, depth: int = 0) -> Iterator[Pair]:
         """The two expressions as the callers of the function around them give them."""
         functions = {self._function(place) for place in (target, source)} - {None}
         if not functions:
@@ -120,7 +127,7 @@ class EqualNetworks:
     def _is_of_one_owner(self, model: Model, target: Place, source: Place) -> bool:
         """Whether the networks are of one object, or of one run of a function, which made both: ``self.net`` and ``self.target``."""
         function = model.function
-        if function is None:
+        if function is None or _is_repeated(model):
             return False
         (one, module), (other, at) = target, source
         if isinstance(one, ast.Name) and isinstance(other, ast.Name):
@@ -131,7 +138,7 @@ class EqualNetworks:
 
     def _runs_once(self, made: Fact, depth: int = 0) -> bool:
         """Whether every run of the call ``made`` makes an equal network, since there is but one."""
-        if made.module.loops(made.node) or depth > _DEEPEST:
+        if _is_repeated(made) or depth > _DEEPEST:
             return False
         if made.function is None:
             return True
@@ -186,11 +193,13 @@ class EqualNetworks:
 
     # What is done to them later
 
-    def _rebuilt(self, made: dict[ast.Call, Model]) -> Obstacle | None:
+    def _rebuilt(self, made: dict[ast.Call, Model], pairs: Sequence[Pair]) -> Obstacle | None:
         """Where a part of one of the networks is replaced once it is made."""
         for module in self._resolver.project.modules:
             for node in module.nodes_of(ast.Assign):
                 if isinstance(node.value, ast.Constant | ast.Compare):
+                    continue
+                if _is_mirrored(node, module, pairs) or self._is_copied_later(node, module, pairs):
                     continue
                 for target in node.targets:
                     if isinstance(target, ast.Attribute | ast.Subscript) and self._is_part(
@@ -201,6 +210,28 @@ class EqualNetworks:
                 if self._rebuilds(call, module, made):
                     return Obstacle(module, call, "a part of one of the networks is replaced")
         return None
+
+    def _is_copied_later(self, node: ast.Assign, module: Module, pairs: Sequence[Pair]) -> bool:
+        """Whether one network of each pair is a copy that is made below ``node``, in the same block."""
+        block = module.block(node)
+        for pair in pairs:
+            copies = [self._copies(place) for place in pair]
+            made = next((found for found in copies if found), frozenset[Made]())
+            for copy in made:
+                around = [copy.call, *module.ancestors(copy.call)]
+                if copy.module is not module or not any(
+                    s in around for s in block[block.index(node) :]
+                ):
+                    return False
+            if not made:
+                return False
+        return True
+
+    def _copies(self, place: Place) -> frozenset[Made]:
+        """The calls of ``copy.deepcopy`` that ``place`` is made by; nothing where it may be something else."""
+        values = unwrap(self._resolver, self._resolver.values(*place))
+        copies = frozenset(v for v in values if isinstance(v, Made) and v.maker == External(_COPY))
+        return copies if len(copies) == len(values) else frozenset()
 
     def _rebuilds(self, call: ast.Call, module: Module, made: dict[ast.Call, Model]) -> bool:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -282,6 +313,34 @@ def _parameters_of(name: ast.Name, module: Module) -> list[ast.Name]:
         and isinstance(call.func, ast.Attribute | ast.Name)
         and ast.unparse(call.func).endswith("Parameter")
     ]
+
+
+def _is_repeated(made: Fact) -> bool:
+    """Whether a loop, a comprehension or a function without a name may run the call ``made`` several times."""
+    if made.module.loops(made.node):
+        return True
+    for around in made.module.ancestors(made.node):
+        if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        if isinstance(around, _REPEATING):
+            return True
+    return False
+
+
+def _is_mirrored(node: ast.Assign, module: Module, pairs: Sequence[Pair]) -> bool:
+    """Whether the statement beside ``node`` does the same to the other network of a pair."""
+    block, text = module.block(node), ast.unparse(node)
+    index = block.index(node)
+    beside = {
+        ast.unparse(s) for s in (*block[max(index - 1, 0) : index], *block[index + 1 : index + 2])
+    }
+    for (target, _), (source, _) in pairs:
+        one, other = ast.unparse(target), ast.unparse(source)
+        for this, that in ((one, other), (other, one)):
+            mirrored = re.sub(rf"(?<![\w.]){re.escape(this)}(?!\w)", that, text)
+            if mirrored != text and mirrored in beside:
+                return True
+    return False
 
 
 def _is_in_init(call: ast.Call, module: Module) -> bool:
