@@ -107,6 +107,9 @@ class ForeachUpdates(Transform):
     )
 
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
+        for loop in script.state_dict_loops:
+            why = "`state_dict()` also lists counters, and a weight that has two names twice"
+            yield self._skip(loop, why)
         equal = EqualNetworks(script.resolver)
         for loop in script.parameter_loops:
             if isinstance(loop.update, Average):
@@ -121,7 +124,7 @@ class ForeachUpdates(Transform):
                 found = None if why else self._clamp(loop, loop.update)
             yield found or self._skip(loop, why or "names for the lists are taken")
 
-    def _skip(self, loop: ParameterLoop, why: Fact | str) -> Skip:
+    def _skip(self, loop: Fact, why: Fact | str) -> Skip:
         if isinstance(why, Obstacle):
             why = f"{why.message}{seen_at(why, loop)}"
         return self.skip(loop.path, loop.span, f"parameters are updated one by one: {why}")
@@ -133,7 +136,8 @@ class ForeachUpdates(Transform):
         sources = free_name(module, _names_for(update.source, "params"))
         targets = free_name(module, _names_for(update.target, "targets", sources))
         updates = free_name(module, ("updates", "param_updates", "weighted_params"))
-        if sources is None or targets is None or updates is None:
+        one = free_name(module, ("update", "updated", "new_value"))
+        if sources is None or targets is None or updates is None or one is None:
             return None
         foreach = reference(module, "torch._foreach")
         taken = module.unindented_code(update.taken)
@@ -157,10 +161,9 @@ class ForeachUpdates(Transform):
                     f"{foreach.code}_mul({targets}, {kept}), {foreach.code}_mul({sources}, {taken})"
                 )
                 lines.append(f"{updates} = {foreach.code}_add({products})")
-                each = update.target.name
-                given = module.unindented_code(loop.iterables[each])
-                lines.append(f"for {each}, update in zip({given}, {updates}):")
-                lines.append(f"    {each}.data = update")
+                each, given = update.target.name, _iterated(loop, update.target)
+                lines.append(f"for {each}, {one} in zip({given}, {updates}):")
+                lines.append(f"    {each}.data = {one}")
             case Rule.LERP:
                 lines.append(f"{foreach.code}_lerp_({targets}, {sources}, {taken})")
         edit = FileEdit(loop.path, ReplaceStatement(loop.span, "\n".join(lines)))
@@ -180,7 +183,7 @@ class ForeachUpdates(Transform):
             bound = symmetric_bound(update)
             assert bound is not None
             clip = reference(module, "torch.nn.utils.clip_grad_value_")
-            given = module.unindented_code(loop.iterables[update.weights.name])
+            given = _iterated(loop, update.weights)
             code = f"{clip.code}({given}, {module.unindented_code(bound)})"
             edits = (FileEdit(loop.path, ReplaceStatement(loop.span, code)), *clip.edits)
             message = f"clips all gradients in one call (`{clip.code}`)"
@@ -218,12 +221,17 @@ def _names_for(operand: Operand, usual: str, other: str | None = None) -> Iterat
 
 def _listed(loop: ParameterLoop, operand: Operand) -> str:
     """The list of what the loop goes over as ``operand``."""
-    owner = loop.owner(operand)
-    given = loop.module.unindented_code(owner or loop.iterables[operand.name])
-    given += ".parameters()" if owner is not None else ""
+    given = _iterated(loop, operand)
     if not operand.is_cut:
         return f"list({given})"
     return f"[{loop.module.code(operand.node)} for {operand.name} in {given}]"
+
+
+def _iterated(loop: ParameterLoop, operand: Operand) -> str:
+    """What gives the parameters that the loop calls ``operand``, without their names."""
+    owner = loop.owner(operand)
+    code = loop.module.unindented_code(owner or loop.iterables[operand.name])
+    return code if owner is None else f"{code}.parameters()"
 
 
 def _loop_refusal(script: TrainingScript, loop: ParameterLoop) -> Fact | str | None:

@@ -10,8 +10,8 @@ from .host_numbers import is_number
 from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Assigned, Parameter
-from .signatures import default_of
-from .syntax import Module
+from .signatures import argument_for, default_of
+from .syntax import FunctionNode, Module
 from .values import Attribute, Class, Made
 
 _NUMBERS = frozenset({"builtins.float", "builtins.int"})
@@ -63,26 +63,36 @@ def _is_number_variable(resolver: Resolver, name: ast.Name, module: Module, dept
                 if path or not is_declared_number(resolver, value, module, depth + 1):
                     return False
             case Parameter(ast.FunctionDef() | ast.AsyncFunctionDef() as function, "plain"):
-                default = default_of(function, binding.name)
-                arguments = [
-                    *function.args.posonlyargs,
-                    *function.args.args,
-                    *function.args.kwonlyargs,
-                ]
-                annotation = next(a.annotation for a in arguments if a.arg == binding.name)
-                if not (
-                    _is_number_type(resolver, annotation, module)
-                    or (default is not None and is_number(resolver, default, module))
-                ):
+                if not _is_number_parameter(resolver, function, binding.name, module, depth):
                     return False
             case _:
                 return False
     return bool(bindings)
 
 
-def _is_number_type(resolver: Resolver, annotation: ast.expr | None, module: Module) -> bool:
-    if annotation is None:
-        return False
+def _is_number_parameter(
+    resolver: Resolver, function: FunctionNode, name: str, module: Module, depth: int
+) -> bool:
+    """Whether the signature says so, or every call of ``function`` gives it a number."""
+    arguments = function.args
+    listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    annotation = next(argument.annotation for argument in listed if argument.arg == name)
+    if annotation is not None:
+        return _is_number_type(resolver, annotation, module)
+    default = default_of(function, name)
+    if default is not None:
+        return is_number(resolver, default, module)
+    sites = resolver.call_sites(function)
+    for site in sites:
+        passed = argument_for(function, name, site.call, site.bound)
+        if passed is None or passed.given is None:
+            return False
+        if not is_declared_number(resolver, passed.given, site.module, depth + 1):
+            return False
+    return bool(sites)
+
+
+def _is_number_type(resolver: Resolver, annotation: ast.expr, module: Module) -> bool:
     names = resolver.names(annotation, module)
     return bool(names) and names <= _NUMBERS
 

@@ -44,14 +44,40 @@ def find_parameter_loops(resolver: Resolver) -> tuple[ParameterLoop, ...]:
     found: list[ParameterLoop] = []
     for module in resolver.project.modules:
         if not _UPDATING.isdisjoint(module.source.text.replace("(", " ").replace(".", " ").split()):
-            loops = (_loop(node, module) for node in module.nodes_of(ast.For))
+            loops = (_loop(node, module, resolver) for node in module.nodes_of(ast.For))
             found += sorted((loop for loop in loops if loop), key=lambda loop: loop.span)
     return tuple(found)
 
 
-def _loop(node: ast.For, module: Module) -> ParameterLoop | None:
+def find_state_dict_loops(resolver: Resolver) -> tuple[Fact, ...]:
+    """The loops over the tensors of a ``state_dict()`` that average them one by one."""
+    return tuple(
+        Fact(module, node)
+        for module in resolver.project.modules
+        if "state_dict" in module.source.text
+        for node in module.nodes_of(ast.For)
+        if any(_gives_state(inner) for inner in walk(node.iter))
+        and any(_averages(inner) for statement in node.body for inner in walk(statement))
+    )
+
+
+def _gives_state(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_identifier(node.func) == "state_dict"
+
+
+def _averages(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(ast.Attribute(attr="mul_" | "lerp_")) | ast.AugAssign(op=ast.Mult()):
+            return True
+        case ast.Call(ast.Attribute(attr="copy_"), [ast.BinOp()], _):
+            return True
+        case _:
+            return False
+
+
+def _loop(node: ast.For, module: Module, resolver: Resolver) -> ParameterLoop | None:
     iterables = _pair(node) or _single(node)
-    if iterables is None:
+    if iterables is None or (len(iterables) == 2 and not _is_zip(node.iter, module, resolver)):
         return None
     update, rest = _in_body(node.body, tuple(iterables))
     if update is None:
@@ -60,6 +86,12 @@ def _loop(node: ast.For, module: Module) -> ParameterLoop | None:
     if node.orelse:
         rest = "an `else`"
     return ParameterLoop(module, node, {n: iterables[n] for n in used}, update, rest)
+
+
+def _is_zip(node: ast.expr, module: Module, resolver: Resolver) -> bool:
+    return isinstance(node, ast.Call) and resolver.names(node.func, module) == frozenset(
+        {"builtins.zip"}
+    )
 
 
 def _single(node: ast.For) -> dict[str, ast.expr] | None:
