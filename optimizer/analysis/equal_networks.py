@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from .facts import Fact, Model
 from .forward_code import layer_classes
-from .models import is_module_value, model_of, unwrap
+from .models import is_module_class, is_module_value, model_of, unwrap
 from .network_layers import has_parameters, network_code
 from .obstacles import Obstacle
 from .reaching import bindings_of
@@ -21,7 +21,7 @@ from .scopes import Parameter
 from .signatures import argument_for
 from .syntax import FunctionNode, Module, first_name
 from .trees import is_name, walk
-from .values import External, Literal, Made
+from .values import Class, External, Literal, Made
 
 Place = tuple[ast.expr, Module]
 Pair = tuple[Place, Place]
@@ -183,13 +183,25 @@ class EqualNetworks:
                 if set(bindings_of(module, a)) != set(bindings_of(module, b)):
                     return False
             elif isinstance(a, ast.Call):
-                names = self._resolver.names(a.func, module)
-                method = a.func.attr if isinstance(a.func, ast.Attribute) else ""
-                if not (names and names <= _PURE) and method != "prod":
+                if not self._gives_the_same(a, module):
                     return False
             elif isinstance(a, ast.Await | ast.Yield | ast.NamedExpr | ast.Lambda):
                 return False
         return True
+
+    def _gives_the_same(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call`` returns the same for the same arguments, or makes a new layer of the same shape."""
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "prod":
+            return True
+        values = self._resolver.values(call.func, module)
+        return all(
+            (
+                isinstance(value, External)
+                and (value.name in _PURE or re.fullmatch(r"torch\.nn\.[A-Z]\w*", value.name))
+            )
+            or (isinstance(value, Class) and is_module_class(self._resolver, value))
+            for value in values
+        )
 
     # What is done to them later
 

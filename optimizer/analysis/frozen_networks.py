@@ -327,10 +327,18 @@ class _Search:
                 return ""
             return None
         if isinstance(user, ast.comprehension):
-            around = module.parents[module.parents[user]]
+            listed = module.parents[user]
+            if isinstance(listed, ast.ListComp) and _is_cut(listed.elt):
+                return None  # a list for `torch._foreach_lerp_` and the like, as a loop would go over it
+            around = module.parents[listed]
             if isinstance(around, ast.Call) and ast.unparse(around.func) in {"sum", "any", "all"}:
                 return None
         return f"its parameters go elsewhere (line {line})"
+
+
+def _is_cut(node: ast.expr) -> bool:
+    """Whether nothing that is trained as ``node`` gets the gradients of the parameter it is taken from: ``p.data``."""
+    return isinstance(node, ast.Attribute) and node.attr == "data"
 
 
 def _is_reference(node: ast.expr) -> bool:

@@ -203,6 +203,16 @@ def test_networks_that_may_differ(check_noop: Check, made: str, more: str, reaso
     check_noop(agent(made, more), reason)
 
 
+def test_layers_made_alike(check_transformed: Check) -> None:
+    made = "".join(
+        f"{name} = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).to(device)\n"
+        for name in ("net", "target")
+    )
+    networks = NETWORKS.replace("net = Critic(8).to(device)\ntarget = copy.deepcopy(net)\n", made)
+    assert networks != NETWORKS
+    check_transformed(script(SOFT, networks=networks), script(SOFT_AFTER, networks=networks))
+
+
 def test_one_network_of_two_widths(check_noop: Check) -> None:
     made = """\
 def make(width):
