@@ -320,13 +320,8 @@ def test_without_parameters(check_noop: Check) -> None:
         ("print(p, t)", None),
     ],
 )
-def test_other_loops_over_pairs(
-    check_noop: Check, rewrite: Rewrite, body: str, reason: str | None
-) -> None:
-    check_noop(script(PAIR + body), reason)
-    if reason is None:
-        result = rewrite(script(PAIR + body), ["foreach-updates"])
-        assert [skip for file in result.files for skip in file.skips] == []
+def test_other_loops_over_pairs(check_noop: Check, body: str, reason: str | None) -> None:
+    check_noop(script(PAIR + body), reason, silent=reason is None)
 
 
 def test_a_state_dict(check_noop: Check) -> None:
@@ -388,18 +383,15 @@ def test_clipping(check_transformed: Check, clip: str, after: str) -> None:
         (EACH + "p.grad.data.zero_()", None),
     ],
 )
-def test_other_loops_over_one_network(
-    check_noop: Check, rewrite: Rewrite, clip: str, reason: str | None
-) -> None:
-    check_noop(script(clip=clip), reason)
-    if reason is None:
-        result = rewrite(script(clip=clip), ["foreach-updates"])
-        assert [skip for file in result.files for skip in file.skips] == []
+def test_other_loops_over_one_network(check_noop: Check, clip: str, reason: str | None) -> None:
+    check_noop(script(clip=clip), reason, silent=reason is None)
 
 
 def test_on_a_cpu_only_averages(check_transformed: Check, check_noop: Check) -> None:
     check_noop(script(clip=CLIP), "on a CPU", target=Target.CPU)
     check_noop(script(clip=EACH + "p.data.clamp_(-1, 1)"), "on a CPU", target=Target.CPU)
+    rebound = PAIR + "t.data = t.data * (1 - tau) + p.data * tau"
+    check_noop(script(rebound), "on a CPU", target=Target.CPU)
     check_transformed(script(SOFT), script(SOFT_AFTER), target=Target.CPU)
 
 
