@@ -282,8 +282,10 @@ def _clamp_refusal(
     if update.of_gradients:
         if symmetric_bound(update) is None:
             return "the bounds are not the same in both directions"
-        return kept_gradient_graph(resolver)
-    if not update.weights.is_cut and not suspended_around(resolver, loop.node, module):
+        graph = kept_gradient_graph(resolver)
+        if graph is not None or not loop.is_named(update.weights):
+            return graph
+    elif not update.weights.is_cut and not suspended_around(resolver, loop.node, module):
         return "autograd may record it"
     owner = loop.owner(update.weights)
     models = script.models_of(owner, module) if owner is not None else ()

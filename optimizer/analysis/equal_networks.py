@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from .classes import class_attribute
 from .facts import Fact, Model
 from .forward_code import layer_classes
 from .models import is_module_class, is_module_value, model_of, unwrap
@@ -19,7 +20,7 @@ from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Parameter
 from .signatures import argument_for
-from .syntax import FunctionNode, Module, first_name
+from .syntax import FunctionNode, Module, first_name, last_identifier
 from .trees import is_name, walk
 from .values import Class, External, Literal, Made
 
@@ -286,6 +287,9 @@ class EqualNetworks:
     def _replaces_layers(self, models: tuple[Model, ...]) -> Obstacle | None:
         """A method by which a network replaces its own layers once it is made."""
         for cls in layer_classes(self._resolver, models):
+            for name in ("parameters", "named_parameters"):
+                if class_attribute(self._resolver, cls, name):
+                    return Obstacle(cls.module, cls.node, f"a network has `{name}` of its own")
             for method in cls.node.body:
                 if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
                     continue
@@ -293,13 +297,16 @@ class EqualNetworks:
                 if sites and all(_is_in_init(site.call, site.module) for site in sites):
                     continue
                 for node in walk(method):
-                    if isinstance(node, ast.Assign) and self._sets_layer(node, cls.module):
+                    if self._sets_layer(node, cls.module):
                         return Obstacle(cls.module, node, "a network replaces a part of itself")
         return None
 
-    def _sets_layer(self, node: ast.Assign, module: Module) -> bool:
-        sets = any(isinstance(t, ast.Attribute) and is_name(t.value, "self") for t in node.targets)
-        return sets and any(
+    def _sets_layer(self, node: ast.AST, module: Module) -> bool:
+        if isinstance(node, ast.Call):
+            return last_identifier(node.func) in _REGISTERS | {"setattr"}
+        if not isinstance(node, ast.Assign):
+            return False
+        return any(_is_of_self(target) for target in node.targets) and any(
             is_module_value(self._resolver, value)
             or (isinstance(value, Made) and value.maker == External("torch.nn.Parameter"))
             for value in self._resolver.values(node.value, module)
@@ -325,6 +332,15 @@ def _parameters_of(name: ast.Name, module: Module) -> list[ast.Name]:
         and isinstance(call.func, ast.Attribute | ast.Name)
         and ast.unparse(call.func).endswith("Parameter")
     ]
+
+
+def _is_of_self(target: ast.expr) -> bool:
+    """Whether ``target`` is an attribute of ``self``, or a part of one."""
+    if not isinstance(target, ast.Attribute | ast.Subscript):
+        return False
+    while isinstance(target, ast.Attribute | ast.Subscript):
+        target = target.value
+    return is_name(target, "self")
 
 
 def _is_repeated(made: Fact) -> bool:

@@ -38,6 +38,14 @@ class ParameterLoop(Fact):
             case _:
                 return None
 
+    def is_named(self, operand: Operand) -> bool:
+        """Whether the loop goes over names, too: a network may have ``named_parameters`` and not ``parameters`` of its own."""
+        match self.iterables[operand.name]:
+            case ast.Call(ast.Attribute(attr="named_parameters")):
+                return True
+            case _:
+                return False
+
 
 def find_parameter_loops(resolver: Resolver) -> tuple[ParameterLoop, ...]:
     """The loops over parameters with such an update, in source order per module."""

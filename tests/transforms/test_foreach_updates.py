@@ -276,10 +276,27 @@ def test_parameters_that_are_views(check_noop: Check, layers: str, reason: str) 
     check_noop(script(SOFT, networks=networks), reason)
 
 
-def test_a_network_that_grows(check_noop: Check) -> None:
-    method = "    def grow(self):\n        self.net = nn.Linear(4, 1)\n\n    def forward"
-    networks = NETWORKS.replace("    def forward", method)
-    check_noop(script(SOFT, networks=networks), "replaces a part of itself")
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("def grow(self):\n        self.net = nn.Linear(4, 1)", "replaces a part of itself"),
+        ("def grow(self):\n        self.net[2] = nn.Linear(8, 2)", "replaces a part of itself"),
+        (
+            "def grow(self):\n        self.add_module('more', nn.Linear(8, 2))",
+            "replaces a part of itself",
+        ),
+        ("def parameters(self):\n        return []", "has `parameters` of its own"),
+    ],
+)
+def test_networks_whose_parameters_vary(check_noop: Check, method: str, reason: str) -> None:
+    networks = NETWORKS.replace("    def forward", f"    {method}\n\n    def forward")
+    check_noop(script(SOFT, networks=networks), reason)
+
+
+def test_comments_stay(check_transformed: Check) -> None:
+    update = PAIR.replace("\n", "  # Polyak\n") + "t.data.lerp_(p.data, tau)  # slowly"
+    after = f"# Polyak\n    {LISTS}torch._foreach_lerp_(targets, params, tau)  # slowly"
+    check_transformed(script(update), script(after))
 
 
 def test_layers_that_a_method_makes(check_transformed: Check) -> None:
@@ -372,6 +389,11 @@ def test_clipping(check_transformed: Check, clip: str, after: str) -> None:
         (EACH + "p.grad.data.clamp_(-1, 1)\n        print(p.grad.norm())", "more than that"),
         (EACH + "p.clamp_(-1, 1)", "autograd may record it"),
         (EACH.replace("net.", "parse().") + "p.data.clamp_(-1, 1)", "not seen to have parameters"),
+        (
+            EACH.replace("p in net.parameters", "_, p in parse().named_parameters")
+            + "p.grad.clamp_(-1, 1)",
+            "not seen to have parameters",
+        ),
         (
             EACH + "p.grad.data.clamp_(-1, 1)\n    loss.backward(create_graph=True)",
             "part of a graph",
