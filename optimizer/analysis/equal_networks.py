@@ -225,20 +225,26 @@ class EqualNetworks:
         return None
 
     def _is_copied_later(self, node: ast.Assign, module: Module, pairs: Sequence[Pair]) -> bool:
-        """Whether one network of each pair is a copy that is made below ``node``, in the same block."""
-        block = module.block(node)
+        """Whether one network of each pair is a copy that is made once ``node`` has run."""
         for pair in pairs:
-            copies = [self._copies(place) for place in pair]
-            made = next((found for found in copies if found), frozenset[Made]())
-            for copy in made:
-                around = [copy.call, *module.ancestors(copy.call)]
-                if copy.module is not module or not any(
-                    s in around for s in block[block.index(node) :]
-                ):
-                    return False
-            if not made:
+            copies = next((found for place in pair if (found := self._copies(place))), ())
+            facts = [Fact(copy.module, copy.call) for copy in copies]
+            if not facts or not all(self._runs_below(fact, node, module) for fact in facts):
                 return False
         return True
+
+    def _runs_below(self, fact: Fact, node: ast.stmt, module: Module, depth: int = 0) -> bool:
+        """Whether ``fact``, or every call of the function that it is in, stands in the block of ``node`` and below it."""
+        block, around = module.block(node), {fact.node, *fact.module.ancestors(fact.node)}
+        if not around.isdisjoint(block[block.index(node) + 1 :]):
+            return True
+        if fact.function is None or depth > _DEEPEST:
+            return False
+        sites = self._resolver.call_sites(fact.function)
+        return bool(sites) and all(
+            self._runs_below(Fact(site.module, site.call), node, module, depth + 1)
+            for site in sites
+        )
 
     def _copies(self, place: Place) -> frozenset[Made]:
         """The calls of ``copy.deepcopy`` that ``place`` is made by; nothing where it may be something else."""

@@ -261,6 +261,47 @@ def test_heads_replaced(
         check_noop(script(SOFT, networks=networks), "a part of one of the networks is set")
 
 
+AVERAGE = """\
+class Average:
+    def __init__(self, model, decay=0.99):
+        self.model = copy.deepcopy(model)
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self, model):
+        for average, param in zip(self.model.parameters(), model.parameters()):
+            average.mul_(self.decay).add_(param, alpha=1 - self.decay)
+
+
+def main():
+    net = Critic(8).to(device)
+    {first}
+    average = Average(net)
+    {second}
+    train(net)
+    average.update(nn.DataParallel(net))
+
+
+main()
+"""
+AVERAGE_AFTER = """\
+        params = list(model.parameters())
+        averages = list(self.model.parameters())
+        torch._foreach_mul_(averages, self.decay)
+        torch._foreach_add_(averages, params, alpha=1 - self.decay)
+"""
+
+
+def test_a_class_that_averages(check_transformed: Check, check_noop: Check) -> None:
+    networks = NETWORKS.partition("net = Critic(8)")[0]
+    head = "net.net[2] = nn.Linear(8, 3)"
+    before = networks + AVERAGE.format(first=head, second="pass")
+    start, _, rest = before.partition("        for average")
+    after = f"{start}{AVERAGE_AFTER}\n\ndef main{rest.partition('def main')[2]}"
+    check_transformed(before, after)
+    check_noop(networks + AVERAGE.format(first="pass", second=head), "is set")
+
+
 @pytest.mark.parametrize(
     ("layers", "reason"),
     [
