@@ -19,7 +19,7 @@ changes on a GPU, where the kernels for lists are others and may round the produ
 
 On a CPU the foreach functions go over the tensors one by one, without Python in between. With one thread on two busy x86-64
 cores (torch 2.14, three linear layers, two such networks, ResNet-18 and ResNet-50, medians of 25 turns) `copy_` of a weighted sum
-took 0.54 to 0.66 of the loop's time, the other averages in place 0.76 to 0.99. Assigning `t.data` took 0.97 to 1.09 of it, clipping 1.2 to
+took 0.54 to 0.66 of the loop's time, the other averages in place 0.76 to 0.99. Assigning `t.data` took 0.97 to 1.09 of it, clipping 1.3 to
 1.8 and clamping weights 1.0 to 1.7, so scripts that know no GPU keep those loops. A GPU has not been measured.
 
 While they run, products of whole lists need memory for another copy of the weights, for three where `t.data` is assigned.
