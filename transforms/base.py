@@ -143,7 +143,7 @@ class Transform(ABC):
     def change(
         self, path: Path, span: Span, message: str, reason: str, edits: tuple[FileEdit, ...]
     ) -> Change:
-        """A Change of this transform, at its own tier."""
+        """A Change of this transform, at its own tier; ``dataclasses.replace(change, tier=..)`` gives it another."""
         return Change(self.name, self.tier, path, span, message, reason, edits)
 
     def skip(self, path: Path, span: Span, message: str) -> Skip:

@@ -18,7 +18,7 @@ from .facts import CallFact, Fact, Loop, LoopKind, Model, Optimizer
 from .forward_code import make_one_of
 from .grad_modes import GradModes
 from .models import is_module_class, is_module_value, models_in, unwrap
-from .network_layers import network_code
+from .network_layers import has_parameters, network_code
 from .resolver import Resolver
 from .shared_parts import shared_part
 from .steps import StepCode
@@ -27,21 +27,6 @@ from .trained import trained_receivers
 from .trees import walk
 from .values import Class, External, Function, Made
 
-_LAYERS = (
-    "Linear",
-    "Bilinear",
-    "Conv",
-    "BatchNorm",
-    "LayerNorm",
-    "GroupNorm",
-    "Embedding",
-    "LSTM",
-    "GRU",
-    "RNN",
-    "Transformer",
-    "MultiheadAttention",
-)
-_LIBRARIES = ("torchvision.", "timm.", "transformers.", "segmentation_models_pytorch.")
 _GRADIENTS = frozenset(
     "grad retain_grad register_hook register_post_accumulate_grad_hook register_backward_hook "
     "register_full_backward_hook register_full_backward_pre_hook".split()
@@ -98,25 +83,12 @@ def find_frozen(
             return (), ()
         trained |= {model.node: model for model in found}
     candidates = [model for model in models if model.node not in trained]
-    candidates = [model for model in candidates if _has_parameters(resolver, model)]
+    candidates = [model for model in candidates if has_parameters(resolver, model)]
     if not (trained and candidates):
         return (), ()
     search = _Search(resolver, batches, candidates, tuple(trained.values()), steps)
     search.run(loops)
     return tuple(search.found), tuple(search.kept)
-
-
-def _has_parameters(resolver: Resolver, model: Model) -> bool:
-    if model.library_name is not None and model.library_name.startswith(_LIBRARIES):
-        return True
-    return any(
-        name.startswith(_LIBRARIES)
-        or name == "torch.nn.Parameter"
-        or (name.startswith("torch.nn.") and name.rpartition(".")[2].startswith(_LAYERS))
-        for reached in network_code(resolver, (model,))
-        if isinstance(reached.node, ast.Call)
-        for name in resolver.names(reached.node.func, reached.module)
-    )
 
 
 class _Search:
@@ -355,10 +327,18 @@ class _Search:
                 return ""
             return None
         if isinstance(user, ast.comprehension):
-            around = module.parents[module.parents[user]]
+            listed = module.parents[user]
+            if isinstance(listed, ast.ListComp) and _is_cut(listed.elt):
+                return None  # a list for `torch._foreach_lerp_` and the like, as a loop would go over it
+            around = module.parents[listed]
             if isinstance(around, ast.Call) and ast.unparse(around.func) in {"sum", "any", "all"}:
                 return None
         return f"its parameters go elsewhere (line {line})"
+
+
+def _is_cut(node: ast.expr) -> bool:
+    """Whether nothing that is trained as ``node`` gets the gradients of the parameter it is taken from: ``p.data``."""
+    return isinstance(node, ast.Attribute) and node.attr == "data"
 
 
 def _is_reference(node: ast.expr) -> bool:

@@ -32,6 +32,22 @@ _NN = ("torch.nn.", "torch.")
 _CONVOLUTIONAL_LIBRARIES = ("torchvision.models.", "segmentation_models_pytorch.")
 _NOT_CONVOLUTIONAL = ("vit_", "swin", "maxvit", "VisionTransformer", "SwinTransformer")
 
+_WITH_WEIGHTS = (
+    "Linear",
+    "Bilinear",
+    "Conv",
+    "BatchNorm",
+    "LayerNorm",
+    "GroupNorm",
+    "Embedding",
+    "LSTM",
+    "GRU",
+    "RNN",
+    "Transformer",
+    "MultiheadAttention",
+)
+_NETWORK_LIBRARIES = ("torchvision.", "timm.", "transformers.", "segmentation_models_pytorch.")
+
 
 @dataclass(frozen=True, eq=False)
 class NetworkLayers:
@@ -80,6 +96,20 @@ def network_layers(resolver: Resolver, models: Iterable[Model]) -> NetworkLayers
         ):
             products.append(reached)
     return NetworkLayers(tuple(linear), tuple(products), tuple(convolutions))
+
+
+def has_parameters(resolver: Resolver, model: Model) -> bool:
+    """Whether ``model`` certainly has parameters."""
+    if model.library_name is not None and model.library_name.startswith(_NETWORK_LIBRARIES):
+        return True
+    return any(
+        name.startswith(_NETWORK_LIBRARIES)
+        or name == "torch.nn.Parameter"
+        or (name.startswith("torch.nn.") and name.rpartition(".")[2].startswith(_WITH_WEIGHTS))
+        for reached in network_code(resolver, (model,))
+        if isinstance(reached.node, ast.Call)
+        for name in resolver.names(reached.node.func, reached.module)
+    )
 
 
 def network_code(resolver: Resolver, models: tuple[Model, ...]) -> Iterator[Reached]:

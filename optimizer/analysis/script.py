@@ -26,6 +26,7 @@ from .facts import (
     DataLoader,
     DeviceKind,
     DeviceName,
+    Fact,
     Loop,
     LoopKind,
     Model,
@@ -49,6 +50,7 @@ from .loaders import find_loaders
 from .loops import find_loops
 from .models import find_models, find_optimizers, models_in
 from .network_modes import ModeSlip, find_mode_slips
+from .parameter_loops import ParameterLoop, find_parameter_loops, find_state_dict_loops
 from .precision import LIGHTNING, FrameworkUse, find_frameworks
 from .profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
 from .project import Project
@@ -205,6 +207,15 @@ class TrainingScript:
     @cached_property
     def gradient_clearings(self) -> tuple[GradientClearing, ...]:
         return find_gradient_clearings(self.resolver)
+
+    @cached_property
+    def parameter_loops(self) -> tuple[ParameterLoop, ...]:
+        """The loops over parameters that update, average or clip them one by one."""
+        return find_parameter_loops(self.resolver)
+
+    @cached_property
+    def state_dict_loops(self) -> tuple[Fact, ...]:
+        return find_state_dict_loops(self.resolver)
 
     @cached_property
     def iterations(self) -> tuple[Iteration, ...]:

@@ -118,7 +118,7 @@ class InsertAfter:
 
 @dataclass(frozen=True)
 class ReplaceStatement:
-    """Put the statements of ``code`` where the statement at ``statement`` stands; its comments stay."""
+    """Put the statements of ``code`` where the statement at ``statement`` stands; its comments stay, those inside of it above."""
 
     statement: Span
     code: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from .edits import (
     Wrap,
 )
 from .formatting import fit, lay_out, longest_line, without_comment
-from .lines import indent, indentation, line_end, reindent, width
+from .lines import indent, indentation, line_end, reindent, tokens, width
 from .own_lines import statement
 from .rewrites import EditError, Rank, Rewrite
 from .source_tree import SourceTree
@@ -272,6 +273,9 @@ class StatementEdits:
         prefix = self.source.prefix(target)
         new = lay_out(edit.code, prefix, self.style, self._columns_added(target.lineno))
         new = new.removeprefix(prefix)
+        if self.source.starts_line(target):
+            above = _lost_comments(prefix + self.source.text[start:end], edit.code)
+            new = "".join(f"{line}{self.style.newline}{prefix}" for line in above) + new
         return Rewrite(start, end, lambda _: new, edit, Rank.STATEMENT, replaces=True)
 
     # Decorators and blocks
@@ -328,3 +332,12 @@ class StatementEdits:
             return header + indent(text, prefix, self.style.indent)
 
         return Rewrite(*self._lines(first, last), function, edit, Rank.WRAP)
+
+
+def _lost_comments(old: str, new: str) -> list[str]:
+    """The comments inside of the statement ``old`` that ``new`` does not have."""
+    if "#" not in old:
+        return []
+    kept = {token.string for token in tokens(new) if token.type == tokenize.COMMENT}
+    found = [token.string for token in tokens(old) if token.type == tokenize.COMMENT]
+    return [comment for comment in found if comment not in kept]

@@ -111,6 +111,13 @@ def test_a_moving_average(check_transformed: Check) -> None:
     check_transformed(script(after=after), script(under_no_grad(RUN), after=after))
 
 
+def test_a_moving_average_over_lists(check_transformed: Check) -> None:
+    after = """targets = [p.data for p in teacher.parameters()]
+    torch._foreach_mul_(targets, 0.9)
+    torch._foreach_add_(targets, [q.data for q in student.parameters()], alpha=0.1)"""
+    check_transformed(script(after=after), script(under_no_grad(RUN), after=after))
+
+
 def test_a_frozen_encoder(check_transformed: Check) -> None:
     """The trained network takes what the frozen one gives."""
     loss = "loss = F.cross_entropy(student(torch.cat([t, t], dim=1)), y)"

@@ -347,6 +347,13 @@ def test_a_wrap_left_empty_holds_pass(check: Check, span: Find) -> None:
             "e()",
             "if a:\n    b()\nelse:\n    e()\n",
         ),
+        (
+            "if a:\n  for x in y:  # each\n    # slowly\n    b(x)  # 1\n    c(x)  # 2\n  else:\n    d()\n",
+            "for x in y:  # each\n    # slowly\n    b(x)  # 1\n    c(x)  # 2\n  else:\n    d()",
+            "e(y)  # 1",
+            "if a:\n  # each\n  # slowly\n  # 2\n  e(y)  # 1\n",
+        ),
+        ("for x in y:\n    b(x)  # 1\n", "for x in y:\n    b(x)", "c(y)", "c(y)  # 1\n"),
     ],
 )
 def test_replaced_statements(
