@@ -1,0 +1,125 @@
+"""Batches that are no tensors but objects with a method ``to`` of their own, which may not take what a tensor's takes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .batches import BatchCopy
+from .classes import class_attribute
+from .facts import DataLoader
+from .indexed_batches import is_given
+from .loaders import DATALOADER
+from .loops import iterated_loaders
+from .models import is_module_class
+from .scopes import Assigned, BindingSource, Iterated
+from .script import TrainingScript
+from .syntax import Module
+from .trees import walk
+from .values import Class, External, Function, Made
+
+_CONTAINERS = (ast.Tuple, ast.List, ast.Dict, ast.ListComp, ast.DictComp, ast.GeneratorExp)
+_TENSORS = ("torch.", "numpy.")
+
+
+def refuses_argument(script: TrainingScript, copy: BatchCopy, keyword: str) -> str | None:
+    """Why what ``copy`` moves may not be a tensor, and its method not take ``keyword``; None when it does.
+
+    PyTorch's own collation gives tensors in plain containers; only a ``collate_fn``, or a loader without collation, gives more.
+    """
+    loaders = [loader for loader in copy.loaders if _gives_anything(script, loader)]
+    if not loaders:
+        return None
+    for cls, method in _own_methods(script, copy.method):
+        if not _takes(method, keyword):
+            return f"the batch may be a `{cls.name}`, whose `{method.name}` takes no `{keyword}`"
+    if any(_gives_object(script, loader) for loader in loaders) and _is_whole(script, copy):
+        code = copy.module.code(copy.source)
+        return f"whether `{code}.{copy.method}` takes `{keyword}` is not known: a `collate_fn` makes the batch"
+    return None
+
+
+def _gives_anything(script: TrainingScript, loader: DataLoader) -> bool:
+    size = loader.arguments.get("batch_size")
+    return (
+        loader.opaque is not None
+        or is_given(script.resolver, loader.arguments.get("collate_fn"))
+        or (size is not None and script.resolver.is_always(size.value, size.module, None))
+        or script.names(loader.node.func, loader.module) != frozenset({DATALOADER})
+    )
+
+
+def _own_methods(
+    script: TrainingScript, name: str
+) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
+    """The methods ``name`` of the project's classes, networks apart."""
+    for module in script.modules:
+        for cls in module.nodes_of(ast.ClassDef):
+            for method in cls.body:
+                if (
+                    isinstance(method, ast.FunctionDef)
+                    and method.name == name
+                    and not is_module_class(script.resolver, Class(cls, module))
+                ):
+                    yield cls, method
+
+
+def _takes(method: ast.FunctionDef, keyword: str) -> bool:
+    arguments = method.args
+    named = {argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)}
+    return keyword in named or arguments.kwarg is not None
+
+
+def _gives_object(script: TrainingScript, loader: DataLoader) -> bool:
+    """Whether a batch as a whole may be something else than a tensor or a plain container: transformers' ``BatchEncoding``."""
+    argument = loader.arguments.get("collate_fn")
+    if argument is None or not is_given(script.resolver, argument):
+        return False
+    return any(
+        not _gives_tensors(script, value, argument.module)
+        for value in script.values(argument.value, argument.module)
+    )
+
+
+def _gives_tensors(script: TrainingScript, function: object, module: Module) -> bool:
+    match function:
+        case External(name) | Made(maker=External(name)):
+            return name.startswith(_TENSORS)
+        case Function(node=ast.Lambda(body=body)):
+            return _is_tensor(script, body, function.module)
+        case Made(maker=Class() as cls):
+            called = class_attribute(script.resolver, cls, "__call__")
+            return bool(called) and all(_gives_tensors(script, one, module) for one in called)
+        case Function(node=node):
+            given = [n.value for n in walk(node) if isinstance(n, ast.Return) and n.value]
+            return all(_is_tensor(script, value, function.module) for value in given)
+        case _:
+            return False
+
+
+def _is_tensor(script: TrainingScript, node: ast.expr, module: Module) -> bool:
+    if isinstance(node, _CONTAINERS):
+        return True
+    names = script.resolver.maker_names(node, module)
+    return bool(names) and all(name.startswith(_TENSORS) for name in names)
+
+
+def _is_whole(script: TrainingScript, copy: BatchCopy) -> bool:
+    """Whether ``copy`` may move a batch as a whole, not an element of it."""
+    source, module = copy.source, copy.module
+    if not isinstance(source, ast.Name):
+        return False
+    found = module.scope(source).lookup(source.id)
+    bindings = found[1] if found is not None else []
+    return any(_binds_whole(script, binding.source, module) for binding in bindings)
+
+
+def _binds_whole(script: TrainingScript, source: BindingSource, module: Module) -> bool:
+    match source:
+        case Iterated(iterable, path):
+            over, batch_path = iterated_loaders(script.resolver, script.loaders, iterable, module)
+            return bool(over) and path == batch_path
+        case Assigned(value, path):
+            return not path and not isinstance(value, ast.Subscript | ast.Attribute)
+        case _:
+            return True
