@@ -1333,7 +1333,7 @@ def test_reason_tells_what_living_workers_draw(
     epochs = "for epoch in range(3):\n    for x, y in loader:\n        pass\n"
     result = rewrite(script(loader, FILES) + epochs, ["dataloader-workers"])
     (change,) = result.files[0].changes  # type: ignore[attr-defined]
-    assert "shuffles in another order" in change.reason
+    assert "gives other draws, such as the order of a shuffle" in change.reason
 
 
 VERIFIED = """\
