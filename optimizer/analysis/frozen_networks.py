@@ -98,7 +98,7 @@ def find_frozen(
             return (), ()
         trained |= {model.node: model for model in found}
     candidates = [model for model in models if model.node not in trained]
-    candidates = [model for model in candidates if _has_parameters(resolver, model)]
+    candidates = [model for model in candidates if has_parameters(resolver, model)]
     if not (trained and candidates):
         return (), ()
     search = _Search(resolver, batches, candidates, tuple(trained.values()), steps)
@@ -106,7 +106,7 @@ def find_frozen(
     return tuple(search.found), tuple(search.kept)
 
 
-def _has_parameters(resolver: Resolver, model: Model) -> bool:
+def has_parameters(resolver: Resolver, model: Model) -> bool:
     if model.library_name is not None and model.library_name.startswith(_LIBRARIES):
         return True
     return any(
