@@ -97,6 +97,23 @@ def batches_of_pass(iteration: Iteration) -> int | None:
     return min((last + 1 for last in lasts if last is not None), default=None)
 
 
+def may_end_early(iteration: Iteration) -> bool:
+    """Whether a pass may be over before the last batch: a ``break`` of its loop, or an iterator that nobody exhausts."""
+    loop = iteration.node
+    if not isinstance(loop, ast.For):
+        return iteration.by_hand or iteration.takes_one
+    pending: list[ast.AST] = [*loop.body]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Break):
+            return True
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While):
+            pending += node.orelse  # a break inside is that loop's own
+        elif not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda | ast.expr):
+            pending += ast.iter_child_nodes(node)
+    return False
+
+
 def _last_index(loop: ast.For, statement: ast.stmt) -> int | None:
     """The index at which ``statement`` ends a loop over ``enumerate(..)``."""
     match loop.iter, loop.target, statement:
