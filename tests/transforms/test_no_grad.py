@@ -306,6 +306,36 @@ def test_probabilities_alone_are_no_forward_pass(check_noop: Check) -> None:
     check_noop(HEAD + dedent(body))
 
 
+def test_a_loss_that_an_autograd_function_sums_over_processes(check_noop: Check) -> None:
+    body = """
+        class AllReduce(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                torch.distributed.all_reduce(x)
+                return x
+
+            @staticmethod
+            def backward(ctx, grads):
+                return grads
+
+        for x, y in loader:
+            def predict():
+                return model(x)
+
+            def loss_of(out):
+                loss = criterion(out, y)
+                loss = AllReduce.apply(loss)
+                return loss
+
+            out = predict()
+            loss = loss_of(out)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """
+    check_noop(HEAD + dedent(body))
+
+
 WEIGHTLESS = """
 class Smooth(nn.Module):
     def __init__(self, classes, by):
