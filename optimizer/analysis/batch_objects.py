@@ -16,7 +16,7 @@ from .scopes import Assigned, BindingSource, Iterated
 from .script import TrainingScript
 from .syntax import Module
 from .trees import walk
-from .values import Class, External, Function, Made
+from .values import Class, External, Function, Made, Value
 
 _CONTAINERS = (ast.Tuple, ast.List, ast.Dict, ast.ListComp, ast.DictComp, ast.GeneratorExp)
 _TENSORS = ("torch.", "numpy.")
@@ -28,12 +28,15 @@ def refuses_argument(script: TrainingScript, copy: BatchCopy, keyword: str) -> s
     PyTorch's own collation gives tensors in plain containers; only a ``collate_fn``, or a loader without collation, gives more.
     """
     loaders = [loader for loader in copy.loaders if _gives_anything(script, loader)]
+    loaders = [loader for loader in loaders if _gives_object(script, loader, inside=True)]
     if not loaders:
         return None
     for cls, method in _own_methods(script, copy.method):
         if not _takes(method, keyword):
             return f"the batch may be a `{cls.name}`, whose `{method.name}` takes no `{keyword}`"
-    if any(_gives_object(script, loader) for loader in loaders) and _is_whole(script, copy):
+    if any(_gives_object(script, loader, inside=False) for loader in loaders) and _is_whole(
+        script, copy
+    ):
         code = copy.module.code(copy.source)
         return f"whether `{code}.{copy.method}` takes `{keyword}` is not known: a `collate_fn` makes the batch"
     return None
@@ -70,36 +73,42 @@ def _takes(method: ast.FunctionDef, keyword: str) -> bool:
     return keyword in named or arguments.kwarg is not None
 
 
-def _gives_object(script: TrainingScript, loader: DataLoader) -> bool:
-    """Whether a batch as a whole may be something else than a tensor or a plain container: transformers' ``BatchEncoding``."""
+def _gives_object(script: TrainingScript, loader: DataLoader, *, inside: bool) -> bool:
+    """Whether a batch as a whole may be something else than a tensor or a plain container: transformers' ``BatchEncoding``.
+
+    With ``inside``, also whether a container may hold such an object.
+    """
     argument = loader.arguments.get("collate_fn")
     if argument is None or not is_given(script.resolver, argument):
-        return False
+        return inside
     return any(
-        not _gives_tensors(script, value, argument.module)
+        not _gives_tensors(script, value, inside)
         for value in script.values(argument.value, argument.module)
     )
 
 
-def _gives_tensors(script: TrainingScript, function: object, module: Module) -> bool:
+def _gives_tensors(script: TrainingScript, function: Value, inside: bool) -> bool:
     match function:
         case External(name) | Made(maker=External(name)):
             return name.startswith(_TENSORS)
         case Function(node=ast.Lambda(body=body)):
-            return _is_tensor(script, body, function.module)
+            return _is_tensor(script, body, function.module, inside)
         case Made(maker=Class() as cls):
             called = class_attribute(script.resolver, cls, "__call__")
-            return bool(called) and all(_gives_tensors(script, one, module) for one in called)
+            return bool(called) and all(_gives_tensors(script, one, inside) for one in called)
         case Function(node=node):
             given = [n.value for n in walk(node) if isinstance(n, ast.Return) and n.value]
-            return all(_is_tensor(script, value, function.module) for value in given)
+            return all(_is_tensor(script, value, function.module, inside) for value in given)
         case _:
             return False
 
 
-def _is_tensor(script: TrainingScript, node: ast.expr, module: Module) -> bool:
+def _is_tensor(script: TrainingScript, node: ast.expr, module: Module, inside: bool) -> bool:
     if isinstance(node, _CONTAINERS):
-        return True
+        parts = node.elts if isinstance(node, ast.Tuple | ast.List) else None
+        return not inside or (
+            parts is not None and all(_is_tensor(script, part, module, inside) for part in parts)
+        )
     names = script.resolver.maker_names(node, module)
     return bool(names) and all(name.startswith(_TENSORS) for name in names)
 

@@ -407,6 +407,11 @@ TENSORS_OF_A_COLLATE_FN = {
         "from transformers import default_data_collator as collate\n",
         'x = batch["input_ids"].to(device{0})',
     ),
+    "a tuple, beside another class": (
+        "class Box:\n    def to(self, device):\n        return self\n\n\n"
+        "def collate(items):\n    x, y = zip(*items)\n    return torch.stack(x), torch.tensor(y)\n",
+        "x = batch[0].to(device{0})",
+    ),
     "an object that takes the argument": (
         "class Batch:\n    def to(self, device, **settings):\n        return self\n\n\n"
         "def collate(items):\n    return torch.stack(items)\n",
