@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchopt_cli.optimizer.analysis.optimistic_answers import OptimisticAnswers
@@ -40,6 +40,7 @@ def reached(graph: Graph, start: int) -> set[int]:
     return found
 
 
+@settings(deadline=None)
 @given(
     st.fixed_dictionaries({q: st.lists(st.sampled_from(QUESTIONS), max_size=3) for q in QUESTIONS}),
     st.frozensets(st.sampled_from(QUESTIONS), max_size=3),
