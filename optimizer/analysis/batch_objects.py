@@ -128,6 +128,8 @@ def _binds_whole(script: TrainingScript, source: BindingSource, module: Module) 
         case Iterated(iterable, path):
             over, batch_path = iterated_loaders(script.resolver, script.loaders, iterable, module)
             return bool(over) and path == batch_path
+        case Assigned(ast.Call(func=ast.Attribute(attr=method)), ()):
+            return method in {"next", "__next__"}  # else it is as whole as what it is called on
         case Assigned(value, path):
             return not path and not isinstance(value, ast.Subscript | ast.Attribute)
         case _:

@@ -407,6 +407,10 @@ TENSORS_OF_A_COLLATE_FN = {
         "from transformers import default_data_collator as collate\n",
         'x = batch["input_ids"].to(device{0})',
     ),
+    "what is assigned again": (
+        "from data import collate\n",
+        "(x, y) = batch\n    x = x.to(device{0})\n    x = x.contiguous()",
+    ),
     "a tuple, beside another class": (
         "class Box:\n    def to(self, device):\n        return self\n\n\n"
         "def collate(items):\n    x, y = zip(*items)\n    return torch.stack(x), torch.tensor(y)\n",
