@@ -12,8 +12,9 @@ from .indexed_batches import is_given
 from .loaders import DATALOADER
 from .loops import iterated_loaders
 from .models import is_module_class
-from .scopes import Assigned, BindingSource, Iterated
+from .scopes import Assigned, Iterated, Parameter
 from .script import TrainingScript
+from .signatures import argument_for
 from .syntax import Module
 from .trees import walk
 from .values import Class, External, Function, Made, Value
@@ -34,9 +35,8 @@ def refuses_argument(script: TrainingScript, copy: BatchCopy, keyword: str) -> s
     for cls, method in _own_methods(script, copy.method):
         if not _takes(method, keyword):
             return f"the batch may be a `{cls.name}`, whose `{method.name}` takes no `{keyword}`"
-    if any(_gives_object(script, loader, inside=False) for loader in loaders) and _is_whole(
-        script, copy
-    ):
+    whole = _is_whole(script, copy.source, copy.module, frozenset())
+    if whole and any(_gives_object(script, loader, inside=False) for loader in loaders):
         code = copy.module.code(copy.source)
         return f"whether `{code}.{copy.method}` takes `{keyword}` is not known: a `collate_fn` makes the batch"
     return None
@@ -89,6 +89,9 @@ def _gives_object(script: TrainingScript, loader: DataLoader, *, inside: bool) -
 
 def _gives_tensors(script: TrainingScript, function: Value, inside: bool) -> bool:
     match function:
+        case Made(call, module, External("functools.partial")) if call.args:
+            values = script.values(call.args[0], module)
+            return bool(values) and all(_gives_tensors(script, one, inside) for one in values)
         case External(name) | Made(maker=External(name)):
             return name.startswith(_TENSORS)
         case Function(node=ast.Lambda(body=body)):
@@ -113,24 +116,40 @@ def _is_tensor(script: TrainingScript, node: ast.expr, module: Module, inside: b
     return bool(names) and all(name.startswith(_TENSORS) for name in names)
 
 
-def _is_whole(script: TrainingScript, copy: BatchCopy) -> bool:
-    """Whether ``copy`` may move a batch as a whole, not an element of it."""
-    source, module = copy.source, copy.module
+def _is_whole(
+    script: TrainingScript, source: ast.expr, module: Module, within: frozenset[ast.AST]
+) -> bool:
+    """Whether ``source`` may be a batch as a whole, not an element of it; ``within`` are the functions that it was given to."""
     if not isinstance(source, ast.Name):
-        return False
+        return isinstance(source, ast.Call)
     found = module.scope(source).lookup(source.id)
-    bindings = found[1] if found is not None else []
-    return any(_binds_whole(script, binding.source, module) for binding in bindings)
-
-
-def _binds_whole(script: TrainingScript, source: BindingSource, module: Module) -> bool:
-    match source:
-        case Iterated(iterable, path):
-            over, batch_path = iterated_loaders(script.resolver, script.loaders, iterable, module)
-            return bool(over) and path == batch_path
-        case Assigned(ast.Call(func=ast.Attribute(attr=method)), ()):
-            return method in {"next", "__next__"}  # else it is as whole as what it is called on
-        case Assigned(value, path):
-            return not path and not isinstance(value, ast.Subscript | ast.Attribute)
-        case _:
+    for binding in found[1] if found is not None else ():
+        match binding.source:
+            case Iterated(iterable, path):
+                resolver, loaders = script.resolver, script.loaders
+                over, batch_path = iterated_loaders(resolver, loaders, iterable, module)
+                whole = bool(over) and path == batch_path
+            case Assigned(ast.Call(func=ast.Attribute(attr=method)), ()):
+                # Another method's result is as whole as what it is called on.
+                whole = method in {"next", "__next__"}
+            case Assigned(value, path):
+                whole = not path and not isinstance(value, ast.Subscript | ast.Attribute)
+            case Parameter(ast.FunctionDef() as function, "plain") if function not in within:
+                whole = _is_given_whole(script, function, binding.name, within | {function})
+            case _:
+                whole = True
+        if whole:
             return True
+    return False
+
+
+def _is_given_whole(
+    script: TrainingScript, function: ast.FunctionDef, name: str, within: frozenset[ast.AST]
+) -> bool:
+    for site in script.resolver.call_sites(function):
+        passed = argument_for(function, name, site.call, site.bound)
+        if passed is None or (
+            passed.given is not None and _is_whole(script, passed.given, site.module, within)
+        ):
+            return True
+    return False

@@ -376,6 +376,20 @@ BATCH_OBJECTS = {
         """,
         "whether `batch.to` takes `non_blocking` is not known: a `collate_fn` makes the batch",
     ),
+    "handed to a function": (
+        """\
+        from data import collate
+
+
+        def move(batch):
+            return batch.to(device)
+
+
+        for batch in DataLoader(data, 64, collate_fn=collate, pin_memory=True):
+            move(batch)
+        """,
+        "whether `batch.to` takes `non_blocking` is not known",
+    ),
     "of a library, from a collator": (
         """\
         from transformers import AutoTokenizer, DataCollatorWithPadding
@@ -406,6 +420,15 @@ TENSORS_OF_A_COLLATE_FN = {
     "an object's parts": (
         "from transformers import default_data_collator as collate\n",
         'x = batch["input_ids"].to(device{0})',
+    ),
+    "what a partial function gives": (
+        "from functools import partial\n\n\ndef stacked(items, scale):\n"
+        "    return torch.stack(items)\n\n\ncollate = partial(stacked, scale=2)\n",
+        "x = batch.to(device{0})",
+    ),
+    "an element that is handed to a function": (
+        "from data import collate\n\n\ndef move(x):\n    return x.to(device{0})\n\n\n",
+        "z = move(batch[0])",
     ),
     "what is assigned again": (
         "from data import collate\n",
