@@ -96,11 +96,11 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 _NOT_MOVED = "batches are still made in the training process"
 _ONE_SEED = (
     "; the loader draws its workers' seed once instead of in every pass, so from the second pass on the same seed "
-    "shuffles in another order"
+    "gives other draws, such as the order of a shuffle"
 )
 _EVERY_SEED = (
-    "; the loader draws a seed in every pass instead of once, so from the second pass on the same seed shuffles in "
-    "another order"
+    "; the loader draws a seed in every pass instead of once, so from the second pass on the same seed gives other "
+    "draws, such as the order of a shuffle"
 )
 
 

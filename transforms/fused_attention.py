@@ -133,7 +133,10 @@ class FusedAttention(Transform):
         if attention.chain.sum.swapped:
             code += ".transpose(1, 2)"
         last = module.statement(product)
-        edits = [FileEdit(module.path, RemoveStatement(module.span(s))) for s in attention.removed]
+        edits = [
+            FileEdit(module.path, RemoveStatement(module.span(s), closes_up=True))
+            for s in attention.removed
+        ]
         edits += _idle_imports(script, attention)
         for place in _result_edits(attention, last, code):
             edits.append(FileEdit(module.path, place))

@@ -9,8 +9,8 @@ On the CPU the argument is ignored.
 
 Left alone: copies from the device to the host, where the script could read the result before it has arrived;
 tensors computed on the host first (`x / 255`), whose new memory is not pinned; batches that the script
-writes to in place afterwards, while the copy may still be reading; loaders that do not pin; `x.type(..)`, models and
-everything that is not known to be a batch.
+writes to in place afterwards, while the copy may still be reading; loaders that do not pin; objects of a `collate_fn`
+whose own `to` may not take the argument; `x.type(..)`, models and everything that is not known to be a batch.
 
 Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html and
 https://docs.pytorch.org/docs/stable/notes/cuda.html#use-pinned-memory-buffers
@@ -22,6 +22,7 @@ import ast
 from collections.abc import Iterator
 
 from ..optimizer.analysis.batch_memory import host_write_after, pins_memory
+from ..optimizer.analysis.batch_objects import refuses_argument
 from ..optimizer.analysis.batches import BatchCopy, Place
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.signatures import call_argument
@@ -123,6 +124,9 @@ def _refusal(script: TrainingScript, copy: BatchCopy) -> str | None:
         return f"`{copy.module.code(copy.source)}` may be on the device already"
     if not copy.copies_loaded_memory:
         return f"`{copy.module.code(copy.source)}` is computed from the batch, and its new memory is not pinned"
+    refused = refuses_argument(script, copy, "non_blocking")
+    if refused is not None:
+        return refused
     written = host_write_after(script, copy)
     if written is not None:
         return (

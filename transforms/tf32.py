@@ -10,7 +10,7 @@ precision is not safe (`autocast` runs first). Parameters, optimizer states and 
 
 Left alone: scripts that decide about precision themselves (`allow_tf32`, `fp32_precision`) or ask for determinism; scripts
 that compute in float64, decompose matrices, take distances from matrix products, differentiate gradients, fit with LBFGS, attack the network (`x.grad.sign()`) or compare numbers closely; steps under
-autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks of convolutions with a linear layer or two at the end, which gain nothing; scripts for the CPU.
+autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks that the script takes to half precision itself; networks of convolutions with a linear layer or two at the end, which gain nothing; scripts for the CPU.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html and
 https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
@@ -28,7 +28,11 @@ from ..optimizer.analysis.input_gradients import ATTACKED, input_gradient
 from ..optimizer.analysis.network_device import network_device
 from ..optimizer.analysis.network_layers import NetworkLayers, network_layers
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.precision import may_do_without_autocast, under_autocast
+from ..optimizer.analysis.precision import (
+    half_precision_use,
+    may_do_without_autocast,
+    under_autocast,
+)
 from ..optimizer.analysis.reach import reached_nodes
 from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.resolver import Resolver
@@ -144,6 +148,9 @@ def _step_refusal(script: TrainingScript, step: StepCode) -> str | None:
         return "no network is known to run in the step"
     if network_device(resolver, networks).kind is DeviceKind.CPU:
         return "the network is not seen to be moved to a GPU"
+    half = half_precision_use(resolver, nodes, networks)
+    if half is not None:
+        return f"{half.what} is in use, and what stays in float32 beside it is not known{seen_at(half, step)}"
     return _without_products(network_layers(resolver, networks), len(networks))
 
 

@@ -49,7 +49,9 @@ def pinning_refused(script: TrainingScript, loader: DataLoader) -> str | None:
     for obstacle in work.obstacles:
         if obstacle.hazard is Hazard.CUDA:
             where = place(obstacle, loader.path)
-            return f"its batches are on the GPU already {where}, and only host memory can be pinned"
+            return (
+                f"its batches may be on the GPU already {where}, and only host memory can be pinned"
+            )
     for dataset in work.datasets:
         if dataset.kind is DatasetKind.UNKNOWN:
             return f"what {dataset.name} is cannot be traced"

@@ -69,7 +69,7 @@ def gradient_graph_beside(
             }
         function = graph.module.function(graph.node)
         if graph.node not in within and (function is None or function in run):
-            why = "it is differentiated twice outside of training, which compiled code cannot be"
+            why = "it may be differentiated twice beside the steps seen, which compiled code cannot be"
             return CompileObstacle(graph.module, graph.node, why)
     return None
 

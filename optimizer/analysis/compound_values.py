@@ -88,7 +88,10 @@ def call_values(resolver: Resolver, node: ast.Call, module: Module) -> Values:
     """What the call ``node`` may give."""
     if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME_OBJECT_METHODS:
         base = resolver.values(node.func.value, module)
-        objects = frozenset(v for v in base if not isinstance(v, (External, FirstPartyModule)))
+        # Of a class it is the class's own: `AllReduce.apply(loss)` computes.
+        objects = frozenset(
+            v for v in base if not isinstance(v, (External, FirstPartyModule, Class))
+        )
         if objects:
             return objects
     found: set[Value] = set()

@@ -178,9 +178,9 @@ class LoopDeferral:
             if not (definition.adds or definition.appends or self._depends(definition, names)):
                 code = excerpt(self.module, definition.statement)
                 raise Refused(definition.statement, f"`{name}` is also set by `{code}`")
+        rare = tuple(self._rare_uses(name, names, is_list))  # first: what needs it says most
         reads = [read for d in mine for read in self._checked(d, names)]
         starts = self._starts(name, found[1], mine, is_list)
-        rare = self._rare_uses(name, names, is_list)
         whole = all(is_whole(start) for start in starts)
         is_integer = whole and all(self._is_integer(d, names, {name}) for d in mine)
         return Deferred(
@@ -191,7 +191,7 @@ class LoopDeferral:
             self._scope,
             tuple(mine),
             tuple(reads),
-            tuple(rare),
+            rare,
             is_integer,
             is_list,
         )

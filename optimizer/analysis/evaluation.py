@@ -21,6 +21,7 @@ from .reach import lexical_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
 from .values import External, Made
+from .weightless import keeps_no_weights
 
 _ACTIVATIONS = frozenset("Identity LogSigmoid LogSoftmax ReLU Sigmoid Softmax Softmin Tanh".split())
 _LONG_LOOP = 25
@@ -276,12 +277,18 @@ class _Finder:
         ]
 
     def _is_activation(self, call: ast.Call, module: Module) -> bool:
-        """Whether ``call`` is ``nn.Softmax(dim=1)(outputs)`` or the like, which records too little to save anything."""
+        """Whether ``call`` is ``nn.Softmax(dim=1)(outputs)`` or the like, which records too little to save anything.
+
+        So is one of a module without weights, such as one that smooths labels.
+        """
         values = self._proof.networks.unwrapped(call.func, module)
         return all(
             isinstance(v, Made)
-            and isinstance(v.maker, External)
-            and v.maker.name.removeprefix("torch.nn.") in _ACTIVATIONS
+            and (
+                v.maker.name.removeprefix("torch.nn.") in _ACTIVATIONS
+                if isinstance(v.maker, External)
+                else keeps_no_weights(self._resolver, v)
+            )
             for v in values
         )
 

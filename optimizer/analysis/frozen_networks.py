@@ -121,6 +121,8 @@ class _Search:
             networks = self._networks(fact.node, fact.module)
             if not networks or self._modes.decided(fact.node, fact.module):
                 continue
+            if not self._is_given_constants(fact):
+                continue  # gradients may flow through it, as those of a perceptual loss do
             why = next((r for n in networks if (r := self._refusal(n)) is not None), None)
             if why is None:
                 why = self._statement_refusal(fact)
@@ -158,12 +160,13 @@ class _Search:
         networks = self._networks(call, module)
         return bool(networks) and all(self._refusal(n) in (None, "") for n in networks)
 
-    def _statement_refusal(self, fact: CallFact) -> str | None:
-        """Why this call has to keep its gradients; empty where that is no wonder."""
-        statement = fact.module.statement(fact.node)
+    def _is_given_constants(self, fact: CallFact) -> bool:
         given = [*fact.node.args, *(keyword.value for keyword in fact.node.keywords)]
-        if not all(self._constants.is_constant(value, fact.module) for value in given):
-            return ""  # gradients may flow through it, as those of a perceptual loss do
+        return all(self._constants.is_constant(value, fact.module) for value in given)
+
+    def _statement_refusal(self, fact: CallFact) -> str | None:
+        """Why this call has to keep its gradients."""
+        statement = fact.module.statement(fact.node)
         value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
         if value is None or not self._constants.is_constant(value, fact.module):
             return "it runs in one statement with what is trained"

@@ -7,7 +7,7 @@ the assignments to attributes. Everything else may carry a graph.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 
 from .additions import Additions
@@ -24,6 +24,7 @@ from .graph_names import (
 )
 from .models import is_loss_name, is_module_value
 from .networks import Networks
+from .optimistic_answers import OptimisticAnswers
 from .reach import lexical_nodes
 from .reaching import reaching_bindings
 from .resolver import Resolver
@@ -52,8 +53,6 @@ from .values import (
     Value,
 )
 
-_NEVER = 1 << 30
-
 
 class Gradients:
     """Answers for one project, which does not change; answers are remembered."""
@@ -62,18 +61,16 @@ class Gradients:
         self._resolver = resolver
         self._networks = networks
         self._additions = Additions(resolver)
-        self._answers: dict[tuple[str, ast.AST], bool] = {}
-        self._active: dict[tuple[str, ast.AST], int] = {}
-        self._assumed_at = _NEVER
+        self._answers = OptimisticAnswers[tuple[str, ast.AST]]()
 
     def free(self, expression: ast.expr, module: Module) -> bool:
         """Whether ``expression`` is proven to hold no tensor with a graph."""
-        return self._once(("expression", expression), lambda: self._free(expression, module))
+        return self._answers.ask(("expression", expression), lambda: self._free(expression, module))
 
     def binding_is_free(self, binding: Binding, module: Module) -> bool:
         """Whether what ``binding`` gives its name holds no graph, also after later additions to it."""
         key = ("binding", binding.node)
-        return self._once(
+        return self._answers.ask(
             key,
             lambda: (
                 self._binding(binding, module)
@@ -84,29 +81,6 @@ class Gradients:
     def is_plain_attribute(self, name: str) -> bool:
         """Whether ``x.<name>`` holds no graph whatever ``x`` is (``shape``, ``data``)."""
         return name in GRAPH_FREE_ATTRIBUTES and not self._additions.is_stored_on_self(name)
-
-    def _once(self, key: tuple[str, ast.AST], answer: Callable[[], bool]) -> bool:
-        """Answer once. A question that leads back to itself is answered yes: only a source can make it no.
-
-        A yes that leans on such an assumption is not remembered.
-        """
-        if key in self._answers:
-            return self._answers[key]
-        if key in self._active:
-            self._assumed_at = min(self._assumed_at, self._active[key])
-            return True
-        depth = self._active[key] = len(self._active)
-        outside, self._assumed_at = self._assumed_at, _NEVER
-        try:
-            found = answer()
-        finally:
-            del self._active[key]
-        if not found or self._assumed_at >= depth:
-            self._answers[key] = found
-            self._assumed_at = outside
-        else:
-            self._assumed_at = min(self._assumed_at, outside)
-        return found
 
     def _all(self, expressions: Iterable[ast.expr | None], module: Module) -> bool:
         return all(e is None or self.free(e, module) for e in expressions)
@@ -315,7 +289,7 @@ class Gradients:
     def _returns(self, function: FunctionNode | ast.Lambda, module: Module) -> bool:
         if isinstance(function, ast.Lambda):
             return self.free(function.body, module)
-        return self._once(
+        return self._answers.ask(
             ("function", function),
             lambda: all(
                 self._all([node.value], module)

@@ -11,6 +11,9 @@ from .loops import iterated_loaders
 from .resolver import Resolver
 from .syntax import FunctionNode, LoopNode, Module
 from .trees import walk
+from .values import External, Made
+
+_ZIPS = (External("builtins.zip"), External("builtins.enumerate"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,15 +67,23 @@ def find_iterations(
 
 
 def _gone_over(
-    resolver: Resolver, loaders: tuple[DataLoader, ...], iterable: ast.expr, module: Module
+    resolver: Resolver,
+    loaders: tuple[DataLoader, ...],
+    iterable: ast.expr,
+    module: Module,
+    within: frozenset[ast.Call] = frozenset(),
 ) -> tuple[DataLoader, ...]:
-    """The loaders ``iterable`` goes over: all that it zips, one that it zips with itself twice."""
-    if isinstance(iterable, ast.Call):
-        names = resolver.names(iterable.func, module)
-        if names and names <= {"builtins.zip", "builtins.enumerate"}:
-            parts = [_gone_over(resolver, loaders, part, module) for part in iterable.args]
+    """The loaders ``iterable`` goes over: all that it zips, one that it zips with itself twice.
+
+    ``within`` are the calls that it is a part of: in a loop, ``batches = enumerate(batches)`` leads back to itself.
+    """
+    match [*resolver.values(iterable, module)]:
+        case [Made(call, owner, maker)] if maker in _ZIPS and call not in within:
+            inside = within | {call}
+            parts = [_gone_over(resolver, loaders, part, owner, inside) for part in call.args]
             return tuple(loader for part in parts for loader in part)
-    return iterated_loaders(resolver, loaders, iterable, module)[0]
+        case _:
+            return iterated_loaders(resolver, loaders, iterable, module)[0]
 
 
 def _is_argument_of_next(resolver: Resolver, call: ast.Call, module: Module) -> bool:
@@ -95,6 +106,23 @@ def batches_of_pass(iteration: Iteration) -> int | None:
         return 1
     lasts = [_last_index(loop, statement) for statement in loop.body]
     return min((last + 1 for last in lasts if last is not None), default=None)
+
+
+def may_end_early(iteration: Iteration) -> bool:
+    """Whether a pass may be over before the last batch: a ``break`` of its loop, or an iterator that nobody exhausts."""
+    loop = iteration.node
+    if not isinstance(loop, ast.For):
+        return iteration.by_hand or iteration.takes_one
+    pending: list[ast.AST] = [*loop.body]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Break):
+            return True
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While):
+            pending += node.orelse  # a break inside is that loop's own
+        elif not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda | ast.expr):
+            pending += ast.iter_child_nodes(node)
+    return False
 
 
 def _last_index(loop: ast.For, statement: ast.stmt) -> int | None:

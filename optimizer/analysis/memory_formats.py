@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from .batch_objects import refuses_argument
 from .batches import BatchCopy
 from .construction import VARIABLE
 from .facts import CallFact, DeviceKind, Model
@@ -340,6 +341,9 @@ class _Search:
                 known = [by_node[c] for c in copies if c in by_node]
                 if call in training and (not known or len(known) < len(copies)):
                     return "what goes into the network is not just a batch copied to the device"
+                refused = [refuses_argument(self._script, copy, "memory_format") for copy in known]
+                if reason := next(filter(None, refused), None):
+                    return reason
                 found |= dict.fromkeys(known)
         usable = [c for c in found if c.method in {"to", "cuda"}]
         if len(usable) < len(found) or not usable:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .devices import is_cuda_flag
-from .facts import Fact
+from .facts import Fact, Model
 from .models import is_module_value, unwrap
+from .network_layers import network_code
 from .project import Project
-from .reach import reached_nodes
+from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .signatures import call_argument
 from .steps import EvaluationCode, StepCode
@@ -53,6 +54,10 @@ _FRAMEWORKS = (
 )
 _HELPERS = frozenset({"get_logger", "set_seed", "seed_everything", "ProjectConfiguration"})
 """What of those packages is of use to any script, and runs no step."""
+_HELPER_MODULES = re.compile(
+    r"^(pytorch_lightning|lightning(\.pytorch|\.fabric)?|lightning_fabric)\.(utilities|loggers)\."
+)
+"""Their modules that do not either: ``rank_zero_only``, ``WandbLogger``."""
 _FRAMEWORK_PACKAGES = frozenset(name.partition(".")[0] for name, _ in _FRAMEWORKS) - {"torch"}
 
 
@@ -95,6 +100,33 @@ def _precision_use(resolver: Resolver, node: ast.expr, name: str, module: Module
     if name in {"half", "bfloat16"} and isinstance(node, ast.Attribute) and converts:
         return f"`.{name}()`"
     return None
+
+
+def half_precision_use(
+    resolver: Resolver, code: Iterable[Reached], networks: tuple[Model, ...]
+) -> PrecisionUse | None:
+    """Where the script itself takes ``networks``, or what ``code`` computes, to half precision, without autocast."""
+    reached = {r.node for r in (*code, *network_code(resolver, networks))}
+    for use in find_precision_uses(resolver):
+        around = [*use.module.ancestors(use.node)]
+        contexts = {context for node in around for context in _contexts(node)}
+        if use.what.strip("`") in _AMP or not contexts.isdisjoint(around):
+            continue
+        if use.node in reached or _converts_network(resolver, use):
+            return use
+    return None
+
+
+def _converts_network(resolver: Resolver, use: PrecisionUse) -> bool:
+    """``model.half()``, ``model.to(torch.bfloat16)``, and as a statement ``layer.bfloat16()``: only modules change in place."""
+    module = use.module
+    call = next((n for n in module.ancestors(use.node) if isinstance(n, ast.Call)), None)
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func is use.node and isinstance(module.parents[call], ast.Expr):
+        return True
+    holders = unwrap(resolver, resolver.values(call.func.value, module))
+    return any(is_module_value(resolver, holder) for holder in holders)
 
 
 def under_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> bool:
@@ -181,10 +213,17 @@ def find_frameworks(resolver: Resolver) -> tuple[FrameworkUse, ...]:
         for node in module.nodes_of(ast.Name, ast.Attribute):
             if isinstance(node.ctx, ast.Load):
                 for name in resolver.names(node, module):
-                    owner = next((o for prefix, o in _FRAMEWORKS if name.startswith(prefix)), None)
-                    if owner is not None and name.rpartition(".")[2] not in _HELPERS:
+                    owner = _owner_of_the_step(name)
+                    if owner is not None:
                         found.append(FrameworkUse(module, node, owner))
     return tuple(found)
+
+
+def _owner_of_the_step(name: str) -> str | None:
+    """The framework that ``name`` is of, when that may run steps."""
+    if name.rpartition(".")[2] in _HELPERS or _HELPER_MODULES.match(name):
+        return None
+    return next((owner for prefix, owner in _FRAMEWORKS if name.startswith(prefix)), None)
 
 
 def runs_in_double(resolver: Resolver) -> PrecisionUse | None:

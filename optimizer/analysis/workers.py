@@ -13,8 +13,15 @@ from .dataset_changes import changes_of_dataset
 from .datasets import Dataset, DatasetKind, find_datasets, function_code
 from .facts import DataLoader, Fact, LoopKind
 from .held_objects import Holding, holding_of
-from .item_cost import only_indexes, only_reads
-from .iterations import Around, Iteration, batches_of_pass, loops_around, runs_when_imported
+from .item_cost import only_indexes, only_looks_up, only_reads
+from .iterations import (
+    Around,
+    Iteration,
+    batches_of_pass,
+    loops_around,
+    may_end_early,
+    runs_when_imported,
+)
 from .lightning_passes import TrainerRun
 from .placement import default_device_call
 from .reach import Reached
@@ -170,6 +177,17 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
             yield (
                 f"the loop {place(iteration, loader.path)} starts a new pass for every batch of another, "
                 "and would start the workers anew each time"
+            )
+        elif (
+            isinstance(iteration.node, ast.For)
+            and may_end_early(iteration)
+            and _in_batch_loop(script, iteration)
+            and all(only_looks_up(script.resolver, dataset) for dataset in work.datasets)
+            and (why := persistence_refused(script, loader)) is not None
+        ):
+            yield (
+                f"the loop {place(iteration, loader.path)} takes some batches in the midst of another pass, and would start the "
+                f"workers anew each time: {why}"
             )
     yield from _making_reasons(script, loader, passes)
     kinds = {loop.node: loop for loop in script.loops}

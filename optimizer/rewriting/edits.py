@@ -128,10 +128,12 @@ class ReplaceStatement:
 class RemoveStatement:
     """Remove a statement; its own-line comments stay, its trailing comment goes with it.
 
-    A block left empty gets ``pass``.
+    A block left empty gets ``pass``. With ``closes_up``, as for one of several that a call further down replaces, the comments
+    above it go on to what follows, without blank lines between.
     """
 
     statement: Span
+    closes_up: bool = False
 
 
 @dataclass(frozen=True)

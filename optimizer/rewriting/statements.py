@@ -247,7 +247,7 @@ class StatementEdits:
         else:
             start, end = self._lines(first, last)
             if target not in self._around:
-                yield self._blank_lines_behind(self._first_of_run(target), last)
+                yield self._blank_lines_behind(self._first_of_run(target), last, edit.closes_up)
         yield Rewrite(start, end, lambda _: new, edit, Rank.STATEMENT, replaces=True)
 
     def _first_of_run(self, target: ast.stmt) -> int:
@@ -260,11 +260,12 @@ class StatementEdits:
             first = source.first_line(above)
         return first
 
-    def _blank_lines_behind(self, first: int, last: int) -> Rewrite:
-        """Leaves of the blank lines above and below what is removed only the larger number."""
+    def _blank_lines_behind(self, first: int, last: int, closes_up: bool) -> Rewrite:
+        """Leaves of the blank lines above and below what is removed only the larger number; none to close up comments above."""
         source = self.source
-        below = source.blank_lines_below(last)
-        surplus = below if first == 1 else min(source.blank_lines_above(first), below)
+        below, above = source.blank_lines_below(last), source.blank_lines_above(first)
+        commented = closes_up and not above and source.lines[first - 2].lstrip().startswith("#")
+        surplus = below if first == 1 or commented else min(above, below)
         return Rewrite(*self._lines(last + 1, last + surplus), lambda _: "", None, Rank.STATEMENT)
 
     def _replacement(self, edit: ReplaceStatement) -> Rewrite:

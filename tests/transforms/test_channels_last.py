@@ -287,6 +287,26 @@ def test_scripts_that_must_not(check_noop: Check, parts: dict[str, str], reason:
     check_noop(script(**parts), reason=reason)
 
 
+def test_images_that_are_an_object_of_a_collate_fn(check_noop: Check) -> None:
+    images = """\
+class Images:
+    def __init__(self, tensors):
+        self.tensors = tensors
+
+    def to(self, device):
+        return Images(self.tensors.to(device))
+
+
+def collate(items):
+    x, y = zip(*items)
+    return Images(torch.stack(x)), torch.tensor(y)
+
+
+"""
+    source = script(network=images + net()).replace("shuffle=True", "collate_fn=collate")
+    check_noop(source, "the batch may be a `Images`, whose `to` takes no `memory_format`")
+
+
 def test_weights_drawn_by_a_function_after_the_move(check_noop: Check) -> None:
     network = net() + "\n\ndef init(m):\n    nn.init.normal_(m.weight)\n"
     check_noop(script(network=network, after="model.apply(init)"), reason="drawn")

@@ -576,7 +576,7 @@ REFUSED = {
             LOOP,
             "grads = torch.autograd.grad(loss, model.parameters(), create_graph=True)\n",
         ),
-        "differentiated twice outside of training",
+        "it may be differentiated twice beside the steps seen",
     ),
     "curvature in a function": (
         (

@@ -1029,6 +1029,68 @@ def test_batch_drawn_anew_in_every_step(check_noop: Check) -> None:
     )
 
 
+FRAME = """\
+import pandas as pd
+
+class Rows(Dataset):
+    def __init__(self, path):
+        self.frame = pd.read_csv(path)
+    def __len__(self):
+        return len(self.frame)
+    def __getitem__(self, i):
+        return torch.tensor(self.frame.iloc[i]["x"])
+
+dataset = Rows("rows.csv")
+"""
+SOME_BATCHES = """\
+def loss_of(loader, batches):
+    total = 0.0
+    for i, x in enumerate(loader):
+        if i < batches:
+            total += model(x).sum().item()
+        else:
+            break
+    return total
+
+model = torch.nn.Linear(10, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for step, x in enumerate(loader):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        if step % 50 == 0:
+            print(loss_of({0}, 5))
+"""
+
+
+def test_some_batches_in_the_midst_of_a_pass(check_noop: Check) -> None:
+    """Each time the workers would start anew, for rows that take less."""
+    check_noop(
+        script("loader = DataLoader(dataset, 8)\n", FRAME, SOME_BATCHES.format("loader")),
+        "takes some batches in the midst of another pass, and would start the workers anew each time: a second pass",
+    )
+
+
+def test_some_batches_of_costly_items_in_the_midst_of_a_pass(check_transformed: Check) -> None:
+    train = SOME_BATCHES.format("loader")
+    workers = f"num_workers={COUNT}".replace("8", "16")
+    check_transformed(
+        script("loader = DataLoader(dataset, 8)\n", train=train),
+        script(f"{CORES}loader = DataLoader(dataset, 8, {workers})\n", train=train),
+    )
+
+
+def test_some_batches_of_another_loader_in_the_midst_of_a_pass(check_transformed: Check) -> None:
+    """Its workers live on."""
+    loaders = "loader = DataLoader(dataset, 8)\nother = DataLoader(dataset, 16)\n"
+    train = SOME_BATCHES.format("other")
+    after = f"{CORES}num_workers = {BESIDE_GPU.partition('=')[2].partition(', p')[0]}\n" + (
+        loaders.replace(")", ", num_workers=num_workers, persistent_workers=num_workers > 0)")
+    )
+    check_transformed(script(loaders, FRAME, train), script(after, FRAME, train))
+
+
 def test_batch_drawn_by_a_loop_in_every_step(check_noop: Check) -> None:
     check_noop(
         """\
@@ -1333,7 +1395,7 @@ def test_reason_tells_what_living_workers_draw(
     epochs = "for epoch in range(3):\n    for x, y in loader:\n        pass\n"
     result = rewrite(script(loader, FILES) + epochs, ["dataloader-workers"])
     (change,) = result.files[0].changes  # type: ignore[attr-defined]
-    assert "shuffles in another order" in change.reason
+    assert "gives other draws, such as the order of a shuffle" in change.reason
 
 
 VERIFIED = """\

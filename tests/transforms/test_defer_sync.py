@@ -500,6 +500,12 @@ def test_only_exact_sums_where_no_others_are_allowed(
         ),
         ("total = 0.0", "total += loss.item()\nif i % 9:\n    print(total)", "pass", "printed"),
         ("total = 0.0", "total += y.sum().item()", "print(total)", "integers or floats"),
+        (
+            "pass",
+            "number = y.sum().item()\nif number > 3:\n    stop()",
+            "pass",
+            "`number` is compared in every step (`number > 3`)",
+        ),
         ("total = 0", "total += int(loss)", "print(total)", "rounds"),
         ("total = 0.0", "total += loss.item()\nshow = lambda: total", "pass", "another function"),
         ("total = 0.0", "total += loss.item()\ndel total", "pass", "deleted"),

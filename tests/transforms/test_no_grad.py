@@ -306,6 +306,77 @@ def test_probabilities_alone_are_no_forward_pass(check_noop: Check) -> None:
     check_noop(HEAD + dedent(body))
 
 
+def test_a_loss_that_an_autograd_function_sums_over_processes(check_noop: Check) -> None:
+    body = """
+        class AllReduce(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                torch.distributed.all_reduce(x)
+                return x
+
+            @staticmethod
+            def backward(ctx, grads):
+                return grads
+
+        for x, y in loader:
+            def predict():
+                return model(x)
+
+            def loss_of(out):
+                loss = criterion(out, y)
+                loss = AllReduce.apply(loss)
+                return loss
+
+            out = predict()
+            loss = loss_of(out)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """
+    check_noop(HEAD + dedent(body))
+
+
+WEIGHTLESS = """
+class Smooth(nn.Module):
+    def __init__(self, classes, by):
+        super().__init__()
+        self.classes = classes
+        self.rest = by / classes
+{layer}
+    def forward(self, y):
+        smooth = torch.full((len(y), self.classes), self.rest)
+        return smooth.scatter(1, y[:, None], 1.0 - self.rest){code}
+
+smooth = Smooth(2, 0.1)
+train()
+for x, y in test_loader:
+    target = smooth(y)
+    with torch.no_grad():
+        out = model(x).log_softmax(1)
+    print(F.kl_div(out, target).item())
+"""
+
+
+def test_a_module_without_weights_is_no_forward_pass(check_noop: Check) -> None:
+    check_noop(HEAD + TRAIN + WEIGHTLESS.format(layer="", code=""))
+
+
+@pytest.mark.parametrize(
+    ("layer", "code"),
+    [
+        ("        self.layer = nn.Linear(2, 2)", " + self.layer.weight"),
+        ("        self.layer = model", " + self.layer(1.0 * y)"),
+        ("        self.scale = nn.Parameter(torch.ones(2))", " * self.scale"),
+        ("", " * model.weight.sum() + model(y)"),
+    ],
+)
+def test_a_module_with_weights_is_one(check_transformed: Check, layer: str, code: str) -> None:
+    before = HEAD + TRAIN + WEIGHTLESS.format(layer=layer, code=code)
+    head, loop = before.split("for x, y in test_loader:")
+    after = indent(f"for x, y in test_loader:{loop}", "    ")
+    check_transformed(before, f"{head}with torch.no_grad():\n{after}")
+
+
 def test_flag_that_another_backward_pass_ignores(check_noop: Check) -> None:
     """``validate`` is no choice between training and evaluation: the steps train whatever it says."""
     body = """

@@ -7,6 +7,8 @@ from textwrap import dedent, indent
 
 import pytest
 
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
 Check = Callable[..., None]
 
 SCRIPT = """\
@@ -273,3 +275,24 @@ def test_a_network_may_name_and_return_its_own_parts(check_transformed: Check) -
 
 def test_is_verified(check_verified: Check) -> None:
     check_verified(script())
+
+
+def test_nothing_is_said_of_a_network_that_gradients_flow_through(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """A criterion made of a teacher gets what is trained: that its gradients stay on is no wonder."""
+    setup = """\
+class Criterion(nn.Module):
+    def __init__(self, teacher):
+        super().__init__()
+        self.teacher = teacher
+
+    def forward(self, s, x):
+        return F.mse_loss(s, self.teacher(x))
+
+
+criterion = Criterion(teacher)
+"""
+    source = script(run="s = student(x)", loss="loss = criterion(s, x)", setup=setup)
+    result = rewrite(source, ["no-grad"])
+    assert not [skip for file in result.files for skip in file.skips]

@@ -324,6 +324,141 @@ def test_left_alone(check_noop: Check, loop: str, reason: str | None) -> None:
     check_noop(script(loop), reason)
 
 
+BATCH_OBJECTS = {
+    "of the project": (
+        """\
+        class Batch:
+            def __init__(self, items):
+                self.images = torch.stack(items)
+
+            def pin_memory(self):
+                return self
+
+            def to(self, device):
+                self.images = self.images.to(device)
+                return self
+
+
+        for batch in DataLoader(data, 64, collate_fn=Batch, pin_memory=True):
+            batch = batch.to(device)
+        """,
+        "the batch may be a `Batch`, whose `to` takes no `non_blocking`",
+    ),
+    "of the project, in a tuple": (
+        """\
+        class Images:
+            def to(self, device):
+                return self
+
+
+        def collate(items):
+            return Images(), torch.tensor([label for _, label in items])
+
+
+        for x, y in DataLoader(data, 64, collate_fn=collate, pin_memory=True):
+            x = x.to(device)
+        """,
+        "the batch may be a `Images`, whose `to` takes no `non_blocking`",
+    ),
+    "of a library, from a function": (
+        """\
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained("bert-base-cased")
+
+
+        def collate(items):
+            return tokenizer.pad(items, return_tensors="pt")
+
+
+        for batch in DataLoader(data, 64, collate_fn=collate, pin_memory=True):
+            batch.to(device)
+        """,
+        "whether `batch.to` takes `non_blocking` is not known: a `collate_fn` makes the batch",
+    ),
+    "handed to a function": (
+        """\
+        from data import collate
+
+
+        def move(batch):
+            return batch.to(device)
+
+
+        for batch in DataLoader(data, 64, collate_fn=collate, pin_memory=True):
+            move(batch)
+        """,
+        "whether `batch.to` takes `non_blocking` is not known",
+    ),
+    "of a library, from a collator": (
+        """\
+        from transformers import AutoTokenizer, DataCollatorWithPadding
+
+        collator = DataCollatorWithPadding(AutoTokenizer.from_pretrained("bert-base-cased"))
+        for step, batch in enumerate(DataLoader(data, 64, collate_fn=collator, pin_memory=True)):
+            batch = batch.to(device)
+        """,
+        "whether `batch.to` takes `non_blocking` is not known",
+    ),
+}
+
+
+@pytest.mark.parametrize(("loop", "reason"), BATCH_OBJECTS.values(), ids=BATCH_OBJECTS)
+def test_batches_that_may_be_no_tensors(check_noop: Check, loop: str, reason: str) -> None:
+    check_noop(script('data = datasets.MNIST("data")\n') + dedent(loop), reason)
+
+
+TENSORS_OF_A_COLLATE_FN = {
+    "one": (
+        "def collate(items):\n    return torch.stack(items)\n",
+        "x = batch.to(device{0})",
+    ),
+    "a tuple": (
+        "def collate(items):\n    x, y = zip(*items)\n    return torch.stack(x), torch.tensor(y)\n",
+        "x = batch[0].to(device{0})",
+    ),
+    "an object's parts": (
+        "from transformers import default_data_collator as collate\n",
+        'x = batch["input_ids"].to(device{0})',
+    ),
+    "what a partial function gives": (
+        "from functools import partial\n\n\ndef stacked(items, scale):\n"
+        "    return torch.stack(items)\n\n\ncollate = partial(stacked, scale=2)\n",
+        "x = batch.to(device{0})",
+    ),
+    "an element that is handed to a function": (
+        "from data import collate\n\n\ndef move(x):\n    return x.to(device{0})\n\n\n",
+        "z = move(batch[0])",
+    ),
+    "what is assigned again": (
+        "from data import collate\n",
+        "(x, y) = batch\n    x = x.to(device{0})\n    x = x.contiguous()",
+    ),
+    "a tuple, beside another class": (
+        "class Box:\n    def to(self, device):\n        return self\n\n\n"
+        "def collate(items):\n    x, y = zip(*items)\n    return torch.stack(x), torch.tensor(y)\n",
+        "x = batch[0].to(device{0})",
+    ),
+    "an object that takes the argument": (
+        "class Batch:\n    def to(self, device, **settings):\n        return self\n\n\n"
+        "def collate(items):\n    return torch.stack(items)\n",
+        "x = batch.to(device{0})",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("collate", "copy"), TENSORS_OF_A_COLLATE_FN.values(), ids=TENSORS_OF_A_COLLATE_FN
+)
+def test_tensors_of_a_collate_fn(check_transformed: Check, collate: str, copy: str) -> None:
+    loop = (
+        'loader = DataLoader(datasets.MNIST("data"), 64, collate_fn=collate, pin_memory=True)\n'
+        f"for batch in loader:\n    {copy}\n"
+    )
+    before = script("") + collate + loop
+    check_transformed(before.format(""), before.format(f", {NB}"))
+
+
 WRITES = {
     "array that shares the memory": "    array = x.numpy()\n    array[0] = 1\n",
     "array filled in place": "    np.copyto(x.numpy(), 0)\n",

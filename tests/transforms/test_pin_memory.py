@@ -339,7 +339,7 @@ def test_copy_of_something_computed(check_noop: Check) -> None:
     ],
 )
 def test_batches_on_the_gpu(check_noop: Check, dataset: str, said: str) -> None:
-    said = "on the GPU already"
+    said = "its batches may be on the GPU already"
     check_noop(script("loader = DataLoader(dataset)\n", dataset=dataset), said)
 
 

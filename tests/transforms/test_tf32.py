@@ -256,6 +256,33 @@ def test_precision_matters(check_noop: Check, more: str, reason: str) -> None:
     check_noop(script(more=more), reason=reason)
 
 
+@pytest.mark.parametrize(
+    ("more", "use"),
+    [
+        ("loss = loss + model[0](x.half()).sum()", "`.half()`"),
+        ("model.bfloat16()", "`.bfloat16()`"),
+        ("for layer in model.modules():\n        layer.half()", "`.half()`"),
+        ("model = model.to(torch.float16)", "`torch.float16`"),
+    ],
+)
+def test_networks_that_the_script_takes_to_half_precision(
+    check_noop: Check, more: str, use: str
+) -> None:
+    check_noop(script(more=more), reason=f"{use} is in use, and what stays in float32 beside it")
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "def save(weights):\n    torch.save(weights.half(), 'weights.pt')",
+        "@torch.autocast('cuda', dtype=torch.bfloat16)\ndef show(x):\n    return net(x)",
+    ],
+)
+def test_half_precision_beside_the_step(check_transformed: Check, setup: str) -> None:
+    after = 'torch.manual_seed(0)\ntorch.set_float32_matmul_precision("high")\n' + setup
+    check_transformed(script("torch.manual_seed(0)\n" + setup), script(after))
+
+
 @pytest.mark.parametrize("more", ["print(torch.cdist(x, y, p=1))", "print(torch.cdist(x, y, 1.0))"])
 def test_other_distances_are_not_made_of_products(check_transformed: Check, more: str) -> None:
     after = 'torch.manual_seed(0)\ntorch.set_float32_matmul_precision("high")'

@@ -31,6 +31,14 @@ other = DataLoader(open("y"))
         ("for a, b in zip(loader, other):\n    pass\n", ["loop 2"]),
         ("for a, b in zip(loader, loader):\n    pass\n", ["loop 2"]),
         ("for i, (a, b) in enumerate(zip(loader, other)):\n    pass\n", ["loop 2"]),
+        ("both = zip(loader, other)\nfor i, (a, b) in enumerate(both):\n    pass\n", ["loop 2"]),
+        ("both = zip(loader, loader)\nfor a, b in both:\n    pass\n", ["loop 2"]),
+        (
+            "both = zip(loader, other)\nfor _ in range(2):\n    both = enumerate(both)\n"
+            "for x in both:\n    pass\n",
+            ["loop 1"],
+        ),
+        ("while other:\n    both = enumerate(both)\nfor x in both:\n    pass\n", []),
         ("for x in iter(loader):\n    pass\n", ["loop 1"]),
         ("it = iter(loader)\n", ["by hand 1"]),
         ("x = next(iter(loader))\n", ["takes one 1"]),

@@ -80,6 +80,8 @@ def test_libraries_that_leave_the_step_alone(script: Script) -> None:
         "from pytorch_lightning import seed_everything\nseed_everything(1)\n",
         "from accelerate.utils import set_seed\nset_seed(1)\n",
         "from accelerate.logging import get_logger\nlogger = get_logger(__name__)\n",
+        "from pytorch_lightning.utilities import rank_zero_only\n@rank_zero_only\ndef log(): ...\n",
+        "from lightning.pytorch.loggers import WandbLogger\nlogger = WandbLogger()\n",
     ],
 )
 def test_helpers_of_frameworks_run_no_step(script: Script, code: str) -> None:

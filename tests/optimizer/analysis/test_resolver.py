@@ -45,6 +45,12 @@ def test_elements_of_comprehensions(ask: Ask) -> None:
     assert ask(code + "[ASK(layer) for layer in layers]") == {"torch.nn.Linear()"}
 
 
+def test_a_function_of_autograd_does_not_give_its_class(ask: Ask) -> None:
+    code = "import torch\nclass AllReduce(torch.autograd.Function): ...\n"
+    assert "AllReduce" in str(ask(code + "ASK(AllReduce)"))
+    assert "AllReduce" not in str(ask(code + "loss = AllReduce.apply(loss)\nASK(loss)"))
+
+
 def test_a_rebound_name_is_not_the_import(ask: Ask) -> None:
     assert ask("from torch.optim import Adam\nAdam = 3\nASK(Adam)") == {3}
 

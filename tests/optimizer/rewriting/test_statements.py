@@ -305,6 +305,22 @@ def test_removed_statements(
     assert rewritten(text, *edits) == result
 
 
+@pytest.mark.parametrize(
+    ("text", "targets", "result"),
+    [
+        ("a()\n\n# one\nb()\n\n# two\nc()\n\nd()\n", ["b()", "c()"], "a()\n\n# one\n# two\nd()\n"),
+        ("a()\n# stays\nb()\nc()\n\nd()\n", ["b()", "c()"], "a()\n# stays\nd()\n"),
+        ("a()\n\nb()\n\nc()\n", ["b()"], "a()\n\nc()\n"),
+        ("a()\nb()\n\nc()\n", ["b()"], "a()\n\nc()\n"),
+    ],
+)
+def test_comments_above_removed_statements_close_up(
+    text: str, targets: list[str], result: str, span: Find, rewritten: Rewrite
+) -> None:
+    edits = [RemoveStatement(span(text, target), closes_up=True) for target in targets]
+    assert rewritten(text, *edits) == result
+
+
 def test_a_block_whose_statements_are_replaced_by_inserted_ones_needs_no_pass(
     check: Check, span: Find
 ) -> None:
