@@ -172,7 +172,9 @@ class Observations:
     layer_settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """Torch's own layers in the root modules, by name, as they print themselves: ``LayerNorm((8,), eps=1e-05)``."""
     dropouts: tuple[tuple[str, float, int], ...] = ()
-    """What drops elements in training, with which probability, and how often it did; of runs that watch it."""
+    """What drops elements in training, with which probability, and how often it did."""
+    first_dropouts: tuple[tuple[float, tuple[int, ...]], ...] = ()
+    """The calls of it before the first step was over, in their order: the probability, and the shape of what it was dropped from."""
     weighted_means: bool = False
     """Whether a cross entropy weighed or ignored targets in training; of runs that watch it."""
     ranks: tuple[Observations, ...] = ()

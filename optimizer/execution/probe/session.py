@@ -317,6 +317,10 @@ class Session:
         """The loader gave a batch."""
         self.reading.got_batch(noted, batch)
 
+    def rounds_begun(self) -> int:
+        """Rounds that have had a step."""
+        return self._rounds.begun
+
     def communicates(self) -> None:
         """The script calls a collective of ``torch.distributed``."""
         self._collectives.append((self._rounds.begun, self._evaluations.count))
