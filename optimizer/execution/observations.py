@@ -128,6 +128,7 @@ class Observations:
     snapshots: tuple[Snapshot, ...] = ()
     gradients_file: str | None = None
     buffers_file: str | None = None
+    first_buffers_file: str | None = None
     optimizer_state_file: str | None = None
     first_copies_file: str | None = None
     last_copies_file: str | None = None
@@ -255,6 +256,10 @@ class Observations:
     def buffers(self) -> dict[str, NDArray[np.generic]]:
         """The buffers of the root modules at the end (BatchNorm's running statistics, say)."""
         return self._read(self.buffers_file)
+
+    def first_buffers(self) -> dict[str, NDArray[np.generic]]:
+        """The same after round 1."""
+        return self._read(self.first_buffers_file)
 
     def eval_outputs(self) -> dict[str, NDArray[np.generic]]:
         """The kept outputs of eval-mode calls, keyed ``<index of call>.<index of output>``."""

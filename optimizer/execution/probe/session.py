@@ -43,7 +43,7 @@ from .told import Told
 from .weight_copies import WeightCopies
 from .worker_generators import FOLDER, read_workers
 
-BUFFERS = "buffers.safetensors"
+BUFFERS, FIRST_BUFFERS = "buffers.safetensors", "first-buffers.safetensors"
 ROUNDS = "rounds"
 _PATIENCE = 20
 """How often a script may swallow the end of its run before the process is ended."""
@@ -233,6 +233,7 @@ class Session:
             self._try(self._parameters.snapshot, finished)
         if self.observing and finished == 1:
             self._try(self._copies.look_first)
+            self._try(self._write_first_buffers)
         if self._rounds.over:
             if self.observing:
                 self._try(self._copies.look_again)
@@ -417,7 +418,12 @@ class Session:
         buffers = self._parameters.last_step.left(self._parameters.buffers())
         if buffers:
             write_safetensors(self.folder / BUFFERS, buffers)
-        return {"buffers_file": BUFFERS if buffers else None}
+        first = FIRST_BUFFERS if (self.folder / FIRST_BUFFERS).exists() else None
+        return {"buffers_file": BUFFERS if buffers else None, "first_buffers_file": first}
+
+    def _write_first_buffers(self) -> None:
+        if buffers := self._parameters.buffers():
+            write_safetensors(self.folder / FIRST_BUFFERS, buffers)
 
 
 def _counter(path: Path) -> mmap.mmap:
