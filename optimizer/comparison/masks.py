@@ -2,15 +2,14 @@
 
 A batch of sentences that is padded to a multiple of eight, or no further than its longest, drops other elements although it computes the
 same. Then the two versions can only be compared without dropout. What a rewrite drops from another place, or with another
-probability, such a comparison would not show; so they have to call it as often, with the same probabilities, on tensors whose sizes differ
-where those of what the model is given do, and nowhere else.
+probability, such a comparison would not show; so the same layers have to run in the same order, dropout has to be called as often, with the
+same probabilities, and what it is given may differ in the sizes alone that differ in what the layers give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..execution.observations import Observations
+from .layers import outputs_by_call
 
 
 def resized(original: Observations, other: Observations) -> dict[int, int]:
@@ -21,7 +20,7 @@ def resized(original: Observations, other: Observations) -> dict[int, int]:
     if any(p != q or len(a) != len(b) for (p, a), (q, b) in zip(ours, theirs, strict=True)):
         return {}
     sizes: dict[int, int] = {}
-    given = dict(_first_sizes(original, other))
+    given = _sizes_of_layers(original, other)
     for (_, before), (_, now) in zip(ours, theirs, strict=True):
         for a, b in zip(before, now, strict=True):
             if sizes.setdefault(a, b) != b or (a != b and given.get(a) != b):
@@ -37,8 +36,13 @@ def _counts(run: Observations) -> dict[float, int]:
     return counts
 
 
-def _first_sizes(original: Observations, other: Observations) -> Iterator[tuple[int, int]]:
-    """The sizes of what the first layer gives, by which the sizes of its model's input are known."""
-    for ours, theirs in zip(original.layer_outputs[:1], other.layer_outputs[:1], strict=False):
-        if ours.layer == theirs.layer:
-            yield from zip(ours.output.shape, theirs.output.shape, strict=False)
+def _sizes_of_layers(original: Observations, other: Observations) -> dict[int, int]:
+    """What the sizes of what the layers give are in ``other``, where each is always the same there."""
+    ours, theirs = outputs_by_call(original), outputs_by_call(other)
+    if list(ours) != list(theirs):
+        return {}
+    found: dict[int, set[int]] = {}
+    for call, one in ours.items():
+        for a, b in zip(one.output.shape, theirs[call].output.shape, strict=False):
+            found.setdefault(a, set()).add(b)
+    return {a: b for a, (b, *others) in found.items() if not others}
