@@ -97,7 +97,7 @@ class Session:
         self.reading = Reading()
         self.permutations = Permutations(self._seed, spec["shuffled"])
         self.evaluation_draws = EvaluationDraws(self._seed)
-        self.told = Told(self.folder)
+        self.told = Told(self.folder, self.rounds_begun)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
         self.clipping = Clipping(self._rounds, lambda: self._steps.losses)
         self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
