@@ -271,7 +271,7 @@ def _judge_without_dropout(
         reason = f"without dropout, too: {reason}"
     else:
         pairs = ", ".join(f"{now} for {before}" for before, now in sizes.items())
-        reason = f"{reason} without dropout; its masks are of other sizes in the rewrite ({pairs} in the first step)"
+        reason = f"{reason} without dropout; its masks are of other sizes in the rewrite ({pairs} in the first call)"
     return replace(found, verdict=replace(found.verdict, reason=reason))
 
 

@@ -175,7 +175,7 @@ class Observations:
     dropouts: tuple[tuple[str, float, int], ...] = ()
     """What drops elements in training, with which probability, and how often it did."""
     first_dropouts: tuple[tuple[float, tuple[int, ...]], ...] = ()
-    """The calls of it before the first step was over, in their order: the probability, and the shape of what it was dropped from."""
+    """The calls of it in the models' first training calls, in their order: the probability, and the shape of what it was dropped from."""
     weighted_means: bool = False
     """Whether a cross entropy weighed or ignored targets in training; of runs that watch it."""
     ranks: tuple[Observations, ...] = ()

@@ -33,10 +33,13 @@ _MOST = 500
 
 
 class Dropouts:
-    """Counts what is dropped out in training; ``off`` has nothing dropped. ``rounds`` gives how many have begun."""
+    """Counts what is dropped out in training; ``off`` has nothing dropped.
 
-    def __init__(self, rounds: Callable[[], int], *, off: bool) -> None:
-        self._rounds, self._off = rounds, off
+    ``noting`` says whether a call of a model is going on of which the shapes are to be kept.
+    """
+
+    def __init__(self, noting: Callable[[], bool], *, off: bool) -> None:
+        self._noting, self._off = noting, off
         self._counts: Counter[tuple[str, float]] = Counter()
         self._first: list[tuple[float, list[int]]] = []
 
@@ -52,7 +55,7 @@ class Dropouts:
         """What to drop elements of a tensor of this ``shape`` with, instead of ``p``."""
         if p and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self._counts[name, float(p)] += 1
-            if not self._rounds() and len(self._first) < _MOST:
+            if self._noting() and len(self._first) < _MOST:
                 self._first.append((float(p), list(shape)))
         return 0.0 if self._off else p
 

@@ -116,7 +116,7 @@ class ObservedProcess:
             compute_in_full_precision(patches)
         functions, how = Functions(patches), spec["batch_layers"]
         self._dropouts = Dropouts(
-            session.rounds_begun, off=spec["without_dropout"] or how == "align"
+            session.notes_layers, off=spec["without_dropout"] or how == "align"
         )
         if session.observing:
             self._dropouts.install(patches, functions)

@@ -322,6 +322,10 @@ class Session:
         """Rounds that have had a step."""
         return self._rounds.begun
 
+    def notes_layers(self) -> bool:
+        """Whether a model's first call to train is going on."""
+        return self._layers.watching
+
     def communicates(self) -> None:
         """The script calls a collective of ``torch.distributed``."""
         self._collectives.append((self._rounds.begun, self._evaluations.count))

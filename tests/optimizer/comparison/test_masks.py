@@ -96,7 +96,7 @@ def test_batches_padded_otherwise_are_judged_without_dropout(run: Run, wrong: bo
         assert verdict.outcome is Outcome.EQUIVALENT
         assert verdict.reason == (
             "bit for bit the same over 8 steps without dropout; its masks are of other sizes in the rewrite "
-            "(24 for 17 in the first step)"
+            "(24 for 17 in the first call)"
         )
         assert runs.asked == [(True, False), (True, True), (True, True), (False, True)]
 
