@@ -26,6 +26,7 @@ class Observe(Protocol):
         full_precision: bool = False,
         aligned_layers: bool = False,
         without_dropout: bool = False,
+        training_draws: bool = False,
         keep_evaluated: bool = False,
         evaluated_with: Path | None = None,
         runs_to_come: int = 0,

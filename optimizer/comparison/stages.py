@@ -149,6 +149,9 @@ def judge_in_stages(
             perturbed_runs,
             evaluations=not rewritten.ranks and only_evaluation_differs(exact, first, rewritten),
         )
+    if found.verdict.outcome is Outcome.NOT_EQUIVALENT and not _decided(exact):
+        given = (first, rewritten, found)
+        found = _judge_other_draws(*given, observe, tier, precision, perturbed_runs)
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
     unseen = _unseen(first, repeats, rewritten, bits=verdict.precision is None)
     if unseen and verdict.outcome is Outcome.EQUIVALENT:
@@ -257,15 +260,7 @@ def _judge_without_dropout(
     if lost := _lost_loss(first, as_it_runs, "with dropout"):
         return Equivalence(failed_by(exact, lost))
     undropped = partial(observe, without_dropout=True)
-    first, again = (
-        undropped(f"original without dropout{which}", original=True) for which in ("", ", again")
-    )
-    rewritten = undropped("rewritten without dropout", original=False)
-    exact = judge_exact(first, [again], rewritten)
-    if exact.outcome is Outcome.EQUIVALENT or _decided(exact):
-        found = Equivalence(exact)
-    else:
-        found = _judge_rounding(first, [again], rewritten, undropped, precision, perturbed_runs)
+    found = _judge_anew(undropped, "without dropout", None, precision, perturbed_runs)
     reason = found.verdict.reason
     if found.verdict.outcome is Outcome.NOT_EQUIVALENT:
         reason = f"without dropout, too: {reason}"
@@ -273,6 +268,47 @@ def _judge_without_dropout(
         pairs = ", ".join(f"{now} for {before}" for before, now in sizes.items())
         reason = f"{reason} without dropout; its masks are of other sizes in the rewrite ({pairs} in the first call)"
     return replace(found, verdict=replace(found.verdict, reason=reason))
+
+
+def _judge_other_draws(
+    first: Observations,
+    rewritten: Observations,
+    found: Equivalence,
+    observe: Observe,
+    tier: Tier | None,
+    precision: Precision | None,
+    perturbed_runs: int,
+) -> Equivalence:
+    """Both versions with draws that do not hang on whether gradients are taken, where only one takes them in some calls to train.
+
+    Without gradients, a module that does the same in either mode may be evaluated: what it draws then, training does not. A
+    generator that only makes samples for its opponent trains nothing either, but what is drawn behind it hangs on it.
+    """
+    if rewritten.ranks or _without_gradients(first) == _without_gradients(rewritten):
+        return found
+    anew = partial(observe, training_draws=True)
+    other = _judge_anew(anew, "drawing on", tier, precision, perturbed_runs)
+    return other if other.verdict.outcome is Outcome.EQUIVALENT else found
+
+
+def _without_gradients(run: Observations) -> int:
+    return sum(calls.without_gradients for calls in run.training_calls)
+
+
+def _judge_anew(
+    observe: Observe,
+    how: str,
+    tier: Tier | None,
+    precision: Precision | None,
+    perturbed_runs: int,
+) -> Equivalence:
+    """Both versions as ``observe`` runs them, which is told as ``how``."""
+    first, again = (observe(f"original {how}{which}", original=True) for which in ("", ", again"))
+    rewritten = observe(f"rewritten {how}", original=False)
+    exact = judge_exact(first, [again], rewritten)
+    if exact.outcome is Outcome.EQUIVALENT or tier is Tier.EXACT or _decided(exact):
+        return Equivalence(exact)
+    return _judge_rounding(first, [again], rewritten, observe, precision, perturbed_runs)
 
 
 def _lost_loss(first: Observations, other: Observations, where: str) -> Finding | None:

@@ -97,6 +97,7 @@ class Session:
         self.reading = Reading()
         self.permutations = Permutations(self._seed, spec["shuffled"])
         self.evaluation_draws = EvaluationDraws(self._seed)
+        self._draws_aside = not spec["training_draws"]
         self.told = Told(self.folder, self.rounds_begun)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
         self.clipping = Clipping(self._rounds, lambda: self._steps.losses)
@@ -270,7 +271,7 @@ class Session:
         if not self._rounds.begun and module.training:
             self._try(self._parameters.keep_first, module)
         self._training = module.training
-        if is_evaluation(module):
+        if not module.training or (self._draws_aside and is_evaluation(module)):
             self.evaluation_draws.begin()
 
     def layer_called(self, layer: nn.Module, output: Any) -> None:

@@ -1,4 +1,4 @@
-"""Dropout of batches that are padded otherwise."""
+"""Runs that can only be compared under other draws: dropout of batches that are padded otherwise, samples made without gradients."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torchopt_cli.optimizer.execution.observations import (
     Loss,
     Observations,
     TensorSummary,
+    TrainingCalls,
 )
 
 Run = Callable[..., Observations]
@@ -70,10 +71,17 @@ class _Runs:
         self._plain, self._ours, self._theirs = plain, ours, theirs
 
     def __call__(
-        self, description: str, *, original: bool, without_dropout: bool = False, **_: Any
+        self,
+        description: str,
+        *,
+        original: bool,
+        without_dropout: bool = False,
+        training_draws: bool = False,
+        **_: Any,
     ) -> Observations:
-        self.asked.append((original, without_dropout))
-        if not without_dropout:
+        otherwise = without_dropout or training_draws
+        self.asked.append((original, otherwise))
+        if not otherwise:
             return self._plain
         return self._ours if original else self._theirs
 
@@ -115,3 +123,20 @@ def test_a_loss_that_is_lost_with_dropout_is_told(run: Run) -> None:
     verdict = _Runs(original, original, original).judge(lost)
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert "without" not in verdict.reason
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_samples_made_without_gradients_do_not_change_what_is_drawn_behind_them(
+    run: Run, wrong: bool
+) -> None:
+    original = run()
+    calls = (TrainingCalls("Net", 0, 8, 8),)
+    frozen = replace(original, training_calls=calls)
+    runs = _Runs(original, original, _other_loss(frozen, 1) if wrong else frozen)
+    verdict = runs.judge(_other_loss(frozen))
+    assert runs.asked.count((False, True)) == 1
+    assert verdict.outcome is (Outcome.NOT_EQUIVALENT if wrong else Outcome.EQUIVALENT)
+    assert not wrong or verdict.reason.startswith("loss at step 1")
+    runs = _Runs(original, original, original)
+    assert runs.judge(_other_loss(original)).outcome is Outcome.NOT_EQUIVALENT
+    assert (False, True) not in runs.asked
