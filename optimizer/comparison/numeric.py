@@ -228,7 +228,8 @@ def _buffers(runs: _Runs) -> list[Finding]:
     every = (runs.original, runs.other, *runs.neighbours)
     last = runs.original.rounds
     ours, theirs, *near = (run.buffers() for run in every)
-    found = _buffers_at(1, runs.precision, *(run.first_buffers() for run in every))
+    # A round ends where the next begins to step: what its forward pass makes of the buffers is in them.
+    found = _buffers_at(min(2, last), runs.precision, *(run.first_buffers() for run in every))
     found = found or _buffers_at(last, runs.precision, ours, theirs, *near)
     for name, tensor in sorted(ours.items()):
         if name not in theirs:
@@ -247,7 +248,7 @@ def _buffers(runs: _Runs) -> list[Finding]:
 def _buffers_at(
     step: int, precision: Precision, ours: Arrays, theirs: Arrays, *near: Arrays
 ) -> list[Finding]:
-    """Floating-point buffers as vectors, as they are after ``step``."""
+    """Floating-point buffers as vectors, as they are at ``step``."""
     counters = frozenset(name for name, tensor in ours.items() if tensor.dtype.kind != "f")
     quantity = Quantity(
         Kind.BUFFER,
