@@ -201,6 +201,8 @@ class _Verification:
         perturb: Perturbation | None = None,
         full_precision: bool = False,
         aligned_layers: bool = False,
+        without_dropout: bool = False,
+        training_draws: bool = False,
         keep_evaluated: bool = False,
         evaluated_with: Path | None = None,
         seed: int | None = None,
@@ -217,6 +219,8 @@ class _Verification:
             evaluated_with=evaluated_with,
             full_precision=full_precision,
             batch_layers=self._batch_layers(aligned_layers),
+            without_dropout=without_dropout,
+            training_draws=training_draws,
         )
         if not original and self._first is not None:
             settings = replace(settings, shuffled=shuffled_passes(self._first))

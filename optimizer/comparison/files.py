@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .arrays import Arrays
 
 
+_BARS = "<progress bars>"
+"""What is told beside progress bars, a line for each step: how often that is done, if at all, and in which words, is a matter of taste."""
 _JSON = frozenset({".json", ".jsonl", ".ndjson"})
 
 
@@ -43,6 +45,8 @@ def compare_files(
     for file in original.files:
         if any(file.path not in {one.path for one in run.files} for run in repeats):
             continue
+        if file.path == _BARS and (file.path not in written or other.ranks):
+            continue  # a rank tells its own share there
         if file.path not in written:
             message = f"{file.path} is not written"
             found.append(Finding(Kind.FILES, message, tensor=file.path))
@@ -114,6 +118,9 @@ def _text(
         [text for run in runs if (text := _content(run, path)) is not None]
         for runs in (repeats, neighbours)
     )
+    if path == _BARS:
+        ours, *others = _told_by_all(ours, theirs, *again, *near)
+        theirs, again, near = others[0], others[1 : 1 + len(again)], others[1 + len(again) :]
     if Path(path).suffix.lower() in _JSON:
         ours, theirs, again, near = _laid_out_alike(ours, theirs, again, near)
     for finding in compare_text(ours, theirs, again, near, precision):
@@ -121,6 +128,16 @@ def _text(
             message = finding.message.replace("of the original's output", "of the original's file")
             message = f"{path}: {message.replace('of the output', 'of the file')}"
             yield replace(finding, kind=Kind.FILE_VALUE, message=message, tensor=path)
+
+
+def _told_by_all(*texts: str) -> list[str]:
+    """Of the lines of each those that all have, in the same words: what the same step tells."""
+    lines = [
+        {(line.text.partition(":")[0], line.skeleton): line.text for line in read_lines(text)}
+        for text in texts
+    ]
+    common = [words for words in lines[0] if all(words in other for other in lines)]
+    return ["\n".join(of_one[words] for words in common) for of_one in lines]
 
 
 def _is_trace(path: str, text: str) -> bool:

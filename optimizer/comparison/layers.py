@@ -40,11 +40,11 @@ def _told(
     neighbours: Sequence[Observations],
     precision: Precision | None,
 ) -> str:
-    theirs = _by_call(other)
-    common = [(call, ours) for call, ours in _by_call(original).items() if call in theirs]
+    theirs = outputs_by_call(other)
+    common = [(call, ours) for call, ours in outputs_by_call(original).items() if call in theirs]
     if not common or 2 * len(common) < len(original.layer_outputs):
         return ""
-    near = [_by_call(run) for run in neighbours]
+    near = [outputs_by_call(run) for run in neighbours]
     for call, ours in common:
         spread = [one[call] for one in near if call in one]
         if ours.output.shape[:1] != theirs[call].output.shape[:1]:
@@ -64,7 +64,7 @@ def _first_layer(layer: LayerOutput, run: Observations) -> str:
     return f"{said}, the first that runs: its input may differ already" if is_first else said
 
 
-def _by_call(run: Observations) -> dict[tuple[str, int], LayerOutput]:
+def outputs_by_call(run: Observations) -> dict[tuple[str, int], LayerOutput]:
     """The outputs by layer and by how many times it had run before, in their order."""
     calls: Counter[str] = Counter()
     found: dict[tuple[str, int], LayerOutput] = {}

@@ -41,7 +41,7 @@ NUMBER = re.compile(
 )
 """A number as it is printed."""
 _UNIT_AFTER = re.compile(
-    r"\s*(?:(?:s|secs?|seconds?|ms|msec|milliseconds?|us|µs|ns|mins|minutes?|h|hrs?|hours?|[KMGT]i?B)\b"
+    r"\s*(?:(?:s|secs?|seconds?|ms|msec|milliseconds?|us|µs|ns|mins|minutes?|h|hrs?|hours?|[KMGT]i?B|[KMGTP]?FLOPs?)\b"
     # the minimum, where a number follows that is no seconds
     r"|min\b(?!\s*[:=]?\s*[-+]?\d[\d.]*(?![\d.])(?!\s*(?:s|secs?|seconds?)\b))"
     r"|\w+\s?/\s?(?:s|sec|second|min|minute|hour|h)\b|(?:s|ms|sec|seconds)\s?/\s?\w+)",
@@ -49,11 +49,12 @@ _UNIT_AFTER = re.compile(
 )
 _QUANTITY_BEFORE = re.compile(
     r"(?:\b|_)(?:(?:run|wall)?time|times|elapsed|took|duration|latency|eta|speed|throughput|fps|per[_ ]sec(?:ond)?|secs?|seconds|ms"
-    r"|memory|mem)"
+    r"|memory|mem|[KMGTP]?flop?s)"
     r"[^A-Za-z0-9]*(?:\([^)]*\)[^A-Za-z0-9]*)?$",
     re.IGNORECASE,
 )
-_MEMORY = re.compile(r"[KMGT]i?B|mem", re.IGNORECASE)
+_MEMORY = re.compile(r"[KMGT]i?B|mem|flop?s?", re.IGNORECASE)
+"""What is no clock's, and may well be the same in two runs: memory, and how many operations were computed."""
 
 
 @dataclass(frozen=True)

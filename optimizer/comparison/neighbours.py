@@ -25,6 +25,8 @@ class Observe(Protocol):
         perturb: Perturbation | None = None,
         full_precision: bool = False,
         aligned_layers: bool = False,
+        without_dropout: bool = False,
+        training_draws: bool = False,
         keep_evaluated: bool = False,
         evaluated_with: Path | None = None,
         runs_to_come: int = 0,

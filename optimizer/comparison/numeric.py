@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..execution.observations import Observations, Step
 from .clipped_norms import compare_clipped_norms
@@ -22,6 +23,9 @@ from .kept_state import compare_state_numbers
 from .series import compare_series, step_figures, update_norm
 from .tolerance import Precision, allowed
 from .vectors import Deviations, Quantity, judge
+
+if TYPE_CHECKING:
+    from .arrays import Arrays
 
 
 @dataclass(frozen=True)
@@ -220,30 +224,43 @@ def _slack(runs: _Runs, after_round: int) -> dict[str, float]:
 
 
 def _buffers(runs: _Runs) -> list[Finding]:
-    """Floating-point buffers as vectors; counters must be equal unless the original's own differ."""
-    ours, theirs = runs.original.buffers(), runs.other.buffers()
-    near = [run.buffers() for run in runs.neighbours]
-    counters = {name for name, tensor in ours.items() if tensor.dtype.kind != "f"}
+    """Floating-point buffers after the first round, before rounding has scattered the training, and at its end."""
+    every = (runs.original, runs.other, *runs.neighbours)
+    last = runs.original.rounds
+    ours, theirs, *near = (run.buffers() for run in every)
+    # A round ends where the next begins to step: what its forward pass makes of the buffers is in them.
+    found = _buffers_at(min(2, last), runs.precision, *(run.first_buffers() for run in every))
+    found = found or _buffers_at(last, runs.precision, ours, theirs, *near)
+    for name, tensor in sorted(ours.items()):
+        if name not in theirs:
+            # Saved, it is missed in the checkpoint; used, in what is computed; a mask that attention has built in is neither.
+            message = "is not among the models' buffers any more"
+            found.append(note(Kind.BUFFER, message, tensor=name))
+        elif tensor.dtype.kind != "f":
+            bits = tensor.tobytes()
+            same = theirs[name].tobytes() == bits
+            if not same and all(n[name].tobytes() == bits for n in near if name in n):
+                message = "counter differs at the end of the run"
+                found.append(Finding(Kind.BUFFER, message, step=last, tensor=name))
+    return found
+
+
+def _buffers_at(
+    step: int, precision: Precision, ours: Arrays, theirs: Arrays, *near: Arrays
+) -> list[Finding]:
+    """Floating-point buffers as vectors, as they are at ``step``."""
+    counters = frozenset(name for name, tensor in ours.items() if tensor.dtype.kind != "f")
     quantity = Quantity(
         Kind.BUFFER,
         "buffers",
         lambda name: name.rpartition(".")[2],
-        step=runs.original.rounds,
-        round=runs.original.rounds,
-        ignored=frozenset(counters),
+        step=step,
+        round=step,
+        ignored=counters,
     )
-    found, _ = judge(
-        quantity, deviations(ours, theirs), [deviations(ours, n) for n in near], runs.precision
-    )
-    for name in sorted(counters & theirs.keys()):
-        same = ours[name].tobytes() == theirs[name].tobytes()
-        if not same and all(n[name].tobytes() == ours[name].tobytes() for n in near if name in n):
-            message = "counter differs at the end of the run"
-            found.append(Finding(Kind.BUFFER, message, step=runs.original.rounds, tensor=name))
-    for name in sorted(ours.keys() - theirs.keys()):
-        # Saved, it is missed in the checkpoint; used, in what is computed; a mask that attention has built in is neither.
-        found.append(note(Kind.BUFFER, "is not among the models' buffers any more", tensor=name))
-    return found
+    return judge(
+        quantity, deviations(ours, theirs), [deviations(ours, n) for n in near], precision
+    )[0]
 
 
 def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:

@@ -16,8 +16,9 @@ aligned is what the second and third stage judge; where there is dropout, agains
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..execution.observations import ENDED_WELL, Loss, Observations
@@ -28,6 +29,7 @@ from .evaluation_order import in_order_of
 from .files import unseen_bytes
 from .findings import Finding, Kind, step_number
 from .layer_settings import unseen_settings
+from .masks import resized
 from .neighbours import Neighbours, Observe, fails_by_a_little
 from .onset import calls_alike, rounds_alike
 from .ranks import layers_per_rank
@@ -134,6 +136,9 @@ def judge_in_stages(
     elif layers := layers_per_rank(first, rewritten):
         given = (first, repeats, rewritten)
         found = _judge_aligned(*given, tuple(layers), observe, precision, perturbed_runs)
+    elif sizes := resized(first, rewritten):
+        given = (first, exact, rewritten)
+        found = _judge_without_dropout(*given, sizes, observe, precision, perturbed_runs)
     else:
         found = _judge_rounding(
             first,
@@ -144,6 +149,9 @@ def judge_in_stages(
             perturbed_runs,
             evaluations=not rewritten.ranks and only_evaluation_differs(exact, first, rewritten),
         )
+    if found.verdict.outcome is Outcome.NOT_EQUIVALENT and not _decided(exact):
+        given = (first, rewritten, found)
+        found = _judge_other_draws(*given, observe, tier, precision, perturbed_runs)
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
     unseen = _unseen(first, repeats, rewritten, bits=verdict.precision is None)
     if unseen and verdict.outcome is Outcome.EQUIVALENT:
@@ -219,11 +227,8 @@ def _judge_aligned(
     """
     told = ", ".join(layers)
     conduct = judge_conduct(first, repeats, as_it_runs)
-    lost = next((s for s in as_it_runs.steps if not all(map(_finite, s.losses))), None)
-    if lost is not None and all(map(math.isfinite, first.losses)):
-        message = f"the loss is no number where {told} see a rank's share of the batch"
-        finding = Finding(Kind.NON_FINITE, message, step=step_number(lost))
-        return Equivalence(failed_by(conduct, finding))
+    if lost := _lost_loss(first, as_it_runs, f"where {told} see a rank's share of the batch"):
+        return Equivalence(failed_by(conduct, lost))
     aligned = _Aligned(observe, original_too=bool(first.dropouts))
     if first.dropouts:
         first, *repeats = (
@@ -240,6 +245,78 @@ def _judge_aligned(
     else:
         reason = f"{found.verdict.reason} {where}; as it runs, each rank has its own"
     return replace(found, verdict=replace(found.verdict, reason=reason))
+
+
+def _judge_without_dropout(
+    first: Observations,
+    exact: Verdict,
+    as_it_runs: Observations,
+    sizes: Mapping[int, int],
+    observe: Observe,
+    precision: Precision | None,
+    perturbed_runs: int,
+) -> Equivalence:
+    """Both versions without dropout, whose masks are of other ``sizes`` in the rewrite."""
+    if lost := _lost_loss(first, as_it_runs, "with dropout"):
+        return Equivalence(failed_by(exact, lost))
+    undropped = partial(observe, without_dropout=True)
+    found = _judge_anew(undropped, "without dropout", None, precision, perturbed_runs)
+    reason = found.verdict.reason
+    if found.verdict.outcome is Outcome.NOT_EQUIVALENT:
+        reason = f"without dropout, too: {reason}"
+    else:
+        pairs = ", ".join(f"{now} for {before}" for before, now in sizes.items())
+        reason = f"{reason} without dropout; its masks are of other sizes in the rewrite ({pairs} in the first call)"
+    return replace(found, verdict=replace(found.verdict, reason=reason))
+
+
+def _judge_other_draws(
+    first: Observations,
+    rewritten: Observations,
+    found: Equivalence,
+    observe: Observe,
+    tier: Tier | None,
+    precision: Precision | None,
+    perturbed_runs: int,
+) -> Equivalence:
+    """Both versions with draws that do not hang on whether gradients are taken, where only one takes them in some calls to train.
+
+    Without gradients, a module that does the same in either mode may be evaluated: what it draws then, training does not. A
+    generator that only makes samples for its opponent trains nothing either, but what is drawn behind it hangs on it.
+    """
+    if rewritten.ranks or _without_gradients(first) == _without_gradients(rewritten):
+        return found
+    anew = partial(observe, training_draws=True)
+    other = _judge_anew(anew, "drawing on", tier, precision, perturbed_runs)
+    return other if other.verdict.outcome is Outcome.EQUIVALENT else found
+
+
+def _without_gradients(run: Observations) -> int:
+    return sum(calls.without_gradients for calls in run.training_calls)
+
+
+def _judge_anew(
+    observe: Observe,
+    how: str,
+    tier: Tier | None,
+    precision: Precision | None,
+    perturbed_runs: int,
+) -> Equivalence:
+    """Both versions as ``observe`` runs them, which is told as ``how``."""
+    first, again = (observe(f"original {how}{which}", original=True) for which in ("", ", again"))
+    rewritten = observe(f"rewritten {how}", original=False)
+    exact = judge_exact(first, [again], rewritten)
+    if exact.outcome is Outcome.EQUIVALENT or tier is Tier.EXACT or _decided(exact):
+        return Equivalence(exact)
+    return _judge_rounding(first, [again], rewritten, observe, precision, perturbed_runs)
+
+
+def _lost_loss(first: Observations, other: Observations, where: str) -> Finding | None:
+    """That the loss of ``other`` is no number any more, where the original's always is."""
+    lost = next((s for s in other.steps if not all(map(_finite, s.losses))), None)
+    if lost is None or not all(map(math.isfinite, first.losses)):
+        return None
+    return Finding(Kind.NON_FINITE, f"the loss is no number {where}", step=step_number(lost))
 
 
 def _finite(loss: Loss) -> bool:

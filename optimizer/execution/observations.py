@@ -128,6 +128,7 @@ class Observations:
     snapshots: tuple[Snapshot, ...] = ()
     gradients_file: str | None = None
     buffers_file: str | None = None
+    first_buffers_file: str | None = None
     optimizer_state_file: str | None = None
     first_copies_file: str | None = None
     last_copies_file: str | None = None
@@ -172,7 +173,9 @@ class Observations:
     layer_settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """Torch's own layers in the root modules, by name, as they print themselves: ``LayerNorm((8,), eps=1e-05)``."""
     dropouts: tuple[tuple[str, float, int], ...] = ()
-    """What drops elements in training, with which probability, and how often it did; of runs that watch it."""
+    """What drops elements in training, with which probability, and how often it did."""
+    first_dropouts: tuple[tuple[float, tuple[int, ...]], ...] = ()
+    """The calls of it in the models' first training calls, in their order: the probability, and the shape of what it was dropped from."""
     weighted_means: bool = False
     """Whether a cross entropy weighed or ignored targets in training; of runs that watch it."""
     ranks: tuple[Observations, ...] = ()
@@ -253,6 +256,10 @@ class Observations:
     def buffers(self) -> dict[str, NDArray[np.generic]]:
         """The buffers of the root modules at the end (BatchNorm's running statistics, say)."""
         return self._read(self.buffers_file)
+
+    def first_buffers(self) -> dict[str, NDArray[np.generic]]:
+        """The same after round 1."""
+        return self._read(self.first_buffers_file)
 
     def eval_outputs(self) -> dict[str, NDArray[np.generic]]:
         """The kept outputs of eval-mode calls, keyed ``<index of call>.<index of output>``."""

@@ -78,6 +78,8 @@ def load(folder: Path) -> dict[str, Any] | None:
     collectives: list[list[int]] = record.get("collectives", [])
     record["collectives"] = tuple((begun, evaluated) for begun, evaluated in collectives)
     record["dropouts"] = tuple((name, p, count) for name, p, count in record.get("dropouts", ()))
+    drawn: list[tuple[float, list[int]]] = record.get("first_dropouts", [])
+    record["first_dropouts"] = tuple((p, tuple(shape)) for p, shape in drawn)
     told: list[list[str]] = record.get("told", [])
     record["told"] = tuple(
         WrittenFile(name, (folder / file).stat().st_size, file) for name, file in told

@@ -121,7 +121,8 @@ class RunSettings:
     that kept it, whose weights they are given for their evaluations.
 
     ``batch_layers`` says, in OBSERVE mode, what to do about layers whose result hangs on the whole batch or on draws for
-    it; None leaves them alone.
+    it; None leaves them alone. ``without_dropout`` has nothing dropped out, in OBSERVE mode.
+    With ``training_draws`` a module in training mode draws in OBSERVE mode what training would draw next, also where no gradients are taken.
 
     ``shuffled`` are the shuffles that a script is given which draws its epochs' orders by itself (:mod:`.shuffled_passes`).
 
@@ -151,6 +152,8 @@ class RunSettings:
     snapshot_bytes: int = 1 << 30
     full_precision: bool = False
     batch_layers: BatchLayers | None = None
+    without_dropout: bool = False
+    training_draws: bool = False
     shuffled: tuple[ShuffledPass, ...] = ()
     resident_batch: bool = False
     trace: bool = False
@@ -321,6 +324,8 @@ def _spec(
         "device_block_steps": settings.device_block_steps,
         "full_precision": settings.full_precision,
         "batch_layers": settings.batch_layers.value if settings.batch_layers else None,
+        "without_dropout": settings.without_dropout,
+        "training_draws": settings.training_draws,
         "shuffled": settings.shuffled,
         "resident_batch": settings.resident_batch,
         "trace": settings.trace,

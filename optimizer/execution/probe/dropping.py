@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from .functions import Functions
 from .patches import Patches
@@ -28,12 +29,19 @@ _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 _ATTENTION = "scaled_dot_product_attention"
 
 
-class Dropouts:
-    """Counts what is dropped out in training; ``off`` has nothing dropped."""
+_MOST = 500
 
-    def __init__(self, *, off: bool) -> None:
-        self._off = off
+
+class Dropouts:
+    """Counts what is dropped out in training; ``off`` has nothing dropped.
+
+    ``noting`` says whether a call of a model is going on of which the shapes are to be kept.
+    """
+
+    def __init__(self, noting: Callable[[], bool], *, off: bool) -> None:
+        self._noting, self._off = noting, off
         self._counts: Counter[tuple[str, float]] = Counter()
+        self._first: list[tuple[float, list[int]]] = []
 
     def install(self, patches: Patches, functions: Functions) -> None:
         """Replace torch's functions and layers that drop elements."""
@@ -43,10 +51,12 @@ class Dropouts:
         for layer in _RECURRENT:
             patches.wrap(layer, "forward", self._recurrent)
 
-    def _probability(self, name: str, p: float) -> float:
-        """What to drop with, instead of ``p``."""
+    def _probability(self, name: str, p: float, *shape: int) -> float:
+        """What to drop elements of a tensor of this ``shape`` with, instead of ``p``."""
         if p and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self._counts[name, float(p)] += 1
+            if self._noting() and len(self._first) < _MOST:
+                self._first.append((float(p), list(shape)))
         return 0.0 if self._off else p
 
     def _function(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +65,7 @@ class Dropouts:
         @functools.wraps(original)
         def wrapper(input, p=0.5, training=by_default, inplace=False):
             if training:
-                p = self._probability(name, p)
+                p = self._probability(name, p, *input.shape)
             return original(input, p, training, inplace)
 
         return wrapper
@@ -63,19 +73,21 @@ class Dropouts:
     def _attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs):
-            dropout_p = self._probability(_ATTENTION, dropout_p)
+            weights = (*query.shape[:-1], key.shape[-2])
+            dropout_p = self._probability(_ATTENTION, dropout_p, *weights)
             return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
         return wrapper
 
     def _recurrent(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def wrapper(layer, *args, **kwargs):
+        def wrapper(layer, input, *args, **kwargs):
             own = layer.dropout
             if layer.training and layer.num_layers > 1:
-                layer.dropout = self._probability(type(layer).__name__, own)
+                rows = input.data if isinstance(input, PackedSequence) else input
+                layer.dropout = self._probability(type(layer).__name__, own, *rows.shape)
             try:
-                return original(layer, *args, **kwargs)
+                return original(layer, input, *args, **kwargs)
             finally:
                 layer.dropout = own
 
@@ -83,4 +95,7 @@ class Dropouts:
 
     def finish(self) -> dict[str, Any]:
         """What the record says of it."""
-        return {"dropouts": [[name, p, n] for (name, p), n in sorted(self._counts.items())]}
+        return {
+            "dropouts": [[name, p, n] for (name, p), n in sorted(self._counts.items())],
+            "first_dropouts": self._first,
+        }

@@ -2,6 +2,9 @@
 
 A script may end by loading its best weights back, or by saving the copy it has of them: both have trained the same. So the
 end of a training is where its last step left it, and what is loaded later shows in what is evaluated and saved of it.
+
+What is loaded may be just that again: where averaged weights were copied into the model for an evaluation, by hand, and the
+trained ones are loaded back. The step's checksums tell which they are.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownParameterType=false, reportMissingParameterType=false
@@ -10,13 +13,13 @@ end of a training is where its last step left it, and what is loaded later shows
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .fingerprints import total_bytes
+from .fingerprints import checksum, total_bytes
 from .patches import Patches
 
 
@@ -25,10 +28,14 @@ class LastStep:
 
     def __init__(self, whole_bytes: int) -> None:
         self._whole_bytes = whole_bytes
+        self._trained: Callable[[], Mapping[str, Tensor]] = dict
         self._left: dict[str, Tensor] = {}
+        self._surely = False
+        self._sums: dict[int, tuple[Sequence[str], Tensor]] = {}
 
     def install(self, trained: Callable[[], Mapping[str, Tensor]], patches: Patches) -> None:
         """Hear of weights that are loaded."""
+        self._trained = trained
 
         def loading(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
@@ -42,16 +49,35 @@ class LastStep:
 
     def stepped(self) -> None:
         """The weights are those of a step again."""
-        self._left = {}
+        self._left, self._surely = {}, False
+
+    def ended(self, optimizer: int, names: Sequence[str], checksums: Tensor) -> None:
+        """A step of this ``optimizer`` has left parameters with these ``checksums``."""
+        self._sums[optimizer] = names, checksums
 
     def left(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """``tensors``, which have the names they are kept by, as the last step left them."""
+        if not self._left or (not self._surely and self._are_of_the_step(self._trained())):
+            return dict(tensors)
         return {name: self._left.get(name, tensor) for name, tensor in tensors.items()}
 
     @torch.no_grad()
     def _keep(self, module: nn.Module, trained: Mapping[str, Tensor]) -> None:
         loaded = set(map(id, (*module.parameters(), *module.buffers())))
-        if self._left or all(id(tensor) not in loaded for tensor in trained.values()):
+        if self._surely or all(id(tensor) not in loaded for tensor in trained.values()):
             return
-        if total_bytes(trained.values()) <= self._whole_bytes:
+        surely = self._are_of_the_step(trained)
+        if (surely or not self._left) and total_bytes(trained.values()) <= self._whole_bytes:
             self._left = {name: tensor.detach().clone() for name, tensor in trained.items()}
+            self._surely = surely
+
+    @torch.no_grad()
+    def _are_of_the_step(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether the parameters among ``tensors`` are what the last steps have left, bit for bit."""
+        known = [
+            (tensors[name], value)
+            for names, checksums in self._sums.values()
+            for name, value in zip(names, checksums.tolist(), strict=True)
+            if name in tensors
+        ]
+        return bool(known) and all(int(checksum(tensor)) == value for tensor, value in known)

@@ -114,9 +114,13 @@ class ObservedProcess:
         self._hooks.install()
         if spec["full_precision"]:  # after the hooks, which tell the types computed in
             compute_in_full_precision(patches)
-        self._batch_layers = (
-            BatchLayers(spec["batch_layers"], patches) if spec["batch_layers"] else None
+        functions, how = Functions(patches), spec["batch_layers"]
+        self._dropouts = Dropouts(
+            session.notes_layers, off=spec["without_dropout"] or how == "align"
         )
+        if session.observing:
+            self._dropouts.install(patches, functions)
+        self._batch_layers = BatchLayers(how, patches, functions) if how else None
 
     def look_for_ranks(self, protection: Protection) -> None:
         """Have the processes observed, too, that the script starts to train together."""
@@ -139,6 +143,7 @@ class ObservedProcess:
             "exit_code": None if stopped else ending.exit_code,
             "traceback": None if stopped else ending.traceback,
             **self.session.finish(),
+            **(self._dropouts.finish() if self.session.observing else {}),
             **(self._batch_layers.finish() if self._batch_layers is not None else {}),
             "memory": _memory(self._hooks.had_workers, profiler.device_peak if profiler else 0),
             **profile,
@@ -153,21 +158,18 @@ class ObservedProcess:
 
 
 class BatchLayers:
-    """What hangs on a whole batch or on draws for it: noted, and made alike in one process and several with ``align``."""
+    """What hangs on a whole batch: noted, and made alike in one process and several with ``align``."""
 
-    def __init__(self, how: str, patches: Patches) -> None:
-        functions = Functions(patches)
+    def __init__(self, how: str, patches: Patches, functions: Functions) -> None:
         whole = WholeBatch() if how == "align" else None
         if whole is not None:
             whole.install(patches, functions)
-        self._dropouts = Dropouts(off=whole is not None)
-        self._dropouts.install(patches, functions)
         self._means = WeightedMeans(whole)
         self._means.install(functions)
 
     def finish(self) -> Record:
         """What the record says of them."""
-        return {**self._dropouts.finish(), **self._means.finish()}
+        return self._means.finish()
 
 
 def _make_repeatable(seed: int, session: Session, patches: Patches, protection: Protection) -> None:

@@ -43,7 +43,7 @@ from .told import Told
 from .weight_copies import WeightCopies
 from .worker_generators import FOLDER, read_workers
 
-BUFFERS = "buffers.safetensors"
+BUFFERS, FIRST_BUFFERS = "buffers.safetensors", "first-buffers.safetensors"
 ROUNDS = "rounds"
 _PATIENCE = 20
 """How often a script may swallow the end of its run before the process is ended."""
@@ -97,7 +97,8 @@ class Session:
         self.reading = Reading()
         self.permutations = Permutations(self._seed, spec["shuffled"])
         self.evaluation_draws = EvaluationDraws(self._seed)
-        self.told = Told(self.folder)
+        self._draws_aside = not spec["training_draws"]
+        self.told = Told(self.folder, self.rounds_begun)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
         self.clipping = Clipping(self._rounds, lambda: self._steps.losses)
         self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
@@ -233,6 +234,7 @@ class Session:
             self._try(self._parameters.snapshot, finished)
         if self.observing and finished == 1:
             self._try(self._copies.look_first)
+            self._try(self._write_first_buffers)
         if self._rounds.over:
             if self.observing:
                 self._try(self._copies.look_again)
@@ -269,7 +271,7 @@ class Session:
         if not self._rounds.begun and module.training:
             self._try(self._parameters.keep_first, module)
         self._training = module.training
-        if is_evaluation(module):
+        if not module.training or (self._draws_aside and is_evaluation(module)):
             self.evaluation_draws.begin()
 
     def layer_called(self, layer: nn.Module, output: Any) -> None:
@@ -316,6 +318,14 @@ class Session:
     def got_batch(self, noted: dict[str, Any], batch: Any) -> None:
         """The loader gave a batch."""
         self.reading.got_batch(noted, batch)
+
+    def rounds_begun(self) -> int:
+        """Rounds that have had a step."""
+        return self._rounds.begun
+
+    def notes_layers(self) -> bool:
+        """Whether a model's first call to train is going on."""
+        return self._layers.watching
 
     def communicates(self) -> None:
         """The script calls a collective of ``torch.distributed``."""
@@ -413,7 +423,12 @@ class Session:
         buffers = self._parameters.last_step.left(self._parameters.buffers())
         if buffers:
             write_safetensors(self.folder / BUFFERS, buffers)
-        return {"buffers_file": BUFFERS if buffers else None}
+        first = FIRST_BUFFERS if (self.folder / FIRST_BUFFERS).exists() else None
+        return {"buffers_file": BUFFERS if buffers else None, "first_buffers_file": first}
+
+    def _write_first_buffers(self) -> None:
+        if buffers := self._parameters.buffers():
+            write_safetensors(self.folder / FIRST_BUFFERS, buffers)
 
 
 def _counter(path: Path) -> mmap.mmap:

@@ -101,6 +101,8 @@ class Steps:
         found_inf = getattr(optimizer, "found_inf", None)  # a fused optimizer skips by itself
         step.skipped = found_inf.clone() if isinstance(found_inf, Tensor) else skipped
         step.close(list(step.parameters.values()))
+        if step.checksums is not None:
+            self._parameters.last_step.ended(step.optimizer, list(step.parameters), step.checksums)
         step.losses, self._losses = self._losses, []
         self._steps.append(step)
 

@@ -1,4 +1,4 @@
-"""What a script tells elsewhere than on stdout: on stderr, by log messages or itself, and metrics handed to a tracker."""
+"""What a script tells elsewhere than on stdout: on stderr, by log messages or itself, metrics handed to a tracker, and beside progress bars."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportPrivateUsage=false
@@ -19,7 +19,14 @@ from .patches import Patches
 from .protection import Protection
 from .variables import is_library
 
-LOGGING, STDERR = "<logging>", "<stderr>"
+LOGGING, STDERR, BARS = "<logging>", "<stderr>", "<progress bars>"
+_BARS = {
+    "set_postfix": "postfix",
+    "set_postfix_str": "postfix",
+    "set_description": "desc",
+    "set_description_str": "desc",
+}
+"""The methods of a bar of tqdm that put something beside it, and the attribute that has it."""
 _TRACKERS = {
     "torch.utils.tensorboard.writer": ("SummaryWriter.add_scalar", "SummaryWriter.add_scalars"),
     "tensorboardX.writer": ("SummaryWriter.add_scalar", "SummaryWriter.add_scalars"),
@@ -32,10 +39,11 @@ _MOST = 1 << 20
 
 
 class Told:
-    """Keeps what is told, as texts below ``folder``."""
+    """Keeps what is told, as texts below ``folder``; ``rounds`` gives how many have begun."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, rounds: Callable[[], int]) -> None:
+        self._folder, self._rounds = folder, rounds
+        self._bars: dict[tuple[int, str], str] = {}
         self._messages: list[str] = []
         self._stderr, self._room = [""], _MOST
         self._metrics: dict[str, dict[str, list[str]]] = {}
@@ -49,6 +57,8 @@ class Told:
             for function in functions:
                 listen = functools.partial(self._listen, patches, function)
                 protection.importer.after_import(module, listen)
+        listen = functools.partial(self._listen_to_bars, patches)
+        protection.importer.after_import("tqdm.std", listen)
 
     def metric(self, to: str, name: str, value: Any) -> None:
         """The metric ``name`` is told ``to`` something."""
@@ -57,7 +67,11 @@ class Told:
 
     def finish(self) -> dict[str, Any]:
         """What the record says of it: names of texts, and the files they are in."""
-        given = {LOGGING: self._messages, STDERR: "".join(self._stderr).splitlines()}
+        given = {
+            LOGGING: self._messages,
+            STDERR: "".join(self._stderr).splitlines(),
+            BARS: [f"step {begun} {what}: {text}" for (begun, what), text in self._bars.items()],
+        }
         texts = {name: lines for name, lines in given.items() if lines}
         for tracker, metrics in self._metrics.items():
             # By metric: which is told first in a step is a matter of style.
@@ -91,6 +105,22 @@ class Told:
             return original(text)
 
         return write
+
+    def _listen_to_bars(self, patches: Patches, module: ModuleType) -> None:
+        for method, attribute in _BARS.items():
+            patches.wrap(module.tqdm, method, functools.partial(self._beside_bar, attribute))
+
+    def _beside_bar(self, attribute: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What is last put there in each step: how far a bar has come is not known before it is drawn."""
+
+        @functools.wraps(original)
+        def wrapper(bar, *args, **kwargs):
+            result = original(bar, *args, **kwargs)
+            text = " ".join(str(getattr(bar, attribute, "")).split())
+            self._bars[self._rounds(), attribute] = text
+            return result
+
+        return wrapper
 
     def _listen(self, patches: Patches, function: str, module: ModuleType) -> None:
         owner: Any = module

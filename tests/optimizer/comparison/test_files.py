@@ -198,3 +198,23 @@ def test_a_link_that_leads_elsewhere(keeping: Callable[..., Observations]) -> No
         assert compare(ours, ours) == []
     assert exact(ours, theirs, theirs) == []
     assert "is not written" in exact(ours, keeping())[0].message
+
+
+def test_numbers_beside_progress_bars(writing: Write) -> None:
+    """Told in every step or in some, and in other words or not at all: only the same words have to have the same numbers."""
+
+    def showing(text: str | None) -> Observations:
+        one = writing(bars=text)
+        files = tuple(replace(file, path="<progress bars>") for file in one.files)
+        return replace(one, files=files if text is not None else ())
+
+    lines = ("step 1 postfix: loss=0.5", "step 2 postfix: loss=0.4", "step 3 postfix: loss=0.3")
+    original = showing("\n".join(lines))
+    assert not exact(original, showing(None), original)
+    assert not exact(original, showing(lines[2]), original)
+    assert not exact(original, showing("step 2 postfix: mean loss=0.9"), original)
+    (found,) = exact(original, showing("step 1 desc: train\nstep 3 postfix: loss=0.2"), original)
+    assert (found.kind, found.fails) == (Kind.FILE_VALUE, True)
+    assert found.message.startswith("<progress bars>: line 1 of the file has 0.2, not 0.3")
+    ranks = replace(showing("step 3 postfix: loss=0.2"), ranks=(original, original))
+    assert not exact(original, ranks, original)

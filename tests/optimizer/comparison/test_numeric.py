@@ -235,6 +235,22 @@ def test_a_buffer_that_is_gone_is_told(run: Run) -> None:
     assert "not among the models' buffers" in told.message
 
 
+def test_a_buffer_of_the_first_step_is_held_against_what_rounding_does_by_then(run: Run) -> None:
+    """A biased variance in BatchNorm's buffer: at the end, training is scattered by more than that."""
+
+    def keeping(one: Observations, variance: float) -> Observations:
+        save_file({"Net.bn.running_var": np.full(4, variance)}, one.folder / "first")
+        return replace(one, first_buffers_file="first")
+
+    original = keeping(run(), 1.0)
+    near = [keeping(one, 1.0 + 2e-6) for one in neighbours(run, Precision.FLOAT32)]
+    rounded, biased = keeping(run(), 1.0 - 3e-6), keeping(run(), 0.999)
+    assert not compare_numbers(original, rounded, near, Precision.FLOAT32).findings
+    (found,) = compare_numbers(original, biased, near, Precision.FLOAT32).findings
+    assert (found.kind, found.fails, found.step) == (Kind.BUFFER, True, 2)
+    assert "running_var" in found.message
+
+
 BIAS = "Net.fc1.bias"
 
 

@@ -67,3 +67,19 @@ def test_a_first_step_without_gradients_is_told_as_such(run: Run) -> None:
     found = compare_structure(original, replace(original, steps=steps, gradients_file=None))
     assert (found[0].kind, found[0].step) == (Kind.FROZEN_PARAMETER, 1)
     assert Kind.MISSING_OBSERVATION not in {f.kind for f in found}
+
+
+def test_a_file_that_has_the_time_in_its_name_is_missed(run: Run) -> None:
+    """Its name is another in every run of the original; that it is saved is not."""
+
+    def saving(*paths: str) -> Observations:
+        saves = tuple(replace(run().checkpoints[0], path=path) for path in paths)
+        return replace(run(), checkpoints=saves)
+
+    original = saving("runs/1906-45/model.pt", "runs/1906-45/optimizer.pt")
+    again = saving("runs/1906-51/model.pt", "runs/1906-51/optimizer.pt")
+    assert not any(f.fails for f in compare_structure(original, again, [again]))
+    found = compare_structure(original, saving("runs/1916-13/model.pt"), [again])
+    (finding,) = [finding for finding in found if finding.fails]
+    assert finding.kind is Kind.CHECKPOINT_FILES
+    assert "optimizer.pt is saved never, not once" in finding.message

@@ -80,6 +80,7 @@ def test_missing_extra_and_reworded_lines_fail(ours: str, theirs: str) -> None:
         ("'train_samples_per_second': 12.5", "'train_samples_per_second': 17.5"),
         ("12.5 batches (per sec: 3)", "12.5 batches (per sec: 4)"),
         ("walltime 4", "walltime 5"),
+        ("3.2 GFLOPs", "2.8 GFLOPs"),
     ],
 )
 def test_times_and_memory_are_left_out_and_said_to_be(ours: str, theirs: str) -> None:
@@ -324,6 +325,7 @@ def test_a_time_that_repeats_itself_is_no_clock_s() -> None:
         ("time 1732376123", "time 1732376123"),
         ("memory 1234.56\nmemory 2345.67", "memory 1234.56\nmemory 2345.67"),
         ("peak 1234.56 MiB\npeak 2345.67 MiB", "peak 1234.56 MiB\npeak 2345.67 MiB"),
+        ('"total_flos": 378052512.0,\n"total_flos": 565763040.0,',) * 2,
     ],
 )
 def test_clocks_and_memory(original: str, repeat: str) -> None:

@@ -45,6 +45,7 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
             "block_steps": 10,
             "device_block_steps": 10,
             "full_precision": False,
+            "training_draws": False,
             "emulated_gpus": 0,
             **chosen,
         }

@@ -57,6 +57,34 @@ def test_what_is_loaded_before_a_step_is_trained(recorded):
     assert ends(recorded(loading))[0] == [[0.0] * 3] * 2
 
 
+def test_what_is_copied_in_by_hand_and_loaded_back_is_not_the_end(recorded):
+    def swapping(*, best: bool):
+        model, first = trained()
+        kept = copy.deepcopy(model.state_dict())
+        with torch.no_grad():
+            for name, value in model.state_dict().items():
+                value.copy_(first[name])
+        model.load_state_dict(kept)
+        if best:
+            model.load_state_dict(first)
+
+    for best in (False, True):
+        assert ends(recorded(lambda best=best: swapping(best=best))) == ends(recorded(trained))
+
+
+def test_what_the_script_makes_of_a_step_s_weights_is_the_end(recorded):
+    def clamping(*, load: bool):
+        model, first = trained()
+        with torch.no_grad():
+            model[0].weight.clamp_(-0.01, 0.01)
+        if load:
+            model.load_state_dict(first)
+
+    assert ends(recorded(lambda: clamping(load=True))) == ends(
+        recorded(lambda: clamping(load=False))
+    )
+
+
 def test_loading_another_model_leaves_it_at_that(recorded):
     def loading():
         model, first = trained()

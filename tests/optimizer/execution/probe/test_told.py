@@ -29,7 +29,7 @@ def told(tmp_path: Path) -> Callable[..., dict[str, str]]:
             if name in modules:
                 action(modules[name])
 
-        patches, keeper = Patches(), Told(tmp_path)
+        patches, keeper = Patches(), Told(tmp_path, lambda: 3)
         importer = SimpleNamespace(after_import=after_import)
         keeper.install(patches, SimpleNamespace(importer=importer))
         try:
@@ -114,3 +114,17 @@ def test_trackers_that_take_numbers_by_name(told) -> None:
 
     kept = told(script, **{"wandb.sdk.wandb_run": wandb, "mlflow": mlflow})
     assert kept == {"<Run>": "loss at 3: 0.5\n", "<mlflow>": "loss at 3: 0.75\n"}
+
+
+def test_what_stands_beside_a_progress_bar(told) -> None:
+    tqdm = pytest.importorskip("tqdm.std")
+
+    def script() -> None:
+        bar = tqdm.tqdm(range(4), file=io.StringIO())
+        for number in bar:
+            bar.set_description(f"epoch 0, lr {number / 10}")
+            bar.set_postfix(loss=0.5 + number)
+
+    assert told(script, **{"tqdm.std": tqdm}) == {
+        "<progress bars>": "step 3 desc: epoch 0, lr 0.3:\nstep 3 postfix: loss=3.5\n"
+    }
