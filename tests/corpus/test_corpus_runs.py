@@ -159,7 +159,7 @@ def training_losses(script: str, stdout: str) -> list[float]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("entry", ["train.py", pytest.param("expert.py", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_trains(run: Callable[[str, str], Run], script: str, entry: str) -> None:
     result = run(script, entry)
@@ -173,6 +173,7 @@ def test_trains(run: Callable[[str, str], Run], script: str, entry: str) -> None
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_second_run_finds_its_data(run: Callable[[str, str], Run], script: str) -> None:
     first, second = run(script, "train.py"), run(script, "expert.py")
@@ -189,6 +190,7 @@ def test_jpegs_are_jpegs(run: Callable[[str, str], Run], script: str) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_transformer_expert_has_the_same_first_epoch(run: Callable[[str, str], Run]) -> None:
     """Nothing is augmented, so the worker processes change nothing until the second epoch is shuffled."""
     original = run("transformer_translation", "train.py").stdout
@@ -202,6 +204,7 @@ def test_transformer_expert_has_the_same_first_epoch(run: Callable[[str, str], R
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_mlp_expert_prints_the_same_numbers(run: Callable[[str, str], Run]) -> None:
     """What is summed on the device in float64 and in integers is what Python would have summed."""
     printed = [re.sub(r", \d+\.\d s", "", run("mlp_many_steps", entry).stdout) for entry in ENTRIES]
@@ -209,6 +212,7 @@ def test_mlp_expert_prints_the_same_numbers(run: Callable[[str, str], Run]) -> N
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_expert_writes_the_same_checkpoint(run: Callable[[str, str], Run], script: str) -> None:
     torch = pytest.importorskip("torch")

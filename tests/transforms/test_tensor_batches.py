@@ -444,6 +444,7 @@ def test_is_verified(check_verified: Check) -> None:
     check_verified(script(LOADER, data=SEED + own(), steps=steps))
 
 
+@pytest.mark.slow
 def test_a_generator_of_the_samplers_own_is_verified(check_verified: Check) -> None:
     made = """\
 sampler = RandomSampler(train_set, generator=torch.Generator().manual_seed(3))

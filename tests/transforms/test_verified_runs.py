@@ -90,6 +90,8 @@ print("accuracy", correct / 16)
     "autocast": PLAIN,
     "compile": PLAIN.replace("range(2)", "range(200)"),
 }
+DAILY = frozenset({"dataloader-workers", "no-grad", "autocast", "compile"})
+"""The others change next to nothing of what a CPU runs."""
 
 
 @pytest.fixture
@@ -98,11 +100,19 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize(("name", "script"), SCRIPTS.items(), indirect=["name"], ids=list(SCRIPTS))
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [
+        pytest.param(name, script, marks=[] if name in DAILY else pytest.mark.slow, id=name)
+        for name, script in SCRIPTS.items()
+    ],
+    indirect=["name"],
+)
 def test_verified(script: str, check_verified: Callable[..., None]) -> None:
     check_verified(script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["main-guard"], indirect=True)
 def test_main_guard_verified(
     name: str,

@@ -30,18 +30,13 @@ DAILY = {
         "mutants/mlp_many_steps/test-in-train-mode",
         "controls/mlp_many_steps/sums-on-device",
     ),
-    "amp_tagger": (
-        "mutants/amp_tagger/clip-before-unscale",
-        "mutants/amp_tagger/counts-read-at-once",
-        "controls/amp_tagger/data-on-device",
-    ),
     "by_hand": (
         "mutants/by_hand/penalty-on-biases",
         "mutants/by_hand/history-of-last",
         "controls/by_hand/foreach",
     ),
 }
-"""What is verified every time: both tiers, on an emulated GPU and not, hidden under autocast and not, found by numbers and by structure."""
+"""What is verified every time: both tiers, hidden under autocast and not, found by numbers and by structure."""
 
 REQUIRED = frozenset(
     """
