@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from .bound_names import is_imported
-from .facts import Fact
+from .facts import CallFact
 from .resolver import Resolver
 from .signatures import call_argument
-from .syntax import Module
+from .syntax import Module, last_identifier
 from .values import Literal
 
 _POSITIONS = {
@@ -22,12 +22,12 @@ _CURVATURES = frozenset(f"torch.autograd.functional.{n}" for n in ("hessian", "h
 """What differentiates gradients by itself."""
 
 
-def gradient_graphs(resolver: Resolver) -> Iterator[Fact]:
+def gradient_graphs(resolver: Resolver) -> Iterator[CallFact]:
     """The calls of the project that may build a graph of gradients, in training or beside it."""
     for module in resolver.project.modules:
         for call in module.calls:
             if may_build_gradient_graph(resolver, call, module):
-                yield Fact(module, call)
+                yield CallFact(module, call, last_identifier(call.func))
 
 
 def may_build_gradient_graph(resolver: Resolver, call: ast.Call, module: Module) -> bool:

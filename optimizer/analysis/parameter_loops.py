@@ -6,15 +6,13 @@ import ast
 from dataclasses import dataclass
 
 from .facts import Fact
+from .gradient_graphs import gradient_graphs
 from .name_uses import NameUses
 from .obstacles import Obstacle
 from .parameter_updates import Clamp, Operand, Update, average, clamp
 from .resolver import Resolver
-from .signatures import call_argument
 from .syntax import Module, last_identifier
 from .trees import walk
-
-_UPDATING = frozenset({"mul_", "lerp_", "add_", "copy_", "clamp_", "data"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +49,8 @@ def find_parameter_loops(resolver: Resolver) -> tuple[ParameterLoop, ...]:
     """The loops over parameters with such an update, in source order per module."""
     found: list[ParameterLoop] = []
     for module in resolver.project.modules:
-        if not _UPDATING.isdisjoint(module.source.text.replace("(", " ").replace(".", " ").split()):
-            loops = (_loop(node, module, resolver) for node in module.nodes_of(ast.For))
-            found += sorted((loop for loop in loops if loop), key=lambda loop: loop.span)
+        loops = (_loop(node, module, resolver) for node in module.nodes_of(ast.For))
+        found += sorted((loop for loop in loops if loop), key=lambda loop: loop.span)
     return tuple(found)
 
 
@@ -180,13 +177,9 @@ def read_later(loop: ParameterLoop) -> ast.Name | None:
 
 def kept_gradient_graph(resolver: Resolver) -> Obstacle | None:
     """Where gradients that parameters get may be part of a graph, which does not let them be changed in place."""
-    for module in resolver.project.modules:
-        for call in module.calls:
-            create = call_argument(call, "create_graph")
-            if create is None or (isinstance(create, ast.Constant) and not create.value):
-                continue
-            if last_identifier(call.func) == "backward" or _sets_gradients(resolver):
-                return Obstacle(module, call, "gradients are part of a graph")
+    for graph in gradient_graphs(resolver):
+        if graph.name == "backward" or _sets_gradients(resolver):
+            return Obstacle(graph.module, graph.node, "gradients are part of a graph")
     return None
 
 

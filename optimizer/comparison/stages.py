@@ -240,11 +240,7 @@ def _judge_aligned(
         return Equivalence(replace(conduct, outcome=Outcome.INCONCLUSIVE, reason=reason))
     found = _judge_rounding(first, repeats, rewritten, aligned, precision, perturbed_runs)
     where = f"with {told} aligned over all ranks"
-    if found.verdict.outcome is Outcome.NOT_EQUIVALENT:
-        reason = f"{where}, too: {found.verdict.reason}"
-    else:
-        reason = f"{found.verdict.reason} {where}; as it runs, each rank has its own"
-    return replace(found, verdict=replace(found.verdict, reason=reason))
+    return _judged_apart(found, where, "as it runs, each rank has its own")
 
 
 def _judge_without_dropout(
@@ -261,12 +257,18 @@ def _judge_without_dropout(
         return Equivalence(failed_by(exact, lost))
     undropped = partial(observe, without_dropout=True)
     found = _judge_anew(undropped, "without dropout", None, precision, perturbed_runs)
+    pairs = ", ".join(f"{now} for {before}" for before, now in sizes.items())
+    masks = f"its masks are of other sizes in the rewrite ({pairs} in the first call)"
+    return _judged_apart(found, "without dropout", masks)
+
+
+def _judged_apart(found: Equivalence, how: str, otherwise: str) -> Equivalence:
+    """``found`` with a reason that says ``how`` the versions were judged, and what is so ``otherwise``, where they are equivalent."""
     reason = found.verdict.reason
     if found.verdict.outcome is Outcome.NOT_EQUIVALENT:
-        reason = f"without dropout, too: {reason}"
+        reason = f"{how}, too: {reason}"
     else:
-        pairs = ", ".join(f"{now} for {before}" for before, now in sizes.items())
-        reason = f"{reason} without dropout; its masks are of other sizes in the rewrite ({pairs} in the first call)"
+        reason = f"{reason} {how}; {otherwise}"
     return replace(found, verdict=replace(found.verdict, reason=reason))
 
 

@@ -440,6 +440,10 @@ def test_clipping(check_transformed: Check, clip: str, after: str) -> None:
             "part of a graph",
         ),
         (
+            EACH + "p.grad.data.clamp_(-1, 1)\n    loss.backward(None, True, True)",
+            "part of a graph",
+        ),
+        (
             EACH + "if p.dim() > 1:\n            p.data.clamp_(-1, 1)",
             "more than that (`if p.dim() > 1`)",
         ),

@@ -27,9 +27,8 @@ _FUNCTIONS = (
 )
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 _ATTENTION = "scaled_dot_product_attention"
-
-
 _MOST = 500
+"""So many shapes of the first call are kept."""
 
 
 class Dropouts:
