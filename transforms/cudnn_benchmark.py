@@ -28,7 +28,6 @@ from ..optimizer.analysis.facts import DeviceKind, Fact, seen_at
 from ..optimizer.analysis.forward_code import networks_run
 from ..optimizer.analysis.network_device import network_device
 from ..optimizer.analysis.network_layers import network_layers
-from ..optimizer.analysis.reach import reached_nodes
 from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.setup_place import settings_refused, setup_place
@@ -118,7 +117,7 @@ class CudnnBenchmark(Transform):
 
 
 def _has_convolutions(script: TrainingScript, step: StepCode) -> bool:
-    nodes = reached_nodes(script.resolver, step.body, step.module, into_forward=True)
+    nodes = step.nodes(script.resolver, into_forward=True)
     networks = networks_run(script.resolver, nodes)
     return bool(network_layers(script.resolver, networks).convolutions)
 
@@ -128,7 +127,7 @@ def _refusal(script: TrainingScript, options: Options, steps: list[StepCode]) ->
     if refused is not None:
         return refused
     for step in steps:
-        nodes = list(reached_nodes(script.resolver, step.body, step.module, into_forward=True))
+        nodes = list(step.nodes(script.resolver, into_forward=True))
         networks = networks_run(script.resolver, nodes)
         if network_device(script.resolver, networks).kind is DeviceKind.CPU:
             return "the network is not seen to be moved to a GPU"

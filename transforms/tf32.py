@@ -33,7 +33,6 @@ from ..optimizer.analysis.precision import (
     may_do_without_autocast,
     under_autocast,
 )
-from ..optimizer.analysis.reach import reached_nodes
 from ..optimizer.analysis.references import quoted, reference
 from ..optimizer.analysis.resolver import Resolver
 from ..optimizer.analysis.script import TrainingScript
@@ -142,7 +141,7 @@ def _step_refusal(script: TrainingScript, step: StepCode) -> str | None:
     resolver = script.resolver
     if under_autocast(resolver, step) and not may_do_without_autocast(resolver, step):
         return "the step runs under autocast, which takes its matrix products to half precision"
-    nodes = list(reached_nodes(resolver, step.body, step.module, into_forward=True))
+    nodes = list(step.nodes(resolver, into_forward=True))
     networks: tuple[Model, ...] = networks_run(resolver, nodes)
     if not networks:
         return "no network is known to run in the step"

@@ -22,11 +22,12 @@ from ..rewriting.edits import (
 from .companions import sees_attribute
 from .half_steps import HalfCode
 from .half_values import HalfUse
+from .loss_regions import Region
 from .loss_scaling import LossScaling
 from .network_device import NetworkDevice, uses_cuda
 from .references import quoted, reference
 from .resolver import Resolver
-from .steps import Backward, Region, StepCode
+from .steps import Backward, StepCode
 from .syntax import FunctionNode, Module, is_docstring
 from .trees import walk
 

@@ -46,7 +46,7 @@ def compiled_networks(resolver: Resolver) -> tuple[Model, ...]:
 
 def double_backward(resolver: Resolver, step: StepCode) -> Fact | None:
     """A call in the step that keeps the graph of gradients, to differentiate them again."""
-    for reached in reached_nodes(resolver, step.body, step.module, into_forward=True):
+    for reached in step.nodes(resolver, into_forward=True):
         node = reached.node
         if isinstance(node, ast.Call) and may_build_gradient_graph(resolver, node, reached.module):
             return Fact(reached.module, node)
@@ -65,7 +65,7 @@ def gradient_graph_beside(
             within = {
                 reached.node
                 for step in steps
-                for reached in reached_nodes(resolver, step.body, step.module, into_forward=True)
+                for reached in step.nodes(resolver, into_forward=True)
             }
         function = graph.module.function(graph.node)
         if graph.node not in within and (function is None or function in run):
@@ -83,7 +83,7 @@ def late_kept_graph(resolver: Resolver, steps: Sequence[StepCode]) -> CompileObs
     passes = [
         (call, may_keep_graph(resolver, call.node, call.module))
         for step in steps
-        for call in backward_calls(reached_nodes(resolver, step.body, step.module))
+        for call in backward_calls(step.nodes(resolver))
     ]
     kept = [call for call, keeps in passes if keeps]
     if len(kept) in (0, len(passes)):
@@ -117,7 +117,7 @@ def compile_candidates(
 ) -> Iterator[tuple[CallFact, Model, CompilePoint | CompileObstacle]]:
     """The networks ``step`` trains: a call of each, and its place or what keeps it from being compiled."""
     networks = {network.node: network for network in trained}
-    nodes = list(reached_nodes(resolver, step.body, step.module))
+    nodes = list(step.nodes(resolver))
     called: set[ast.Call] = set()
     for call in (*forward_calls(resolver, nodes), *step.loop.forwards):
         values = resolver.values(call.node.func, call.module)

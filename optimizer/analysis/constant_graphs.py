@@ -42,7 +42,7 @@ def varying_graph(resolver: Resolver, step: StepCode, networks: Iterable[Model])
         name = network.library_name
         if name is not None and not _is_plain_library_network(name):
             return Obstacle(network.module, network.node, f"what `{name}` runs is not known")
-    if not step.regions:
+    if not step.regions or step.callers:
         return Obstacle(step.module, step.node, "what computes the loss is not seen")
     for reached in [*_loss_code(resolver, step), *forward_code(resolver, networks)]:
         why = _varies(resolver, reached.node, reached.module)

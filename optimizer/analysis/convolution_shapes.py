@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .facts import DataLoader, Fact, Loop
 from .fixed_shapes import varying_shape
 from .forward_code import forward_code, networks_run
-from .reach import Reached, reached_nodes
+from .reach import Reached
 from .resolver import Resolver
 from .script import TrainingScript
 from .steps import StepCode
@@ -39,7 +39,7 @@ def varying_convolution_shapes(
     for step in steps:
         if not step.loop.loaders:
             return "the batches come from no DataLoader, so that their shapes are not known"
-        nodes = list(reached_nodes(resolver, step.body, step.module, into_forward=True))
+        nodes = list(step.nodes(resolver, into_forward=True))
         networks = networks_run(resolver, nodes)
         found = _own_sizes(resolver, networks) or _in_code(
             resolver, [*nodes, *forward_code(resolver, networks)]

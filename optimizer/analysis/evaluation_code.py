@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from .dataflow import Flow, own_nodes
 from .facts import Loop, LoopKind
 from .grad_modes import suspended_around
+from .loss_regions import Region, runs_forward
 from .models import is_module_class
 from .reach import lexical_nodes
 from .resolver import Resolver
 from .statements import common_block
-from .steps import EvaluationCode, Region, runs_forward
+from .steps import EvaluationCode
 from .trees import walk
 from .values import Class
 

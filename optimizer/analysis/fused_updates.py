@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 from .composition import call_arguments
 from .facts import Optimizer
@@ -17,7 +18,7 @@ from .obstacles import Obstacle
 from .placement import move_target
 from .resolver import Resolver
 from .signatures import call_argument
-from .syntax import Module
+from .syntax import Module, last_identifier
 from .trained import trained_networks
 from .trees import is_none
 from .values import Class, External, Function, Instance, Literal, Made
@@ -36,7 +37,8 @@ _LOOK_ONLY = frozenset(
     {"isinstance", "type", "len", "id", "hasattr", "list", "tuple", "dict", "zip", "enumerate"}
 )
 _KEEP = frozenset({"append", "step", "unscale_", "minimize"})
-_SHOW = frozenset({"print", "str", "repr", "pprint", "format", "info", "debug", "warning", "log"})
+_PRINT = frozenset({"print", "pprint", "info", "debug", "warning", "log"})
+_MAKE_TEXT = frozenset({"str", "repr", "format"})
 
 
 def fused_obstacle(
@@ -198,7 +200,7 @@ def _uses(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
                 case ast.Call():
                     why = _call(resolver, optimizer, node, module)
                 case ast.FormattedValue(value=value) if _is(resolver, optimizer, value, module):
-                    why = "the script prints its settings"
+                    why = _as_text(node, module)
                 case ast.Attribute(value=value, attr="state") if _is(
                     resolver, optimizer, value, module
                 ):
@@ -221,8 +223,8 @@ def _call(resolver: Resolver, optimizer: Optimizer, call: ast.Call, module: Modu
         return None
     called = method or getattr(call.func, "id", "")
     callees = resolver.values(call.func, module)
-    if called in _SHOW and not any(isinstance(v, (Function, Class)) for v in callees):
-        return "the script prints its settings"
+    if called in _PRINT | _MAKE_TEXT and not any(isinstance(v, Function | Class) for v in callees):
+        return _as_text(call, module)
     if called in _KEEP or (called == "__init__" and _in_scheduler(resolver, call, module)):
         return None
     for callee in callees:
@@ -238,6 +240,16 @@ def _call(resolver: Resolver, optimizer: Optimizer, call: ast.Call, module: Modu
             case _:
                 return f"what `{module.code(call.func)}` does with it is not known"
     return None
+
+
+def _as_text(node: ast.AST, module: Module) -> str | None:
+    """Why a text of all its settings, one of which becomes another, may not be had at ``node``; None where it is printed."""
+    around = [node, *module.ancestors(node)]
+    inside = takewhile(lambda one: not isinstance(one, ast.stmt), around)
+    calls = (one for one in inside if isinstance(one, ast.Call))
+    if any(last_identifier(call.func) in _PRINT for call in calls):
+        return None
+    return "the script makes a text of its settings"
 
 
 def _in_scheduler(resolver: Resolver, call: ast.Call, module: Module) -> bool:

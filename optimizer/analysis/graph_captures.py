@@ -51,7 +51,10 @@ def capture_obstacle(
     if pads_batches(resolver, step.loop.loaders):
         why = "the batches are padded to their longest sample, and every length takes a graph"
         return Obstacle(step.module, step.node, why)
-    nodes = tuple(reached_nodes(resolver, step.body, step.module))
+    if step.callers:
+        why = "the loss is backpropagated in a function of its own, and whether the step calls the network once is not followed"
+        return Obstacle(step.module, step.node, why)
+    nodes = tuple(step.nodes(resolver))
     return (
         _called_again(resolver, step, networks)
         or _added_gradients(step, nodes, clearings)

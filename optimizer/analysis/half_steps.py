@@ -17,13 +17,15 @@ from .half_rankings import ranking
 from .half_trace import HalfTrace
 from .input_gradients import ATTACKED, input_gradient
 from .loops import forward_calls
+from .loss_regions import Region, runs_forward, suspends_gradients
 from .models import steps_lbfgs
 from .obstacles import Obstacle, ProbabilityLoss
 from .reach import Reached, never_runs, reached_nodes
 from .recurrent_layers import recurrent_layers
 from .resolver import Resolver
 from .signatures import call_argument
-from .steps import EvaluationCode, Region, StepCode, runs_forward, suspends_gradients
+from .steps import EvaluationCode, StepCode
+from .syntax import Module
 from .values import External, Made
 
 _SPARSE_PACKAGES = frozenset(
@@ -145,17 +147,21 @@ def _nodes(
     resolver: Resolver, code: StepCode | EvaluationCode, *, into_forward: bool
 ) -> Iterator[Reached]:
     """Every node that would run under autocast, those of forward passes when asked for."""
-    roots: list[ast.AST] = [s for region in code.regions for s in region.statements]
+    roots: dict[Module, list[ast.AST]] = {}
+    for region in code.regions:
+        roots.setdefault(region.module, []).extend(region.statements)
     if isinstance(code, StepCode):
-        roots += [backward.loss for backward in code.backwards if backward.computes]
-    yield from reached_nodes(resolver, roots, code.module, into_forward=into_forward)
+        computed = [backward.loss for backward in code.backwards if backward.computes]
+        roots.setdefault(code.module, []).extend(computed)
+    for module, statements in roots.items():
+        yield from reached_nodes(resolver, statements, module, into_forward=into_forward)
 
 
 def _in_the_whole_step(resolver: Resolver, step: StepCode) -> Obstacle | None:
     gradient = input_gradient(resolver, step)
     if gradient is not None:
         return Obstacle(gradient.module, gradient.node, ATTACKED)
-    for reached in reached_nodes(resolver, step.body, step.module, into_forward=True):
+    for reached in step.nodes(resolver, into_forward=True):
         node = reached.node
         if not isinstance(node, ast.Call):
             continue
@@ -215,9 +221,11 @@ def _without_gradients(resolver: Resolver, code: StepCode | EvaluationCode) -> I
     if isinstance(code, EvaluationCode):
         return
     for region in code.regions:
-        if len(region.statements) == 1 and suspends_gradients(resolver, region.first, code.module):
+        if len(region.statements) == 1 and suspends_gradients(
+            resolver, region.first, region.module
+        ):
             continue
-        reached = list(reached_nodes(resolver, region.statements, code.module))
+        reached = list(reached_nodes(resolver, region.statements, region.module))
         for suspended in reached:
             node = suspended.node
             if not suspends_gradients(resolver, node, suspended.module):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from .facts import Fact
-from .reach import Reached, lexical_nodes, reached_nodes
+from .reach import Reached, lexical_nodes
 from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Iterated
@@ -27,7 +27,7 @@ def input_gradient(resolver: Resolver, step: StepCode) -> Fact | None:
     """Where ``step``, which steps no optimizer, reads the gradient of a tensor that it makes require one; None elsewhere."""
     if step.updates:
         return None
-    nodes = list(reached_nodes(resolver, step.body, step.module))
+    nodes = list(step.nodes(resolver))
     function = step.module.function(step.node)
     above = [] if function is None else _above(lexical_nodes(function.body), step.module)
     inputs: dict[Module, set[str]] = {}

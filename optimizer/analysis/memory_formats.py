@@ -17,7 +17,6 @@ from .layout_neutral import LayoutObstacle, LayoutProof
 from .models import find_optimizers, is_loss_name, is_module_class, may_be_lbfgs, models_in
 from .network_layers import network_code
 from .placement import move_target
-from .reach import reached_nodes
 from .reaching import reaching_bindings
 from .resolver import Resolver
 from .scopes import Assigned, Iterated, Parameter, unpacked_element
@@ -117,7 +116,7 @@ class _Search:
     def _networks(self) -> tuple[Model, ...]:
         found: dict[ast.Call, Model] = {}
         for step in self._steps:
-            nodes = reached_nodes(self._resolver, step.body, step.module)
+            nodes = step.nodes(self._resolver)
             found |= {network.node: network for network in networks_run(self._resolver, nodes)}
         return tuple(found.values())
 

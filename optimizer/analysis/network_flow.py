@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .facts import CallFact, Fact
 from .obstacles import Obstacle
-from .reach import Reached, reached_nodes
+from .reach import Reached
 from .resolver import Resolver
 from .scopes import Parameter
 from .signatures import argument_for
@@ -60,7 +60,7 @@ class NetworkFlow(Fact):
 def network_flow(resolver: Resolver, step: StepCode, forward: CallFact) -> NetworkFlow | Obstacle:
     """The way of the network that ``forward`` runs, from its variable to there."""
     expression, module = forward.node.func, forward.module
-    reached = {r.node for r in reached_nodes(resolver, step.body, step.module)}
+    reached = {r.node for r in step.nodes(resolver)}
     hops: list[Hop] = []
     while True:
         if not isinstance(expression, ast.Name):

@@ -149,15 +149,25 @@ def _autocasts(
     resolver: Resolver, code: StepCode | EvaluationCode
 ) -> Iterator[tuple[ast.AST, ast.expr, Module]]:
     """The statements that make what ``code`` runs its networks in an autocast region, and their contexts."""
-    roots = [statement for region in code.regions for statement in region.statements]
-    reached = [(r.node, r.module) for r in reached_nodes(resolver, roots or code.body, code.module)]
-    inside = roots[0] if roots else code.body[0]
-    around = [(node, code.module) for node in code.module.ancestors(inside)]
-    for node, module in [*reached, *around]:
+    for node, module in _around_networks(resolver, code):
         for context in _contexts(node):
             names = resolver.maker_names(context, module)
             if any(name.endswith(".autocast") for name in names):
                 yield node, context, module
+
+
+def _around_networks(
+    resolver: Resolver, code: StepCode | EvaluationCode
+) -> Iterator[tuple[ast.AST, Module]]:
+    """What the networks of ``code`` run in: what its regions, or all of it, reach and what stands around those."""
+    regions = [(region.statements, region.module) for region in code.regions]
+    parts = regions or [(code.body, code.module)]
+    for statements, module in parts:
+        for reached in reached_nodes(resolver, statements, module):
+            yield reached.node, reached.module
+    statements, module = parts[0]
+    for node in module.ancestors(statements[0]):
+        yield node, module
 
 
 def _contexts(node: ast.AST) -> list[ast.expr]:

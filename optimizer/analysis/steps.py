@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
-from .dataflow import Flow, dotted, own_nodes
+from .dataflow import Flow, own_nodes
 from .facts import Fact, Loop, LoopKind
-from .forward_code import networks_run
-from .loops import backward_calls, forward_calls, is_forward, optimizer_steps
+from .loops import backward_calls, is_forward, optimizer_steps
+from .loss_regions import Region, forward_statements, loss_regions
 from .reach import Reached, lexical_nodes, reached_nodes
-from .resolver import Resolver
+from .resolver import CallSite, Resolver
+from .scopes import Parameter
+from .signatures import argument_for
 from .syntax import FunctionNode, LoopNode, Module
 from .trees import walk
 
 _CLIPPING = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "get_total_norm"})
-
-
-@dataclass(frozen=True, eq=False)
-class Region:
-    """Sibling statements from ``first`` to ``last`` that run a network and compute a loss from what it returns."""
-
-    module: Module
-    first: ast.stmt
-    last: ast.stmt
-
-    @property
-    def statements(self) -> list[ast.stmt]:
-        block = self.module.block(self.first)
-        return block[block.index(self.first) : block.index(self.last) + 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +45,19 @@ class Update(Fact):
 
 
 @dataclass(frozen=True, eq=False)
+class Caller(Fact):
+    """Code that computes losses and hands them to a function that backpropagates them: a loop, or a function."""
+
+    node: LoopNode | FunctionNode
+
+
+@dataclass(frozen=True, eq=False)
 class StepCode(Fact):
     """The part of one function (or of the module) that backpropagates, as one pass of the training loop runs it.
 
-    ``node`` is the training loop around it, or the function when the loop is elsewhere. ``regions`` are in source
-    order. ``gradient_readers`` are the statements after a backward that look at gradients before they are applied.
+    ``node`` is the training loop around it, or the function when the loop is elsewhere. Where that is handed its loss,
+    ``callers`` compute it. ``regions`` are in source order. ``gradient_readers`` are the statements after a backward that
+    look at gradients before they are applied.
     """
 
     node: LoopNode | FunctionNode
@@ -69,10 +66,27 @@ class StepCode(Fact):
     backwards: tuple[Backward, ...]
     updates: tuple[Update, ...]
     gradient_readers: tuple[ast.stmt, ...]
+    callers: tuple[Caller, ...] = ()
 
     @property
     def body(self) -> list[ast.stmt]:
         return self.node.body
+
+    def nodes(self, resolver: Resolver, *, into_forward: bool = False) -> Iterator[Reached]:
+        """Every node that runs in the step, where its loss is computed elsewhere those there included."""
+        found = reached_nodes(resolver, self.body, self.module, into_forward=into_forward)
+        if not self.callers:
+            yield from found
+            return
+        seen: set[ast.AST] = set()
+        for caller in self.callers:
+            body, module = caller.node.body, caller.module
+            around = reached_nodes(resolver, body, module, into_forward=into_forward)
+            found = chain(found, around)
+        for reached in found:
+            if reached.node not in seen:
+                seen.add(reached.node)
+                yield reached
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +114,7 @@ def find_step_code(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[StepCod
             if owner is not None and owner not in found:
                 around = loop if isinstance(owner, FunctionNode) else by_node[owner]
                 step = _step_code(resolver, call.module, owner, around)
-                found[owner] = step
+                found[owner] = _with_callers(resolver, step, by_node)
     return tuple(step for step in found.values() if step.backwards)
 
 
@@ -135,15 +149,64 @@ def _step_code(
         if isinstance(call.node.func, ast.Attribute)
     )
     backwards = tuple(_backwards(resolver, flow, own))
-    barriers = _barriers(resolver, flow)
-    members = {
-        member
-        for backward in backwards
-        for member in _forward_statements(resolver, flow, backward.loss, backward.statement)
-    }
-    regions = tuple(_regions(resolver, flow, members - barriers, barriers))
+    regions = loss_regions(resolver, flow, [(b.loss, b.statement) for b in backwards])
     readers = tuple(_gradient_readers(resolver, flow, backwards))
     return StepCode(module, owner, loop, regions, backwards, updates, readers)
+
+
+def _with_callers(resolver: Resolver, step: StepCode, loops: dict[LoopNode, Loop]) -> StepCode:
+    """``step`` with the code that computes its losses, where its own does not: ``optimize(loss, optimizer)``."""
+    if step.regions or any(backward.computes for backward in step.backwards):
+        return step
+    flow = Flow(step.module, tuple(step.body))
+    losses = [(backward.loss, backward.statement) for backward in step.backwards]
+    pending = list(_handed(resolver, flow, losses))
+    handed: dict[LoopNode | FunctionNode, list[tuple[ast.expr, CallSite]]] = {}
+    seen: set[ast.expr] = set()
+    while pending:
+        loss, site = pending.pop()
+        owner = _owner(site.module, site.call, loops)
+        if loss in seen or owner is None or owner is step.node:
+            continue
+        seen.add(loss)
+        flow = Flow(site.module, tuple(owner.body))
+        at = site.module.statement(site.call)
+        if not _computes(resolver, flow, loss, at):
+            handed.setdefault(owner, []).append((loss, site))
+            pending += _handed(resolver, flow, [(loss, at)])
+    regions: list[Region] = []
+    callers: list[Caller] = []
+    for owner, given in handed.items():
+        module = given[0][1].module
+        flow = Flow(module, tuple(owner.body))
+        losses = [(loss, module.statement(site.call)) for loss, site in given]
+        found = loss_regions(resolver, flow, losses)
+        if found:
+            regions += found
+            callers.append(Caller(module, owner))
+    return replace(step, regions=tuple(regions), callers=tuple(callers))
+
+
+def _handed(
+    resolver: Resolver, flow: Flow, losses: Iterable[tuple[ast.expr, ast.stmt]]
+) -> Iterator[tuple[ast.expr, CallSite]]:
+    """What calls of the function around hand it for the parameters behind ``losses``."""
+    module = flow.module
+    names = {
+        name
+        for loss, at in losses
+        for part in (loss, *flow.differentiable_behind(loss, at))
+        for name in own_nodes(part)
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load)
+    }
+    for name in sorted(names, key=lambda name: (name.lineno, name.col_offset)):
+        found = module.scope(name).lookup(name.id)
+        for source in (binding.source for binding in (found[1] if found else ())):
+            if isinstance(source, Parameter) and isinstance(source.function, FunctionNode):
+                for site in resolver.call_sites(source.function):
+                    passed = argument_for(source.function, name.id, site.call, site.bound)
+                    if passed is not None and passed.given is not None:
+                        yield passed.given, site
 
 
 def _backwards(resolver: Resolver, flow: Flow, nodes: Iterable[Reached]) -> Iterator[Backward]:
@@ -173,7 +236,7 @@ def _computes(resolver: Resolver, flow: Flow, loss: ast.expr, statement: ast.stm
         or (
             call.args
             and not _is_tensor_method(resolver, call, flow.module)
-            and _forward_statements(resolver, flow, call, statement)
+            and forward_statements(resolver, flow, call, statement)
         )
         for call in calls
     )
@@ -186,125 +249,6 @@ def _is_tensor_method(resolver: Resolver, call: ast.Call, module: Module) -> boo
         and not resolver.names(call.func, module)
         and not any(hasattr(v, "maker") for v in resolver.values(call.func, module))
     )
-
-
-def runs_forward(resolver: Resolver, nodes: Iterable[ast.AST], module: Module) -> bool:
-    """Whether ``nodes`` run a network, themselves or in a function they call."""
-    return bool(forward_calls(resolver, reached_nodes(resolver, nodes, module)))
-
-
-def _forward_statements(
-    resolver: Resolver, flow: Flow, expression: ast.AST, at: ast.stmt
-) -> set[ast.stmt]:
-    """Of the statements behind the gradient of ``expression``, those that run a network or compute with what one returned."""
-    behind = flow.differentiable_behind(expression, at)
-    found = {s for s in behind if runs_forward(resolver, own_nodes(s), flow.module)}
-    pending = list(behind - found)
-    while True:
-        dependent = [s for s in pending if not found.isdisjoint(flow.sources(s, s))]
-        if not dependent:
-            return found
-        found.update(dependent)
-        pending = [s for s in pending if s not in found]
-
-
-def _barriers(resolver: Resolver, flow: Flow) -> set[ast.stmt]:
-    """The statements that backpropagate or step an optimizer, directly or inside, and those around them."""
-    found: set[ast.stmt] = set()
-    for statement in flow.statements:
-        reached = list(reached_nodes(resolver, own_nodes(statement), flow.module))
-        if backward_calls(reached) or optimizer_steps(resolver, reached):
-            found.add(statement)
-            for ancestor in flow.module.ancestors(statement):
-                if isinstance(ancestor, ast.stmt):
-                    found.add(ancestor)
-    return found
-
-
-def _regions(
-    resolver: Resolver, flow: Flow, members: set[ast.stmt], barriers: set[ast.stmt]
-) -> Iterator[Region]:
-    """Runs of members within one block, with no barrier between them; what needs no gradients is apart."""
-    module = flow.module
-    lifted = {_lifted(flow, member, barriers) for member in members}
-    runs: list[list[ast.stmt]] = []
-    for statement in sorted(lifted, key=lambda s: (s.lineno, s.col_offset)):
-        block = module.block(statement)
-        last = runs[-1][-1] if runs else None
-        if last is not None and last in block:
-            following = block[block.index(last) + 1 : block.index(statement) + 1]
-            if barriers.isdisjoint(following):
-                for each in following:
-                    if _apart(resolver, module, runs[-1], each):
-                        runs.append([])
-                    runs[-1].append(each)
-                continue
-        runs.append([statement])
-    for run in runs:
-        if not all(map(_hands_on, run)):
-            yield Region(module, run[0], run[-1])
-
-
-def _hands_on(statement: ast.stmt) -> bool:
-    """Whether ``statement`` computes nothing: ``delta = delta.detach()``."""
-    value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
-    match value:
-        case ast.Call(func=ast.Attribute(attr="detach", value=handed_on)):
-            return dotted(handed_on) is not None
-        case _:
-            return value is not None and dotted(value) is not None
-
-
-def _apart(resolver: Resolver, module: Module, run: list[ast.stmt], statement: ast.stmt) -> bool:
-    """Whether a network runs without gradients in ``run`` and then with them in ``statement``.
-
-    In one autocast region the second pass would get the weights the first one cast, which have no history
-    (https://github.com/pytorch/pytorch/issues/112583, up to PyTorch 2.10). The other way round costs nothing.
-    """
-    suspended = [suspends_gradients(resolver, s, module) for s in (*run, statement)]
-    if suspended[-1] or not any(suspended):
-        return False
-    networks = [
-        {model.node for model in networks_run(resolver, reached_nodes(resolver, [s], module))}
-        for s in (*run, statement)
-    ]
-    return any(
-        earlier & networks[-1]
-        for earlier, is_suspended in zip(networks, suspended[:-1], strict=False)
-        if is_suspended
-    )
-
-
-def suspends_gradients(resolver: Resolver, node: ast.AST, module: Module) -> bool:
-    """Whether ``node`` is a ``with torch.no_grad():`` or a call of a function decorated that way."""
-    contexts: list[tuple[ast.expr, Module]] = []
-    if isinstance(node, ast.With):
-        contexts = [(item.context_expr, module) for item in node.items]
-    elif isinstance(node, ast.Call):
-        for callee in resolver.callees(node, module):
-            decorators = getattr(callee.node, "decorator_list", [])
-            contexts += [(decorator, callee.module) for decorator in decorators]
-    return any(_is_no_grad(resolver, context, owner) for context, owner in contexts)
-
-
-def _is_no_grad(resolver: Resolver, context: ast.expr, module: Module) -> bool:
-    function = context.func if isinstance(context, ast.Call) else context
-    names = resolver.names(function, module)
-    if names & {"torch.no_grad", "torch.inference_mode"}:
-        return True
-    arguments = context.args if isinstance(context, ast.Call) else []
-    is_off = bool(arguments) and isinstance(arguments[0], ast.Constant) and not arguments[0].value
-    return is_off and "torch.set_grad_enabled" in names
-
-
-def _lifted(flow: Flow, statement: ast.stmt, barriers: set[ast.stmt]) -> ast.stmt:
-    """The outermost statement of the body around ``statement`` that holds no barrier."""
-    inside = set(flow.statements)
-    for ancestor in flow.module.ancestors(statement):
-        if not isinstance(ancestor, ast.stmt) or ancestor not in inside or ancestor in barriers:
-            break
-        statement = ancestor
-    return statement
 
 
 def _gradient_readers(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from .composition import call_arguments
 from .facts import Model, Optimizer
 from .models import models_in
 from .resolver import Resolver
@@ -52,7 +53,8 @@ def trained_or_in_part(resolver: Resolver, optimizers: Iterable[Optimizer]) -> t
 
 
 def _receivers(resolver: Resolver, optimizer: Optimizer) -> Iterator[tuple[ast.expr, Module]]:
-    """What ``.parameters()`` is called on in what ``optimizer`` is given."""
+    """What ``.parameters()`` is called on in what ``optimizer`` is given, and networks that libraries take whole."""
+    yield from _networks_given(resolver, optimizer.node, optimizer.module)
     for given in (*optimizer.node.args, *(keyword.value for keyword in optimizer.node.keywords)):
         yield from _receivers_in(resolver, given, optimizer.module, set())
 
@@ -69,7 +71,7 @@ def _owners(resolver: Resolver, node: ast.expr, module: Module) -> tuple[Model, 
 def _receivers_in(
     resolver: Resolver, node: ast.expr, module: Module, seen: set[ast.AST]
 ) -> Iterator[tuple[ast.expr, Module]]:
-    """What ``.parameters()`` is called on in ``node`` and in what its names stand for."""
+    """What ``.parameters()`` is called on in ``node`` and in what its names stand for, and the networks a library is given there."""
     if node in seen:
         return
     seen.add(node)
@@ -80,11 +82,24 @@ def _receivers_in(
             for value in _behind(inner, module):
                 yield from _receivers_in(resolver, value, module, seen)
         elif isinstance(inner, ast.Call):
-            for callee in resolver.callees(inner, module):
+            callees = resolver.callees(inner, module)
+            if not callees and not models_in(resolver, resolver.values(inner, module)):
+                # A library's `add_weight_decay(model, 0.05)`
+                yield from _networks_given(resolver, inner, module)
+            for callee in callees:
                 if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "forward":
                     for returned in walk(callee.node):
                         if isinstance(returned, ast.Return) and returned.value is not None:
                             yield from _receivers_in(resolver, returned.value, callee.module, seen)
+
+
+def _networks_given(
+    resolver: Resolver, call: ast.Call, module: Module
+) -> Iterator[tuple[ast.expr, Module]]:
+    """The arguments of ``call`` that are networks."""
+    for given in call_arguments(call):
+        if models_in(resolver, resolver.values(given, module)):
+            yield given, module
 
 
 def _behind(name: ast.Name, module: Module) -> Iterator[ast.expr]:

@@ -10,8 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from .optimization import IMPLEMENTATION_CHOICES
+
 OPTIONS = re.compile(r"\bNamespace\((.*)\)")
 """Options as argparse prints them: what went into the run, not what came out. What they do is compared itself."""
+
+_CHOICE = re.compile(
+    rf"\b((?:{'|'.join(sorted(IMPLEMENTATION_CHOICES))})['\"]?): (?:None|True|False)\b"
+)
+"""A setting of an optimizer, as it is printed, that chooses how an update is computed, not which."""
 
 _MASKS = (
     (OPTIONS, "Namespace(<options>)"),
@@ -19,6 +26,7 @@ _MASKS = (
     (re.compile(r",? ?grad_fn=<[^>]*>"), ""),
     (re.compile(r", device='[^']*'"), ""),
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<address>"),
+    (_CHOICE, r"\1: <choice>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d\b"), "<date>"),
     # not the 1:55.23 of R@1:55.23, nor the 10:62 of hit@10:62
     (re.compile(r"(?<![@\w])\d{1,2}:[0-5]\d(?::[0-5]\d)?(?:[.,]\d+)?\b"), "<time>"),

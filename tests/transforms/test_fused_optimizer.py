@@ -48,6 +48,15 @@ def test_asks_the_device_of_the_script(rewrite: Check, made: str) -> None:
     assert "".join(after.split()) in "".join(text.replace('"', "'").replace(",\n)", ")").split())
 
 
+@pytest.mark.parametrize(
+    "printed", ["print(optimizer)", "print(f'using {optimizer}')", "print(str(optimizer))"]
+)
+def test_printing_it_is_no_obstacle(check_transformed: Check, printed: str) -> None:
+    made = "optimizer = torch.optim.Adam(model.parameters()"
+    fused = made + ', fused=device.type == "cuda")'
+    check_transformed(script(f"{made})", printed + STEPS), script(fused, printed + STEPS))
+
+
 @pytest.mark.parametrize("start", ["import torch as th\nfrom torch import nn, optim\n"])
 def test_a_script_that_always_uses_a_gpu(check_transformed: Check, start: str) -> None:
     start += "model = nn.Linear(8, 2).cuda()\n"
@@ -266,8 +275,8 @@ def test_a_class_of_the_script(check_noop: Check) -> None:
     ("steps", "reason"),
     [
         (STEPS.replace("step()", "step(lambda: 0.0)"), "closure"),
-        ("print(optimizer)\n" + STEPS, "prints its settings"),
-        ("print(f'using {optimizer}')\n" + STEPS, "prints its settings"),
+        ("name = f'{optimizer}'\n" + STEPS, "makes a text of its settings"),
+        ("name = str(optimizer)\n" + STEPS, "makes a text of its settings"),
         (STEPS + "    print(optimizer.state[model[0].weight]['step'])\n", "looks into its state"),
         (
             STEPS.replace(

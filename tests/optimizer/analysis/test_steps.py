@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from textwrap import dedent
 
+import pytest
+
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.analysis.steps import StepCode
 
@@ -221,3 +223,64 @@ def test_resets_and_tests_of_gradients_are_no_reads(script: Script) -> None:
         """,
     )
     assert step.gradient_readers == ()
+
+
+HANDED = """
+def optimize(loss, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def optimize_mean(losses):
+    optimize(losses.mean(), optimizer)
+
+
+class Scaler:
+    def __init__(self):
+        self._scaler = torch.amp.GradScaler("cuda")
+
+    def __call__(self, value, optimizer):
+        self._scaler.scale(value).backward()
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+
+scaler = Scaler()
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["optimize(loss, optimizer)", "optimize_mean(loss)", "scaler(loss / 2, optimizer=optimizer)"],
+)
+def test_losses_that_a_function_is_handed(script: Script, call: str) -> None:
+    loop = f"for x, y in loader:\n    out = model(x)\n    loss = criterion(out, y)\n    {call}\n"
+    understood = script(HEAD + HANDED + loop)
+    (step,) = understood.step_code
+    assert regions(step) == [("out = model(x)", "loss = criterion(out, y)")]
+    assert [caller.module.code(caller.node) for caller in step.callers] == [loop.strip()]
+    reached = [node.node for node in step.nodes(understood.resolver)]
+    assert len(reached) == len(set(reached))
+    assert {*step.regions[0].statements, *step.body} <= set(reached)
+
+
+def test_losses_computed_in_the_call_that_hands_them_on(script: Script) -> None:
+    call = "for x, y in loader:\n    optimize(criterion(model(x), y), optimizer)\n"
+    (step,) = script(HEAD + HANDED + call).step_code
+    assert not step.regions
+    assert not step.callers
+
+
+def test_losses_handed_from_several_places(script: Script) -> None:
+    loop = """
+for x, y in loader:
+    first = criterion(model(x), y)
+    optimize(first, optimizer)
+    second = criterion(other(x), y)
+    optimize(second, optimizer)
+"""
+    (step,) = script(HEAD + HANDED + loop).step_code
+    lines = ["first = criterion(model(x), y)", "second = criterion(other(x), y)"]
+    assert regions(step) == [(line, line) for line in lines]
+    assert len(step.callers) == 1

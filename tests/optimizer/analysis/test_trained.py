@@ -48,6 +48,7 @@ a, b = nn.Linear(2, 3), nn.Linear(3, 2)
             "params.extend(b.parameters())\ntorch.optim.SGD(params, lr=0.1)",
             2,
         ),
+        ("from optim_factory import groups\ntorch.optim.SGD(groups(a, 0.05), lr=0.1)", 1),
         ("torch.optim.SGD([torch.zeros(1)], lr=0.1)", 0),
         ("print(a.parameters())", 0),
     ],

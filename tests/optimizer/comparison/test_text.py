@@ -153,6 +153,8 @@ def test_lines_that_come_and_go_in_the_original_are_left_out() -> None:
         ("<object at 0x7f00aa>", "<object at 0x7f11bb>"),
         ("2026-01-02 10:11:12 start", "2026-01-03 09:11:12 start"),
         ("\x1b[32mok\x1b[0m", "ok"),
+        ("    fused: None", "    fused: True"),
+        ("{'lr': 0.1, 'foreach': None}", "{'lr': 0.1, 'foreach': False}"),
     ],
 )
 def test_paths_addresses_dates_and_devices_do_not_count(ours: str, theirs: str) -> None:

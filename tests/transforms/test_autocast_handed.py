@@ -1,0 +1,152 @@
+"""autocast: steps that hand their loss to a function which backpropagates it and updates the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.options import AmpDtype
+
+Check = Callable[..., None]
+
+
+@pytest.fixture
+def name() -> str:
+    return "autocast"
+
+
+HELPER = """
+def optimize(loss, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+"""
+HELPER_WITH_SCALER = """
+def optimize(loss, optimizer, scaler):
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+START = """\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2).cuda()
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(model.parameters())
+"""
+SCALER = 'scaler = torch.amp.GradScaler("cuda")\n'
+LOOP = """
+
+for step in range(4):
+    x, y = torch.randn(4, 8).cuda(), torch.randint(2, (4,)).cuda()
+    loss = criterion(model(x), y)
+    optimize(loss, optimizer)
+    print(loss.item())
+"""
+
+
+def test_the_loss_under_autocast_and_the_scaler_in_the_helper(check_transformed: Check) -> None:
+    after = LOOP.replace(
+        "    loss = criterion",
+        '    with torch.autocast("cuda", dtype=torch.float16):\n        loss = criterion',
+    )
+    after = after.replace("optimize(loss, optimizer)", "optimize(loss, optimizer, scaler)")
+    check_transformed(
+        START + HELPER + LOOP,
+        START + SCALER + HELPER_WITH_SCALER + after,
+        amp=AmpDtype.FP16,
+    )
+
+
+def test_a_helper_in_another_file(check_transformed: Check) -> None:
+    helper = "from torch import nn\n\n" + HELPER.replace(
+        "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", ""
+    )
+    start = START.replace(
+        "from torch import nn\n", "from torch import nn\n\nfrom engine import optimize\n"
+    )
+    after = LOOP.replace(
+        "    loss = criterion",
+        '    with torch.autocast("cuda", dtype=torch.bfloat16):\n        loss = criterion',
+    )
+    check_transformed(
+        {"train.py": start + LOOP, "engine.py": helper},
+        {"train.py": start + after, "engine.py": helper},
+        amp=AmpDtype.BF16,
+    )
+
+
+def test_a_scaler_wrapped_in_a_class_is_in_use(check_noop: Check) -> None:
+    helper = """
+class Scaler:
+    def __init__(self):
+        self._scaler = torch.amp.GradScaler("cuda")
+
+    def __call__(self, loss, optimizer):
+        self._scaler.scale(loss).backward()
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+
+optimize = Scaler()
+"""
+    check_noop(START + helper + LOOP, reason="`GradScaler` is in use already")
+
+
+def test_losses_without_a_name(check_noop: Check) -> None:
+    named = "loss = criterion(model(x), y)\n    optimize(loss, optimizer)\n    print(loss.item())\n"
+    loop = LOOP.replace(named, "optimize(criterion(model(x), y), optimizer)\n")
+    check_noop(START + HELPER + loop, reason="no network is known")
+
+
+@pytest.mark.parametrize(
+    ("transforms", "code"),
+    [
+        (["autocast", "channels-last"], "memory_format=torch.channels_last"),
+        (["cudnn-benchmark"], "cudnn.benchmark = True"),
+        (["compile"], "model.compile()"),
+    ],
+)
+def test_the_other_transforms_see_the_network_too(
+    rewrite: Callable[..., object], transforms: list[str], code: str
+) -> None:
+    script = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision.datasets import FakeData
+from torchvision.transforms import ToTensor
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 64, 3)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head(self.conv(x).relu().mean((2, 3)))
+
+
+def optimize(loss, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+loader = DataLoader(FakeData(transform=ToTensor()), batch_size=64, drop_last=True)
+model = Net().cuda()
+optimizer = torch.optim.Adam(model.parameters())
+criterion = nn.CrossEntropyLoss()
+for epoch in range(100):
+    for x, y in loader:
+        loss = criterion(model(x.cuda()), y.cuda())
+        optimize(loss, optimizer)
+"""
+    assert code in rewrite(script, transforms).files[0].text  # type: ignore[attr-defined]
