@@ -21,6 +21,7 @@ from .values import (
     FirstPartyModule,
     Function,
     Instance,
+    Literal,
     Made,
     Unknown,
     Value,
@@ -95,7 +96,9 @@ def call_values(resolver: Resolver, node: ast.Call, module: Module) -> Values:
         if objects:
             return objects
     found: set[Value] = set()
-    for callee in resolver.values(node.func, module):
+    callees = resolver.values(node.func, module)
+    # What is None for want of a package (`except ImportError: FusedAdam = None`) gives nothing when it is called.
+    for callee in [one for one in callees if not isinstance(one, Literal)] or callees:
         if callee == External("builtins.getattr"):
             found |= _named_attribute(resolver, node, module)
         else:

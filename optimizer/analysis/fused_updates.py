@@ -253,10 +253,12 @@ def _as_text(node: ast.AST, module: Module) -> str | None:
 
 
 def _in_scheduler(resolver: Resolver, call: ast.Call, module: Module) -> bool:
-    """Whether ``call`` stands in a class that derives from a scheduler of torch: ``super().__init__(optimizer)``."""
+    """Whether ``call`` stands in a class that derives from a library's scheduler: ``super().__init__(optimizer)``."""
     cls = module.enclosing_class(call)
     bases = resolver.base_names(Class(cls, module)) if cls is not None else frozenset[str]()
-    return any(base.startswith("torch.optim.lr_scheduler.") for base in bases)
+    return any(
+        base.startswith("torch.optim.lr_scheduler.") or _SCHEDULER.search(base) for base in bases
+    )
 
 
 def _is(resolver: Resolver, optimizer: Optimizer, expression: ast.expr, module: Module) -> bool:

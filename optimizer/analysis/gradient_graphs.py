@@ -10,7 +10,7 @@ from .facts import CallFact
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module, last_identifier
-from .values import Literal
+from .values import Attribute, External, Literal, Made, Value
 
 _POSITIONS = {
     "create_graph": {"torch.autograd.grad": 4, "torch.autograd.backward": 3, "backward": 2},
@@ -20,6 +20,10 @@ _POSITIONS = {
 (https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html)."""
 _CURVATURES = frozenset(f"torch.autograd.functional.{n}" for n in ("hessian", "hvp", "vhp", "jvp"))
 """What differentiates gradients by itself."""
+_SECOND_ORDER = "is_second_order"
+"""The mark of timm on optimizers that go by second derivatives."""
+_FIRST_ORDER = ("torch.optim.", "apex.optimizers.")
+"""Libraries none of whose optimizers has that mark."""
 
 
 def gradient_graphs(resolver: Resolver) -> Iterator[CallFact]:
@@ -55,6 +59,31 @@ def _may_be_given(resolver: Resolver, call: ast.Call, module: Module, argument: 
     given = call_argument(call, argument, position)
     if given is None:
         return position is not None and any(keyword.arg is None for keyword in call.keywords)
-    return not all(
-        isinstance(value, Literal) and not value.value for value in resolver.values(given, module)
-    )
+    return not all(_is_false(resolver, value) for value in resolver.values(given, module))
+
+
+def _is_false(resolver: Resolver, value: Value) -> bool:
+    """Whether ``value`` is known to be false, as ``hasattr(optimizer, "is_second_order")`` is for what PyTorch has."""
+    match value:
+        case Literal(constant):
+            return not constant
+        case Made(ast.Call(args=[owner, ast.Constant(value=str(name))]), module, External(maker)):
+            owners = resolver.values(owner, module) if maker == "builtins.hasattr" else ()
+            return bool(owners) and all(_is_first_order(one, name) for one in owners)
+        case Attribute(owner, name):
+            return _is_first_order(owner, name)
+        case _:
+            return False
+
+
+def _is_first_order(owner: Value, name: str) -> bool:
+    """Whether ``owner`` has no attribute ``name``, the mark of optimizers of another order."""
+    if name != _SECOND_ORDER:
+        return False
+    match owner:
+        case Literal(None):
+            return True
+        case Made(maker=External(maker)):
+            return maker.startswith(_FIRST_ORDER)
+        case _:
+            return False

@@ -117,7 +117,10 @@ def _behind(name: ast.Name, module: Module) -> Iterator[ast.expr]:
         elif isinstance(statement, ast.AugAssign):
             yield statement.value
     for use in module.names_of(name.id):
-        match module.parents[use]:
+        whole: ast.expr = use  # with `groups[name]["params"]`, the last of its parts
+        while isinstance(part := module.parents[whole], ast.Subscript) and part.value is whole:
+            whole = part
+        match module.parents[whole]:
             case ast.Attribute(attr="append" | "extend") as method:
                 call = module.parents[method]
                 if isinstance(call, ast.Call) and module.scope(use).lookup(use.id) == found:

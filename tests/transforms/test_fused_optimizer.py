@@ -163,6 +163,9 @@ def test_known_keyword_dicts(check_transformed: Check) -> None:
 
 def test_a_scheduler_and_a_wrapper_that_only_steps(check_transformed: Check) -> None:
     more = """
+from timm.scheduler.scheduler import Scheduler
+
+
 class Scheduled:
     def __init__(self, optimizer):
         self.optimizer = optimizer
@@ -177,6 +180,11 @@ class Warmup(torch.optim.lr_scheduler.LRScheduler):
         super().__init__(optimizer, steps)
 
 
+class Linear(Scheduler):
+    def __init__(self, optimizer):
+        super().__init__(optimizer, "lr")
+
+
 class Poly:
     def __call__(self, optimizer, step):
         optimizer.param_groups[0]["lr"] = 1 / (step + 1)
@@ -186,6 +194,7 @@ poly = Poly()
 poly(optimizer, 0)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
 warmup = Warmup(optimizer, 3)
+linear = Linear(optimizer)
 scheduled = Scheduled(optimizer)
 """
     steps = more + STEPS.replace("optimizer.step()", "scheduled.step()")

@@ -49,6 +49,11 @@ a, b = nn.Linear(2, 3), nn.Linear(3, 2)
             2,
         ),
         ("from optim_factory import groups\ntorch.optim.SGD(groups(a, 0.05), lr=0.1)", 1),
+        (
+            "groups = {'decay': {'params': []}}\nfor name, p in a.named_parameters():\n"
+            "    groups['decay']['params'].append(p)\ntorch.optim.SGD(list(groups.values()), lr=0.1)",
+            1,
+        ),
         ("torch.optim.SGD([torch.zeros(1)], lr=0.1)", 0),
         ("print(a.parameters())", 0),
     ],
