@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .batch_objects import refuses_argument
@@ -93,25 +93,26 @@ class _Search:
         networks = [network for network in self._networks() if self._has_layers(network)]
         if not any(self._convolves(network) for network in networks):
             return None
-        network = self._only(networks)
-        if network is None:
+        networks = self._alternatives(networks)
+        if not networks:
             return "several networks run, or may run, in the step"
-        proof = LayoutProof(self._resolver, network)
-        obstacle = proof.obstacle() or self._obstacle(network)
+        proofs = [LayoutProof(self._resolver, network) for network in networks]
+        obstacle = next(filter(None, (proof.obstacle() for proof in proofs)), None)
+        obstacle = obstacle or self._obstacle()
         if obstacle is not None:
             return obstacle
-        if not proof.takes_images():
+        if not all(proof.takes_images() for proof in proofs):
             return "the network is not seen to give its input to a convolution as it is"
-        moves = self._moves(network)
+        moves = list({move.node: move for n in networks for move in self._moves(n)}.values())
         if len(moves) != 1:
             return f"the network is moved to a device {len(moves)} times, not once"
-        found = self._copies(network)
+        found = self._copies(networks)
         if isinstance(found, str):
             return found
-        obstacle = self._drawn_after(moves[0], network) or self._layout_known(
-            network, found, flat=proof.returns_flat()
-        )
-        return obstacle or ChannelsLast(moves[0], found, tuple(proof.views))
+        flat = all(proof.returns_flat() for proof in proofs)
+        obstacle = self._drawn_after(moves[0]) or self._layout_known(networks, found, flat=flat)
+        views = {view.node: view for proof in proofs for view in proof.views}
+        return obstacle or ChannelsLast(moves[0], found, tuple(views.values()))
 
     def _networks(self) -> tuple[Model, ...]:
         found: dict[ast.Call, Model] = {}
@@ -120,16 +121,27 @@ class _Search:
             found |= {network.node: network for network in networks_run(self._resolver, nodes)}
         return tuple(found.values())
 
-    def _only(self, networks: list[Model]) -> Model | None:
-        """The one network; of two of one class, made in either branch of a test, the one that is moved to a device."""
+    def _alternatives(self, networks: list[Model]) -> list[Model]:
+        """The one network, or those of which each call may run any; nothing where several have parts of their own.
+
+        Of two of one class, made in either branch of a test, the one that is moved to a device.
+        """
+        together = {network.node for network in networks}
+        calls = [call for step in self._steps for call in step.loop.forwards]
+        called = [
+            {model.node for model in models_in(self._resolver, values)} & together
+            for values in (self._resolver.values(c.node.func, c.module) for c in calls)
+        ]
         if len(networks) == 1:
-            return networks[0]
+            return networks
         moved = [network for network in networks if self._moves(network)]
+        if moved == networks and all(found in (set(), together) for found in called):
+            return networks
         if len(networks) > 2 or len(moved) != 1:
-            return None
+            return []
         one, other = networks
         same = one.cls is not None and one.cls == other.cls and one.module is other.module
-        return moved[0] if same and are_alternatives(one.node, other.node, one.module) else None
+        return moved if same and are_alternatives(one.node, other.node, one.module) else []
 
     def _has_layers(self, network: Model) -> bool:
         """Whether a network is more than a loss of the script's own."""
@@ -158,7 +170,7 @@ class _Search:
 
     # Obstacles
 
-    def _obstacle(self, network: Model) -> LayoutObstacle | None:
+    def _obstacle(self) -> LayoutObstacle | None:
         parallel = data_parallel(self._resolver)
         if parallel is not None:
             why = "DataParallel copies the weights to its replicas in the usual format"
@@ -179,7 +191,7 @@ class _Search:
                     return LayoutObstacle(module, call, "the script chooses memory formats itself")
         return None
 
-    def _drawn_after(self, move: CallFact, network: Model) -> LayoutObstacle | None:
+    def _drawn_after(self, move: CallFact) -> LayoutObstacle | None:
         """Weights drawn at random when they are laid out already: they would be drawn in another order."""
         for module in self._resolver.project.modules:
             for call in module.calls:
@@ -231,11 +243,11 @@ class _Search:
                     yield node, other
 
     def _layout_known(
-        self, network: Model, copies: tuple[BatchCopy, ...], *, flat: bool
+        self, networks: Sequence[Model], copies: tuple[BatchCopy, ...], *, flat: bool
     ) -> LayoutObstacle | None:
-        """Code outside the network that knows how images, weights or what the network returns lie in memory."""
+        """Code outside of ``networks`` that knows how images, weights or what they return lie in memory."""
         calls = {copy.node for copy in copies}
-        proven = {reached.node for reached in network_code(self._resolver, (network,))}
+        proven = {reached.node for reached in network_code(self._resolver, tuple(networks))}
         for module in self._resolver.project.modules:
             for call in module.calls:
                 if call in proven:
@@ -323,8 +335,9 @@ class _Search:
             )
         ]
 
-    def _copies(self, network: Model) -> tuple[BatchCopy, ...] | str:
-        """The copies of what goes into the network; those of evaluations are taken along where they are known."""
+    def _copies(self, networks: Sequence[Model]) -> tuple[BatchCopy, ...] | str:
+        """The copies of what goes into ``networks``; those of evaluations are taken along where they are known."""
+        wanted = {network.node for network in networks}
         by_node = {copy.node: copy for copy in self._script.batch_copies}
         found: dict[BatchCopy, None] = {}
         training = {call.node for step in self._steps for call in step.loop.forwards}
@@ -334,7 +347,7 @@ class _Search:
                 if call not in training | evaluation:
                     continue
                 called = models_in(self._resolver, self._resolver.values(call.func, module))
-                if not any(model.node is network.node for model in called):
+                if not any(model.node in wanted for model in called):
                     continue
                 copies = self._copied(call.args[0], module, set()) if call.args else set[ast.Call]()
                 known = [by_node[c] for c in copies if c in by_node]

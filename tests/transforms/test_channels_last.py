@@ -527,14 +527,22 @@ def test_a_network_made_in_both_branches(check_transformed: Check, move: str, af
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "reason"),
     [
-        "Net().to(device) if gpu else Net().to(device)",
-        "Net().to(device) if gpu else torchvision.models.resnet18()",
+        ("Net().to(device) if gpu else Net().to(device)", "moved to a device 2 times"),
+        ("Net().to(device) if gpu else torchvision.models.resnet18()", "several networks"),
     ],
 )
-def test_different_networks_in_both_branches(check_noop: Check, make: str) -> None:
-    check_noop(script(make=make, move=""), reason="several networks")
+def test_different_networks_in_both_branches(check_noop: Check, make: str, reason: str) -> None:
+    check_noop(script(make=make, move=""), reason=reason)
+
+
+def test_one_of_several_networks(check_transformed: Check, check_noop: Check) -> None:
+    chosen = "Net() if small else torchvision.models.resnet18()"
+    move, copy = f"model = model.to(device, {FORMAT})", f"x.to(device, {FORMAT})"
+    check_transformed(script(make=chosen), script(make=chosen, move=move, copy=copy))
+    unknown = chosen.replace("resnet18", "densenet121")
+    check_noop(script(make=unknown), reason="densenet121` is not known")
 
 
 def test_two_networks(check_noop: Check) -> None:
