@@ -29,18 +29,25 @@ from .written_views import is_written
 _LAYERS = frozenset(
     "Conv2d ConvTranspose2d BatchNorm2d BatchNorm1d GroupNorm InstanceNorm2d Linear Flatten Identity Sequential ModuleList "
     "ModuleDict Module ReLU ReLU6 LeakyReLU PReLU ELU SELU GELU SiLU Mish Hardswish Hardsigmoid Hardtanh Sigmoid Tanh Softmax "
-    "LogSoftmax Softplus MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d Upsample UpsamplingBilinear2d "
+    "LogSoftmax Softplus CrossEntropyLoss NLLLoss MSELoss L1Loss SmoothL1Loss HuberLoss BCELoss BCEWithLogitsLoss KLDivLoss "
+    "LayerNorm Embedding PixelUnshuffle MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d Upsample UpsamplingBilinear2d "
     "UpsamplingNearest2d PixelShuffle Dropout2d Dropout ZeroPad2d ReflectionPad2d ReplicationPad2d Parameter".split()
 )
 _FUNCTIONS = frozenset(
     "cat concat stack add sub mul div relu relu_ relu6 leaky_relu elu gelu silu mish hardswish sigmoid tanh softmax "
     "log_softmax softplus max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d interpolate pad flatten reshape "
-    "mean sum clamp exp log sqrt abs squeeze unsqueeze dropout2d dropout conv2d linear chunk split maximum minimum add_ mul_ pow normalize".split()
+    "mean sum clamp exp log sqrt abs squeeze unsqueeze dropout2d dropout conv2d linear chunk split maximum minimum add_ mul_ pow normalize "
+    "sub_ div_ clamp_ sigmoid_ tanh_ neg sign square rsqrt sin cos erf lerp addcmul where masked_fill max min amax amin argmax argmin "
+    "var std norm matmul mm bmm baddbmm einsum permute transpose swapaxes movedim unbind expand repeat_interleave roll flip tile "
+    "index_select gather topk cumsum layer_norm group_norm batch_norm instance_norm pixel_shuffle pixel_unshuffle grid_sample "
+    "affine_grid embedding one_hot cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss "
+    "binary_cross_entropy binary_cross_entropy_with_logits kl_div".split()
 )
+"""What goes by the dimensions of a tensor, not by how it lies in memory; but for ``dropout``, nothing of it draws."""
 _METHODS = (
     _FUNCTIONS - {"stack", "pad", "cat", "concat", "interpolate", "conv2d", "linear"}
 ) | frozenset(
-    "size dim contiguous detach float expand_as append pop extend items keys values get "
+    "size dim contiguous detach float half bfloat16 expand_as repeat append pop extend items keys values get "
     "insert type_as".split()
 )
 _NEW = frozenset("randn rand randint zeros ones full empty tensor arange linspace eye".split())
@@ -214,7 +221,7 @@ class LayoutProof:
         if called == "dropout":
             flat = node.args and self._flat.shape(node.args[0], module) is Shape.FLAT
             return None if flat else "dropout draws its mask in the order of memory"
-        if package in {"math", "torch.nn"} or (
+        if package in {"math", "einops", "torch.nn"} or (
             name.startswith("torch.") and called in _FUNCTIONS | _NEW
         ):
             return None

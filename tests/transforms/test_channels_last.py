@@ -11,6 +11,7 @@ from torchopt_cli.optimizer.options import Target
 Check = Callable[..., None]
 
 SCRIPT = """\
+import einops
 import torch
 import torch.nn.functional as F
 import torchvision
@@ -125,6 +126,12 @@ def test_a_sequential(check_transformed: Check) -> None:
         {"inside": "x = F.normalize(x, dim=1)"},
         {"inside": "x = x + torch.randn(1, 8, 6, 6, device=x.device)"},
         {"inside": "s = torch.squeeze(x)"},
+        {"inside": "self.loss = F.mse_loss(x, x.detach())"},
+        {
+            "layer": "self.act = nn.LayerNorm(8)",
+            "inside": "x = self.act(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)",
+        },
+        {"inside": "scores = einops.rearrange(x, 'b c h w -> b (h w) c') @ x.flatten(2)"},
     ],
 )
 def test_what_takes_either_layout(check_transformed: Check, parts: dict[str, str]) -> None:
