@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .facts import DataLoader, Fact, Loop
+from .facts import DataLoader, Fact
 from .fixed_shapes import varying_shape
 from .forward_code import forward_code, networks_run
 from .reach import Reached
@@ -36,25 +36,33 @@ def varying_convolution_shapes(
 ) -> VaryingShape | str | None:
     """Why the convolutions of ``steps``, and of evaluations beside them, may see ever new shapes."""
     resolver = script.resolver
+    loaders: dict[DataLoader, None] = {}
     for step in steps:
-        if not step.loop.loaders:
-            return "the batches come from no DataLoader, so that their shapes are not known"
         nodes = list(step.nodes(resolver, into_forward=True))
+        found_here = step.loop.loaders or _drawn_from(script, nodes)
+        if not found_here:
+            return "the batches come from no DataLoader, so that their shapes are not known"
+        loaders |= dict.fromkeys(found_here)
         networks = networks_run(resolver, nodes)
         found = _own_sizes(resolver, networks) or _in_code(
             resolver, [*nodes, *forward_code(resolver, networks)]
         )
         if found is not None:
             return found
-    for loader in _loaders([s.loop for s in steps] + list(script.evaluation_loops)):
+    for loop in script.evaluation_loops:
+        loaders |= dict.fromkeys(loop.loaders)
+    for loader in loaders:
         reason = varying_shape(resolver, loader)
         if reason is not None:
             return VaryingShape(loader.module, loader.node, reason)
     return None
 
 
-def _loaders(loops: Iterable[Loop]) -> list[DataLoader]:
-    return list(dict.fromkeys(loader for loop in loops for loader in loop.loaders))
+def _drawn_from(script: TrainingScript, nodes: Iterable[Reached]) -> list[DataLoader]:
+    """The loaders of the batches that ``nodes`` copy to the GPU: those that a step draws with ``next``."""
+    reached = {one.node for one in nodes}
+    copies = [copy for copy in script.batch_copies if copy.node in reached]
+    return list(dict.fromkeys(loader for copy in copies for loader in copy.loaders))
 
 
 def _own_sizes(resolver: Resolver, networks: Iterable[Fact]) -> VaryingShape | None:
