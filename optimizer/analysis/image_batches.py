@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .batches import BatchTrace
+from .classes import kept_as
 from .datasets import find_datasets
 from .facts import DataLoader, Fact
 from .image_flow import ImageCopy, Obstacle
@@ -14,7 +15,9 @@ from .image_obstacles import general_obstacle
 from .image_pipelines import ImagePipeline, find_image_pipelines
 from .image_trace import ImageTrace
 from .resolver import Resolver
+from .scopes import Assigned, Path
 from .sharing import in_words, other_importer
+from .syntax import Module
 from .trees import walk
 from .values import Literal, Made
 
@@ -127,12 +130,35 @@ def _other_sources(resolver: Resolver, group: list[ImageTrace]) -> Obstacle | No
                     message = f"its loader may read {dataset.name}, too"
                     return Obstacle(loader.module, loader.node, message)
         for use in trace.iterated:
-            for value in resolver.values(use.node, use.module):
-                is_none = isinstance(value, Literal) and value.value is None
-                if not is_none and not (isinstance(value, Made) and value.call in made):
-                    message = f"`{use.excerpt}` may be something else than a loader of these images"
-                    return Obstacle(use.module, use.node, message)
+            if not _gives_only(resolver, use.node, use.module, made):
+                message = f"`{use.excerpt}` may be something else than a loader of these images"
+                return Obstacle(use.module, use.node, message)
     return None
+
+
+def _gives_only(resolver: Resolver, iterable: ast.expr, module: Module, made: set[ast.AST]) -> bool:
+    """Whether ``iterable`` is certainly one of ``made``: loaders, and calls of generators over them."""
+    if iterable in made:
+        return True
+    found: Sequence[tuple[ast.expr, Path, Module]] = ()
+    match iterable:
+        case ast.Name():
+            known = module.scope(iterable).lookup(iterable.id)
+            sources = [binding.source for binding in known[1]] if known is not None else []
+            assigned = [source for source in sources if isinstance(source, Assigned)]
+            if len(assigned) == len(sources):
+                found = [(source.value, source.path, module) for source in assigned]
+        case ast.Attribute(attr=name):
+            found = kept_as(resolver, module.enclosing_class(iterable), module, name)
+        case _:
+            pass
+    if found and all(value in made and not path for value, path, _ in found):
+        return True
+    return all(
+        (isinstance(value, Literal) and value.value is None)
+        or (isinstance(value, Made) and value.call in made)
+        for value in resolver.values(iterable, module)
+    )
 
 
 def _strangers(

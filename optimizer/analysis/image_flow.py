@@ -76,6 +76,8 @@ class ImageFlow:
         self._pending: list[Use] = []
         self._views: set[ast.AST] = set()
         self.reshapes = False
+        self.yielded: list[Use] = []
+        """What generators hand on, whole, that is still to be followed."""
 
     def begin(self, node: ast.expr, module: Module, path: Steps) -> None:
         """``node`` holds images at ``path``."""
@@ -105,6 +107,9 @@ class ImageFlow:
         while self._pending:
             use = self._pending.pop()
             attribute = use.parent
+            if isinstance(attribute, ast.Yield):
+                self.yielded.append(use)
+                continue
             if not isinstance(attribute, ast.Attribute) or use.steps:
                 self._refuse_unless_size(use)
                 continue

@@ -12,13 +12,13 @@ from .image_obstacles import check_dataset_class
 from .image_pipelines import COMPOSE, ImagePipeline
 from .loaders import DATALOADER
 from .loops import WRAPPING_ITERATORS
-from .object_flow import EACH, ObjectFlow, Steps, Use
+from .object_flow import EACH, ObjectFlow, Steps, Use, has_known_callers
 from .pil_images import gives_bytes, is_pil_image, is_pil_value, library_transform
 from .resolver import Resolver
 from .scopes import Path
 from .signatures import call_argument
 from .syntax import Module
-from .trees import is_none
+from .trees import is_none, walk
 from .values import Class, Display, External, Literal, Made
 
 _INDEX_ONLY = frozenset(
@@ -198,6 +198,20 @@ class ImageTrace:
         for copy in self.images.copies():
             self.places.add(copy.node)
             self.copies.append(copy)
+        while self.images.yielded:
+            use = self.images.yielded.pop()
+            self._follow_generator(use, use.steps)
+
+    def _follow_generator(self, use: Use, item: Steps) -> None:
+        """The calls of the generator that hands on ``use``, which holds images at ``item``."""
+        function = use.function
+        if function is None or not has_known_callers(self.resolver, function, use.module):
+            refuse(use, f"who gets `{around(use)}` is not seen")
+        if sum(isinstance(n, ast.Yield | ast.YieldFrom) for n in walk(function)) > 1:
+            refuse(use, f"`{function.name}` yields in several places")
+        for site in self.resolver.call_sites(function):
+            if site.call not in self.places:
+                self._follow_iterable(site.call, site.module, (), item)
 
     def _follow_dataset(self, node: ast.expr, module: Module, item: Steps, at: Steps = ()) -> None:
         for use in ObjectFlow(self.resolver).follow(node, module, at):
@@ -269,6 +283,10 @@ class ImageTrace:
             self.iterated.append(use)
             self.images.begin_at_target(parent.target, module, (*element, *item))
             self._take_copies()
+            return
+        if isinstance(parent, ast.YieldFrom):
+            self.iterated.append(use)
+            self._follow_generator(use, (*element, *item))
             return
         if isinstance(parent, ast.Attribute) and not use.steps:
             called = module.parents[parent]

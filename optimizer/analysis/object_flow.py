@@ -216,24 +216,12 @@ class ObjectFlow:
 
     def _returns_to(self, function: FunctionNode, module: Module) -> bool:
         """Whether what ``function`` returns goes to the calls of it that are seen, and nowhere else."""
-        if isinstance(function, ast.AsyncFunctionDef) or function.name.startswith("__"):
-            return False
-        plain = all(
-            (isinstance(d, ast.Name) and d.id in {"staticmethod", "classmethod"})
-            or self._resolver.names(d.func if isinstance(d, ast.Call) else d, module) & _GRAD_MODES
-            for d in function.decorator_list
-        )
         inner = [n for statement in function.body for n in walk(statement)]
-        if not plain or any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inner):
+        if any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inner):
             return False
         if self._exact and sum(isinstance(n, ast.Return) for n in inner) > 1:
             return False
-        sites = {site.call for site in self._resolver.call_sites(function)}
-        return not is_handed_around(self._resolver, function) and not any(
-            call not in sites and _may_call(self._resolver, call, other, function)
-            for other in self._resolver.project.modules
-            for call in other.calls
-        )
+        return has_known_callers(self._resolver, function, module)
 
     def _passed(self, call: ast.Call, node: ast.expr, module: Module, path: Steps) -> None:
         values = self._resolver.values(call.func, module)
@@ -354,6 +342,27 @@ def _family(resolver: Resolver, cls: Class) -> set[ast.ClassDef]:
                 if any(base.node is cls.node for base in bases):
                     found.add(node)
     return found
+
+
+def has_known_callers(resolver: Resolver, function: FunctionNode, module: Module) -> bool:
+    """Whether nothing but the calls of ``function`` that are seen gets what it gives."""
+    if isinstance(function, ast.AsyncFunctionDef) or function.name.startswith("__"):
+        return False
+    plain = all(
+        (isinstance(d, ast.Name) and d.id in {"staticmethod", "classmethod"})
+        or resolver.names(d.func if isinstance(d, ast.Call) else d, module) & _GRAD_MODES
+        for d in function.decorator_list
+    )
+    sites = {site.call for site in resolver.call_sites(function)}
+    return (
+        plain
+        and not is_handed_around(resolver, function)
+        and not any(
+            call not in sites and _may_call(resolver, call, other, function)
+            for other in resolver.project.modules
+            for call in other.calls
+        )
+    )
 
 
 def _parameter(function: FunctionNode, name: str | None) -> ast.arg | None:
