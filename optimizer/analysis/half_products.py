@@ -68,7 +68,9 @@ def may_run_outside(
     around = {node, *module.ancestors(node)}
     if not any(statement in around and statement in covered for statement in function.body):
         return False  # what covers it is in the function itself
+    sites = resolver.call_sites(function)
+    if not any(site.call in covered for site in sites):
+        return False  # nor do its callers cover it
     return depth > 0 and any(
-        may_run_outside(resolver, site.call, site.module, covered, depth - 1)
-        for site in resolver.call_sites(function)
+        may_run_outside(resolver, site.call, site.module, covered, depth - 1) for site in sites
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .facts import Fact
 from .float_values import FloatTrace
-from .half_functions import steep_operand
+from .half_functions import is_host_copy, steep_operand
 from .half_products import may_multiply, may_run_outside, operands_of_one_type
 from .half_trace import OWN_PACKAGES, HalfTrace, runs_network
 from .reach import reached_nodes
@@ -72,11 +72,24 @@ def half_uses(
         for module in resolver.project.modules
         for call in module.calls
         if (value := steep_operand(resolver, call, module)) is not None
-        and may_run_outside(resolver, call, module, covered)
-        and trace.may_be_half_outside(value, module)
+        and _loses_digits(resolver, call, value, module, trace, covered)
     )
     found = (*leaving, *meeting, *rounding)
     return tuple(moved for use in found for moved in _at_calls(resolver, use, trace, floats))
+
+
+def _loses_digits(
+    resolver: Resolver,
+    call: ast.Call,
+    operand: ast.expr,
+    module: Module,
+    trace: HalfTrace,
+    covered: frozenset[ast.AST],
+) -> bool:
+    """Whether ``call``, a steep function or a loss, computes in half precision: outside of autocast, or on the host."""
+    if may_run_outside(resolver, call, module, covered):
+        return trace.may_be_half_outside(operand, module)
+    return is_host_copy(operand, module) and trace.may_be_half(operand, module)
 
 
 def _at_calls(

@@ -47,7 +47,7 @@ _FUNCTIONS = frozenset(
 _METHODS = (
     _FUNCTIONS - {"stack", "pad", "cat", "concat", "interpolate", "conv2d", "linear"}
 ) | frozenset(
-    "size dim contiguous detach float half bfloat16 expand_as repeat append pop extend items keys values get "
+    "size dim contiguous detach float half bfloat16 double long int bool item expand_as repeat append pop extend items keys values get "
     "insert type_as".split()
 )
 _NEW = frozenset("randn rand randint zeros ones full empty tensor arange linspace eye".split())

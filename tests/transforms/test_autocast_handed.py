@@ -150,3 +150,50 @@ for epoch in range(100):
         optimize(loss, optimizer)
 """
     assert code in rewrite(script, transforms).files[0].text  # type: ignore[attr-defined]
+
+
+def test_a_loss_of_what_a_function_is_handed_stays_in_float32(check_transformed: Check) -> None:
+    helper = HELPER.replace("(loss, optimizer)", "(out, y, optimizer)").replace(
+        "    loss.backward", "    loss = criterion(out, y)\n    loss.backward"
+    )
+    loop = LOOP.replace("loss = criterion(model(x), y)", "out = model(x)")
+    loop = loop.replace("loss, optimizer", "out, y, optimizer").replace(
+        "    print(loss.item())\n", ""
+    )
+    after = loop.replace(
+        "    out = model",
+        '    with torch.autocast("cuda", dtype=torch.bfloat16):\n        out = model',
+    )
+    check_transformed(
+        START + helper + loop,
+        START + helper.replace("(out, y)\n", "(out.float(), y)\n") + after,
+        amp=AmpDtype.BF16,
+    )
+
+
+def test_a_loss_on_the_host_stays_in_float32(check_transformed: Check) -> None:
+    evaluation = """
+with torch.no_grad():
+    for x, y in loader:
+        out = model(x.cuda()).cpu()
+        loss = criterion(out, y)
+        print(loss.item())
+"""
+    start = START + "loader = torch.utils.data.DataLoader(dataset)\n"
+    covered = """
+with torch.no_grad():
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = model(x.cuda()).cpu()
+            loss = criterion(out.float(), y)
+        print(loss.item())
+"""
+    after = LOOP.replace(
+        "    loss = criterion",
+        '    with torch.autocast("cuda", dtype=torch.bfloat16):\n        loss = criterion',
+    )
+    check_transformed(
+        start + HELPER + LOOP + evaluation,
+        start + HELPER + after + covered,
+        amp=AmpDtype.BF16,
+    )

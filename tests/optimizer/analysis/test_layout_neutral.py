@@ -48,6 +48,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "group_norm": lambda f, x: f(x, 2),
     "index_select": lambda f, x: f(x, 1, torch.tensor([2, 0])),
     "interpolate": lambda f, x: f(x, scale_factor=2),
+    "item": lambda f, x: f(x.max()),
     "layer_norm": lambda f, x: f(x, SHAPE[1:]),
     "lerp": lambda f, x: f(x, x * 2, 0.3),
     "linear": lambda f, x: f(x, torch.ones(3, 6)),
