@@ -50,6 +50,7 @@ _METHODS = (
     "size dim contiguous detach float half bfloat16 double long int bool item expand_as repeat append pop extend items keys values get "
     "insert type_as".split()
 )
+_DRAW_LIKE = frozenset("randn_like rand_like randint_like bernoulli".split())
 _NEW = frozenset("randn rand randint zeros ones full empty tensor arange linspace eye".split())
 """Make tensors of a size that is given, in the usual layout, whatever that of the images is."""
 _CLASSIFIERS = (
@@ -221,6 +222,8 @@ class LayoutProof:
         if called == "dropout":
             flat = node.args and self._flat.shape(node.args[0], module) is Shape.FLAT
             return None if flat else "dropout draws its mask in the order of memory"
+        if called in _DRAW_LIKE:
+            return f"`{name}` draws in the order of memory"
         if package in {"math", "einops", "torch.nn"} or (
             name.startswith("torch.") and called in _FUNCTIONS | _NEW
         ):

@@ -386,6 +386,7 @@ def test_dropout_keeps_its_share_and_stops_in_evaluation(
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_training_is_the_same(check_verified: Check) -> None:
     lines = CASES["a_triangle_over_the_positions_is_causal"][0]
     training = """
