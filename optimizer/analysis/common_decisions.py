@@ -97,7 +97,7 @@ class _Decisions:
         self._script, self._step, self._resolver = script, step, script.resolver
         self._exchanges = frozenset(exchanges)
         self.diverging = Divergence(script.resolver, script.loaders, agreed, sums)
-        self._in_step = {r.node for r in reached_nodes(script.resolver, step.body, step.module)}
+        self._in_step = {r.node for r in step.nodes(script.resolver)}
         self._known: dict[ast.AST, bool] = {}
 
     def problems(self) -> Iterator[_Problem]:

@@ -112,7 +112,7 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     backward = step.backwards[0]
     if backward.node.args or backward.node.keywords:
         return Obstacle(module, backward.node, "the backward pass has arguments of its own")
-    reached = list(reached_nodes(resolver, step.body, module))
+    reached = list(step.nodes(resolver))
     mixing = compares_samples(list(_behind_loss(resolver, step)), resolver)
     if mixing is not None:
         why = "the loss may compare the samples of a batch, of which every process would have only a part"
@@ -144,6 +144,8 @@ def _behind_loss(resolver: Resolver, step: StepCode) -> Iterator[Reached]:
     behind = flow.statements_behind(backward.loss, backward.statement)
     for statement in sorted({*behind, backward.statement}, key=lambda s: s.lineno):
         yield from reached_nodes(resolver, own_nodes(statement), step.module)
+    for region in step.regions if step.callers else ():
+        yield from reached_nodes(resolver, region.statements, region.module)
 
 
 def loss_reduction(resolver: Resolver, step: StepCode) -> Reduced:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .batch_targets import BatchTargets
 from .facts import Fact
 from .obstacles import Obstacle
-from .reach import Reached, lexical_nodes, reached_nodes
+from .reach import Reached, lexical_nodes
 from .resolver import Resolver
 from .signatures import call_argument
 from .steps import StepCode
@@ -113,7 +113,7 @@ def sets_reduction(resolver: Resolver) -> Fact | None:
 
 def keeps_state(resolver: Resolver, step: StepCode) -> Fact | None:
     """Where a network of ``step`` goes on in one batch where it stopped in the batch before."""
-    for reached in reached_nodes(resolver, step.body, step.module, into_forward=True):
+    for reached in step.nodes(resolver, into_forward=True):
         node, module = reached.node, reached.module
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             inside = module.function(node)

@@ -344,6 +344,15 @@ def test_data_parallel_is_replaced_in_place_by_default(
     assert result.launch == "torchrun --standalone --nproc-per-node gpu train.py"
 
 
+def test_a_loss_that_a_function_is_handed_may_compare_samples_too(check_noop: Check) -> None:
+    step = "        loss.backward()\n        optimizer.step()\n"
+    assert step in FLAT
+    helper = "def update(loss, optimizer):\n    loss.backward()\n    optimizer.step()\n\n\n"
+    handed = FLAT.replace(step, "        update(loss, optimizer)\n").replace(MODEL, helper + MODEL)
+    similar = handed.replace("model(x), y)", "model(x) @ model(x).t(), y)")
+    check_noop(similar, "may compare the samples", **GPUS)
+
+
 def test_a_part_in_data_parallel_keeps_to_its_gpu(rewrite: Callable[..., RewriteResult]) -> None:
     inside = SCRIPT.replace("nn.Linear(8, 5)", "nn.DataParallel(nn.Linear(8, 5))")
     text = code(rewrite(inside, ["ddp"]))
