@@ -344,7 +344,9 @@ def test_data_parallel_is_replaced_in_place_by_default(
     assert result.launch == "torchrun --standalone --nproc-per-node gpu train.py"
 
 
-def test_a_loss_that_a_function_is_handed_may_compare_samples_too(check_noop: Check) -> None:
+def test_a_loss_that_a_function_is_handed_may_compare_samples_too(
+    check_noop: Callable[..., None],
+) -> None:
     step = "        loss.backward()\n        optimizer.step()\n"
     assert step in FLAT
     helper = "def update(loss, optimizer):\n    loss.backward()\n    optimizer.step()\n\n\n"
