@@ -18,6 +18,7 @@ from .signatures import argument_for
 from .syntax import FunctionNode, LoopNode, Module
 from .trees import walk
 
+_SUM = frozenset({"builtins.sum"})
 _CLIPPING = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "get_total_norm"})
 
 
@@ -229,12 +230,13 @@ def _loss(resolver: Resolver, call: ast.Call, module: Module) -> ast.expr | None
 
 
 def _computes(resolver: Resolver, flow: Flow, loss: ast.expr, statement: ast.stmt) -> bool:
-    """Whether the loss expression calls something with what a network returned (methods of tensors do not count)."""
+    """Whether the loss expression calls something with what a network returned (methods of tensors and ``sum`` do not count)."""
     calls = [n for n in walk(loss) if isinstance(n, ast.Call)]
     return any(
         is_forward(resolver, call, flow.module)
         or (
             call.args
+            and resolver.names(call.func, flow.module) != _SUM
             and not _is_tensor_method(resolver, call, flow.module)
             and forward_statements(resolver, flow, call, statement)
         )

@@ -179,7 +179,7 @@ def test_arithmetic_and_tensor_methods_compute_nothing(script: Script) -> None:
         """
         for x, y in loader:
             a, b = criterion(model(x), y), criterion(model(-x), y)
-            (a + 2 * b).mean().backward()
+            sum([a + 2 * b, a]).mean().backward()
         """,
     )
     assert not step.backwards[0].computes
@@ -252,7 +252,12 @@ scaler = Scaler()
 
 @pytest.mark.parametrize(
     "call",
-    ["optimize(loss, optimizer)", "optimize_mean(loss)", "scaler(loss / 2, optimizer=optimizer)"],
+    [
+        "optimize(loss, optimizer)",
+        "optimize_mean(loss)",
+        "scaler(loss / 2, optimizer=optimizer)",
+        "optimize(sum([loss]), optimizer)",
+    ],
 )
 def test_losses_that_a_function_is_handed(script: Script, call: str) -> None:
     loop = f"for x, y in loader:\n    out = model(x)\n    loss = criterion(out, y)\n    {call}\n"
