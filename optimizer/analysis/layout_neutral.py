@@ -31,7 +31,8 @@ _LAYERS = frozenset(
     "ModuleDict Module ReLU ReLU6 LeakyReLU PReLU ELU SELU GELU SiLU Mish Hardswish Hardsigmoid Hardtanh Sigmoid Tanh Softmax "
     "LogSoftmax Softplus CrossEntropyLoss NLLLoss MSELoss L1Loss SmoothL1Loss HuberLoss BCELoss BCEWithLogitsLoss KLDivLoss "
     "LayerNorm Embedding PixelUnshuffle MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d Upsample UpsamplingBilinear2d "
-    "UpsamplingNearest2d PixelShuffle Dropout2d Dropout ZeroPad2d ReflectionPad2d ReplicationPad2d Parameter".split()
+    "UpsamplingNearest2d PixelShuffle Dropout2d Dropout ZeroPad2d ConstantPad2d ReflectionPad2d ReplicationPad2d Parameter CELU GLU "
+    "Softsign LogSigmoid Softmin Softmax2d Threshold LPPool2d ChannelShuffle".split()
 )
 _FUNCTIONS = frozenset(
     "cat concat stack add sub mul div relu relu_ relu6 leaky_relu elu gelu silu mish hardswish sigmoid tanh softmax "
@@ -41,7 +42,7 @@ _FUNCTIONS = frozenset(
     "var std norm matmul mm bmm baddbmm einsum permute transpose swapaxes movedim unbind expand repeat_interleave roll flip tile "
     "index_select gather topk cumsum layer_norm group_norm batch_norm instance_norm pixel_shuffle pixel_unshuffle grid_sample "
     "affine_grid embedding one_hot cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss "
-    "binary_cross_entropy binary_cross_entropy_with_logits kl_div".split()
+    "binary_cross_entropy binary_cross_entropy_with_logits kl_div equal any all isnan isinf isfinite round floor ceil".split()
 )
 """What goes by the dimensions of a tensor, not by how it lies in memory; but for ``dropout``, nothing of it draws."""
 _METHODS = (
@@ -51,6 +52,7 @@ _METHODS = (
     "insert type_as".split()
 )
 _DRAW_LIKE = frozenset("randn_like rand_like randint_like bernoulli".split())
+_CONVERSIONS = frozenset("float half bfloat16 double to cuda".split())
 _NEW = frozenset("randn rand randint zeros ones full empty tensor arange linspace eye".split())
 """Make tensors of a size that is given, in the usual layout, whatever that of the images is."""
 _CLASSIFIERS = (
@@ -223,12 +225,26 @@ class LayoutProof:
             flat = node.args and self._flat.shape(node.args[0], module) is Shape.FLAT
             return None if flat else "dropout draws its mask in the order of memory"
         if called in _DRAW_LIKE:
+            drawn_like = node.args[0] if node.args else None
+            if drawn_like is not None and self._is_new(drawn_like, module):
+                return None
             return f"`{name}` draws in the order of memory"
         if package in {"math", "einops", "torch.nn"} or (
             name.startswith("torch.") and called in _FUNCTIONS | _NEW
         ):
             return None
         return f"`{name}` is not known to take any memory format"
+
+    def _is_new(self, node: ast.expr, module: Module) -> bool:
+        """Whether ``node`` makes a tensor in the usual layout, maybe converted: ``torch.tensor(p).float()``."""
+        while isinstance(node, ast.Call) and not self._resolver.names(node.func, module):
+            if not isinstance(node.func, ast.Attribute) or node.func.attr not in _CONVERSIONS:
+                return False
+            node = node.func.value
+        made = self._resolver.names(node.func, module) if isinstance(node, ast.Call) else ()
+        return bool(made) and all(
+            name.startswith("torch.") and name.rpartition(".")[2] in _NEW for name in made
+        )
 
     def _may_be_viewed(self, node: ast.expr, module: Module) -> bool:
         is_contiguous = (

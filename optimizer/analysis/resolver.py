@@ -33,6 +33,7 @@ from .values import (
     Instance,
     Literal,
     Made,
+    Names,
     Unknown,
     Value,
     external,
@@ -137,14 +138,14 @@ class Resolver:
         if known is not None:
             return known
         values = self.values(expression, module)
-        found = frozenset([v.name for v in values if isinstance(v, External)])
+        found = Names([v.name for v in values if isinstance(v, External)])
         if expression in self._values.final:
             self._names[expression] = found
         return found
 
     def maker_names(self, expression: ast.expr, module: Module) -> frozenset[str]:
         """The library callables whose result ``expression`` may be."""
-        return frozenset(
+        return Names(
             v.maker.name
             for v in self.values(expression, module)
             if isinstance(v, Made) and isinstance(v.maker, External)
@@ -210,7 +211,7 @@ class Resolver:
         """The library classes a first-party class derives from, directly or not."""
         known = self._base_names.get(cls.node)
         if known is None:
-            known = frozenset(
+            known = Names(
                 name
                 for ancestor in (cls, *first_party_bases(self, cls))
                 for base in ancestor.node.bases

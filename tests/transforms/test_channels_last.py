@@ -126,6 +126,7 @@ def test_a_sequential(check_transformed: Check) -> None:
         {"inside": "x = F.normalize(x, dim=1)"},
         {"inside": "x = x + torch.randn(1, 8, 6, 6, device=x.device)"},
         {"inside": "s = torch.squeeze(x)"},
+        {"inside": "x = x * torch.bernoulli(torch.tensor(0.9).float())"},
         {"inside": "self.loss = F.mse_loss(x, x.detach())"},
         {
             "layer": "self.act = nn.LayerNorm(8)",

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 SHAPE = (2, 4, 6, 6)
 _PAIRS = (
     "add sub mul div maximum minimum add_ mul_ sub_ div_ matmul expand_as type_as "
-    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div"
+    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div equal"
 )
 _ALONG_CHANNELS = "argmax argmin softmax log_softmax cumsum unbind unsqueeze"
 CALLS: dict[str, Callable[[Any, Any], Any]] = {

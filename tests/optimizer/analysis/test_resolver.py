@@ -7,6 +7,10 @@ from textwrap import indent
 
 import pytest
 
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+from .conftest import questions
+
 Ask = Callable[..., set[object]]
 LOADER = "torch.utils.data.DataLoader"
 
@@ -323,3 +327,12 @@ def test_what_may_be_more_than_can_be_told_is_unknown(ask: Ask) -> None:
 def test_none_that_is_replaced_before_the_use(ask: Ask, code: str, known: set[object]) -> None:
     body = indent(code, "    ")
     assert ask(f"def build(deep, size=None):\n{body}\n\nbuild(input())") == known
+
+
+def test_names_are_gone_through_in_one_order(script: Callable[..., TrainingScript]) -> None:
+    source = "from torch import nn\n"
+    source += "layer = nn.RNN if a else nn.GRU if b else nn.LSTM if c else nn.Linear\nASK(layer)\n"
+    understood = script(source)
+    ((question, module),) = questions(understood)
+    names = understood.resolver.names(question, module)
+    assert [*names] == [f"torch.nn.{last}" for last in ("GRU", "LSTM", "Linear", "RNN")]
