@@ -6,13 +6,14 @@ import ast
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from .callbacks import has_known_callers
 from .facts import DataLoader, Fact
 from .image_flow import ImageCopy, ImageFlow, Obstacle, Refused, around, refuse
 from .image_obstacles import check_dataset_class
 from .image_pipelines import COMPOSE, ImagePipeline
 from .loaders import DATALOADER
 from .loops import WRAPPING_ITERATORS
-from .object_flow import EACH, ObjectFlow, Steps, Use, has_known_callers
+from .object_flow import EACH, ObjectFlow, Steps, Use
 from .pil_images import gives_bytes, is_pil_image, is_pil_value, library_transform
 from .resolver import Resolver
 from .scopes import Path

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .callbacks import is_handed_around
+from .callbacks import has_known_callers
 from .classes import first_party_bases
 from .facts import Fact
 from .module_names import reads_elsewhere
@@ -22,13 +22,12 @@ from .scopes import Binding, Iterated, Parameter
 from .signatures import argument_for, parameter_of
 from .syntax import FunctionNode, Module
 from .trees import walk
-from .values import Attribute, Class, Element, Function, Instance, Made, Unknown
+from .values import Class, Function, Instance, Made
 
 EACH = "each element"
 """A step of a path: any element of a container."""
 
 Steps: TypeAlias = tuple[int | str, ...]
-_GRAD_MODES = frozenset({"torch.no_grad", "torch.inference_mode", "torch.enable_grad"})
 _Place = tuple[ast.expr, Module, Steps]
 
 
@@ -344,27 +343,6 @@ def _family(resolver: Resolver, cls: Class) -> set[ast.ClassDef]:
     return found
 
 
-def has_known_callers(resolver: Resolver, function: FunctionNode, module: Module) -> bool:
-    """Whether nothing but the calls of ``function`` that are seen gets what it gives."""
-    if isinstance(function, ast.AsyncFunctionDef) or function.name.startswith("__"):
-        return False
-    plain = all(
-        (isinstance(d, ast.Name) and d.id in {"staticmethod", "classmethod"})
-        or resolver.names(d.func if isinstance(d, ast.Call) else d, module) & _GRAD_MODES
-        for d in function.decorator_list
-    )
-    sites = {site.call for site in resolver.call_sites(function)}
-    return (
-        plain
-        and not is_handed_around(resolver, function)
-        and not any(
-            call not in sites and _may_call(resolver, call, other, function)
-            for other in resolver.project.modules
-            for call in other.calls
-        )
-    )
-
-
 def _parameter(function: FunctionNode, name: str | None) -> ast.arg | None:
     arguments = function.args
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
@@ -379,14 +357,6 @@ def _looks_at_all_names(function: FunctionNode) -> bool:
         and node.func.id in {"locals", "vars", "eval", "exec"}
         for node in walk(function)
     )
-
-
-def _may_call(resolver: Resolver, call: ast.Call, module: Module, function: FunctionNode) -> bool:
-    """Whether ``call`` names ``function`` on an object that is not known."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != function.name:
-        return False
-    values = resolver.values(call.func, module)
-    return any(isinstance(value, Unknown | Attribute | Element) for value in values)
 
 
 def _is_no_use(parent: ast.AST, node: ast.expr) -> bool:
