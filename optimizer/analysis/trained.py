@@ -96,10 +96,20 @@ def _receivers_in(
 def _networks_given(
     resolver: Resolver, call: ast.Call, module: Module
 ) -> Iterator[tuple[ast.expr, Module]]:
-    """The arguments of ``call`` that are networks."""
-    for given in call_arguments(call):
-        if models_in(resolver, resolver.values(given, module)):
-            yield given, module
+    """The networks among the arguments of ``call``, and in lists and other containers among them."""
+    pending: list[ast.AST] = [*call_arguments(call)]
+    seen: set[ast.AST] = set()
+    while pending:
+        for inner in walk(pending.pop()):
+            if not isinstance(inner, ast.Name | ast.Attribute) or inner in seen:
+                continue
+            if isinstance(module.parents[inner], ast.Attribute | ast.Subscript):
+                continue  # a part of it is given
+            seen.add(inner)
+            if models_in(resolver, resolver.values(inner, module)):
+                yield inner, module
+            elif isinstance(inner, ast.Name):
+                pending += _behind(inner, module)
 
 
 def _behind(name: ast.Name, module: Module) -> Iterator[ast.expr]:

@@ -50,6 +50,14 @@ a, b = nn.Linear(2, 3), nn.Linear(3, 2)
         ),
         ("from optim_factory import groups\ntorch.optim.SGD(groups(a, 0.05), lr=0.1)", 1),
         (
+            "from optim_factory import groups\nmore = [b]\ntorch.optim.SGD(groups(a, more=more), lr=0.1)",
+            2,
+        ),
+        (
+            "from optim_factory import groups\ntorch.optim.SGD(groups([a, {'head': b}]), lr=0.1)",
+            2,
+        ),
+        (
             "groups = {'decay': {'params': []}}\nfor name, p in a.named_parameters():\n"
             "    groups['decay']['params'].append(p)\ntorch.optim.SGD(list(groups.values()), lr=0.1)",
             1,
