@@ -12,6 +12,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Iterated
 from .syntax import Module
 from .trees import walk
+from .values import External
 
 _PARAMETERS = frozenset({"parameters", "named_parameters"})
 
@@ -82,15 +83,20 @@ def _receivers_in(
             for value in _behind(inner, module):
                 yield from _receivers_in(resolver, value, module, seen)
         elif isinstance(inner, ast.Call):
-            callees = resolver.callees(inner, module)
-            if not callees and not models_in(resolver, resolver.values(inner, module)):
-                # A library's `add_weight_decay(model, 0.05)`
+            made = resolver.values(inner, module)
+            if _is_by_library(resolver, inner, module) and not models_in(resolver, made):
                 yield from _networks_given(resolver, inner, module)
-            for callee in callees:
+            for callee in resolver.callees(inner, module):
                 if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "forward":
                     for returned in walk(callee.node):
                         if isinstance(returned, ast.Return) and returned.value is not None:
                             yield from _receivers_in(resolver, returned.value, callee.module, seen)
+
+
+def _is_by_library(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether a library makes what ``call`` gives, of the arguments alone: ``add_weight_decay(model, 0.05)``."""
+    called = resolver.values(call.func, module)
+    return bool(called) and all(isinstance(value, External) for value in called)
 
 
 def _networks_given(
