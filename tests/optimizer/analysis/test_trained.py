@@ -57,7 +57,7 @@ a, b = nn.Linear(2, 3), nn.Linear(3, 2)
             "from optim_factory import groups\ntorch.optim.SGD(groups([a, {'head': b}]), lr=0.1)",
             2,
         ),
-        ("torch.optim.SGD(trainer.groups(a), lr=0.1)", 0),
+        ("def fit(trainer):\n    torch.optim.SGD(trainer.groups(a), lr=0.1)", 0),
         (
             "groups = {'decay': {'params': []}}\nfor name, p in a.named_parameters():\n"
             "    groups['decay']['params'].append(p)\ntorch.optim.SGD(list(groups.values()), lr=0.1)",
