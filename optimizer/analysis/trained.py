@@ -55,8 +55,9 @@ def trained_or_in_part(resolver: Resolver, optimizers: Iterable[Optimizer]) -> t
 
 def _receivers(resolver: Resolver, optimizer: Optimizer) -> Iterator[tuple[ast.expr, Module]]:
     """What ``.parameters()`` is called on in what ``optimizer`` is given, and networks that libraries take whole."""
-    yield from _networks_given(resolver, optimizer.node, optimizer.module)
-    for given in (*optimizer.node.args, *(keyword.value for keyword in optimizer.node.keywords)):
+    for given in call_arguments(optimizer.node):
+        if models_in(resolver, resolver.values(given, optimizer.module)):
+            yield given, optimizer.module
         yield from _receivers_in(resolver, given, optimizer.module, set())
 
 
