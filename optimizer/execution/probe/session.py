@@ -214,7 +214,6 @@ class Session:
         if self.observing:
             self.reading.stepped()
             seed_everything(derive(self._seed, "step", self._gradients))
-            self.permutations.stepped()
             self.evaluation_draws.stepped(self._gradients)
         if self._rounds.fresh:
             self._extent.round_begins()
