@@ -36,6 +36,7 @@ from .ranks import layers_per_rank
 from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
 from .scheduling import unseen_schedule
+from .skipped_steps import unseen_overflow
 from .tolerance import MORE_NEIGHBOURS, Precision, precision_of
 from .verdict import (
     Outcome,
@@ -169,6 +170,7 @@ def _unseen(
         unseen_clipping(first, rewritten, precision_of(first, rewritten))
         or unseen_settings(first, rewritten)
         or unseen_schedule(first, rewritten)
+        or unseen_overflow(first, rewritten)
         or (unseen_bytes(first, rewritten, repeats) if bits else None)
     )
 

@@ -133,6 +133,14 @@ class Session:
             if self._perturbation:
                 self._perturbation.direct(self._parameters.named, self._rounds.finished)
 
+    def loss_scaled(self) -> None:
+        """A GradScaler has scaled a loss."""
+        self._steps.scaled = True
+
+    def scaler_steps(self, now: bool) -> None:
+        """A GradScaler is asked to make a step ``now``, or no longer."""
+        self._steps.by_scaler = now
+
     def step_ends(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """``optimizer`` has stepped, or a GradScaler ``skipped`` its step."""
         number = self._parameters.number(optimizer)

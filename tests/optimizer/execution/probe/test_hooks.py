@@ -231,6 +231,22 @@ def test_a_grad_scaler_does_not_show(recorded):
     assert skipping.rounds == 3
     moved = [step.parameters["Linear.weight"].update_norm > 0 for step in skipping.steps]
     assert moved == [True, False, True]
+    for run in (plain, scaled, disabled, skipping):
+        assert [step.unguarded for step in run.steps] == [False] * 3
+
+
+def test_a_step_past_the_grad_scaler_is_told(recorded):
+    def script():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu")
+        for _ in range(2):
+            scaler.scale(net(torch.ones(1, 2)).sum()).backward()
+            scaler.unscale_(optimizer)
+            optimizer.step()
+            scaler.update()
+
+    assert [step.unguarded for step in recorded(script).steps] == [True, True]
 
 
 def test_updates_by_hand_are_counted_by_backward(recorded):
