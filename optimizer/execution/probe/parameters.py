@@ -214,11 +214,23 @@ class Parameters:
 
 
 def _settings(optimizer: Optimizer, but: Sequence[str]) -> list[dict[str, str]]:
-    """Of each group the options, but for those named, as Python writes them."""
+    """Of each group the options, but for those named, as Python writes them; numbers of numpy's, and tensors of one, as Python's."""
     return [
-        {key: repr(value) for key, value in group.items() if key not in but}
+        {key: repr(_plain(value)) for key, value in group.items() if key not in but}
         for group in optimizer.param_groups
     ]
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in (tuple, list):
+        return type(value)(map(_plain, value))
+    if isinstance(value, Tensor):
+        return value.item() if value.dim() == 0 else value
+    return (
+        value.item()
+        if type(value).__module__ == "numpy" and not getattr(value, "shape", ())
+        else value
+    )
 
 
 def _by_shape(leaves: Sequence[Tensor], named: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -82,6 +82,20 @@ def test_each_step_is_described(recorded):
     assert optimizer.hyperparameters[0]["momentum"] == "0"
 
 
+def test_settings_are_plain_numbers_whatever_computed_them(recorded):
+    numpy = pytest.importorskip("numpy")
+
+    def script():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=numpy.float64(0.5))
+        optimizer.param_groups[0]["betas"] = (numpy.float32(0.5), torch.tensor(0.25))
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    (settings,) = recorded(script).optimizers[0].hyperparameters
+    assert (settings["weight_decay"], settings["betas"]) == ("0.5", "(0.5, 0.25)")
+
+
 def test_parameters_are_kept_at_the_start_powers_of_two_and_the_end(recorded):
     kept = {}
     run = recorded(lambda: kept.update(net=train()))
