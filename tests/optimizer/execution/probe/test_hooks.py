@@ -96,6 +96,29 @@ def test_settings_are_plain_numbers_whatever_computed_them(recorded):
     assert (settings["weight_decay"], settings["betas"]) == ("0.5", "(0.5, 0.25)")
 
 
+def test_settings_of_losses_are_told_wherever_they_are_built(recorded):
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.classes = nn.CrossEntropyLoss(ignore_index=2)
+
+        def forward(self, x, y):
+            return self.classes(x, y) + nn.HuberLoss(delta=0.5)(x[:, 0], y.float())
+
+    def script():
+        net = nn.Linear(2, 3)
+        optimizer, criterion = torch.optim.SGD(net.parameters(), lr=0.1), Loss()
+        for _ in range(2):
+            out, y = net(torch.ones(4, 2)), torch.tensor([0, 1, 2, 0])
+            (criterion(out, y) + nn.MSELoss()(out[:, 0], y.float())).backward()
+            optimizer.step()
+
+    told = recorded(script).layer_settings
+    assert told["CrossEntropyLoss #1"].startswith("CrossEntropyLoss(ignore_index=2, ")
+    assert told["MSELoss #1"] == "MSELoss(reduction='mean')"
+    assert "MSELoss #2" not in told
+
+
 def test_parameters_are_kept_at_the_start_powers_of_two_and_the_end(recorded):
     kept = {}
     run = recorded(lambda: kept.update(net=train()))
