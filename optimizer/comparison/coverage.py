@@ -32,7 +32,7 @@ def _evaluations(original: Observations, other: Observations) -> Iterator[Findin
             Kind.EVALUATION,
             _moved(place, before, after)
             or _coverage_message(place, before.get(place), after.get(place))
-            + _left_on(place, original, other),
+            + (_left_on(place, original, other) if theirs > ours else ""),
         )
         yield Finding(
             kind, message, step=place[1] + 1, tensor=place[0], original=ours, rewritten=theirs

@@ -60,6 +60,8 @@ def test_whether_eval_mode_is_left_on_is_asked_where_less_is_trained(
     message = found(original, eval_calls=calls, training_calls=(training(trained),)).message
     assert message.startswith("evaluation of Net after round 4 sees 168 samples, not 128")
     assert ("is eval mode left on?" in message) == asked
+    message = found(original, eval_calls=(), training_calls=(training(trained),)).message
+    assert message == "evaluation of Net after round 4 is missing"
 
 
 @pytest.mark.parametrize("rounds", [3, 5])
