@@ -15,9 +15,10 @@ from typing import Any
 from ..execution.observations import ENDED_WELL, Observations
 from ..options import Tier
 from ..terminal import counted
+from .decisive import DECISIVE
 from .findings import Finding, Kind, by_importance
 from .neighbours import Observe
-from .stages import DECISIVE, Equivalence
+from .stages import Equivalence
 from .verdict import Outcome, Verdict
 
 Judge = Callable[[Observations, Observations, Observe], Equivalence]

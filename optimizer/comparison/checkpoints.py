@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..execution.observations import Checkpoint, CheckpointEntry, Observations
 from .arrays import compare_arrays
 from .findings import Finding, Kind
+from .live_weights import OtherWeights
 from .text import compare_text
 from .tolerance import Precision
 
@@ -99,7 +100,8 @@ def compare_checkpoint_values(
             samples = [run[name][index] for run in near if len(run.get(name, [])) > index]
             findings.extend(_values(ours, theirs, samples, precision))
             if precision is not None:
-                findings.extend(_other_weights(ours, theirs, samples))
+                live = OtherWeights(original, other, precision)
+                findings.extend(live.found(ours, theirs, samples))
     if precision is not None:
         findings.extend(_tensors(original, other, neighbours, precision))
     return _first_few(findings)
@@ -223,57 +225,6 @@ def _values(
                     rewritten=other.value,
                     beyond=finding.beyond,
                 )
-
-
-def _other_weights(
-    ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
-) -> list[Finding]:
-    """Tensors that are the network's in one version only. Counts come last: two may be the same by chance."""
-    found = (*_no_longer_live(ours, theirs, near), *_now_live(ours, theirs, near))
-    return sorted(found, key=lambda finding: ours.entries[finding.tensor or ""].shape == ())
-
-
-def _no_longer_live(
-    ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
-) -> Iterator[Finding]:
-    """Tensors that are a parameter or buffer of the moment in the original and its neighbours, and no longer are."""
-    for key, entry in ours.entries.items():
-        other = theirs.entries.get(key)
-        same = set(entry.same_as)
-        for save in near:
-            same &= set(save.entries[key].same_as if key in save.entries else ())
-        if not same or other is None or (other.shape, other.dtype) != (entry.shape, entry.dtype):
-            continue
-        if not same & set(other.same_as):
-            name = min(same)
-            yield Finding(
-                Kind.CHECKPOINT_VALUE,
-                f"{ours.path}: {key} is not {name} as the last step left it, and in the original it is",
-                step=ours.rounds or None,
-                tensor=key,
-                original=name,
-                rewritten=", ".join(other.same_as[:_SHOWN]) or None,
-            )
-
-
-def _now_live(
-    ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
-) -> Iterator[Finding]:
-    """Tensors of their own in the original and its neighbours that have become a parameter or buffer of the moment."""
-    for key, entry in ours.entries.items():
-        other = theirs.entries.get(key)
-        own = entry.stored_as and not any(
-            save.entries[key].same_as for save in near if key in save.entries
-        )
-        if own and other is not None and other.same_as and entry.shape == other.shape:
-            name = other.same_as[0]
-            yield Finding(
-                Kind.CHECKPOINT_VALUE,
-                f"{ours.path}: {key} is {name} as the last step left it, and in the original it is not",
-                step=ours.rounds or None,
-                tensor=key,
-                rewritten=name,
-            )
 
 
 def _times(count: int) -> str:

@@ -28,7 +28,8 @@ class Counterparts:
 
     ``untrained`` are parameters that one version's optimizers have and that never have a gradient; ``taken``: the
     gradients that a script takes for itself; ``elsewhere``: modules, and the rounds after which they are evaluated in
-    another mode, or inside of other modules; ``repeated``: those after which one version has them evaluate batches again;
+    another mode, or inside of other modules; ``repeated``: those after which one version has them evaluate batches again,
+    and whether that was after earlier rounds (a best model, loaded back);
     ``rows``: those after which a part of a network is evaluated on another number of rows;
     ``constant``: modules whose weights never change; ``ends``: what runs of different lengths leave at their ends.
     """
@@ -36,7 +37,7 @@ class Counterparts:
     untrained: frozenset[str] = frozenset()
     taken: bool = False
     elsewhere: Mapping[Place, str] = field(default_factory=dict[Place, str])
-    repeated: frozenset[Place] = frozenset()
+    repeated: Mapping[Place, bool] = field(default_factory=dict[Place, bool])
     rows: frozenset[Place] = frozenset()
     constant: frozenset[str] = frozenset()
     ends: bool = False
@@ -203,25 +204,30 @@ def _with_further_calls(run: Observations, places: Container[Place]) -> Observat
     return run.with_eval_calls(sorted((*left, *further), key=lambda call: call.number))
 
 
-def _repeated(original: Observations, other: Observations) -> frozenset[Place]:
-    """Where as many samples are evaluated once calls that repeat another one are left out."""
+def _repeated(original: Observations, other: Observations) -> dict[Place, bool]:
+    """Where as many samples are evaluated once calls that repeat another one are left out; whether one of earlier rounds."""
+    found: dict[Place, bool] = {}
     runs = (original, other)
     ours, theirs = (_evaluated(run.eval_calls) for run in runs)
     places = {place for place in ours.keys() & theirs.keys() if ours[place] != theirs[place]}
-    ours, theirs = (_evaluated(_without_repeats(run, places).eval_calls) for run in runs)
-    return frozenset(place for place in places if ours[place] == theirs[place])
+    for earlier in (False, True):
+        wanted = dict.fromkeys(places - found.keys(), earlier)
+        ours, theirs = (_evaluated(_without_repeats(run, wanted).eval_calls) for run in runs)
+        found |= {place: earlier for place in wanted if ours[place] == theirs[place] > 0}
+    return found
 
 
-def _without_repeats(run: Observations, places: Container[Place]) -> Observations:
-    """``run`` without the calls at ``places`` on what the module was called on there before, that gave the same."""
-    seen: set[tuple[Place, int, int, object]] = set()
+def _without_repeats(run: Observations, places: Mapping[Place, bool]) -> Observations:
+    """``run`` without the calls at ``places`` on what the module was called on there, or earlier, that gave the same."""
+    seen: set[tuple[str, int | None, int, int, object]] = set()
     left: list[EvalCall] = []
     for call in run.eval_calls:
-        place = call.module, call.rounds
-        what = place, call.samples, call.inputs, call.outputs
-        if place not in places or not call.inputs or what not in seen:
+        what = call.samples, call.inputs, call.outputs
+        earlier = places.get((call.module, call.rounds))
+        before = (call.module, None if earlier else call.rounds, *what)
+        if earlier is None or not call.inputs or before not in seen:
             left.append(call)
-        seen.add(what)
+        seen |= {(call.module, call.rounds, *what), (call.module, None, *what)}
     return run if len(left) == len(run.eval_calls) else run.with_eval_calls(left)
 
 

@@ -31,7 +31,8 @@ def _evaluations(original: Observations, other: Observations) -> Iterator[Findin
         kind, message = mode or (
             Kind.EVALUATION,
             _moved(place, before, after)
-            or _coverage_message(place, before.get(place), after.get(place)),
+            or _coverage_message(place, before.get(place), after.get(place))
+            + (_left_on(place, original, other) if theirs > ours else ""),
         )
         yield Finding(
             kind, message, step=place[1] + 1, tensor=place[0], original=ours, rewritten=theirs
@@ -85,14 +86,15 @@ def _coverage_message(place: _Place, ours: int | None, theirs: int | None) -> st
     module, rounds = place
     if theirs is None:
         return f"evaluation of {module} after round {rounds} is missing"
-    left_on = "; is eval mode left on?"
     if ours is None:
-        return (
-            f"{module} is called in eval mode after round {rounds}, and not in the original"
-            + left_on
-        )
-    message = f"evaluation of {module} after round {rounds} sees {theirs} samples, not {ours}"
-    return message + (left_on if theirs > ours else "")
+        return f"{module} is called in eval mode after round {rounds}, and not in the original"
+    return f"evaluation of {module} after round {rounds} sees {theirs} samples, not {ours}"
+
+
+def _left_on(place: _Place, original: Observations, other: Observations) -> str:
+    """What is asked where the module is called on fewer samples in training mode there."""
+    fewer = _in_training(other, place)[0] < _in_training(original, place)[0]
+    return "; is eval mode left on?" if fewer else ""
 
 
 def _evaluated(run: Observations) -> Counter[_Place]:

@@ -81,7 +81,8 @@ def _of_batches(original: Observations, other: Observations) -> frozenset[_Outpu
             place = call.module, call.rounds
             cut[place].append(call.samples)
             for position, output in enumerate(call.outputs):
-                samples[(place, position), output.shape].add(call.samples)
+                if math.prod(output.shape):  # of nothing that was found there may be any number
+                    samples[(place, position), output.shape].add(call.samples)
     ours, theirs = cuts
     return frozenset(
         output

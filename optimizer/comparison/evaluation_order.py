@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import groupby
 
 from ..execution.observations import EvalCall, Observations
 from .rebatched import Place
@@ -40,10 +41,15 @@ def _modules(calls: Sequence[EvalCall]) -> list[str]:
 
 
 def _ordered(ours: Sequence[EvalCall], theirs: Sequence[EvalCall]) -> list[EvalCall]:
-    """Call by call where each is called as often, else one module after the other. Those of one module stay in their order."""
+    """Call by call where each is called as often, as they are where they take the same turns, else one module after the other.
+
+    Those of one module stay in their order.
+    """
     wanted, given = _modules(ours), _modules(theirs)
     if Counter(wanted) == Counter(given):
         left = {name: iter([c for c in theirs if c.trained_as == name]) for name in given}
         return [next(left[name]) for name in wanted]
+    if [name for name, _ in groupby(wanted)] == [name for name, _ in groupby(given)]:
+        return list(theirs)  # the same turns: only one of them is longer
     first = {name: place for place, name in reversed(list(enumerate(wanted)))}
     return sorted(theirs, key=lambda call: first.get(call.trained_as, len(wanted)))

@@ -125,9 +125,15 @@ def _text(
         ours, theirs, again, near = _laid_out_alike(ours, theirs, again, near)
     for finding in compare_text(ours, theirs, again, near, precision):
         if finding.kind is Kind.STDOUT:
-            message = finding.message.replace("of the original's output", "of the original's file")
-            message = f"{path}: {message.replace('of the output', 'of the file')}"
+            message = f"{path}: {_of_a_file(finding.message, path)}"
             yield replace(finding, kind=Kind.FILE_VALUE, message=message, tensor=path)
+
+
+def _of_a_file(message: str, path: str) -> str:
+    """``message`` about lines of output as one about those of a file, or of what is told somewhere (``<logging>``)."""
+    of = "" if path.startswith("<") else " file"
+    message = message.replace("of the original's output", f"of the original's{of}")
+    return message.replace(" of the output", f" of the{of}" if of else "")
 
 
 def _told_by_all(*texts: str) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import cast
 
 from ..execution.observations import Observations, OptimizerInfo, Settings, Step
+from ..terminal import counted
 from .findings import Finding, Kind, note, step_number
 from .skipped_steps import never_stepped
 from .tolerance import Precision
@@ -42,12 +43,17 @@ def _optimizers(original: Observations, other: Observations) -> Iterator[Finding
         zip(original.optimizers, other.optimizers, strict=False)
     ):
         yield from _one_optimizer(f"optimizer {index}", ours, theirs)
-    if len(original.optimizers) != len(other.optimizers):
+    before, after = len(original.optimizers), len(other.optimizers)
+    if before != after:
+        more = original if before > after else other
+        steps = (s for s in more.steps if s.optimizer >= min(before, after))
+        first = next(steps, None)
         yield Finding(
             Kind.OPTIMIZER_STEPS,
-            "another number of optimizers steps",
-            original=len(original.optimizers),
-            rewritten=len(other.optimizers),
+            f"the rewrite has {counted(after, 'optimizer')}, not {before}",
+            step=None if first is None else step_number(first),
+            original=before,
+            rewritten=after,
         )
 
 

@@ -28,6 +28,18 @@ def never_stepped(run: Observations) -> bool:
     return bool(run.steps) and all(step.skipped for step in run.steps)
 
 
+def unseen_overflow(original: Observations, other: Observations) -> str | None:
+    """That one version's GradScaler scales losses, and is not asked for the step; None where both do alike."""
+    for ours, theirs in zip(original.steps, other.steps, strict=False):
+        if ours.unguarded != theirs.unguarded:
+            version = "rewrite" if theirs.unguarded else "original"
+            return (
+                f"from step {step_number(theirs)} on only the {version} calls optimizer.step() where the losses are scaled, not "
+                "scaler.step(), which would skip a step with gradients that are Inf or NaN: here none are, so nothing shows what that does"
+            )
+    return None
+
+
 def some_steps_behind(
     findings: Sequence[Finding], original: Observations, rewritten: Observations
 ) -> list[Finding]:

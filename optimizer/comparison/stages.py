@@ -24,6 +24,7 @@ from typing import Any
 from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..options import Tier
 from .clipping import unseen_clipping
+from .decisive import for_sure, is_decided
 from .divided import Division
 from .evaluation_order import in_order_of
 from .files import unseen_bytes
@@ -36,6 +37,7 @@ from .ranks import layers_per_rank
 from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
 from .scheduling import unseen_schedule
+from .skipped_steps import unseen_overflow
 from .tolerance import MORE_NEIGHBOURS, Precision, precision_of
 from .verdict import (
     Outcome,
@@ -45,46 +47,10 @@ from .verdict import (
     judge_conduct,
     judge_exact,
     judge_told,
-    led_by,
     only_evaluation_differs,
     only_told_differs,
     repeats_itself,
 )
-
-DECISIVE = frozenset(
-    {
-        Kind.EXIT_STATUS,
-        Kind.TIME_LIMIT,
-        Kind.TOO_FEW_GPUS,
-        Kind.RESOURCE_LIMIT,
-        Kind.RANKS,
-        Kind.MISSING_OBSERVATION,
-        Kind.INITIAL_PARAMETERS,
-        Kind.OPTIMIZER_SETTINGS,
-        Kind.SAMPLES,
-        Kind.SAMPLE_ORDER,
-        Kind.WORKER_RANDOMNESS,
-        Kind.EVALUATION_MODE,
-        Kind.SCHEDULER_STEPS,
-        Kind.CHECKPOINT_KEYS,
-        Kind.CHECKPOINT_SHAPE,
-        Kind.CHECKPOINT_DTYPE,
-    }
-)
-"""Kinds that no rounding explains: once seen, no further run is needed."""
-
-
-_BITS = frozenset(
-    {
-        Kind.LOSS,
-        Kind.PARAMETER,
-        Kind.BUFFER,
-        Kind.EVALUATION_OUTPUT,
-        Kind.OPTIMIZER_STATE,
-        Kind.WEIGHT_COPY,
-    }
-)
-"""What the exact tier compares bit for bit, and rounding changes."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +92,10 @@ def judge_in_stages(
         exact = judge_exact(first, repeats, rewritten)
     if exact.outcome is Outcome.EQUIVALENT or tier is Tier.EXACT:
         found = Equivalence(exact)
-    elif _decided(exact):
+    elif is_decided(exact, first, rewritten):
         added_up = rewritten.ranks and rewritten.status in ENDED_WELL
         rounding = precision or precision_of(first, rewritten)
-        sure = judge_conduct(first, repeats, rewritten) if added_up else _for_sure(exact, rounding)
+        sure = judge_conduct(first, repeats, rewritten) if added_up else for_sure(exact, rounding)
         found = Equivalence(sure)
     elif only_told_differs(exact, first, rewritten):
         found = Equivalence(judge_told(first, repeats, rewritten))
@@ -149,7 +115,7 @@ def judge_in_stages(
             perturbed_runs,
             evaluations=not rewritten.ranks and only_evaluation_differs(exact, first, rewritten),
         )
-    if found.verdict.outcome is Outcome.NOT_EQUIVALENT and not _decided(exact):
+    if found.verdict.outcome is Outcome.NOT_EQUIVALENT and not is_decided(exact, first, rewritten):
         given = (first, rewritten, found)
         found = _judge_other_draws(*given, observe, tier, precision, perturbed_runs)
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
@@ -169,6 +135,7 @@ def _unseen(
         unseen_clipping(first, rewritten, precision_of(first, rewritten))
         or unseen_settings(first, rewritten)
         or unseen_schedule(first, rewritten)
+        or unseen_overflow(first, rewritten)
         or (unseen_bytes(first, rewritten, repeats) if bits else None)
     )
 
@@ -190,26 +157,6 @@ class _Renamed:
             return run
         run = self._division.undone(self._renaming.undone(run))
         return in_order_of(self._first, regrouped(self._first, run))
-
-
-def _decided(verdict: Verdict) -> bool:
-    return any(finding.kind in DECISIVE for finding in verdict.failures)
-
-
-def _for_sure(verdict: Verdict, precision: Precision) -> Verdict:
-    """``verdict`` by a reason that surely is one: bits that rounding may have changed come first, and were not judged."""
-    first = verdict.failures[0]
-    if first.kind not in _BITS or _beyond_rounding(first, precision):
-        return verdict
-    return led_by(verdict, next(f for f in verdict.failures if f.kind in DECISIVE))
-
-
-def _beyond_rounding(finding: Finding, precision: Precision) -> bool:
-    """Whether its figures are further apart than one layer's rounding: they are those of the first step that differs."""
-    before, after = finding.original, finding.rewritten
-    if not isinstance(before, float) or not isinstance(after, float):
-        return False
-    return not abs(after - before) <= precision.relative_error * abs(before)
 
 
 def _judge_aligned(
@@ -308,7 +255,11 @@ def _judge_anew(
     first, again = (observe(f"original {how}{which}", original=True) for which in ("", ", again"))
     rewritten = observe(f"rewritten {how}", original=False)
     exact = judge_exact(first, [again], rewritten)
-    if exact.outcome is Outcome.EQUIVALENT or tier is Tier.EXACT or _decided(exact):
+    if (
+        exact.outcome is Outcome.EQUIVALENT
+        or tier is Tier.EXACT
+        or is_decided(exact, first, rewritten)
+    ):
         return Equivalence(exact)
     return _judge_rounding(first, [again], rewritten, observe, precision, perturbed_runs)
 
@@ -378,7 +329,7 @@ def _judge_arithmetic(
         )
         repeats = [again]
     exact = judge_exact(first, repeats, rewritten)
-    if exact.outcome is Outcome.EQUIVALENT or _decided(exact):
+    if exact.outcome is Outcome.EQUIVALENT or is_decided(exact, first, rewritten):
         return exact
     parts = rounds_alike(first, repeats, rewritten)
     runs = Neighbours(observe, Precision.FLOAT32, parts, full_precision=True)

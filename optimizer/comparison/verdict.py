@@ -16,6 +16,7 @@ from .files import compare_files
 from .findings import Finding, Kind, Severity, by_importance, note
 from .layers import explain
 from .numeric import compare_numbers
+from .reached import within_reach
 from .series import step_figures
 from .skipped_steps import NEVER_STEPPED, never_stepped, some_steps_behind
 from .structure import compare_structure
@@ -237,6 +238,7 @@ def judge_numeric(
         *_where_it_repeats(compared.findings, original, repeats),
         *_told(original, rewritten, repeats, neighbours, precision),
     ]
+    findings = within_reach(findings, original, neighbours, FEWEST_NEIGHBOURS)
     if same_arithmetic:
         findings = some_steps_behind(findings, original, rewritten)
     weak = _weakness(neighbours, compared.vectors)

@@ -64,7 +64,8 @@ class Step:
 
     ``losses`` are those of the ``backward`` calls since the step before, of whichever optimizer. ``skipped`` means
     that a GradScaler found Inf or NaN gradients and left the parameters alone. ``grad_norm`` is the L2 norm over all
-    gradients of the step's parameters, unscaled, as the optimizer saw them (so after clipping).
+    gradients of the step's parameters, unscaled, as the optimizer saw them (so after clipping). ``unguarded``: a
+    GradScaler scaled the losses, and was not asked to make the step, so would not have skipped it.
     """
 
     index: int
@@ -76,6 +77,7 @@ class Step:
     skipped: bool
     grad_norm: float
     parameters: Mapping[str, ParameterUpdate]
+    unguarded: bool = False
 
 
 Settings: TypeAlias = "tuple[Mapping[str, str], ...]"

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,8 +13,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from .batch_samples import (
+    count_samples,
+    is_per_sample,
+    listed_samples,
+    outputs_of,
+    tensors_in,
+)
 from .fingerprints import checksum, row_checksums, storable, summary, write_safetensors
 from .modes import heeds_mode
 from .names import class_name
@@ -23,7 +29,6 @@ from .transformations import unwrapped
 KEPT_CALLS = 4
 """How many calls of modules of a class have their outputs kept whole."""
 _KEPT_IN_ALL = 16
-_OUTPUTS = 16
 _FURTHER_CALLS = 4096
 """How many calls are told that may be evaluations besides: a policy acts as often as it likes."""
 _TOLD_SAMPLES = 1 << 18
@@ -81,6 +86,7 @@ class Evaluations:
         self._training: dict[tuple[str, int], list[int]] = {}
         self._inputs = 0
         self._each: list[int] = []
+        self._each_listed: list[int] = []
         self._samples_left = _TOLD_SAMPLES
         self._weights: WeakKeyDictionary[nn.Module, _Weights] = WeakKeyDictionary()
 
@@ -94,11 +100,12 @@ class Evaluations:
         """``module`` is about to be called as a root; afterwards it may have changed its ``inputs``."""
         if not module.training or not torch.is_grad_enabled():
             tensors = list(tensors_in(inputs))
-            sums = [int(checksum(tensor)) for tensor in tensors]
-            self._inputs = sum(one * (2 * n + 1) for n, one in enumerate(sums)) % 2**64
+            self._inputs = _sum(tensors)
             samples = count_samples(inputs)
             told = bool(tensors) and samples <= self._samples_left
             self._each = row_checksums(tensors, samples) if told else []
+            listed = listed_samples(inputs) if told else ()
+            self._each_listed = [_sum(tensors_in(sample)) for sample in listed]
             self._samples_left -= len(self._each)
 
     def called(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
@@ -135,6 +142,8 @@ class Evaluations:
     @torch.no_grad()
     def _told(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> dict[str, Any]:
         """What is told of a call."""
+        listed = listed_samples(inputs)
+        per_sample = is_per_sample(output, listed)
         return {
             "weights": self._weights_of(module),
             "module": class_name(module),
@@ -142,9 +151,9 @@ class Evaluations:
             "part": self._is_part(module),
             "rounds": rounds,
             "number": len(self._calls) + len(self._further),
-            "samples": count_samples(inputs),
+            "samples": len(listed) if per_sample else count_samples(inputs),
             "inputs": self._inputs,
-            "each": self._each,
+            "each": self._each_listed if per_sample else self._each,
             "outputs": [summary(tensor) for tensor in outputs_of(output)],
         }
 
@@ -178,40 +187,12 @@ class Evaluations:
         }
 
 
+def _sum(tensors: Iterable[Tensor]) -> int:
+    """An integer in which every bit of the ``tensors`` counts, and their order."""
+    sums = (int(checksum(tensor)) for tensor in tensors)
+    return sum(one * (2 * n + 1) for n, one in enumerate(sums)) % 2**64
+
+
 def is_evaluation(module: nn.Module) -> bool:
     """Whether a call of ``module`` is one: in eval mode, or without gradients where it does the same in either mode."""
     return not module.training or (not torch.is_grad_enabled() and not heeds_mode(module))
-
-
-def outputs_of(output: Any) -> list[Tensor]:
-    """The first of the tensors in what a module gave."""
-    return list(tensors_in(output))[:_OUTPUTS]
-
-
-def tensors_in(thing: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples, lists and mappings, and in the attributes of output objects.
-
-    Packed sequences padded again, and their lengths: how they are sorted is no value.
-    """
-    if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, PackedSequence):
-        yield from pad_packed_sequence(thing, batch_first=True)
-    elif isinstance(thing, Mapping):
-        for value in thing.values():
-            yield from tensors_in(value)
-    elif isinstance(thing, (list, tuple)):
-        for value in thing:
-            yield from tensors_in(value)
-    elif hasattr(thing, "__dict__") and not isinstance(thing, (nn.Module, type)):
-        for value in vars(thing).values():
-            if isinstance(value, Tensor):
-                yield value
-
-
-def count_samples(batch: Any) -> int:
-    """How many samples a batch has: the length of its first tensor with a dimension, else of itself, else 1."""
-    for tensor in tensors_in(batch):
-        if tensor.dim():
-            return int(tensor.shape[0])
-    return len(batch) if isinstance(batch, (list, tuple)) else 1

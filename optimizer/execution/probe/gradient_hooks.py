@@ -47,6 +47,7 @@ class GradientHooks:
             scaled = original(scaler, outputs)
             if scaler.is_enabled() and isinstance(scaled, Tensor) and scaler._scale is not None:
                 self._scale = scaler._scale.detach().clone()
+                self._session.loss_scaled()
                 setattr(scaled, _UNSCALED, outputs)
             return scaled
 

@@ -143,7 +143,11 @@ class Hooks:
         @functools.wraps(original)
         def wrapper(scaler, optimizer, *args, **kwargs):
             before = self._hooked_steps
-            result = original(scaler, optimizer, *args, **kwargs)
+            self._session.scaler_steps(True)
+            try:
+                result = original(scaler, optimizer, *args, **kwargs)
+            finally:
+                self._session.scaler_steps(False)
             if self._hooked_steps == before:  # Inf or NaN gradients: the optimizer was not asked
                 self._session.step_begins(optimizer, False)
                 self._session.step_ends(optimizer, skipped=True)

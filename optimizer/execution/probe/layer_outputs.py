@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .evaluations import outputs_of, tensors_in
+from .batch_samples import outputs_of, tensors_in
 from .fingerprints import summary
 from .names import class_name, unwrap
 

@@ -15,21 +15,29 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils.data import DataLoader, RandomSampler, Subset, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    Sampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 from torch.utils.data._utils import fetch, worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
 from .loader_passes import LoaderPass, LoaderPasses, length_of
 from .patches import Patches
-from .randomness import Stream, derive, isolated, permutation_seed, seed_host
+from .randomness import Stream, derive, is_isolated, isolated, permutation_seed, seed_host
 from .worker_generators import FOLDER, WorkerWatch
 
 _STREAM = "_torchopt_stream"
@@ -66,6 +74,9 @@ class AlignedLoading:
         patches.wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
         patches.wrap(RandomSampler, "__iter__", self._random_sampler)
         patches.wrap(DistributedSampler, "__iter__", self._distributed_sampler)
+        for own in (SubsetRandomSampler, WeightedRandomSampler):
+            patches.wrap(own, "__iter__", self._own_sampler)
+        patches.wrap(Sampler, "__init_subclass__", self._sampler_class)
         patches.wrap(
             worker, "_worker_loop", functools.partial(_AlignedWorker, self._seed, self._workers)
         )
@@ -123,6 +134,37 @@ class AlignedLoading:
             return self._outside.next(sampler.data_source)
         self._shuffles[self._sampling] += 1
         return self._sampling.epoch + self._shuffles[self._sampling] - 1
+
+    def _sampler_class(self, original: Callable[..., Any]) -> Any:
+        """Classes of the script, from now on."""
+
+        def made(cls, **named):
+            super(Sampler, cls).__init_subclass__(**named)
+            if "__iter__" in vars(cls) and not cls.__module__.startswith("torch."):
+                cls.__iter__ = self._own_sampler(cls.__iter__)
+
+        return classmethod(made)
+
+    def _own_sampler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What a sampler draws without a loader is what it would draw in the pass of one."""
+
+        @functools.wraps(original)
+        def wrapper(sampler):
+            if self._sampling is not None or self._starting is not None or is_isolated():
+                return original(sampler)
+            return self._without_loader(sampler, original)
+
+        return wrapper
+
+    def _without_loader(self, sampler: Any, original: Callable[..., Any]) -> Iterator[Any]:
+        own = getattr(sampler, "generator", None)
+        number = self._outside.next(sampler)
+        others = [own] if isinstance(own, torch.Generator) else []
+        stream = Stream(derive(self._seed, "index", number), others)
+        indices = stream.run(lambda: iter(original(sampler)))
+        end = object()
+        while (index := stream.run(lambda: next(indices, end))) is not end:
+            yield index
 
     def _distributed_sampler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -39,6 +39,8 @@ class Parameters:
         self.roots: list[tuple[nn.Module, str]] = []  # kept: they die with the script's frames
         self._by_hand: dict[tuple[torch.Size, ...], list[str]] = {}
         self._shown: set[int] = set()
+        self._looked_into: set[int] = set()
+        self._criteria: dict[str, dict[str, None]] = {}
         self._first: dict[int, Tensor] = {}
         self.last_step = LastStep(whole_bytes)
         self.snapshots: list[dict[str, Any]] = []
@@ -185,9 +187,26 @@ class Parameters:
             {type(module).__name__ for root, _ in self.roots for module in root.modules()}
         )
 
+    def note_criteria(self, module: nn.Module) -> None:
+        """``module`` is called, from outside any module: note the settings of torch's own losses in it."""
+        if id(module) in self._looked_into:
+            return
+        parts = list(module.modules())
+        if len(parts) > 1:  # not one that is built anew for each call
+            self._looked_into.add(id(module))
+        for part in parts:
+            if type(part).__module__ == "torch.nn.modules.loss":
+                kind, told = type(part).__name__, _as_told(part)
+                self._criteria.setdefault(kind, {})[told] = None
+
     def layer_settings(self) -> dict[str, str]:
-        """Torch's own layers in them, as they print themselves."""
-        return {
+        """Torch's own layers in them, as they print themselves; its losses with all settings, by class and number of such."""
+        criteria = {
+            f"{kind} #{number}": told
+            for kind, alike in self._criteria.items()
+            for number, told in enumerate(alike, start=1)
+        }
+        return criteria | {
             f"{label}.{name}": f"{type(module).__name__}({module.extra_repr()})"
             for root, label in self.roots
             for name, module in root.named_modules()
@@ -213,12 +232,36 @@ class Parameters:
         }
 
 
+def _as_told(criterion: nn.Module) -> str:
+    """One of torch's losses as it would print itself with all of its settings."""
+    plain = (bool, int, float, str)
+    settings = {
+        name: value
+        for name, value in sorted(vars(criterion).items())
+        if isinstance(value, plain) and not name.startswith("_") and name != "training"
+    }
+    told = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    return f"{type(criterion).__name__}({told})"
+
+
 def _settings(optimizer: Optimizer, but: Sequence[str]) -> list[dict[str, str]]:
-    """Of each group the options, but for those named, as Python writes them."""
+    """Of each group the options, but for those named, as Python writes them; numbers of numpy's, and tensors of one, as Python's."""
     return [
-        {key: repr(value) for key, value in group.items() if key not in but}
+        {key: repr(_plain(value)) for key, value in group.items() if key not in but}
         for group in optimizer.param_groups
     ]
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in (tuple, list):
+        return type(value)(map(_plain, value))
+    if isinstance(value, Tensor):
+        return value.item() if value.dim() == 0 else value
+    return (
+        value.item()
+        if type(value).__module__ == "numpy" and not getattr(value, "shape", ())
+        else value
+    )
 
 
 def _by_shape(leaves: Sequence[Tensor], named: Mapping[str, Tensor]) -> dict[str, Tensor]:

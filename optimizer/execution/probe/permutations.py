@@ -20,6 +20,7 @@ import torch
 from .patches import Patches
 from .randomness import is_isolated, permutation_seed
 from .transformations import transforming
+from .worker_generators import digest_of
 
 
 class Permutations:
@@ -33,7 +34,8 @@ class Permutations:
         self._seed = seed
         self._shuffled = shuffled
         self._drawn: Counter[int] = Counter()
-        self._seeded_again = False
+        self._since_seeding = 0
+        self._numbers: dict[tuple[str, int, int], int] = {}
 
     def install(self, patches: Patches) -> None:
         """Patch what draws them, and what seeds the generator they would be drawn from."""
@@ -41,15 +43,10 @@ class Permutations:
         for module in (torch, torch.random):
             patches.wrap(module, "manual_seed", self._seeding)
 
-    def stepped(self) -> None:
-        """The run has seeded the generators itself, after a step."""
-        self._seeded_again = False
-
     def _seeding(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(seed):
-            # Seeded anew in every epoch, the order would repeat itself; so what is drawn next is what would be drawn.
-            self._seeded_again = bool(self._drawn)
+            self._since_seeding = 0
             return original(seed)
 
         return wrapper
@@ -77,11 +74,15 @@ class Permutations:
         """Which shuffle of ``count`` is drawn now."""
         drawn = self._drawn[count]
         of_passes = [number for length, number in self._shuffled if length == count]
-        return of_passes[drawn] if drawn < len(of_passes) else drawn
+        number = of_passes[drawn] if drawn < len(of_passes) else drawn
+        # Drawn here, it leaves the generator as it is. Seeded alike in every epoch, the order would repeat itself, and does.
+        state = digest_of(torch.default_generator), self._since_seeding, count
+        self._since_seeding += 1
+        return self._numbers.setdefault(state, number)
 
     def _for_an_epoch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether this call may be a pass's order."""
         if len(args) != 1 or not isinstance(args[0], int) or kwargs.keys() & {"generator", "out"}:
             return False
-        elsewhere = is_isolated() or transforming() or self._seeded_again
+        elsewhere = is_isolated() or transforming()
         return not elsewhere and threading.current_thread() is threading.main_thread()

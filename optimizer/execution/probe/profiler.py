@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .batch_samples import count_samples
 from .clock import Clock
-from .evaluations import count_samples
 from .operators import Operators
 from .patches import Patches
 from .phase_hooks import PhaseHooks

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data.distributed import DistributedSampler
 
-from .evaluations import count_samples
+from .batch_samples import count_read
 from .loader_passes import LoaderPasses, own_part
 from .sampling import ReadOrder
 from .shuffles import Shuffles, shuffled_length
@@ -47,7 +47,7 @@ class Reading:
 
     def got_batch(self, noted: dict[str, Any], batch: Any) -> None:
         """The loader gave a batch."""
-        samples = count_samples(batch)
+        samples = count_read(batch, noted["order"].size(noted["batches"]))
         noted["batches"] += 1
         noted["samples"] += samples
         if noted is not self.source:  # what was read for something else

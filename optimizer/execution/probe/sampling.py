@@ -55,6 +55,12 @@ class ReadOrder:
         self._last = index
         self._count += 1
 
+    def size(self, batch: int) -> int:
+        """How many samples the batch of that number, counted from 0, was asked for; 0 where that is not known."""
+        if batch >= len(self._marks):
+            return 0
+        return self._marks[batch][0] - (self._marks[batch - 1][0] if batch else 0)
+
     def first(self, batches: int) -> list[list[Any]]:
         """The marks of the first ``batches`` batches (the fields of a ``ReadMark``); none without indices."""
         return self._marks[:batches] if self._count else []

@@ -133,6 +133,14 @@ class Session:
             if self._perturbation:
                 self._perturbation.direct(self._parameters.named, self._rounds.finished)
 
+    def loss_scaled(self) -> None:
+        """A GradScaler has scaled a loss."""
+        self._steps.scaled = True
+
+    def scaler_steps(self, now: bool) -> None:
+        """A GradScaler is asked to make a step ``now``, or no longer."""
+        self._steps.by_scaler = now
+
     def step_ends(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """``optimizer`` has stepped, or a GradScaler ``skipped`` its step."""
         number = self._parameters.number(optimizer)
@@ -214,7 +222,6 @@ class Session:
         if self.observing:
             self.reading.stepped()
             seed_everything(derive(self._seed, "step", self._gradients))
-            self.permutations.stepped()
             self.evaluation_draws.stepped(self._gradients)
         if self._rounds.fresh:
             self._extent.round_begins()
@@ -264,6 +271,7 @@ class Session:
         if not self.stopped:
             self._try(self._evaluations.begin, module, inputs)
         self._try(self._layers.begin, module)
+        self._try(self._parameters.note_criteria, module)
         if self._perturbation:
             self._perturbation.before_call(module, self._rounds.begun)
         if self._weights:

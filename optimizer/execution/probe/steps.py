@@ -38,6 +38,7 @@ class _Step:
     values: list[Tensor]
     losses: list[_Loss]
     skipped: bool | Tensor = False
+    unguarded: bool = False
     grad_norms: list[Tensor | None] | None = None
     figures: Tensor | None = None
     checksums: Tensor | None = None
@@ -53,11 +54,15 @@ class _Step:
 
 
 class Steps:
-    """Records steps and the losses that led to them; the first gradients of each optimizer go to ``folder``."""
+    """Records steps and the losses that led to them; the first gradients of each optimizer go to ``folder``.
+
+    ``scaled``: a GradScaler has scaled a loss since the last step; ``by_scaler``: one is making this step.
+    """
 
     def __init__(self, parameters: Parameters, folder: Path) -> None:
         self._parameters = parameters
         self._folder = folder
+        self.scaled = self.by_scaler = False
         self._losses: list[_Loss] = []
         self._open: dict[int, _Step] = {}
         self._steps: list[_Step] = []
@@ -104,6 +109,7 @@ class Steps:
         if step.checksums is not None:
             self._parameters.last_step.ended(step.optimizer, list(step.parameters), step.checksums)
         step.losses, self._losses = self._losses, []
+        step.unguarded, self.scaled = self.scaled and not (self.by_scaler or skipped), False
         self._steps.append(step)
 
     @torch.no_grad()
@@ -172,6 +178,7 @@ def _described(index: int, step: _Step) -> dict[str, Any]:
         "learning_rates": [float(rate) for rate in step.learning_rates],
         "closure": step.closure,
         "skipped": bool(step.skipped),
+        "unguarded": step.unguarded,
         "grad_norm": math.sqrt(sum(value * value for value in norms if value is not None)),
         "parameters": {
             name: list(figures)

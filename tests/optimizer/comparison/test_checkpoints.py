@@ -171,6 +171,33 @@ def test_a_saved_tensor_that_is_no_longer_the_parameter_fails_in_the_numeric_tie
     assert "is not Net.fc.weight as the last step left it" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("moved", "apart", "fails"), [(False, 1e-7, False), (False, 1e-2, True), (True, 1e-7, True)]
+)
+def test_an_average_of_what_has_not_moved_is_that_but_for_rounding(
+    original: Observations, save: Checkpoint, moved: bool, apart: float, fails: bool
+) -> None:
+    from safetensors.numpy import save_file
+
+    start = original.snapshot(0)
+    assert start is not None
+    name, weight = "Net.fc1.weight", (original.tensors(start) or {})["Net.fc1.weight"]
+    save_file({"0": weight * (1 + apart)}, str(original.folder / "saved.safetensors"))
+    shape, digest = weight.shape, "moved" if moved else start.hashes[name]
+    own = CheckpointEntry("tensor", shape, "float32", "own", stored_as="0")
+    live = CheckpointEntry("tensor", shape, "float32", digest, same_as=(name,))
+    averaged, loaded = (
+        replace(
+            saving(original, replace(save, entries={"ema": entry})),
+            saved_file="saved.safetensors" if entry.stored_as else None,
+        )
+        for entry in (own, live)
+    )
+    for ours, other in ((averaged, loaded), (loaded, averaged)):
+        found = compare_checkpoint_values(ours, other, [ours], Precision.FLOAT32)
+        assert bool(found) == fails
+
+
 def test_what_equals_a_parameter_by_chance_may_differ(
     original: Observations, save: Checkpoint
 ) -> None:

@@ -224,12 +224,12 @@ def test_a_frozen_part_that_is_called_nowhere_is_missed(run: Run) -> None:
     assert Kind.EVALUATION in {f.kind for f in verdict.failures}
 
 
-def evaluating(run: Observations, *inputs: int, mean: float = 1.0) -> Observations:
+def evaluating(run: Observations, *inputs: int, mean: float = 1.0, rounds: int = 2) -> Observations:
     """``run`` with an evaluation of batches that are told apart by ``inputs``."""
     calls = tuple(
         EvalCall(
             "Net",
-            2,
+            rounds,
             4,
             (TensorSummary((4, 2), "float32", int(8 * mean), mean, 2.0, 1.5, True),),
             inputs=one,
@@ -244,6 +244,20 @@ def test_a_batch_may_be_evaluated_again_for_the_same_result(run: Run) -> None:
     for verdict in (judged(once, twice), judged(twice, once)):
         assert verdict.outcome is Outcome.EQUIVALENT
         assert any("evaluates batches again" in finding.message for finding in verdict.findings)
+
+
+def test_so_may_one_of_earlier_rounds(run: Run) -> None:
+    """The best model is loaded back: what it gives is known from the epoch that it is of."""
+    again = evaluating(evaluating(run(), 7, 8), 9, 7, 8, rounds=4)
+    kept = evaluating(evaluating(run(), 7, 8), 9, rounds=4)
+    for verdict in (judged(again, kept), judged(kept, again)):
+        assert verdict.outcome is Outcome.EQUIVALENT
+        assert any("evaluates batches again" in finding.message for finding in verdict.findings)
+    for other in (
+        evaluating(evaluating(run(), 7, 8), 9, 10, rounds=4),
+        evaluating(run(), 7, 8),
+    ):
+        assert judged(again, other).failures[0].kind is Kind.EVALUATION
 
 
 def test_other_batches_or_none_are_missed(run: Run) -> None:

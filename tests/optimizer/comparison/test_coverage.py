@@ -52,6 +52,18 @@ def test_evaluations_missing_cut_and_added_fail(
     assert word in finding.message
 
 
+@pytest.mark.parametrize(("trained", "asked"), [(32, False), (16, True)])
+def test_whether_eval_mode_is_left_on_is_asked_where_less_is_trained(
+    original: Observations, trained: int, asked: bool
+) -> None:
+    calls = (*original.eval_calls, EvalCall("Net", 4, 40, ()))
+    message = found(original, eval_calls=calls, training_calls=(training(trained),)).message
+    assert message.startswith("evaluation of Net after round 4 sees 168 samples, not 128")
+    assert ("is eval mode left on?" in message) == asked
+    message = found(original, eval_calls=(), training_calls=(training(trained),)).message
+    assert message == "evaluation of Net after round 4 is missing"
+
+
 @pytest.mark.parametrize("rounds", [3, 5])
 def test_an_evaluation_at_another_place_is_told_as_one(original: Observations, rounds: int) -> None:
     finding = found(original, eval_calls=(EvalCall("Net", rounds, 128, ()),))

@@ -54,6 +54,13 @@ def test_in_other_batches_as_well(evaluating: Evaluating) -> None:
     assert order(in_order_of(original, other)) == [("Net", 3), ("", 3)]
 
 
+def test_turns_of_another_length_stay_as_they_are(evaluating: Evaluating) -> None:
+    """The last fold's network is evaluated again before all folds' networks are in turn."""
+    original = evaluating(("Net#2", 1), ("Net#2", 1), ("Net", 2), ("Net#2", 2))
+    other = evaluating(("Net#2", 1), ("Net", 2), ("Net#2", 2))
+    assert order(in_order_of(original, other)) == order(other)
+
+
 @pytest.mark.parametrize(
     "calls",
     [[("Net", 1), ("", 1)], [("Net", 2), ("", 3)]],

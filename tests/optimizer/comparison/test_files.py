@@ -215,6 +215,6 @@ def test_numbers_beside_progress_bars(writing: Write) -> None:
     assert not exact(original, showing("step 2 postfix: mean loss=0.9"), original)
     (found,) = exact(original, showing("step 1 desc: train\nstep 3 postfix: loss=0.2"), original)
     assert (found.kind, found.fails) == (Kind.FILE_VALUE, True)
-    assert found.message.startswith("<progress bars>: line 1 of the file has 0.2, not 0.3")
+    assert found.message.startswith("<progress bars>: line 1 has 0.2, not 0.3")
     ranks = replace(showing("step 3 postfix: loss=0.2"), ranks=(original, original))
     assert not exact(original, ranks, original)

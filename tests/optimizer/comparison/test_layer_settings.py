@@ -45,6 +45,17 @@ def test_what_numbers_do_not_show(run: Run, before: str, after: str, word: str) 
     assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, message)
 
 
+def test_a_loss_that_ignores_what_does_not_come(run: Run) -> None:
+    kept, lost = (
+        replace(run(), layer_settings={"CTCLoss #1": f"CTCLoss(blank=0, zero_infinity={value})"})
+        for value in (True, False)
+    )
+    message = unseen_settings(kept, lost)
+    assert message is not None
+    assert message.startswith("CTCLoss has zero_infinity=False, not True: ")
+    assert unseen_settings(kept, run()) is None
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -155,6 +155,16 @@ def test_another_number_of_optimizers(run: Run) -> None:
     assert kinds(original, replace(original, optimizers=original.optimizers * 2)) == {
         Kind.OPTIMIZER_STEPS
     }
+    first, second = original.steps
+    both = replace(
+        original,
+        optimizers=original.optimizers * 2,
+        steps=(first, replace(second, optimizer=1)),
+    )
+    (finding,) = (
+        f for f in compare_optimization(original, both) if "optimizers" in f.message and f.fails
+    )
+    assert (finding.message, finding.step) == ("the rewrite has 2 optimizers, not 1", 2)
 
 
 def test_rounding_of_a_coarser_type_hides_larger_gradients(run: Run) -> None:

@@ -82,6 +82,43 @@ def test_each_step_is_described(recorded):
     assert optimizer.hyperparameters[0]["momentum"] == "0"
 
 
+def test_settings_are_plain_numbers_whatever_computed_them(recorded):
+    numpy = pytest.importorskip("numpy")
+
+    def script():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=numpy.float64(0.5))
+        optimizer.param_groups[0]["betas"] = (numpy.float32(0.5), torch.tensor(0.25))
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    (settings,) = recorded(script).optimizers[0].hyperparameters
+    assert (settings["weight_decay"], settings["betas"]) == ("0.5", "(0.5, 0.25)")
+
+
+def test_settings_of_losses_are_told_wherever_they_are_built(recorded):
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.classes = nn.CrossEntropyLoss(ignore_index=2)
+
+        def forward(self, x, y):
+            return self.classes(x, y) + nn.HuberLoss(delta=0.5)(x[:, 0], y.float())
+
+    def script():
+        net = nn.Linear(2, 3)
+        optimizer, criterion = torch.optim.SGD(net.parameters(), lr=0.1), Loss()
+        for _ in range(2):
+            out, y = net(torch.ones(4, 2)), torch.tensor([0, 1, 2, 0])
+            (criterion(out, y) + nn.MSELoss()(out[:, 0], y.float())).backward()
+            optimizer.step()
+
+    told = recorded(script).layer_settings
+    assert told["CrossEntropyLoss #1"].startswith("CrossEntropyLoss(ignore_index=2, ")
+    assert told["MSELoss #1"] == "MSELoss(reduction='mean')"
+    assert "MSELoss #2" not in told
+
+
 def test_parameters_are_kept_at_the_start_powers_of_two_and_the_end(recorded):
     kept = {}
     run = recorded(lambda: kept.update(net=train()))
@@ -231,6 +268,22 @@ def test_a_grad_scaler_does_not_show(recorded):
     assert skipping.rounds == 3
     moved = [step.parameters["Linear.weight"].update_norm > 0 for step in skipping.steps]
     assert moved == [True, False, True]
+    for run in (plain, scaled, disabled, skipping):
+        assert [step.unguarded for step in run.steps] == [False] * 3
+
+
+def test_a_step_past_the_grad_scaler_is_told(recorded):
+    def script():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu")
+        for _ in range(2):
+            scaler.scale(net(torch.ones(1, 2)).sum()).backward()
+            scaler.unscale_(optimizer)
+            optimizer.step()
+            scaler.update()
+
+    assert [step.unguarded for step in recorded(script).steps] == [True, True]
 
 
 def test_updates_by_hand_are_counted_by_backward(recorded):

@@ -208,3 +208,33 @@ def test_samplers_get_their_generator_back(aligned):
     assert sorted(aligned(script)) == list(range(5))
     assert sampler.generator is generator
     assert torch.equal(generator.get_state(), state)
+
+
+@pytest.mark.parametrize("kind", ["script's", "weighted"])
+def test_a_sampler_without_a_loader_draws_what_it_would_draw_in_one(aligned, kind):
+    def made():
+        class Drawn(Sampler[int]):
+            def __iter__(self):
+                for _ in range(4):
+                    yield (
+                        random.randrange(9) * 100
+                        + np.random.randint(9) * 10
+                        + int(torch.randint(9, ()))
+                    )
+
+        return Drawn() if kind == "script's" else WeightedRandomSampler([1.0] * 900, 5)
+
+    def passes(loaded):
+        sampler = made()
+        source = DataLoader(range(900), 1, sampler=sampler) if loaded else sampler
+        drawn = [[int(i) for i in source] for _ in range(3)]
+        return [*drawn, random.random(), float(torch.rand(()))]
+
+    loaded = aligned(lambda: passes(True))
+    assert aligned(lambda: passes(False)) == loaded
+    assert len({tuple(one) for one in loaded[:3]}) == 3
+
+
+def test_classes_of_samplers_are_left_as_they_are_afterwards(aligned):
+    aligned(lambda: None)
+    assert "__init_subclass__" not in vars(Sampler)

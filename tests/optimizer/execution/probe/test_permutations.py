@@ -68,6 +68,27 @@ def test_an_order_that_seeding_repeats_is_seen_to(recorded):
     assert own[1] == own[2]
 
 
+def test_seeds_of_their_own_change_nothing_about_the_orders(recorded):
+    """As every fold has: a loader's passes do not hang on them either."""
+    seeds = iter(range(3 * EPOCHS))
+
+    def seed():
+        torch.manual_seed(100 + next(seeds))
+
+    loader = DataLoader(DATA, batch_size=2, shuffle=True)
+    passes = orders(recorded, lambda: loader, seed)
+    assert orders(recorded, lambda: torch.randperm(len(DATA)).split(2), seed) == passes
+
+
+def test_two_orders_after_one_seed_are_two(recorded):
+    def twice():
+        return [torch.randperm(len(DATA)), torch.randperm(len(DATA))]
+
+    own = orders(recorded, twice, lambda: torch.manual_seed(7))
+    first, second = own[1][: len(DATA)], own[1][len(DATA) :]
+    assert own[2][: len(DATA)] == first != second
+
+
 def test_orders_of_other_lengths_are_counted_apart(recorded):
     def split_first():
         torch.randperm(4)

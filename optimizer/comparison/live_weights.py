@@ -1,0 +1,100 @@
+"""Saved tensors that are the network's, parameters or buffers of the moment, in one version only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..execution.observations import Checkpoint, CheckpointEntry, Observations
+from .deviation import deviations
+from .findings import Finding, Kind
+from .tolerance import Precision
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class OtherWeights:
+    """Looks for them in what the runs ``original`` and ``other`` save."""
+
+    original: Observations
+    other: Observations
+    precision: Precision
+
+    def found(
+        self, ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
+    ) -> list[Finding]:
+        """Those of one file; ``near`` are the neighbours' saves of it. Counts come last: two may be the same by chance."""
+        found = (*self._no_longer_live(ours, theirs, near), *self._now_live(ours, theirs, near))
+        return sorted(found, key=lambda finding: ours.entries[finding.tensor or ""].shape == ())
+
+    def _no_longer_live(
+        self, ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
+    ) -> Iterator[Finding]:
+        """Tensors that are a parameter or buffer of the moment in the original and its neighbours, and no longer are."""
+        for key, entry in ours.entries.items():
+            other = theirs.entries.get(key)
+            same = set(entry.same_as)
+            for save in near:
+                same &= set(save.entries[key].same_as if key in save.entries else ())
+            if (
+                not same
+                or other is None
+                or (other.shape, other.dtype) != (entry.shape, entry.dtype)
+                or same & set(other.same_as)
+                or self._is_unmoved(self.original, entry, self.other, other)
+            ):
+                continue
+            name = min(same)
+            yield Finding(
+                Kind.CHECKPOINT_VALUE,
+                f"{ours.path}: {key} is not {name} as the last step left it, and in the original it is",
+                step=ours.rounds or None,
+                tensor=key,
+                original=name,
+                rewritten=", ".join(other.same_as[:_SHOWN]) or None,
+            )
+
+    def _now_live(
+        self, ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
+    ) -> Iterator[Finding]:
+        """Tensors of their own in the original and its neighbours that have become a parameter or buffer of the moment."""
+        for key, entry in ours.entries.items():
+            other = theirs.entries.get(key)
+            own = entry.stored_as and not any(
+                save.entries[key].same_as for save in near if key in save.entries
+            )
+            if (
+                not own
+                or other is None
+                or not other.same_as
+                or entry.shape != other.shape
+                or self._is_unmoved(self.other, other, self.original, entry)
+            ):
+                continue
+            name = other.same_as[0]
+            yield Finding(
+                Kind.CHECKPOINT_VALUE,
+                f"{ours.path}: {key} is {name} as the last step left it, and in the original it is not",
+                step=ours.rounds or None,
+                tensor=key,
+                rewritten=name,
+            )
+
+    def _is_unmoved(
+        self, run: Observations, live: CheckpointEntry, second: Observations, kept: CheckpointEntry
+    ) -> bool:
+        """Whether ``live`` is a parameter of ``run`` that no step has moved, and what the ``second`` run has ``kept`` its rounding.
+
+        An average of what does not move is that, but for how it is summed up.
+        """
+        start = run.snapshot(0)
+        if start is None or kept.stored_as is None:
+            return False
+        names = [name for name in live.same_as if start.hashes.get(name) == live.sha256]
+        if not names:
+            return False
+        weights, saved = run.tensors(start) or {}, second.saved_tensors()
+        values = {name: weights[name] for name in names[:1] if name in weights}
+        found = deviations(values, dict.fromkeys(values, saved[kept.stored_as]))
+        return any(d.distance <= self.precision.relative_error * d.norm for d in found.values())
