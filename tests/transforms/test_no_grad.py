@@ -1359,3 +1359,45 @@ def test_a_function_of_another_file_that_nothing_names_stays(
     )
     result = rewrite({"train.py": train + named, "models.py": models}, ["no-grad"])
     assert sum(len(file.changes) for file in result.files) == changes
+
+
+def test_follows_a_layer_out_into_every_network_that_called_it(check_noop: Check) -> None:
+    check_noop(
+        """
+        import torch
+        from torch import nn
+
+
+        class Layer(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.linear = nn.Linear(width, 4)
+
+            def forward(self, x):
+                return self.linear(x)
+
+
+        class Critic(nn.Module):
+            def __init__(self, smooth=False):
+                super().__init__()
+
+                def entrance():
+                    return nn.Sequential(Layer(4), nn.Tanh()) if smooth else Layer(4)
+
+                self.entrances = nn.ModuleList([entrance(), entrance()])
+                self.last = Layer(4)
+
+            def forward(self, x, level=0):
+                return self.last(self.entrances[level](x))
+
+
+        generator, critic = Layer(8), Critic()
+        optimizer = torch.optim.Adam(generator.parameters(), lr=1e-3)
+        for _ in range(1000):
+            optimizer.zero_grad()
+            fake = generator(torch.randn(16, 8))
+            loss = -critic(fake).mean()
+            loss.backward()
+            optimizer.step()
+        """
+    )
