@@ -12,15 +12,16 @@ from collections.abc import Iterable, Iterator
 from .composition import call_arguments
 from .facts import Optimizer
 from .loaders import keyword_dict
-from .models import ANY_OPTIMIZER, find_optimizers, models_in
+from .models import ANY_OPTIMIZER, find_optimizers, is_module_class, models_in
 from .obstacles import Obstacle
 from .placement import move_target
+from .reach import never_runs
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
 from .trained import trained_networks
 from .trees import is_none
-from .values import Class, External, Function, Instance, Literal, Made
+from .values import Class, External, Function, Instance, Literal, Made, Value
 
 FUSED_SINCE = {"Adam": (2, 2), "AdamW": (2, 2), "SGD": (2, 3)}
 """The optimizers with a fused kernel for CUDA, by the first PyTorch that has it and is written for."""
@@ -29,6 +30,7 @@ FUSED_ON_CPU_SINCE = (2, 4)
 _OTHER_KERNELS = ("fused", "foreach", "differentiable", "capturable")
 _MOMENTUM = 2  # among the parameters of SGD
 _SCALERS = "GradScaler"
+_COPIES = frozenset({"copy.copy", "copy.deepcopy"})
 _COMPLEX = frozenset({"complex64", "complex128", "cfloat", "cdouble"})
 _TAKE_ANY_OPTIMIZER = ("torch.optim.", "torch.amp.", "torch.cuda.amp.", "torch.save")
 _SCHEDULER = re.compile(r"(LR|Warmup|[Ss]cheduler|schedule_with_warmup)$")
@@ -72,8 +74,10 @@ def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
         for call in module.calls:
             if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
                 continue
-            values = resolver.values(call.func.value, module)
+            values = _originals(resolver, resolver.values(call.func.value, module))
             if values and all(_is_no_optimizer(resolver, value) for value in values):
+                continue
+            if never_runs(resolver, call, module):
                 continue
             loading = Obstacle(module, call, "the script loads the state of an optimizer")
             if any(map(_is_torch_optimizer, values)):
@@ -115,7 +119,25 @@ def _has_momentum(resolver: Resolver, optimizer: Optimizer) -> bool:
         return True
 
 
-def _is_no_optimizer(resolver: Resolver, value: object) -> bool:
+def _originals(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
+    """``values``, with what copies are made of in their place: ``copy.deepcopy(model)``."""
+    found: set[Value] = set()
+    seen: set[Value] = set()
+    pending = set(values)
+    while pending:
+        value = pending.pop()
+        seen.add(value)
+        match value:
+            case Made(ast.Call(args=[copied, *_]), module, External(name)) if name in _COPIES:
+                pending |= resolver.values(copied, module) - seen
+            case _:
+                found.add(value)
+    return frozenset(found)
+
+
+def _is_no_optimizer(resolver: Resolver, value: Value) -> bool:
+    if isinstance(value, Instance):
+        return is_module_class(resolver, value.cls)
     if not isinstance(value, Made):
         return isinstance(value, Literal)  # the ``None`` of what is made later, or by a subclass
     if isinstance(value.maker, Class):
