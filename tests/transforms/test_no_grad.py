@@ -1401,3 +1401,26 @@ def test_follows_a_layer_out_into_every_network_that_called_it(check_noop: Check
             optimizer.step()
         """
     )
+
+
+def test_leaves_a_step_alone_whose_loss_is_overwritten_before_it_is_used(check_noop: Check) -> None:
+    check_noop(
+        script(
+            """
+            def step(x, y, summed):
+                optimizer.zero_grad()
+                loss = 0
+                if summed:
+                    loss += criterion(model(x), y)
+                whole = model(x)
+                loss = whole.mean()
+                loss.backward()
+                optimizer.step()
+
+
+            for x, y in loader:
+                step(x, y, False)
+            train()
+            """
+        )
+    )
