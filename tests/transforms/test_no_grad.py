@@ -1411,7 +1411,8 @@ def test_leaves_a_step_alone_whose_loss_is_overwritten_before_it_is_used(check_n
                 optimizer.zero_grad()
                 loss = 0
                 if summed:
-                    loss += criterion(model(x), y)
+                    output = model(x)
+                    loss += criterion(output, y)
                 whole = model(x)
                 loss = whole.mean()
                 loss.backward()
