@@ -18,6 +18,7 @@ from .graph_escapes import Escape
 from .graph_names import BACKWARD_METHODS
 from .guards import TrainingGuard, training_guards
 from .reach import lexical_nodes
+from .references import reference
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
 from .values import External, Made
@@ -347,6 +348,9 @@ class _Finder:
             return False
         if any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in lexical_nodes(function.body)):
             return False
+        inside = reference(module, "torch.no_grad", function.body[-1])
+        if reference(module, "torch.no_grad").edits and not inside.edits:
+            return False  # torch is imported where it is needed only
         compiled = ("torch.jit.", "torch.compile", "jax.", "numba.")
         for decorator in function.decorator_list:
             callee = decorator.func if isinstance(decorator, ast.Call) else decorator

@@ -1425,3 +1425,34 @@ def test_leaves_a_step_alone_whose_loss_is_overwritten_before_it_is_used(check_n
             """
         )
     )
+
+
+def test_takes_torch_where_the_function_imports_it(check_transformed: Check) -> None:
+    before = """
+        import time
+
+        def measure(times):
+            import torch
+            from torchvision.models import resnet18
+            model = resnet18()
+            model.eval()
+            images = torch.zeros(1, 3, 224, 224)
+            start = time.time()
+            for _ in range(times):
+                model(images)
+            print(times / (time.time() - start))
+
+        measure(10)
+    """
+    after = before.replace(
+        """
+            for _ in range(times):
+                model(images)
+""",
+        """
+            with torch.no_grad():
+                for _ in range(times):
+                    model(images)
+""",
+    )
+    check_transformed(before, after)
