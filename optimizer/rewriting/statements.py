@@ -87,8 +87,8 @@ class StatementEdits:
             becomes_long = old <= self.style.line_length
             if becomes_long:
                 return fit(text, prefix, self.style, extra)
-            if not (edited and grows):
-                return text
+            if not (edited and grows) or first < last:
+                return text  # Broken by hand into lines that were too long before: the layout is its author's.
             # A comment that stood out before may stand out again: only the code is broken.
             code, comment = without_comment(text)
             return fit(code, prefix, self.style, extra) + comment
@@ -181,7 +181,8 @@ class StatementEdits:
         block = source.blocks[target]
         blank = 2 if block is source.tree.body else 1
         above, (begins, ends) = self._new_lines(target, edits)
-        apart = blank if isinstance(target, _DEFINITIONS) or ends else int(edits[-1].apart)
+        opens = first < source.first_line(target) and source.blank_lines_above(first) > 0
+        apart = blank if isinstance(target, _DEFINITIONS) or ends else int(edits[-1].apart or opens)
         text = above + newline * (1 + apart) + text
         wanted = blank if begins else int(edits[0].apart)
         if target is not block[0]:

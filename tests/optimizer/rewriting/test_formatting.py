@@ -221,3 +221,12 @@ def test_black_is_not_imported_when_everything_fits(
     text = "x = f(a)[0]\n"
     with pytest.raises(ImportError):
         rewritten(text, SetArgument(span(text, "f(a)"), "k", "1"), style=Style(line_length=9))
+
+
+def test_lines_that_were_too_long_before_keep_the_breaks_of_their_author(
+    rewritten: Rewrite, span: Find
+) -> None:
+    text = "made = {\n    'a'  : first(alpha, beta, gamma, delta),\n    'b'  : second(alpha, beta, gamma, delta)\n}\n"
+    edit = SetArgument(span(text, "first(alpha, beta, gamma, delta)"), "k", "1")
+    result = rewritten(text, edit, style=NARROW)
+    assert result == text.replace("delta),", "delta, k=1),")

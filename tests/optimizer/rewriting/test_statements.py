@@ -45,6 +45,7 @@ def test_insertions_respect_the_comments_around_a_statement(check: Check, span: 
         # about a, still
 
         before()
+
         # leads b
         # leads b too
         b()  # two
@@ -56,6 +57,16 @@ def test_insertions_respect_the_comments_around_a_statement(check: Check, span: 
             InsertBefore(span(text, "b()"), "before()"),
             InsertAfter(span(text, "b()"), "after()"),
         ],
+    )
+
+
+def test_what_is_inserted_above_a_comment_in_a_paragraph_belongs_to_that(
+    check: Check, span: Find
+) -> None:
+    check(
+        "a()\n# leads b\nb()\n",
+        "a()\nbefore()\n# leads b\nb()\n",
+        lambda text: [InsertBefore(span(text, "b()"), "before()")],
     )
 
 
