@@ -333,6 +333,37 @@ def test_data_module_of_lightning(check_transformed: Check) -> None:
     )
 
 
+def test_loader_of_a_function_that_only_another_script_calls(check_transformed: Check) -> None:
+    other = """\
+        import argparse
+        from torch.utils.data import DataLoader
+        from torchvision import datasets
+
+        def evaluate(loader):
+            for batch in loader:
+                pass
+
+        def benchmark(options):
+            for name in ["one", "two"]:
+                evaluate(DataLoader(datasets.ImageFolder(name), num_workers=16))
+
+        if __name__ == "__main__":
+            options = argparse.Namespace(benchmark=True)
+            if options.benchmark:
+                benchmark(options)
+    """
+    made = 'files = datasets.ImageFolder("train")\nloader = DataLoader(files, num_workers=16{})\n'
+    entry = (
+        "from torch.utils.data import DataLoader\nfrom torchvision import datasets\n"
+        "from other import evaluate\n" + made + "for epoch in range(9):\n    evaluate(loader)\n"
+    )
+    kept = ", persistent_workers=True"
+    check_transformed(
+        {"train.py": entry.format(""), "other.py": other},
+        {"train.py": entry.format(kept), "other.py": other},
+    )
+
+
 def test_loader_in_another_file(check_transformed: Check) -> None:
     data = """\
         {}from torch.utils.data import DataLoader
