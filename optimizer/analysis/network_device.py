@@ -139,7 +139,8 @@ def uses_cuda(
     elif where.module is not None and where.device is not None:
         device = code_at(resolver, where.device, where.module, at, module)
         if device is not None:
-            code = cuda_test(device, resolver.values(where.device, where.module), module)
+            values = resolver.values(where.device, where.module)
+            code = cuda_test(device, _as_assigned(resolver, values), module)
     return code or reference(module, "torch.cuda.is_available").code + "()"
 
 
@@ -171,13 +172,34 @@ def _is_bool(
     return bool(values) and all(_is_bool_value(resolver, value, known) for value in values)
 
 
+def _as_assigned(resolver: Resolver, values: Values) -> Values:
+    """``values``, with what a script adds to its parsed arguments in their place: ``args.device = torch.device(..)``."""
+    found: set[Value] = set()
+    for value in values:
+        added: list[tuple[ast.expr | None, Module]] = []
+        match value:
+            case Attribute(Made(_, _, External(name)), attribute) if name.endswith(_PARSED):
+                added = list(_assigned_to_attribute(resolver, attribute, value.of))
+            case _:
+                pass
+        if added and all(given is not None for given, _ in added):
+            for given, where in added:
+                assert given is not None
+                found |= resolver.values(given, where)
+        else:
+            found.add(value)
+    return frozenset(found)
+
+
 def _assigned_to_attribute(
-    resolver: Resolver, name: str
+    resolver: Resolver, name: str, of: Value | None = None
 ) -> Iterator[tuple[ast.expr | None, Module]]:
-    """What the project assigns to an attribute ``name`` of anything, None for a part of what is unpacked."""
+    """What the project assigns to an attribute ``name`` of anything, or of ``of``; None for a part of what is unpacked."""
     for module in resolver.project.modules:
         for node in module.nodes_of(ast.Attribute):
             if node.attr == name and isinstance(node.ctx, ast.Store):
+                if of is not None and of not in resolver.values(node.value, module):
+                    continue
                 parent = module.parents[node]
                 yield parent.value if isinstance(parent, ast.Assign) else None, module
 
@@ -202,6 +224,7 @@ def _is_bool_value(resolver: Resolver, value: Value, known: Set[str]) -> bool:
             return False
 
 
+_PARSED = (".parse_args", ".parse_known_args")
 _WITH_DEVICE = ("accelerate.", "lightning.", "lightning_fabric.")
 """Packages whose objects have a ``torch.device`` as their attribute ``device``."""
 

@@ -137,6 +137,26 @@ def test_devices_by_their_type(script: Script, device: str, test: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "test"),
+    [
+        ("", "args.device.type == 'cuda'"),
+        (
+            "parser.add_argument('--device', default='cuda')",
+            "torch.device(args.device).type == 'cuda'",
+        ),
+    ],
+)
+def test_devices_added_to_the_parsed_arguments(script: Script, options: str, test: str) -> None:
+    understood = script(
+        "import argparse, torch\nfrom torch import nn\n"
+        f"parser = argparse.ArgumentParser()\n{options}\nargs = parser.parse_args()\n"
+        "args.device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n"
+        "model = nn.Linear(2, 2).to(args.device)\nHERE()\n"
+    )
+    assert condition(understood) == test
+
+
+@pytest.mark.parametrize(
     ("moved", "expected"), [("model", DeviceKind.CUDA), ("other", DeviceKind.CPU)]
 )
 def test_a_part_is_where_the_whole_is(script: Script, moved: str, expected: DeviceKind) -> None:
