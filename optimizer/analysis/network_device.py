@@ -15,6 +15,7 @@ from .forward_code import make_one_of, parts_given
 from .iterations import top_level_starts
 from .models import models_in
 from .named_values import name_values
+from .object_names import holder_of
 from .own_attributes import is_kept_before, is_set_below
 from .placement import default_device_call, move_target
 from .references import quoted, reference
@@ -289,7 +290,10 @@ def _same_object(
     """The name by which ``at`` can reach what ``name`` stands for."""
     use, receiver = module.parents[name], _receiver(module, name)
     if receiver is not None:
-        return _own_receiver(resolver, receiver, use, at, at_module)
+        own = _own_receiver(resolver, receiver, use, at, at_module)
+        if own is not None or not isinstance(use, ast.Attribute):
+            return own
+        return holder_of(resolver, receiver, use.attr, at, at_module)
     scope = at_module.scope(at)
     here = scope.lookup(name.id)
     there = module.scope(name).lookup(name.id)

@@ -204,3 +204,33 @@ def test_a_part_that_is_handed_to_the_network_moves_with_it(script: Script, give
     )
     part = [model for model in found.models if model.library_name == "torch.nn.Linear"]
     assert network_device(found.resolver, part).kind is DeviceKind.CUDA
+
+
+@pytest.mark.parametrize(
+    ("kept", "made", "test"),
+    [
+        ("self.device = ", "agent = Agent(options)", "agent.device.type == 'cuda'"),
+        ("self.device = ", "agent = Agent(options) if options else None", None),
+        ("if options:\n            self.device = ", "agent = Agent(options)", None),
+    ],
+    ids=["always", "perhaps-none", "perhaps-unset"],
+)
+def test_the_device_that_an_object_keeps(
+    script: Script, kept: str, made: str, test: str | None
+) -> None:
+    understood = script(
+        f"""
+        import torch
+        from torch import nn
+        from options import options
+
+        class Agent:
+            def __init__(self, options):
+                {kept.replace("            ", "                    ")}torch.device('cuda' if options.cuda else 'cpu')
+                self.critic = nn.Linear(2, 2).to(self.device)
+
+        {made}
+        HERE()
+        """
+    )
+    assert condition(understood) == (test or "torch.cuda.is_available()")
