@@ -169,7 +169,7 @@ def test_two_loaders_share_a_variable(check_transformed: Check) -> None:
     )
 
 
-def test_the_variable_stands_beside_the_batch_size_in_the_style_of_the_file(
+def test_the_variable_ends_the_list_of_settings_in_the_style_of_the_file(
     check_transformed: Check,
 ) -> None:
     loaders = """\
@@ -184,7 +184,7 @@ def test_the_variable_stands_beside_the_batch_size_in_the_style_of_the_file(
     before = script(loaders.format("LEARNING_RATE = 0.1", "", ""), train=train)
     after = script(
         loaders.format(
-            f"{CAPITALS}NUM_WORKERS = min(8, CORES)\nLEARNING_RATE = 0.1".replace(
+            f"LEARNING_RATE = 0.1\n{CAPITALS}NUM_WORKERS = min(8, CORES)".replace(
                 "\n", "\n" + " " * 8
             ),
             shared,
