@@ -83,6 +83,8 @@ class StatementEdits:
         extra = self._columns_added(first)
 
         def function(text: str) -> str:
+            if not edited and old + extra <= self.style.indented_length:
+                return text
             grows = longest_line(text, prefix) > old
             becomes_long = old <= self.style.line_length
             if becomes_long:

@@ -212,6 +212,25 @@ def test_wrapping_breaks_the_lines_that_it_pushes_too_far(span: Find, rewritten:
     )
 
 
+def test_lines_that_no_formatter_bounds_are_indented_as_they_are(
+    span: Find, rewritten: Rewrite
+) -> None:
+    text = "b = function(argument_one)\nfits = function(argument_one, two_____)\n"
+    result = rewritten(
+        text,
+        Wrap(span(text, "b = function(argument_one)"), span(text, text.splitlines()[1]), "if a:"),
+        SetArgument(span(text, "function(argument_one)"), "key", "'value'"),
+        style=Style(line_length=40, is_bounded=False),
+    )
+    assert result == (
+        "if a:\n"
+        "    b = function(\n"
+        "        argument_one, key='value'\n"
+        "    )\n"
+        "    fits = function(argument_one, two_____)\n"
+    )
+
+
 def test_black_is_not_imported_when_everything_fits(
     span: Find, rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
