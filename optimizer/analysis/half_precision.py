@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 
 from .constants import constant
+from .covariances import is_covariance_difference
 from .forward_code import called_names, method_name
 from .host_numbers import is_number
 from .obstacles import Obstacle, ProbabilityLoss
@@ -64,6 +65,9 @@ _OF_PROBABILITIES = (
     "does not"
 )
 _DISTANCE = "squared distances made of a matrix product lose their digits in half precision"
+_COVARIANCE = (
+    "differences of covariances made of matrix products lose their digits in half precision"
+)
 _Finding = tuple[str, bool] | None
 
 
@@ -80,6 +84,8 @@ def half_precision_obstacles(resolver: Resolver, nodes: Iterable[Reached]) -> It
             finding = ("tests the type of a tensor", False)
         if finding is None and is_product_distance(resolver, node, reached.module):
             finding = (_DISTANCE, False)
+        if finding is None and is_covariance_difference(resolver, node, reached.module):
+            finding = (_COVARIANCE, False)
         if finding is not None:
             kind = ProbabilityLoss if finding[0] is _OF_PROBABILITIES else Obstacle
             yield kind(reached.module, node, *finding)

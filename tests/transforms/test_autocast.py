@@ -1943,6 +1943,17 @@ REFUSED = {
         ),
         "squared distances made of a matrix product",
     ),
+    "covariances": (
+        dict(
+            forward="""
+            h = self.fc(x)
+            mean = h.mean(0, keepdim=True)
+            covariance = h.t() @ h - mean.t() @ mean
+            return h @ covariance
+            """
+        ),
+        "differences of covariances",
+    ),
     "Fourier transform": (dict(forward="return torch.fft.rfft(self.fc(x)).abs()"), "Fourier"),
     "complex numbers": (
         dict(forward="return torch.view_as_complex(self.fc(x)).abs()"),
