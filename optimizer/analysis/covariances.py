@@ -24,7 +24,7 @@ _MOST_STEPS = 8
 def is_covariance_difference(resolver: Resolver, node: ast.AST, module: Module) -> bool:
     """Whether ``node`` subtracts one product of a tensor with itself from another."""
     sides = _subtracted(resolver, node, module)
-    products = _Products(resolver, module)
+    products = SelfProducts(resolver, module)
     return len(sides) == 2 and all(products.in_terms(side) for side in sides)
 
 
@@ -55,8 +55,8 @@ def _is_negative(node: ast.expr) -> bool:
     return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
 
 
-class _Products:
-    """Follows terms through the variables of their function, to products of a tensor with itself."""
+class SelfProducts:
+    """Follows terms through the variables of their function, to products of a tensor with itself (``x @ x.t()``)."""
 
     def __init__(self, resolver: Resolver, module: Module) -> None:
         self._resolver, self._module = resolver, module
