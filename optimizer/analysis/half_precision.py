@@ -65,9 +65,7 @@ _OF_PROBABILITIES = (
     "does not"
 )
 _DISTANCE = "squared distances made of a matrix product lose their digits in half precision"
-_COVARIANCE = (
-    "differences of covariances made of matrix products lose their digits in half precision"
-)
+_COVARIANCE = "differences of Gram matrices or covariances lose their digits in half precision"
 _Finding = tuple[str, bool] | None
 
 

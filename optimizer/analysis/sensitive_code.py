@@ -53,7 +53,7 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
                 why = "squared distances are made of a matrix product, where rounding cancels badly"
                 return Obstacle(module, node, why)
             if is_covariance_difference(resolver, node, module):
-                why = "covariances made of matrix products are subtracted, which magnifies rounding"
+                why = "Gram matrices or covariances are subtracted, which magnifies rounding"
                 return Obstacle(module, node, why)
         for node in module.nodes_of(ast.Attribute, ast.Name):
             if isinstance(node.ctx, ast.Load):

@@ -1952,7 +1952,7 @@ REFUSED = {
             return h @ covariance
             """
         ),
-        "differences of covariances",
+        "differences of Gram matrices",
     ),
     "Fourier transform": (dict(forward="return torch.fft.rfft(self.fc(x)).abs()"), "Fourier"),
     "complex numbers": (
