@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator
 from .composition import call_arguments
 from .facts import Optimizer
 from .loaders import keyword_dict
-from .models import ANY_OPTIMIZER, find_optimizers, is_module_class, models_in
+from .models import ANY_OPTIMIZER, find_optimizers, models_in
 from .obstacles import Obstacle
+from .optimizer_state import is_torch_optimizer, loads_optimizer_state
 from .placement import move_target
-from .reach import never_runs
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
 from .trained import trained_networks
 from .trees import is_none
-from .values import Class, External, Function, Instance, Literal, Made, Value
+from .values import Class, External, Function, Instance, Literal, Made
 
 FUSED_SINCE = {"Adam": (2, 2), "AdamW": (2, 2), "SGD": (2, 3)}
 """The optimizers with a fused kernel for CUDA, by the first PyTorch that has it and is written for."""
@@ -30,7 +30,6 @@ FUSED_ON_CPU_SINCE = (2, 4)
 _OTHER_KERNELS = ("fused", "foreach", "differentiable", "capturable")
 _MOMENTUM = 2  # among the parameters of SGD
 _SCALERS = "GradScaler"
-_COPIES = frozenset({"copy.copy", "copy.deepcopy"})
 _COMPLEX = frozenset({"complex64", "complex128", "cfloat", "cdouble"})
 _TAKE_ANY_OPTIMIZER = ("torch.optim.", "torch.amp.", "torch.cuda.amp.", "torch.save")
 _SCHEDULER = re.compile(r"(LR|Warmup|[Ss]cheduler|schedule_with_warmup)$")
@@ -67,25 +66,6 @@ def may_step(resolver: Resolver) -> bool:
     )
 
 
-def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
-    """Where the script may load the state of an optimizer; where it certainly does, if anywhere."""
-    possible: Obstacle | None = None
-    for module in resolver.project.modules:
-        for call in module.calls:
-            if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
-                continue
-            values = _originals(resolver, resolver.values(call.func.value, module))
-            if values and all(_is_no_optimizer(resolver, value) for value in values):
-                continue
-            if never_runs(resolver, call, module):
-                continue
-            loading = Obstacle(module, call, "the script loads the state of an optimizer")
-            if any(map(_is_torch_optimizer, values)):
-                return loading
-            possible = possible or loading
-    return possible
-
-
 def fused_momentum(resolver: Resolver) -> Obstacle | None:
     """A fused SGD with momentum, which must not be stepped by a GradScaler.
 
@@ -119,53 +99,17 @@ def _has_momentum(resolver: Resolver, optimizer: Optimizer) -> bool:
         return True
 
 
-def _originals(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
-    """``values``, with what copies are made of in their place: ``copy.deepcopy(model)``."""
-    found: set[Value] = set()
-    seen: set[Value] = set()
-    pending = set(values)
-    while pending:
-        value = pending.pop()
-        seen.add(value)
-        match value:
-            case Made(ast.Call(args=[copied, *_]), module, External(name)) if name in _COPIES:
-                pending |= resolver.values(copied, module) - seen
-            case _:
-                found.add(value)
-    return frozenset(found)
-
-
-def _is_no_optimizer(resolver: Resolver, value: Value) -> bool:
-    if isinstance(value, Instance):
-        return is_module_class(resolver, value.cls)
-    if not isinstance(value, Made):
-        return isinstance(value, Literal)  # the ``None`` of what is made later, or by a subclass
-    if isinstance(value.maker, Class):
-        return bool(models_in(resolver, frozenset([value])))
-    if _is_torch_optimizer(value):
-        return False
-    return value.maker.name.startswith("torch") or bool(models_in(resolver, frozenset([value])))
-
-
 def wraps_optimizer(resolver: Resolver, value: Made) -> bool:
     """Whether ``value`` is made by a library other than torch, of an optimizer: ``LARC(optimizer)``."""
     return (
         isinstance(value.maker, External)
         and not value.maker.name.startswith("torch.")
         and any(
-            _is_torch_optimizer(given)
+            is_torch_optimizer(given)
             for argument in call_arguments(value.call)
             for given in resolver.values(argument, value.module)
         )
     )
-
-
-def _is_torch_optimizer(value: object) -> bool:
-    if not (isinstance(value, Made) and isinstance(value.maker, External)):
-        return False
-    name = value.maker.name
-    others = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")
-    return name.startswith("torch.optim.") and not name.startswith(others)
 
 
 def _kind(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
