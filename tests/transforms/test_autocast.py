@@ -1974,6 +1974,18 @@ REFUSED = {
         dict(forward="y = torch.zeros(4, 2)\nreturn y.index_add_(0, self.index, self.fc(x))"),
         "index_add_",
     ),
+    "scatter of a tensor": (
+        dict(forward="return torch.scatter(torch.zeros(4, 2), 0, self.index, self.fc(x))"),
+        "`torch.scatter` wants",
+    ),
+    "scatter_reduce": (
+        dict(forward="return torch.zeros(4, 2).scatter_reduce(0, self.index, self.fc(x), 'mean')"),
+        "scatter_reduce",
+    ),
+    "inner product": (
+        dict(forward="return torch.inner(self.fc(x), self.weight)"),
+        "`torch.inner` wants",
+    ),
     "scatter_ of a tensor": (
         dict(forward="return torch.zeros(4, 2).scatter_(0, self.index, self.fc(x))"),
         "scatter_",
