@@ -51,7 +51,7 @@ _SAME_TYPE_WRITES = frozenset(
 _SAME_TYPE_METHODS = frozenset(
     {"lerp", "index_add", "index_copy", "index_reduce", "masked_scatter", "scatter_reduce"}
 )
-_SAME_TYPE_FUNCTIONS = _SAME_TYPE_METHODS | {"allclose", "inner", "isclose", "vdot"}
+_SAME_TYPE_FUNCTIONS = _SAME_TYPE_METHODS | {"allclose", "inner", "isclose"}
 _OTHER_TYPES = frozenset(
     f"torch.{name}"
     for name in "bool uint8 int8 int16 int32 int64 short int long complex64 complex128".split()
@@ -150,7 +150,7 @@ def _write_in_place(resolver: Resolver, reached: Reached) -> _Finding:
         if any(k.arg == "out" for k in node.keywords):
             return "`out=` tensors keep their type under autocast", False
         source = call_argument(node, "src", 3) or call_argument(node, "value")
-        is_scattered = names == {"torch.scatter"} and (source is None or constant(source) is None)
+        is_scattered = "torch.scatter" in names and (source is None or constant(source) is None)
         if is_scattered or any(n.rpartition(".")[2] in _SAME_TYPE_FUNCTIONS for n in names):
             return f"`{min(names)}` wants both tensors in the same type", False
     return None

@@ -1974,6 +1974,18 @@ REFUSED = {
         dict(forward="y = torch.zeros(4, 2)\nreturn y.index_add_(0, self.index, self.fc(x))"),
         "index_add_",
     ),
+    "affine grid": (
+        dict(
+            forward="return nn.functional.grid_sample(x, nn.functional.affine_grid(self.theta, x.shape))"
+        ),
+        "positions in an image",
+    ),
+    "sampling grid": (
+        dict(
+            forward="return nn.functional.grid_sample(x, self.grid + self.fc(x).view(-1, 4, 4, 2))"
+        ),
+        "positions in an image",
+    ),
     "scatter of a tensor": (
         dict(forward="return torch.scatter(torch.zeros(4, 2), 0, self.index, self.fc(x))"),
         "`torch.scatter` wants",
