@@ -1974,6 +1974,10 @@ REFUSED = {
         dict(forward="y = torch.zeros(4, 2)\nreturn y.index_add_(0, self.index, self.fc(x))"),
         "index_add_",
     ),
+    "Fourier features": (
+        dict(forward="return self.fc(torch.sin(6.28 * x @ self.frequencies))"),
+        "lose their phase",
+    ),
     "affine grid": (
         dict(
             forward="return nn.functional.grid_sample(x, nn.functional.affine_grid(self.theta, x.shape))"
