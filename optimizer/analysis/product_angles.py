@@ -14,7 +14,10 @@ from .scopes import Assigned
 from .syntax import Module, last_identifier
 
 _WAVES = frozenset({"sin", "cos"})
-_SAME_VALUES = frozenset({"view", "reshape", "unsqueeze", "squeeze", "flatten", "t", "float"})
+_SAME_VALUES = frozenset(
+    "view reshape unsqueeze squeeze flatten t transpose permute expand repeat repeat_interleave float".split()
+)
+_JOINED = frozenset({"cat", "concat", "stack"})
 _MOST_STEPS = 8
 
 
@@ -45,6 +48,10 @@ def _has_product(resolver: Resolver, node: ast.expr, module: Module, steps: int)
             parts = [left, right]
         case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner):
             parts = [inner]
+        case ast.Call(func=function, args=[ast.List() | ast.Tuple() as joined, *_]) if (
+            last_identifier(function) in _JOINED
+        ):
+            parts = joined.elts
         case ast.Call(func=function) if last_identifier(function) in _SAME_VALUES:
             operand = _operand(resolver, node, module)
             parts = [operand] if operand is not None else []

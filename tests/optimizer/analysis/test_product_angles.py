@@ -20,6 +20,7 @@ Script = Callable[..., TrainingScript]
         ("return torch.sin(6.28 * x @ b)", 1),
         ("turns = (6.28 * x) @ b.t()\nreturn torch.cat([torch.sin(turns), turns.cos()], -1)", 2),
         ("turns = torch.einsum('ni,ij->nj', x, b).float()\nreturn turns.view(-1).sin()", 1),
+        ("turns = (x @ b).transpose(1, 2)\nreturn torch.cat((turns, turns), dim=-1).cos()", 1),
         ("turns = torch.einsum('i,j->ij', x, b)\nreturn turns.sin()", 0),
         ("return torch.sin(x[:, None] * b[None])", 0),
         ("return (x @ b).tanh()", 0),
