@@ -28,6 +28,8 @@ _COMPILER_MISSING = (
 _NO_COMPILER = " (what is compiled needs a C compiler and Python's header files here; --ignore compile does without)"
 _USAGE = r"(?i)^usage: "
 _ARGUMENTS = " (arguments behind -- are passed to it)"
+_NOT_INSTALLED = "ModuleNotFoundError: No module named "
+_INTERPRETER = " (--python names the interpreter that has it)"
 _NO_INPUT = "EOFError: EOF when reading a line"
 _EMPTY = " (its standard input is empty here)"
 
@@ -50,4 +52,6 @@ def input_hint(details: str) -> str:
         return _NO_RANK
     if re.search(_USAGE, details, re.MULTILINE):
         return _ARGUMENTS
+    if re.search(rf"^{_NOT_INSTALLED}", details, re.MULTILINE):
+        return _INTERPRETER
     return _EMPTY if _NO_INPUT in details else ""

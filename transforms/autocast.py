@@ -17,7 +17,8 @@ Not when the script uses mixed precision already, or a framework that owns the s
 double backward; for adversarial attacks, which go by the signs of gradients; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
 sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with Fourier transforms, complex, sparse or
 float64 tensors, matrix decompositions and in-place writes that want one type; with squared distances made of a matrix product (a nearest
-code or neighbour found so is another one in half precision); for networks that never move to a GPU.
+code or neighbour found so is another one in half precision) or differences of Gram matrices or covariances; with positions in an
+image that a network computes (``F.grid_sample``, ``F.affine_grid``) or angles made of a matrix product; for networks that never move to a GPU.
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
 logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, closures, optimizers that step out of sight, updates written by hand,
 backward passes of which some stay in float32.

@@ -38,7 +38,6 @@ from ..optimizer.analysis.facts import DeviceKind, Optimizer, seen_at
 from ..optimizer.analysis.fused_updates import (
     FUSED_ON_CPU_SINCE,
     fused_obstacle,
-    loads_optimizer_state,
     may_step,
 )
 from ..optimizer.analysis.lightning import accelerator
@@ -50,6 +49,7 @@ from ..optimizer.analysis.network_device import (
     uses_cuda,
 )
 from ..optimizer.analysis.obstacles import Obstacle
+from ..optimizer.analysis.optimizer_state import loads_optimizer_state
 from ..optimizer.analysis.precision import LIGHTNING
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.trained import trained_networks, trained_or_in_part

@@ -122,7 +122,7 @@ class NoGrad(Transform):
 
     def _frozen(self, forward: FrozenForward) -> Change:
         module = forward.module
-        mode = reference(module, "torch.no_grad")
+        mode = reference(module, "torch.no_grad", forward.node)
         first, last = module.span(forward.statements[0]), module.span(forward.statements[-1])
         return self.change(
             forward.path,
@@ -134,11 +134,12 @@ class NoGrad(Transform):
 
     def _change(self, inference: Inference) -> Change:
         module, guard = inference.module, inference.guard
+        at = None if inference.is_function else inference.node
         if guard is None:
-            mode, reason = reference(module, "torch.no_grad"), _REASON
+            mode, reason = reference(module, "torch.no_grad", at), _REASON
             code = f"{mode.code}()"
         else:
-            mode = reference(module, "torch.set_grad_enabled")
+            mode = reference(module, "torch.set_grad_enabled", at)
             code, reason = f"{mode.code}({guard.code})", _FLAG_REASON.format(guard.code)
         edit: Edit
         if inference.is_function:

@@ -26,7 +26,7 @@ def _is_count(node: ast.expr, module: Module, seen: frozenset[ast.AST]) -> bool:
         case ast.Compare():
             return True
         case ast.Constant(value=value):
-            return type(value) is int
+            return type(value) is int or (type(value) is float and value.is_integer())
         case ast.Call(func=ast.Attribute(value=receiver, attr=last)):
             if last in INTEGER_FUNCTIONS | _MADE_WHOLE:
                 return True

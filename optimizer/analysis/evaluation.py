@@ -18,6 +18,7 @@ from .graph_escapes import Escape
 from .graph_names import BACKWARD_METHODS
 from .guards import TrainingGuard, training_guards
 from .reach import lexical_nodes
+from .references import reference
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
 from .values import External, Made
@@ -227,12 +228,16 @@ class _Finder:
         return objection is None
 
     def _region(self, module: Module, statements: tuple[ast.stmt, ...]) -> Region:
-        """``statements`` as a region; part of a training step if they stand in a training loop, loops and phases apart."""
+        """``statements`` as a region; part of a training step if they stand in a training loop, loops and phases apart.
+
+        So are they in a function that is a step: one that runs a backward pass further down, in no loop of its own.
+        """
         loops = module.loops(statements[0])
         kinds = {loop.node: loop.kind for loop in self._loops}
         in_training = bool(loops) and (
             kinds.get(loops[0]) is LoopKind.TRAINING or _runs_backward(loops[0])
         )
+        in_training = in_training or _is_followed_by_backward(statements[-1], module)
         is_loop = any(isinstance(s, ast.For | ast.AsyncFor | ast.While) for s in statements)
         in_training = in_training and not is_loop and not self._in_phase(statements[0], module)
         return Region(module, statements, in_training)
@@ -343,6 +348,9 @@ class _Finder:
             return False
         if any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in lexical_nodes(function.body)):
             return False
+        inside = reference(module, "torch.no_grad", function.body[-1])
+        if reference(module, "torch.no_grad").edits and not inside.edits:
+            return False  # torch is imported where it is needed only
         compiled = ("torch.jit.", "torch.compile", "jax.", "numba.")
         for decorator in function.decorator_list:
             callee = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -364,12 +372,21 @@ def _is_worthwhile(resolver: Resolver, loops: tuple[Loop, ...]) -> bool:
     )
 
 
+def _is_followed_by_backward(statement: ast.stmt, module: Module) -> bool:
+    """Whether the function that ``statement`` is in runs a backward pass below it, in no loop."""
+    function = module.function(statement)
+    return function is not None and any(
+        module.span(statement) < module.span(call) and not module.loops(call)
+        for call in _backwards(*function.body)
+    )
+
+
 def _runs_backward(loop: ast.AST) -> bool:
     return any(True for _ in _backwards(loop))
 
 
-def _backwards(loop: ast.AST) -> Iterator[ast.Call]:
-    for node in lexical_nodes([loop]):
+def _backwards(*roots: ast.AST) -> Iterator[ast.Call]:
+    for node in lexical_nodes(roots):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)

@@ -15,6 +15,7 @@ from .facts import Optimizer
 from .loaders import keyword_dict
 from .models import ANY_OPTIMIZER, find_optimizers, models_in
 from .obstacles import Obstacle
+from .optimizer_state import is_torch_optimizer, loads_optimizer_state
 from .placement import move_target
 from .resolver import Resolver
 from .signatures import call_argument
@@ -67,23 +68,6 @@ def may_step(resolver: Resolver) -> bool:
     )
 
 
-def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
-    """Where the script may load the state of an optimizer; where it certainly does, if anywhere."""
-    possible: Obstacle | None = None
-    for module in resolver.project.modules:
-        for call in module.calls:
-            if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
-                continue
-            values = resolver.values(call.func.value, module)
-            if values and all(_is_no_optimizer(resolver, value) for value in values):
-                continue
-            loading = Obstacle(module, call, "the script loads the state of an optimizer")
-            if any(map(_is_torch_optimizer, values)):
-                return loading
-            possible = possible or loading
-    return possible
-
-
 def fused_momentum(resolver: Resolver) -> Obstacle | None:
     """A fused SGD with momentum, which must not be stepped by a GradScaler.
 
@@ -117,35 +101,17 @@ def _has_momentum(resolver: Resolver, optimizer: Optimizer) -> bool:
         return True
 
 
-def _is_no_optimizer(resolver: Resolver, value: object) -> bool:
-    if not isinstance(value, Made):
-        return isinstance(value, Literal)  # the ``None`` of what is made later, or by a subclass
-    if isinstance(value.maker, Class):
-        return bool(models_in(resolver, frozenset([value])))
-    if _is_torch_optimizer(value):
-        return False
-    return value.maker.name.startswith("torch") or bool(models_in(resolver, frozenset([value])))
-
-
 def wraps_optimizer(resolver: Resolver, value: Made) -> bool:
     """Whether ``value`` is made by a library other than torch, of an optimizer: ``LARC(optimizer)``."""
     return (
         isinstance(value.maker, External)
         and not value.maker.name.startswith("torch.")
         and any(
-            _is_torch_optimizer(given)
+            is_torch_optimizer(given)
             for argument in call_arguments(value.call)
             for given in resolver.values(argument, value.module)
         )
     )
-
-
-def _is_torch_optimizer(value: object) -> bool:
-    if not (isinstance(value, Made) and isinstance(value.maker, External)):
-        return False
-    name = value.maker.name
-    others = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")
-    return name.startswith("torch.optim.") and not name.startswith(others)
 
 
 def _kind(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:

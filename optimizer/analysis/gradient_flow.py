@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from .additions import Additions
 from .attribute_reads import AttributeReads
+from .call_contexts import CALLED_BY_REGION, CallContexts, Context, Place
 from .call_effects import CallEffects
 from .callbacks import is_property
 from .gradients import Gradients
@@ -25,11 +26,6 @@ from .scopes import Untraceable, unpacked_names
 from .syntax import FunctionNode, Module
 from .values import Function
 
-_Context = ast.Call | None
-"""The call through which the trace came into a function; None where it began there."""
-
-_CALLED_BY_REGION = ast.Call(ast.Name("region"), [], [])
-"""The context of functions that the region calls: what they return is followed where the region calls them."""
 _KEEPING_METHODS = MUTATING_METHODS - TENSOR_METHODS - {"copy_", "setdefault"}
 _ENDS_IN = (ast.Compare, ast.If, ast.While, ast.Assert, ast.Raise, ast.Expr, ast.Delete, ast.Slice)
 _PLAIN_RESULTS = frozenset({"__len__", "__bool__", "__int__", "__float__", "__str__", "__repr__"})
@@ -48,16 +44,6 @@ class Knowledge:
     additions: Additions
     effects: CallEffects
     uses: NameUses
-
-
-@dataclass(frozen=True)
-class _Place:
-    """An expression that holds the tensor; ``certain`` when it is a tensor for sure."""
-
-    node: ast.expr
-    module: Module
-    context: _Context
-    certain: bool
 
 
 class GradientFlow:
@@ -84,19 +70,16 @@ class GradientFlow:
         self._region = region
         self._owner = owner
         self._in_any_forward = False
-        self._seen: set[tuple[ast.AST, _Context]] = set()
-        self._kept: set[tuple[ast.AST, _Context]] = set()
-        self._pending: list[_Place] = []
-        entry = knowledge.resolver.project.entry
-        self._entered_from: dict[ast.Call, tuple[Module, set[_Context]]] = {
-            _CALLED_BY_REGION: (entry, set())
-        }
+        self._seen: set[tuple[ast.AST, Context]] = set()
+        self._kept: set[tuple[ast.AST, Context]] = set()
+        self._pending: list[Place] = []
+        self._calls = CallContexts()
 
     def escape(self, sources: Iterable[Source]) -> Escape | None:
         """Where the first of the tensors escapes, None when all end as plain numbers."""
         for s in sorted(sources, key=lambda source: source.certain):
-            context = _CALLED_BY_REGION if s.called else None
-            place = _Place(s.node, s.module, context, s.certain)
+            context = CALLED_BY_REGION if s.called else None
+            place = Place(s.node, s.module, context, s.certain)
             if not s.in_place:
                 self._pending.append(place)
             elif escape := self._keep(s.node, place):
@@ -114,20 +97,20 @@ class GradientFlow:
                 return escape
         return None
 
-    def _go(self, place: _Place, node: ast.expr) -> None:
-        self._pending.append(_Place(node, place.module, place.context, place.certain))
+    def _go(self, place: Place, node: ast.expr) -> None:
+        self._pending.append(Place(node, place.module, place.context, place.certain))
 
-    def _go_from(self, place: _Place, use: ast.expr, module: Module) -> None:
+    def _go_from(self, place: Place, use: ast.expr, module: Module) -> None:
         """On to a use of a variable or attribute, in this run of the function or, elsewhere, in any."""
         if module is place.module and module.function(use) is module.function(place.node):
             self._go(place, use)
         else:
             self._go_elsewhere(place, use, module)
 
-    def _go_elsewhere(self, place: _Place, node: ast.expr, module: Module) -> None:
-        self._pending.append(_Place(node, module, None, place.certain))
+    def _go_elsewhere(self, place: Place, node: ast.expr, module: Module) -> None:
+        self._pending.append(Place(node, module, None, place.certain))
 
-    def _follow(self, place: _Place) -> Escape | None:
+    def _follow(self, place: Place) -> Escape | None:
         """One step from an expression that holds the tensor to what becomes of it."""
         node, module = place.node, place.module
         parent = module.parents[node]
@@ -160,7 +143,7 @@ class GradientFlow:
             case _:
                 return Escape(module, node, "is used in a way that could not be followed")
 
-    def _expression(self, place: _Place, parent: ast.expr) -> Escape | None:
+    def _expression(self, place: Place, parent: ast.expr) -> Escape | None:
         assign = place.module.parents[parent]
         if isinstance(parent, ast.Tuple | ast.List) and isinstance(assign, ast.Assign):
             return self._assigned_part(place, assign, parent)
@@ -169,7 +152,7 @@ class GradientFlow:
         self._go(place, parent)  # arithmetic, displays, comprehensions, subscripts
         return None
 
-    def _statement(self, place: _Place, statement: ast.stmt) -> Escape | None:
+    def _statement(self, place: Place, statement: ast.stmt) -> Escape | None:
         match statement:
             case ast.Assign():
                 return self._assigned(place, statement.targets)
@@ -183,7 +166,7 @@ class GradientFlow:
                 why = "is used in a way that could not be followed"
                 return Escape(place.module, place.node, why)
 
-    def _of_attribute(self, place: _Place, attribute: ast.Attribute) -> Escape | None:
+    def _of_attribute(self, place: Place, attribute: ast.Attribute) -> Escape | None:
         call = place.module.parents[attribute]
         if attribute.attr in GRAPH_QUESTIONS:
             why = f"is asked for its `{attribute.attr}`"
@@ -197,7 +180,7 @@ class GradientFlow:
             self._go(place, call)
         return None
 
-    def _printed(self, place: _Place) -> Escape | None:
+    def _printed(self, place: Place) -> Escape | None:
         """A tensor with a graph prints its ``grad_fn``; only a 0-dimensional one formats as its number."""
         if not place.certain:
             return None
@@ -205,7 +188,7 @@ class GradientFlow:
 
     # Names and attributes that are given the tensor
 
-    def _assigned(self, place: _Place, targets: list[ast.expr]) -> Escape | None:
+    def _assigned(self, place: Place, targets: list[ast.expr]) -> Escape | None:
         for target in targets:
             for part in _parts(target):
                 if isinstance(part, ast.Name):
@@ -215,7 +198,7 @@ class GradientFlow:
         return None
 
     def _assigned_part(
-        self, place: _Place, assign: ast.Assign, display: ast.Tuple | ast.List
+        self, place: Place, assign: ast.Assign, display: ast.Tuple | ast.List
     ) -> Escape | None:
         """``a, b = x, y`` gives each name its own part."""
         index = display.elts.index(place.node)
@@ -226,7 +209,7 @@ class GradientFlow:
                 return escape
         return None
 
-    def _bound(self, place: _Place, name: ast.Name) -> None:
+    def _bound(self, place: Place, name: ast.Name) -> None:
         """Follow the reads of a name that was just given the tensor."""
         module = place.module
         found = module.scope(name).lookup(name.id)
@@ -242,16 +225,16 @@ class GradientFlow:
                 for use, user in reads_elsewhere(self._known.resolver, module, name.id):
                     self._go_elsewhere(place, use, user)
 
-    def _read(self, place: _Place, use: ast.Name) -> None:
+    def _read(self, place: Place, use: ast.Name) -> None:
         module = place.module
         statement = module.parents[use]
         if isinstance(use.ctx, ast.Load):
             self._go_from(place, use, module)
-        elif isinstance(statement, ast.AugAssign) and (use, None) not in self._seen:
-            self._seen.add((use, None))
+        elif isinstance(statement, ast.AugAssign) and (use, place.context) not in self._seen:
+            self._seen.add((use, place.context))
             self._bound(place, use)
 
-    def _keep(self, target: ast.expr, place: _Place) -> Escape | None:
+    def _keep(self, target: ast.expr, place: Place) -> Escape | None:
         """The tensor is put into an attribute or a container: follow what is read from there."""
         holders = list(self._known.additions.holders(target, place.module))
         if not holders:
@@ -267,7 +250,7 @@ class GradientFlow:
                 return escape
         return None
 
-    def _keep_in_attribute(self, name: str, place: _Place) -> None:
+    def _keep_in_attribute(self, name: str, place: Place) -> None:
         if self._known.gradients.is_plain_attribute(name):
             return
         later = list(self._known.reads.of(name, self._region))
@@ -279,7 +262,7 @@ class GradientFlow:
             if (read, owner) not in later:
                 self._go_from(place, read, owner)
 
-    def _keep_in_name(self, holder: ast.Name, module: Module, place: _Place) -> Escape | None:
+    def _keep_in_name(self, holder: ast.Name, module: Module, place: Place) -> Escape | None:
         found = module.scope(holder).lookup(holder.id)
         if found is None:
             why = f"is kept in `{holder.id}`, which could not be followed,"
@@ -289,11 +272,7 @@ class GradientFlow:
             if lookup is None or lookup[0] is not found[0] or not isinstance(use.ctx, ast.Load):
                 continue
             if found[0].node is module.function(use):
-                contexts = self._contexts_of_caller(holder, found[0].node, module, place)
-                for context in contexts:
-                    self._pending.append(_Place(use, module, context, place.certain))
-                if not contexts:
-                    self._go_from(place, use, module)
+                self._go_on_in(found[0].node, holder, use, module, place)
             else:
                 self._go_elsewhere(place, use, module)  # it outlives this run
         if found[0].parent is None:
@@ -301,27 +280,25 @@ class GradientFlow:
                 self._go_elsewhere(place, use, user)
         return None
 
-    def _contexts_of_caller(
-        self, holder: ast.Name, function: ast.AST, module: Module, place: _Place
-    ) -> set[_Context]:
-        """How the trace came into ``function``, whose variable ``holder`` was handed to the function it is in now.
-
-        Empty where it is no such variable, or that is not known.
-        """
-        if (
-            place.context is None
-            or module.function(holder) is not function
-            or function is place.module.function(place.node)
-        ):
-            return set()
-        if place.context is _CALLED_BY_REGION:  # so is its caller, unless the region is in it
-            return {_CALLED_BY_REGION} if function is not self._owner else set()
-        caller, contexts = self._entered_from[place.context]
-        return contexts if caller.function(place.context) is function else set()
+    def _go_on_in(
+        self, function: ast.AST, holder: ast.Name, use: ast.Name, module: Module, place: Place
+    ) -> None:
+        """On to ``use`` of a variable of ``function``, which may have been handed to the function the trace is in now."""
+        outside = (
+            place.context is not None
+            and module.function(holder) is function
+            and function is not place.module.function(place.node)
+        )
+        if outside and place.context is CALLED_BY_REGION and function is not self._owner:
+            self._pending.append(replace(place, node=use, module=module))  # so is its caller
+        elif outside and place.context and self._calls.caller(place.context) is function:
+            self._pending += self._calls.leave(place.context, use, place.certain)
+        else:
+            self._go_from(place, use, module)
 
     # Calls and returns
 
-    def _argument(self, place: _Place, call: ast.Call) -> Escape | None:
+    def _argument(self, place: Place, call: ast.Call) -> Escape | None:
         module = place.module
         if self._losses_train and self._known.effects.feeds_loss(call, module):
             return Escape(module, call, "feeds a loss")
@@ -342,7 +319,7 @@ class GradientFlow:
                 return escape
         return None
 
-    def _enter_any_forward(self, place: _Place) -> None:
+    def _enter_any_forward(self, place: Place) -> None:
         """The tensor may reach the ``forward`` of any network of the project; its result is followed at the call."""
         if self._in_any_forward:
             return
@@ -350,12 +327,12 @@ class GradientFlow:
         for function in self._known.networks.forwards:
             if isinstance(function.node, ast.FunctionDef):
                 for argument in function.node.args.args[1:]:
-                    self._enter(place, _CALLED_BY_REGION, function, argument)
+                    self._enter(place, CALLED_BY_REGION, function, argument)
 
-    def _enter(self, place: _Place, call: ast.Call, function: Function, argument: ast.arg) -> None:
+    def _enter(self, place: Place, call: ast.Call, function: Function, argument: ast.arg) -> None:
         module = function.module
-        if call is not _CALLED_BY_REGION:
-            self._entered_from.setdefault(call, (place.module, set()))[1].add(place.context)
+        if call is not CALLED_BY_REGION:
+            self._pending += self._calls.enter(call, place)
         found = module.scopes.by_node[function.node].bindings.get(argument.arg, [])
         for binding in found:
             if binding.node is argument:
@@ -363,17 +340,15 @@ class GradientFlow:
                     inside = module.function(use) is function.node
                     if isinstance(use.ctx, ast.Load):
                         context = call if inside else None
-                        self._pending.append(_Place(use, module, context, place.certain))
+                        self._pending.append(Place(use, module, context, place.certain))
 
-    def _returned(self, place: _Place, statement: ast.Return) -> Escape | None:
+    def _returned(self, place: Place, statement: ast.Return) -> Escape | None:
         module = place.module
         function = module.function(statement)
         if function is not None and function.name in _PLAIN_RESULTS:
             return None
         if place.context is not None:
-            caller, contexts = self._entered_from[place.context]
-            for context in contexts:
-                self._pending.append(_Place(place.context, caller, context, place.certain))
+            self._pending += self._calls.leave(place.context, place.context, place.certain)
             return None
         if function is None or not self._may_return(function, module):
             return Escape(module, statement, "is returned to callers that are not all known")

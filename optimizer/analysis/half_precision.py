@@ -10,9 +10,11 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 
 from .constants import constant
+from .covariances import is_covariance_difference
 from .forward_code import called_names, method_name
 from .host_numbers import is_number
 from .obstacles import Obstacle, ProbabilityLoss
+from .product_angles import is_product_angle
 from .product_distances import is_product_distance
 from .reach import Reached
 from .resolver import Resolver
@@ -47,7 +49,10 @@ _SAME_TYPE_WRITES = frozenset(
     "index_add_ index_copy_ index_put_ scatter_add_ masked_scatter_ put_ index_reduce_ scatter_reduce_ "
     "addmm_ addbmm_ baddbmm_ addmv_ addr_ lerp_".split()
 )
-_SAME_TYPE_METHODS = frozenset({"lerp", "index_add", "index_copy", "masked_scatter"})
+_SAME_TYPE_METHODS = frozenset(
+    {"lerp", "index_add", "index_copy", "index_reduce", "masked_scatter", "scatter_reduce"}
+)
+_SAME_TYPE_FUNCTIONS = _SAME_TYPE_METHODS | {"allclose", "inner", "isclose"}
 _OTHER_TYPES = frozenset(
     f"torch.{name}"
     for name in "bool uint8 int8 int16 int32 int64 short int long complex64 complex128".split()
@@ -64,6 +69,8 @@ _OF_PROBABILITIES = (
     "does not"
 )
 _DISTANCE = "squared distances made of a matrix product lose their digits in half precision"
+_COVARIANCE = "differences of Gram matrices or covariances lose their digits in half precision"
+_ANGLE = "angles made of a matrix product lose their phase in half precision"
 _Finding = tuple[str, bool] | None
 
 
@@ -80,6 +87,10 @@ def half_precision_obstacles(resolver: Resolver, nodes: Iterable[Reached]) -> It
             finding = ("tests the type of a tensor", False)
         if finding is None and is_product_distance(resolver, node, reached.module):
             finding = (_DISTANCE, False)
+        if finding is None and is_covariance_difference(resolver, node, reached.module):
+            finding = (_COVARIANCE, False)
+        if finding is None and is_product_angle(resolver, node, reached.module):
+            finding = (_ANGLE, False)
         if finding is not None:
             kind = ProbabilityLoss if finding[0] is _OF_PROBABILITIES else Obstacle
             yield kind(reached.module, node, *finding)
@@ -142,7 +153,9 @@ def _write_in_place(resolver: Resolver, reached: Reached) -> _Finding:
     if any(n.startswith("torch.") for n in names):
         if any(k.arg == "out" for k in node.keywords):
             return "`out=` tensors keep their type under autocast", False
-        if any(n.rpartition(".")[2] in _SAME_TYPE_METHODS for n in names):
+        source = call_argument(node, "src", 3) or call_argument(node, "value")
+        is_scattered = "torch.scatter" in names and (source is None or constant(source) is None)
+        if is_scattered or any(n.rpartition(".")[2] in _SAME_TYPE_FUNCTIONS for n in names):
             return f"`{min(names)}` wants both tensors in the same type", False
     return None
 

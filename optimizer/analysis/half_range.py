@@ -45,6 +45,8 @@ _RUN_IN_FLOAT32 = frozenset(
 )
 
 
+_GRID_SAMPLE = "torch.nn.functional.grid_sample"
+_AFFINE_GRID = "torch.nn.functional.affine_grid"
 _WHOLE_UP_TO = 256
 _TO_WHOLE = frozenset({"long", "int", "short"})
 _COUNTING = frozenset(
@@ -61,8 +63,10 @@ def range_obstacles(
         if message is not None:
             yield Obstacle(reached.module, reached.node, message, float16_only=True)
         elif isinstance(reached.node, ast.Call):
-            message = _near_one(resolver, reached, rounded) or _whole_numbers(
-                resolver, reached, rounded
+            message = (
+                _near_one(resolver, reached, rounded)
+                or _whole_numbers(resolver, reached, rounded)
+                or _positions(resolver, reached, rounded)
             )
             if message is not None:
                 yield Obstacle(reached.module, reached.node, message)
@@ -175,6 +179,20 @@ def _whole_numbers(resolver: Resolver, reached: Reached, rounded: Rounded) -> st
             return None
     if loses and rounded(like, reached.module):
         return f"whole numbers above {_WHOLE_UP_TO} are rounded in half precision"
+    return None
+
+
+def _positions(resolver: Resolver, reached: Reached, rounded: Rounded) -> str | None:
+    """Positions between the pixels of an image, of which bfloat16 knows 256 from its middle to its edge.
+
+    The grid of a matrix is a product itself, which autocast computes in half precision whatever the matrix is.
+    """
+    node = reached.node
+    assert isinstance(node, ast.Call)
+    names = called_names(resolver, reached)
+    grid = call_argument(node, "grid", 1) if _GRID_SAMPLE in names else None
+    if _AFFINE_GRID in names or (grid is not None and rounded(grid, reached.module)):
+        return "positions in an image lose their digits in half precision"
     return None
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..rewriting.edits import FileEdit, InsertBefore
 from .process_names import Place, ProcessNames
 from .reach import reached_nodes
+from .references import quoted
 from .resolver import Resolver
 from .setup_place import Block
 from .syntax import Module
@@ -71,7 +72,8 @@ def process_group_edit(place: MeetingPlace, names: ProcessNames, *, waits_long: 
     module = place.module
     dist, torch = names.distributed(module), names.spelled(module, "torch")
     atexit = names.spelled(module, "atexit")
-    backends = f'"cpu:gloo,cuda:nccl" if {torch}.cuda.is_available() else "gloo"'
+    with_gpus, without = quoted(module, "cpu:gloo,cuda:nccl"), quoted(module, "gloo")
+    backends = f"{with_gpus} if {torch}.cuda.is_available() else {without}"
     if waits_long:
         backends += f", timeout={names.imported(module, 'datetime', 'timedelta')}(hours=2)"
     rows = [

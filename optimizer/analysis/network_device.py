@@ -15,6 +15,7 @@ from .forward_code import make_one_of, parts_given
 from .iterations import top_level_starts
 from .models import models_in
 from .named_values import name_values
+from .object_names import holder_of
 from .own_attributes import is_kept_before, is_set_below
 from .placement import default_device_call, move_target
 from .references import quoted, reference
@@ -139,7 +140,8 @@ def uses_cuda(
     elif where.module is not None and where.device is not None:
         device = code_at(resolver, where.device, where.module, at, module)
         if device is not None:
-            code = cuda_test(device, resolver.values(where.device, where.module), module)
+            values = resolver.values(where.device, where.module)
+            code = cuda_test(device, _as_assigned(resolver, values), module)
     return code or reference(module, "torch.cuda.is_available").code + "()"
 
 
@@ -171,13 +173,34 @@ def _is_bool(
     return bool(values) and all(_is_bool_value(resolver, value, known) for value in values)
 
 
+def _as_assigned(resolver: Resolver, values: Values) -> Values:
+    """``values``, with what a script adds to its parsed arguments in their place: ``args.device = torch.device(..)``."""
+    found: set[Value] = set()
+    for value in values:
+        added: list[tuple[ast.expr | None, Module]] = []
+        match value:
+            case Attribute(Made(_, _, External(name)), attribute) if name.endswith(_PARSED):
+                added = list(_assigned_to_attribute(resolver, attribute, value.of))
+            case _:
+                pass
+        if added and all(given is not None for given, _ in added):
+            for given, where in added:
+                assert given is not None
+                found |= resolver.values(given, where)
+        else:
+            found.add(value)
+    return frozenset(found)
+
+
 def _assigned_to_attribute(
-    resolver: Resolver, name: str
+    resolver: Resolver, name: str, of: Value | None = None
 ) -> Iterator[tuple[ast.expr | None, Module]]:
-    """What the project assigns to an attribute ``name`` of anything, None for a part of what is unpacked."""
+    """What the project assigns to an attribute ``name`` of anything, or of ``of``; None for a part of what is unpacked."""
     for module in resolver.project.modules:
         for node in module.nodes_of(ast.Attribute):
             if node.attr == name and isinstance(node.ctx, ast.Store):
+                if of is not None and of not in resolver.values(node.value, module):
+                    continue
                 parent = module.parents[node]
                 yield parent.value if isinstance(parent, ast.Assign) else None, module
 
@@ -202,6 +225,7 @@ def _is_bool_value(resolver: Resolver, value: Value, known: Set[str]) -> bool:
             return False
 
 
+_PARSED = (".parse_args", ".parse_known_args")
 _WITH_DEVICE = ("accelerate.", "lightning.", "lightning_fabric.")
 """Packages whose objects have a ``torch.device`` as their attribute ``device``."""
 
@@ -266,7 +290,10 @@ def _same_object(
     """The name by which ``at`` can reach what ``name`` stands for."""
     use, receiver = module.parents[name], _receiver(module, name)
     if receiver is not None:
-        return _own_receiver(resolver, receiver, use, at, at_module)
+        own = _own_receiver(resolver, receiver, use, at, at_module)
+        if own is not None or not isinstance(use, ast.Attribute):
+            return own
+        return holder_of(resolver, receiver, use.attr, at, at_module)
     scope = at_module.scope(at)
     here = scope.lookup(name.id)
     there = module.scope(name).lookup(name.id)

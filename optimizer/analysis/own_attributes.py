@@ -45,7 +45,7 @@ def _is_kept(
     keepers = {where.function(value): where for value, _, where in kept}
     setting = {where.statement(value) for value, _, where in kept}
     setting |= _calls_of(resolver, keepers.keys(), function, module)
-    if _has_run(setting, at, module):
+    if has_run(setting, at, module):
         return True
     if function.name == "__init__" or not keepers.keys() - {function}:
         return False
@@ -75,7 +75,7 @@ def _calls_of(
     }
 
 
-def _has_run(setting: Set[ast.stmt], at: ast.AST, module: Module) -> bool:
+def has_run(setting: Set[ast.stmt], at: ast.AST, module: Module) -> bool:
     """Whether one of ``setting`` has run wherever ``at`` does, as a statement above it in a block around it."""
     for ancestor in [at, *module.ancestors(at)]:
         if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

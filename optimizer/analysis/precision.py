@@ -52,8 +52,10 @@ _FRAMEWORKS = (
     ("torch.distributed.rpc", "RPC"),
     ("torch.distributed.autograd", "distributed autograd"),
 )
-_HELPERS = frozenset({"get_logger", "set_seed", "seed_everything", "ProjectConfiguration"})
-"""What of those packages is of use to any script, and runs no step."""
+_HELPERS = frozenset(
+    "get_logger set_seed seed_everything ProjectConfiguration cpu_offload cpu_offload_with_hook".split()
+)
+"""What of those packages is of use to any script, or to inference alone, and runs no step."""
 _HELPER_MODULES = re.compile(
     r"^(pytorch_lightning|lightning(\.pytorch|\.fabric)?|lightning_fabric)\.(utilities|loggers)\."
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from enum import Flag, auto
 
 from .constants import constant
+from .covariances import SelfProducts
 from .half_products import operands_of_one_type
 from .reaching import bindings_of
 from .resolver import Resolver
@@ -20,12 +21,14 @@ from .syntax import Module, last_identifier
 _SUMS = frozenset({"sum", "nansum"})
 _NORMS = frozenset({"norm", "vector_norm"})
 _SUMMED_PRODUCTS = frozenset({"addmm", "addbmm", "baddbmm"})
+_SUMMED_IN_PLACE = frozenset({"addmm_", "addbmm_", "baddbmm_"})
 _SAME_VALUES = frozenset(
     "view reshape expand expand_as unsqueeze squeeze transpose permute t contiguous repeat flatten detach "
     "movedim swapaxes broadcast_to to type_as clone".split()
 )
 """Methods and functions that leave the numbers of a tensor as they are."""
-_SUMMING_TEXT = ("sum", "norm")
+_DIAGONALS = frozenset({"diag", "diagonal"})
+_SUMMING_TEXT = ("sum", "norm", "diag")
 _MULTIPLYING_TEXT = ("@", "mm", "matmul", "einsum", "linear")
 
 
@@ -59,7 +62,7 @@ def _may_sum_and_multiply(module: Module) -> bool:
 def _is_whole_sum(node: ast.AST, module: Module) -> bool:
     """Whether ``node`` adds things up, and is not just a term of a longer sum."""
     if isinstance(node, ast.Call):
-        return last_identifier(node.func) in _SUMMED_PRODUCTS
+        return last_identifier(node.func) in _SUMMED_PRODUCTS | _SUMMED_IN_PLACE
     if not _adds(node):
         return False
     return isinstance(node, ast.AugAssign) or not _adds(module.parents[node])
@@ -74,6 +77,7 @@ class _Sums:
 
     def __init__(self, resolver: Resolver, module: Module) -> None:
         self._resolver, self._module = resolver, module
+        self._products = SelfProducts(resolver, module)
         self._seen: set[ast.AST] = set()
 
     def terms(self, node: ast.AST) -> _Terms:
@@ -118,8 +122,12 @@ class _Sums:
             return _Terms.NEITHER
         if name in _SAME_VALUES:
             return self.terms(operand)
+        if name in _SUMMED_IN_PLACE:
+            return _Terms.PRODUCT | self.terms(operand)
         if name in _SUMS and self._is_square(operand):
             return _Terms.SQUARES
+        if name in _DIAGONALS and self._products.in_terms(operand):
+            return _Terms.SQUARES  # `torch.diag(x @ x.t())`
         is_norm = isinstance(operand, ast.Call) and last_identifier(operand.func) in _NORMS
         return _Terms.SQUARES if is_norm and self._is_square(call) else _Terms.NEITHER
 

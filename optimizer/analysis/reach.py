@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from .composition import call_arguments
 from .models import is_module_class
@@ -173,12 +173,12 @@ def _mentioned(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Ca
 def never_runs(resolver: Resolver, node: ast.AST, module: Module) -> bool:
     """Whether ``node`` stands where the script does not get in an imported file.
 
-    That is below the file's own main guard, or in a function that is named nowhere else in the script: a leftover.
+    That is below the file's own main guard, or in a function or class that is named nowhere else in the script: a leftover.
     """
     if module is resolver.project.entry:
         return False
     top = _top_statement(node, module)
-    if not isinstance(top, ast.FunctionDef) or top.decorator_list:
+    if not _needs_its_name(top) or module.function(node) is None:
         return module.leaves_out(node)
     known = resolver.named_elsewhere.get(top)
     if known is None:  # Its nodes are asked about one by one; each answer reads the whole project.
@@ -186,10 +186,22 @@ def never_runs(resolver: Resolver, node: ast.AST, module: Module) -> bool:
     return not known
 
 
-def _is_named_elsewhere(resolver: Resolver, function: ast.FunctionDef) -> bool:
-    own = set(walk(function))
+def _needs_its_name(top: ast.AST) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
+    """Whether the code of ``top`` is reached by its name alone: no decorator and no base class has heard of it."""
+    match top:
+        case ast.FunctionDef():
+            return not top.decorator_list
+        case ast.ClassDef():
+            bases = [ast.unparse(base) for base in top.bases]
+            return not (top.decorator_list or top.keywords) and bases in ([], ["object"])
+        case _:
+            return False
+
+
+def _is_named_elsewhere(resolver: Resolver, defined: ast.FunctionDef | ast.ClassDef) -> bool:
+    own = set(walk(defined))
     return any(
-        _says(mentioned) == function.name
+        _says(mentioned) == defined.name
         and mentioned not in own
         and not other.leaves_out(mentioned)
         for other in resolver.project.modules

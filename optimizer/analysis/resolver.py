@@ -65,7 +65,7 @@ class Resolver:
         self._rough_calls: tuple[int, CallIndex] | None = None
         self.called: dict[ast.Call, tuple[tuple[FunctionNode | ast.Lambda, Module], ...]] = {}
         """What :func:`.reach.called` found."""
-        self.named_elsewhere: dict[ast.FunctionDef, bool] = {}
+        self.named_elsewhere: dict[ast.FunctionDef | ast.ClassDef, bool] = {}
         """What :func:`.reach.never_runs` found."""
         self.made: dict[ast.ClassDef, tuple[Made, ...]] = {}
         """What is made of a class: see :mod:`.models`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from .counts import is_count
+from .covariances import is_covariance_difference
 from .exchanged_numbers import is_of_exchanged_numbers
 from .facts import Fact
 from .gradient_graphs import may_build_gradient_graph
@@ -50,6 +51,9 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
         for node in module.nodes_of(ast.BinOp, ast.AugAssign, ast.Call):
             if is_product_distance(resolver, node, module):
                 why = "squared distances are made of a matrix product, where rounding cancels badly"
+                return Obstacle(module, node, why)
+            if is_covariance_difference(resolver, node, module):
+                why = "Gram matrices or covariances are subtracted, which magnifies rounding"
                 return Obstacle(module, node, why)
         for node in module.nodes_of(ast.Attribute, ast.Name):
             if isinstance(node.ctx, ast.Load):

@@ -14,6 +14,7 @@ from .loops import backward_calls
 from .reach import reached_nodes
 from .resolver import Resolver
 from .script import TrainingScript
+from .setting_lists import end_of_settings
 from .syntax import FunctionNode, Module
 from .trees import walk
 
@@ -82,7 +83,7 @@ def setup_place(script: TrainingScript) -> SetupPlace | None:
     for block in blocks[::-1]:
         device = _device(script, block)
         if device is not None:
-            last = _last_setting(script.resolver, block, _last_plain(block, device))
+            last = _last_setting(script.resolver, block, end_of_settings(device, block.before))
             return SetupPlace(block.module, last, True)
     for block in blocks:
         made = _first_made(script, block)
@@ -177,23 +178,6 @@ def _last_setting(resolver: Resolver, block: Block, statement: ast.stmt) -> ast.
             break
         statement = following
     return statement
-
-
-def _last_plain(block: Block, statement: ast.stmt) -> ast.stmt:
-    """``statement``, or the last of the settings in the lines right below it (``batch_size = 4 * n``): they are one list."""
-    if not isinstance(statement, ast.Assign | ast.AnnAssign):
-        return statement
-    for following in block.before[block.before.index(statement) + 1 :]:
-        is_next = following.lineno == (statement.end_lineno or 0) + 1
-        if not (is_next and isinstance(following, ast.Assign) and _is_plain(following.value)):
-            break
-        statement = following
-    return statement
-
-
-def _is_plain(value: ast.expr) -> bool:
-    """Whether a setting is written down, or worked out from others: no call makes it."""
-    return not any(isinstance(node, ast.Call | ast.Await) for node in walk(value))
 
 
 def _seeds(resolver: Resolver, statement: ast.stmt, module: Module, wanted: frozenset[str]) -> bool:

@@ -66,8 +66,8 @@ def shard_loader(
     batch = _said(loader, "batch_size")
     if not isinstance(size.value, ast.Constant | ast.Name | ast.Attribute):
         batch = f"({batch})"
-    told = "every process gets an equal part of every batch"
-    rows.append(f'assert {batch} % {world} == 0, "{told}"')
+    told = quoted(module, "every process gets an equal part of every batch")
+    rows.append(f"assert {batch} % {world} == 0, {told}")
     sampler = names.imported(module, "torch.utils.data", "DistributedSampler")
     shuffle = loader.arguments.get("shuffle")
     shuffles = shuffle is not None and not _is(resolver, loader, shuffle, False)

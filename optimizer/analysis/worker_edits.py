@@ -18,6 +18,7 @@ from .process_groups import joins_process_group
 from .process_names import Place
 from .references import quoted, reference
 from .script import TrainingScript
+from .setting_lists import end_of_settings
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
 from .worker_count import most_workers
@@ -77,14 +78,15 @@ def number_of_workers(
 def assignments(
     module: Module, groups: list[WorkerGroup], first: ast.stmt, code: str, *, is_setting: bool
 ) -> FileEdit:
-    """Inserts ``code`` above ``first``; one that ``is_setting`` for several loaders, if possible beside their batch size."""
+    """Inserts ``code`` above ``first``; one that ``is_setting`` for several loaders, if possible in the list with their batch size."""
     loaders = [loader for group in groups for loader in group.loaders] if is_setting else []
     for loader in loaders:
         batch_size = loader.arguments.get("batch_size")
         if batch_size is not None and batch_size.module is module:
             beside = assignment_beside(module, batch_size.value, first)
             if beside is not None:
-                return FileEdit(module.path, InsertAfter(module.span(beside), code))
+                last = end_of_settings(beside, module.block(beside))
+                return FileEdit(module.path, InsertAfter(module.span(last), code))
     return FileEdit(module.path, InsertBefore(module.span(first), code))
 
 

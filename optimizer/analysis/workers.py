@@ -256,7 +256,14 @@ def dataset_changes(script: TrainingScript, loader: DataLoader, work: WorkerCode
 
 
 def passes_repeat(script: TrainingScript, loader: DataLoader) -> bool:
-    """Whether the script goes over ``loader`` more than once: every epoch, or at several places."""
+    """Whether the script goes over ``loader`` more than once: every epoch, or at several places.
+
+    Not where only another script is seen to make it, which goes over it in its own way.
+    """
+    function = loader.module.function(loader.node)
+    is_plain = function is not None and loader.module.enclosing_class(function) is None
+    if is_plain and loader.module is not script.entry and function not in script.functions_run:
+        return False
     passes = [i for i in script.iterations if loader in i.loaders and not i.takes_one]
     if any(_is_remade(script, loader, i) for i in passes):
         return False

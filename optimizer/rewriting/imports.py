@@ -149,8 +149,11 @@ def _place(
     source: SourceTree, imports: Sequence[ImportNode], edit: AddImport
 ) -> tuple[int, int, int]:
     """The line a new import goes below, and how many blank lines it needs before and after it."""
-    run = _first_run(source, imports)
+    runs = _runs(source, imports)
     package = edit.module.partition(".")[0]
+    run = runs[0] if runs else []
+    if len(run) == 1 and _section_of(run[0]) != _section(package):
+        run = max(runs, key=len)  # what imports a single thing for what follows is no list to begin
     for nodes in (run, imports):
         same = [node for node in nodes if package in _packages(node)]
         if same:
@@ -167,15 +170,18 @@ def _place(
     return _below_docstring(source)
 
 
-def _first_run(source: SourceTree, imports: Sequence[ImportNode]) -> list[ImportNode]:
-    """The first imports of the file with nothing between them."""
-    run: list[ImportNode] = []
+def _runs(source: SourceTree, imports: Sequence[ImportNode]) -> list[list[ImportNode]]:
+    """The imports of the file, those with nothing between them together."""
+    runs: list[list[ImportNode]] = []
+    is_open = False
     for statement in source.tree.body:
         if isinstance(statement, ast.Import | ast.ImportFrom) and statement in imports:
-            run.append(statement)
-        elif run:
-            break
-    return run
+            runs = runs if is_open else [*runs, []]
+            runs[-1].append(statement)
+            is_open = True
+        else:
+            is_open = False
+    return runs
 
 
 def _among(source: SourceTree, nodes: Sequence[ImportNode], edit: AddImport) -> int:

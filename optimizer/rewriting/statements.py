@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import tokenize
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .edits import (
@@ -22,7 +22,7 @@ from .formatting import fit, lay_out, longest_line, without_comment
 from .lines import indent, indentation, line_end, reindent, tokens, width
 from .own_lines import statement
 from .rewrites import EditError, Rank, Rewrite
-from .source_tree import SourceTree
+from .source_tree import SourceTree, blocks_of
 from .style import Style
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -83,12 +83,14 @@ class StatementEdits:
         extra = self._columns_added(first)
 
         def function(text: str) -> str:
+            if not edited and old + extra <= self.style.indented_length:
+                return text
             grows = longest_line(text, prefix) > old
             becomes_long = old <= self.style.line_length
             if becomes_long:
                 return fit(text, prefix, self.style, extra)
-            if not (edited and grows):
-                return text
+            if not (edited and grows) or first < last:
+                return text  # Broken by hand into lines that were too long before: the layout is its author's.
             # A comment that stood out before may stand out again: only the code is broken.
             code, comment = without_comment(text)
             return fit(code, prefix, self.style, extra) + comment
@@ -181,7 +183,8 @@ class StatementEdits:
         block = source.blocks[target]
         blank = 2 if block is source.tree.body else 1
         above, (begins, ends) = self._new_lines(target, edits)
-        apart = blank if isinstance(target, _DEFINITIONS) or ends else int(edits[-1].apart)
+        opens = first < source.first_line(target) and source.blank_lines_above(first) > 0
+        apart = blank if isinstance(target, _DEFINITIONS) or ends else int(edits[-1].apart or opens)
         text = above + newline * (1 + apart) + text
         wanted = blank if begins else int(edits[0].apart)
         if target is not block[0]:
@@ -198,7 +201,8 @@ class StatementEdits:
             return "", (False, False)
         new = ast.parse("\n".join(codes)).body
         newline = self.style.newline
-        laid_out = [lay_out(code, prefix, self.style, extra) for code in codes]
+        style = replace(self.style, indent=self._unit(target))
+        laid_out = [lay_out(code, prefix, style, extra) for code in codes]
         for index, edit in enumerate(edits[:-1]):
             if isinstance(edit, InsertBefore) and edit.apart:
                 defines = isinstance(ast.parse(codes[index]).body[-1], _DEFINITIONS)
@@ -329,10 +333,30 @@ class StatementEdits:
         rows = [lay_out(ahead, prefix, self.style, extra)] if ahead else []
         header = "".join(f"{row}{self.style.newline}" for row in [*rows, f"{prefix}{head}"])
 
+        unit = self._unit(self._wrapped_statements(edit)[0])
+
         def function(text: str) -> str:
-            return header + indent(text, prefix, self.style.indent)
+            return header + indent(text, prefix, unit)
 
         return Rewrite(*self._lines(first, last), function, edit, Rank.WRAP)
+
+    def _unit(self, target: ast.stmt) -> str:
+        """One level of indentation where ``target`` stands: what its own block is indented by, in files with several."""
+        outer = self._owners.get(id(self.source.blocks[target]))
+        if outer is None:
+            return self.style.indent
+        inner, around = self.source.prefix(target), self.source.prefix(outer)
+        own = inner.removeprefix(around) if inner.startswith(around) else ""
+        return own or self.style.indent
+
+    @cached_property
+    def _owners(self) -> dict[int, ast.stmt]:
+        """The statement that each block is a part of."""
+        return {
+            id(block): statement
+            for statement in self.source.blocks
+            for block in blocks_of(statement)
+        }
 
 
 def _lost_comments(old: str, new: str) -> list[str]:

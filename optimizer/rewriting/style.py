@@ -21,18 +21,29 @@ _LONGEST_INFERRED = 120
 
 @dataclass(frozen=True)
 class Style:
-    """``indent`` is one level of indentation, ``newline`` ends a new line, ``line_length`` is in columns."""
+    """``indent`` is one level of indentation, ``newline`` ends a new line, ``line_length`` is in columns.
+
+    ``is_bounded`` is false where no formatter keeps the lines short: they go beyond black's length.
+    """
 
     indent: str = _DEFAULT_INDENT
     newline: str = "\n"
     line_length: int = _BLACK_LINE_LENGTH
+    is_bounded: bool = True
 
     @classmethod
     @lru_cache(maxsize=8)
     def of(cls, path: Path, source: SourceTree) -> Style:
         """The style of the file at ``path``, and of its project where that limits the lines."""
-        length = _configured_line_length(path) or _longest_line(source)
-        return cls(_indent(source), _newline(source.lines), length)
+        configured = _configured_line_length(path)
+        length = configured or _longest_line(source)
+        is_bounded = configured is not None or length <= _BLACK_LINE_LENGTH
+        return cls(_indent(source), _newline(source.lines), length, is_bounded)
+
+    @property
+    def indented_length(self) -> int:
+        """What a line may take that is only indented further: a few columns more beat a line broken anew."""
+        return self.line_length if self.is_bounded else max(self.line_length, _LONGEST_INFERRED)
 
 
 def _indent(source: SourceTree) -> str:

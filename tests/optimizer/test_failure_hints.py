@@ -18,6 +18,7 @@ USAGE = "usage: train.py [-h] --data DATA\ntrain.py: error: the following argume
         (USAGE, "behind --"),
         ("Usage: train.py [OPTIONS]\nError: Missing option '--data'.", "behind --"),
         ("Traceback\nEOFError: EOF when reading a line", "standard input"),
+        ("Traceback\nModuleNotFoundError: No module named 'skimage'", "--python"),
         ("Traceback\nValueError: usage: none", ""),
     ],
 )

@@ -1943,6 +1943,17 @@ REFUSED = {
         ),
         "squared distances made of a matrix product",
     ),
+    "covariances": (
+        dict(
+            forward="""
+            h = self.fc(x)
+            mean = h.mean(0, keepdim=True)
+            covariance = h.t() @ h - mean.t() @ mean
+            return h @ covariance
+            """
+        ),
+        "differences of Gram matrices",
+    ),
     "Fourier transform": (dict(forward="return torch.fft.rfft(self.fc(x)).abs()"), "Fourier"),
     "complex numbers": (
         dict(forward="return torch.view_as_complex(self.fc(x)).abs()"),
@@ -1962,6 +1973,34 @@ REFUSED = {
     "index_add_": (
         dict(forward="y = torch.zeros(4, 2)\nreturn y.index_add_(0, self.index, self.fc(x))"),
         "index_add_",
+    ),
+    "Fourier features": (
+        dict(forward="return self.fc(torch.sin(6.28 * x @ self.frequencies))"),
+        "lose their phase",
+    ),
+    "affine grid": (
+        dict(
+            forward="return nn.functional.grid_sample(x, nn.functional.affine_grid(self.theta, x.shape))"
+        ),
+        "positions in an image",
+    ),
+    "sampling grid": (
+        dict(
+            forward="return nn.functional.grid_sample(x, self.grid + self.fc(x).view(-1, 4, 4, 2))"
+        ),
+        "positions in an image",
+    ),
+    "scatter of a tensor": (
+        dict(forward="return torch.scatter(torch.zeros(4, 2), 0, self.index, self.fc(x))"),
+        "`torch.scatter` wants",
+    ),
+    "scatter_reduce": (
+        dict(forward="return torch.zeros(4, 2).scatter_reduce(0, self.index, self.fc(x), 'mean')"),
+        "scatter_reduce",
+    ),
+    "inner product": (
+        dict(forward="return torch.inner(self.fc(x), self.weight)"),
+        "`torch.inner` wants",
     ),
     "scatter_ of a tensor": (
         dict(forward="return torch.zeros(4, 2).scatter_(0, self.index, self.fc(x))"),

@@ -169,7 +169,7 @@ def test_two_loaders_share_a_variable(check_transformed: Check) -> None:
     )
 
 
-def test_the_variable_stands_beside_the_batch_size_in_the_style_of_the_file(
+def test_the_variable_ends_the_list_of_settings_in_the_style_of_the_file(
     check_transformed: Check,
 ) -> None:
     loaders = """\
@@ -184,7 +184,7 @@ def test_the_variable_stands_beside_the_batch_size_in_the_style_of_the_file(
     before = script(loaders.format("LEARNING_RATE = 0.1", "", ""), train=train)
     after = script(
         loaders.format(
-            f"{CAPITALS}NUM_WORKERS = min(8, CORES)\nLEARNING_RATE = 0.1".replace(
+            f"LEARNING_RATE = 0.1\n{CAPITALS}NUM_WORKERS = min(8, CORES)".replace(
                 "\n", "\n" + " " * 8
             ),
             shared,
@@ -330,6 +330,37 @@ def test_data_module_of_lightning(check_transformed: Check) -> None:
             "min(16, CORES)",
             f"\n{' ' * 20}{arguments}, persistent_workers=self.workers > 0\n{' ' * 16}",
         ),
+    )
+
+
+def test_loader_of_a_function_that_only_another_script_calls(check_transformed: Check) -> None:
+    other = """\
+        import argparse
+        from torch.utils.data import DataLoader
+        from torchvision import datasets
+
+        def evaluate(loader):
+            for batch in loader:
+                pass
+
+        def benchmark(options):
+            for name in ["one", "two"]:
+                evaluate(DataLoader(datasets.ImageFolder(name), num_workers=16))
+
+        if __name__ == "__main__":
+            options = argparse.Namespace(benchmark=True)
+            if options.benchmark:
+                benchmark(options)
+    """
+    made = 'files = datasets.ImageFolder("train")\nloader = DataLoader(files, num_workers=16{})\n'
+    entry = (
+        "from torch.utils.data import DataLoader\nfrom torchvision import datasets\n"
+        "from other import evaluate\n" + made + "for epoch in range(9):\n    evaluate(loader)\n"
+    )
+    kept = ", persistent_workers=True"
+    check_transformed(
+        {"train.py": entry.format(""), "other.py": other},
+        {"train.py": entry.format(kept), "other.py": other},
     )
 
 

@@ -256,6 +256,14 @@ def test_a_script_for_one_gpu(
     check_transformed(before, after, **GPUS)
 
 
+def test_all_that_is_added_has_the_quotes_of_the_file(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    text = code(rewrite(SCRIPT.replace('"', "'"), ["ddp"], **GPUS))
+    assert "init_process_group(" in text
+    assert [row for row in rows(text) if '"' in row and '"""' not in row] == []
+
+
 @pytest.mark.parametrize(
     ("wrapping", "wrapped"),
     [

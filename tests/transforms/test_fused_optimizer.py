@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import dedent
 
 import pytest
 
@@ -427,6 +428,30 @@ def test_loaded_state_under_a_scaler(check_noop: Check) -> None:
     check_noop(
         script("optimizer = torch.optim.Adam(model.parameters())", steps), reason="older checkpoint"
     )
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        """\
+        import copy
+        averaged = copy.deepcopy(model)
+        averaged.load_state_dict(model.state_dict())
+        """,
+        """\
+        class Net(nn.Module):
+            def load(self, path):
+                self.load_state_dict(torch.load(path))
+        """,
+    ],
+    ids=["copy", "self"],
+)
+def test_loaded_networks_under_a_scaler(check_transformed: Check, loading: str) -> None:
+    made, fused = (
+        f"{dedent(loading)}optimizer = torch.optim.Adam(model.parameters(){more})"
+        for more in ("", ', fused=device.type == "cuda"')
+    )
+    check_transformed(script(made, SCALED.format("")), script(fused, SCALED.format("")))
 
 
 def test_the_load_of_the_optimizer_is_the_one_told(check_noop: Check) -> None:

@@ -1359,3 +1359,100 @@ def test_a_function_of_another_file_that_nothing_names_stays(
     )
     result = rewrite({"train.py": train + named, "models.py": models}, ["no-grad"])
     assert sum(len(file.changes) for file in result.files) == changes
+
+
+def test_follows_a_layer_out_into_every_network_that_called_it(check_noop: Check) -> None:
+    check_noop(
+        """
+        import torch
+        from torch import nn
+
+
+        class Layer(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.linear = nn.Linear(width, 4)
+
+            def forward(self, x):
+                return self.linear(x)
+
+
+        class Critic(nn.Module):
+            def __init__(self, smooth=False):
+                super().__init__()
+
+                def entrance():
+                    return nn.Sequential(Layer(4), nn.Tanh()) if smooth else Layer(4)
+
+                self.entrances = nn.ModuleList([entrance(), entrance()])
+                self.last = Layer(4)
+
+            def forward(self, x, level=0):
+                return self.last(self.entrances[level](x))
+
+
+        generator, critic = Layer(8), Critic()
+        optimizer = torch.optim.Adam(generator.parameters(), lr=1e-3)
+        for _ in range(1000):
+            optimizer.zero_grad()
+            fake = generator(torch.randn(16, 8))
+            loss = -critic(fake).mean()
+            loss.backward()
+            optimizer.step()
+        """
+    )
+
+
+def test_leaves_a_step_alone_whose_loss_is_overwritten_before_it_is_used(check_noop: Check) -> None:
+    check_noop(
+        script(
+            """
+            def step(x, y, summed):
+                optimizer.zero_grad()
+                loss = 0
+                if summed:
+                    output = model(x)
+                    loss += criterion(output, y)
+                whole = model(x)
+                loss = whole.mean()
+                loss.backward()
+                optimizer.step()
+
+
+            for x, y in loader:
+                step(x, y, False)
+            train()
+            """
+        )
+    )
+
+
+def test_takes_torch_where_the_function_imports_it(check_transformed: Check) -> None:
+    before = """
+        import time
+
+        def measure(times):
+            import torch
+            from torchvision.models import resnet18
+            model = resnet18()
+            model.eval()
+            images = torch.zeros(1, 3, 224, 224)
+            start = time.time()
+            for _ in range(times):
+                model(images)
+            print(times / (time.time() - start))
+
+        measure(10)
+    """
+    after = before.replace(
+        """
+            for _ in range(times):
+                model(images)
+""",
+        """
+            with torch.no_grad():
+                for _ in range(times):
+                    model(images)
+""",
+    )
+    check_transformed(before, after)

@@ -240,6 +240,7 @@ def test_determinism_is_asked_for(check_noop: Check, setup: str) -> None:
     ("more", "reason"),
     [
         ("loss = loss + torch.linalg.inv(model(x)).sum()", "torch.linalg.inv"),
+        ("print(x.t() @ x - y.t() @ y)", "covariances"),
         ("print(torch.cdist(x, y))", "rounding cancels"),
         ("print(torch.cdist(x, y, 2.0))", "rounding cancels"),
         ("print(torch.cdist(x, y, p=order))", "rounding cancels"),

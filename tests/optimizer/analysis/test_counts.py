@@ -28,6 +28,7 @@ def asked(script: Script, code: str) -> bool:
         "ASK(torch.sum(predictions == labels.data))",
         "correct = predictions.eq(labels).view(-1).float().sum(0)\nASK(correct)",
         "total = 0\nfor x in xs:\n    total += (x > 0).sum().item()\nASK(total)",
+        "correct = 0.0\nfor x in xs:\n    correct += torch.sum(x == y.data)\nASK(correct)",
         "hits = torch.eq(a, b)\nASK(hits.sum() + (c > d).sum())",
     ],
 )

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.fused_updates import fused_momentum, loads_optimizer_state
+from torchopt_cli.optimizer.analysis.fused_updates import fused_momentum
+from torchopt_cli.optimizer.analysis.optimizer_state import loads_optimizer_state
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]
@@ -37,6 +38,10 @@ def test_fused_momentum(script: Script, made: str, found: bool) -> None:
         ("net.load_state_dict(state)", False),
         ("torch.optim.Adam(net.parameters()).load_state_dict(state)", True),
         ("something.load_state_dict(state)", True),
+        ("something = build(args).to(device)\nsomething.load_state_dict(state)", False),
+        ("something = build(args)\nsomething.load_state_dict(state)\nsomething.cuda()", False),
+        ("o = torch.optim.Adam(something.parameters())\nsomething.load_state_dict(state)", False),
+        ("def f(something):\n    something.to(device)\nsomething.load_state_dict(state)", True),
         (
             "o = torch.optim.Adam(net.parameters())\n"
             "s = torch.optim.lr_scheduler.StepLR(o, 1)\n"

@@ -137,6 +137,26 @@ def test_devices_by_their_type(script: Script, device: str, test: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "test"),
+    [
+        ("", "args.device.type == 'cuda'"),
+        (
+            "parser.add_argument('--device', default='cuda')",
+            "torch.device(args.device).type == 'cuda'",
+        ),
+    ],
+)
+def test_devices_added_to_the_parsed_arguments(script: Script, options: str, test: str) -> None:
+    understood = script(
+        "import argparse, torch\nfrom torch import nn\n"
+        f"parser = argparse.ArgumentParser()\n{options}\nargs = parser.parse_args()\n"
+        "args.device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n"
+        "model = nn.Linear(2, 2).to(args.device)\nHERE()\n"
+    )
+    assert condition(understood) == test
+
+
+@pytest.mark.parametrize(
     ("moved", "expected"), [("model", DeviceKind.CUDA), ("other", DeviceKind.CPU)]
 )
 def test_a_part_is_where_the_whole_is(script: Script, moved: str, expected: DeviceKind) -> None:
@@ -184,3 +204,33 @@ def test_a_part_that_is_handed_to_the_network_moves_with_it(script: Script, give
     )
     part = [model for model in found.models if model.library_name == "torch.nn.Linear"]
     assert network_device(found.resolver, part).kind is DeviceKind.CUDA
+
+
+@pytest.mark.parametrize(
+    ("kept", "made", "test"),
+    [
+        ("self.device = ", "agent = Agent(options)", "agent.device.type == 'cuda'"),
+        ("self.device = ", "agent = Agent(options) if options else None", None),
+        ("if options:\n            self.device = ", "agent = Agent(options)", None),
+    ],
+    ids=["always", "perhaps-none", "perhaps-unset"],
+)
+def test_the_device_that_an_object_keeps(
+    script: Script, kept: str, made: str, test: str | None
+) -> None:
+    understood = script(
+        f"""
+        import torch
+        from torch import nn
+        from options import options
+
+        class Agent:
+            def __init__(self, options):
+                {kept.replace("            ", "                    ")}torch.device('cuda' if options.cuda else 'cpu')
+                self.critic = nn.Linear(2, 2).to(self.device)
+
+        {made}
+        HERE()
+        """
+    )
+    assert condition(understood) == (test or "torch.cuda.is_available()")

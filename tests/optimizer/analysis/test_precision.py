@@ -80,6 +80,7 @@ def test_libraries_that_leave_the_step_alone(script: Script) -> None:
         "from pytorch_lightning import seed_everything\nseed_everything(1)\n",
         "from accelerate.utils import set_seed\nset_seed(1)\n",
         "from accelerate.logging import get_logger\nlogger = get_logger(__name__)\n",
+        "class Pipeline(Base):\n    def offload(self):\n        from accelerate import cpu_offload\n        cpu_offload(self.net)\n",
         "from pytorch_lightning.utilities import rank_zero_only\n@rank_zero_only\ndef log(): ...\n",
         "from lightning.pytorch.loggers import WandbLogger\nlogger = WandbLogger()\n",
     ],

@@ -52,6 +52,35 @@ def test_in_one_expression(distances: Callable[[str], list[str]], code: str) -> 
     [
         (
             """
+            products = torch.mm(x, x.t())
+            squares = torch.diag(products).unsqueeze(1).expand_as(products)
+            return torch.exp(squares - 2 * products + squares.t())
+            """,
+            ["squares - 2 * products + squares.t()"],
+        ),
+        (
+            """
+            distances = x.pow(2).sum(1, keepdim=True) + y.pow(2).sum(1)
+            distances.addmm_(1, -2, x, y.t())
+            return distances.clamp(min=1e-12).sqrt()
+            """,
+            ["distances.addmm_(1, -2, x, y.t())"],
+        ),
+        (
+            """
+            w.addmm_(x, y.t())
+            """,
+            [],
+        ),
+        (
+            """
+            scores = torch.mm(x, y.t())
+            return (0.2 + scores - scores.diag().view(-1, 1)).clamp(min=0)
+            """,
+            [],
+        ),
+        (
+            """
             inner = -2 * torch.matmul(x.transpose(2, 1), x)
             xx = torch.sum(x ** 2, dim=1, keepdim=True)
             return -xx - inner - xx.transpose(2, 1)

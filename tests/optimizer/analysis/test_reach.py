@@ -79,7 +79,11 @@ def test_a_function_that_is_named_nowhere_is_a_leftover(
         ("HERE()", False),
         ("if __name__ == '__main__':\n    HERE()", True),
         ("if True:\n    HERE()", False),
-        ("class Net:\n    def forward(self):\n        HERE()", False),
+        ("class Net:\n    def forward(self):\n        HERE()", True),
+        ("class Net:\n    HERE()", False),
+        ("class Net(Base):\n    def forward(self):\n        HERE()", False),
+        ("@register\nclass Net:\n    def forward(self):\n        HERE()", False),
+        ("class Net:\n    def forward(self):\n        HERE()\nNETS = {'net': Net}", False),
         ("@register\ndef tool():\n    HERE()", False),
     ],
 )

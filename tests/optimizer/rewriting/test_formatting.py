@@ -212,6 +212,25 @@ def test_wrapping_breaks_the_lines_that_it_pushes_too_far(span: Find, rewritten:
     )
 
 
+def test_lines_that_no_formatter_bounds_are_indented_as_they_are(
+    span: Find, rewritten: Rewrite
+) -> None:
+    text = "b = function(argument_one)\nfits = function(argument_one, two_____)\n"
+    result = rewritten(
+        text,
+        Wrap(span(text, "b = function(argument_one)"), span(text, text.splitlines()[1]), "if a:"),
+        SetArgument(span(text, "function(argument_one)"), "key", "'value'"),
+        style=Style(line_length=40, is_bounded=False),
+    )
+    assert result == (
+        "if a:\n"
+        "    b = function(\n"
+        "        argument_one, key='value'\n"
+        "    )\n"
+        "    fits = function(argument_one, two_____)\n"
+    )
+
+
 def test_black_is_not_imported_when_everything_fits(
     span: Find, rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,3 +240,12 @@ def test_black_is_not_imported_when_everything_fits(
     text = "x = f(a)[0]\n"
     with pytest.raises(ImportError):
         rewritten(text, SetArgument(span(text, "f(a)"), "k", "1"), style=Style(line_length=9))
+
+
+def test_lines_that_were_too_long_before_keep_the_breaks_of_their_author(
+    rewritten: Rewrite, span: Find
+) -> None:
+    text = "made = {\n    'a'  : first(alpha, beta, gamma, delta),\n    'b'  : second(alpha, beta, gamma, delta)\n}\n"
+    edit = SetArgument(span(text, "first(alpha, beta, gamma, delta)"), "k", "1")
+    result = rewritten(text, edit, style=NARROW)
+    assert result == text.replace("delta),", "delta, k=1),")

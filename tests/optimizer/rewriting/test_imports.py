@@ -230,3 +230,8 @@ def test_an_import_moves_with_its_use(rewritten: Rewrite, span: Callable[..., ob
     assert result == (
         'import torch\nfrom torch.amp import autocast\n\nwith autocast("cuda"):\n    pass\n'
     )
+
+
+def test_an_import_for_what_follows_it_begins_no_list(rewritten: Rewrite) -> None:
+    text = "# Opens what the host refuses.\nfrom six.moves import urllib\nurllib.install()\n\n{}import torch\nimport numpy\n\nos.x()\n"
+    assert rewritten(text.format(""), AddImport("os")) == text.format("import os\n\n")

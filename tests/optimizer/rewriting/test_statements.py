@@ -45,6 +45,7 @@ def test_insertions_respect_the_comments_around_a_statement(check: Check, span: 
         # about a, still
 
         before()
+
         # leads b
         # leads b too
         b()  # two
@@ -56,6 +57,16 @@ def test_insertions_respect_the_comments_around_a_statement(check: Check, span: 
             InsertBefore(span(text, "b()"), "before()"),
             InsertAfter(span(text, "b()"), "after()"),
         ],
+    )
+
+
+def test_what_is_inserted_above_a_comment_in_a_paragraph_belongs_to_that(
+    check: Check, span: Find
+) -> None:
+    check(
+        "a()\n# leads b\nb()\n",
+        "a()\nbefore()\n# leads b\nb()\n",
+        lambda text: [InsertBefore(span(text, "b()"), "before()")],
     )
 
 
@@ -763,3 +774,15 @@ def test_code_that_does_not_parse_is_an_error(span: Find, rewritten: Rewrite) ->
     ):
         with pytest.raises(EditError):
             rewritten(text, edit)
+
+
+def test_a_block_of_a_file_with_several_indentations_is_indented_as_the_one_around(
+    check: Check, span: Find
+) -> None:
+    check(
+        "for a in b:\n  if a:\n      c()\n\ndef f():\n    d()\n\ndef g():\n    e()\n",
+        "for a in b:\n  with h():\n    if a:\n        c()\n\ndef f():\n    d()\n\ndef g():\n    e()\n",
+        lambda text: [
+            Wrap(span(text, "if a:\n      c()"), span(text, "if a:\n      c()"), "with h():")
+        ],
+    )

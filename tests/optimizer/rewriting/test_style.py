@@ -48,7 +48,9 @@ def test_line_ends_are_what_most_lines_have(text: str, newline: str) -> None:
     ],
 )
 def test_line_length_is_that_of_the_longest_line_within_reason(line: str, length: int) -> None:
-    assert style_of(line + "\n").line_length == length
+    style = style_of(line + "\n")
+    assert style.line_length == length
+    assert style.indented_length == (88 if length == 88 else 120)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,8 @@ def test_line_length_of_the_project_comes_first(
 ) -> None:
     (tmp_path / "pyproject.toml").write_text(configuration)
     (tmp_path / "package").mkdir()
-    assert style_of("x = 1\n", tmp_path / "package" / "train.py").line_length == length
+    style = style_of("x = 1\n", tmp_path / "package" / "train.py")
+    assert style.line_length == style.indented_length == length
 
 
 def test_the_nearest_project_decides(tmp_path: Path) -> None:
