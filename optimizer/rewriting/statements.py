@@ -85,17 +85,22 @@ class StatementEdits:
         def function(text: str) -> str:
             if not edited and old + extra <= self.style.indented_length:
                 return text
-            grows = longest_line(text, prefix) > old
+            longest = longest_line(text, prefix)
             becomes_long = old <= self.style.line_length
             if becomes_long:
                 return fit(text, prefix, self.style, extra)
-            if not (edited and grows) or first < last:
+            if not edited or longest <= (self._longest if first < last else old):
                 return text  # Broken by hand into lines that were too long before: the layout is its author's.
             # A comment that stood out before may stand out again: only the code is broken.
             code, comment = without_comment(text)
             return fit(code, prefix, self.style, extra) + comment
 
         return Rewrite(start, end, function, None, Rank.LAYOUT)
+
+    @cached_property
+    def _longest(self) -> int:
+        """The columns of the longest line of the file."""
+        return max(width(line.rstrip()) for line in self.source.lines)
 
     @cached_property
     def _wrapped(self) -> list[tuple[int, int]]:

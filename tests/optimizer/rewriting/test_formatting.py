@@ -245,7 +245,13 @@ def test_black_is_not_imported_when_everything_fits(
 def test_lines_that_were_too_long_before_keep_the_breaks_of_their_author(
     rewritten: Rewrite, span: Find
 ) -> None:
-    text = "made = {\n    'a'  : first(alpha, beta, gamma, delta),\n    'b'  : second(alpha, beta, gamma, delta)\n}\n"
-    edit = SetArgument(span(text, "first(alpha, beta, gamma, delta)"), "k", "1")
-    result = rewritten(text, edit, style=NARROW)
-    assert result == text.replace("delta),", "delta, k=1),")
+    made = "made = {\n    'a'  : first(alpha, beta, gamma, delta),\n    'b'  : second(alpha, beta, gamma, delta)\n}\n"
+    longer = f"# {'The file has a line that is longer still.':60}.\n"
+
+    def with_argument(text: str) -> str:
+        edit = SetArgument(span(text, "first(alpha, beta, gamma, delta)"), "k", "1")
+        return rewritten(text, edit, style=NARROW)
+
+    kept = made.replace("delta),", "delta, k=1),")
+    assert with_argument(longer + made) == longer + kept
+    assert with_argument(made) != kept
