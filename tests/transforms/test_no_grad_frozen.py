@@ -273,6 +273,7 @@ def test_a_network_may_name_and_return_its_own_parts(check_transformed: Check) -
     check_transformed(with_methods(script()), with_methods(script(under_no_grad(RUN))))
 
 
+@pytest.mark.torch
 def test_is_verified(check_verified: Check) -> None:
     check_verified(script())
 
