@@ -24,7 +24,7 @@ from .iterations import (
 )
 from .lightning_passes import TrainerRun
 from .placement import default_device_call
-from .reach import Reached
+from .reach import Reached, reached_nodes
 from .resolver import Resolver
 from .samplers import sampler_obstacle
 from .script import TrainingScript
@@ -255,14 +255,24 @@ def dataset_changes(script: TrainingScript, loader: DataLoader, work: WorkerCode
                 yield change
 
 
+def _is_anothers(script: TrainingScript, loader: DataLoader) -> bool:
+    """Whether no code of the script's own file, also that which only a library calls, gets to where ``loader`` is made."""
+    function = loader.module.function(loader.node)
+    is_plain = function is not None and loader.module.enclosing_class(function) is None
+    if not is_plain or loader.module is script.entry or function in script.functions_run:
+        return False
+    own = script.entry.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef)
+    roots = [statement for definition in own for statement in definition.body]
+    reached = reached_nodes(script.resolver, roots, script.entry)
+    return all(each.node is not loader.node for each in reached)
+
+
 def passes_repeat(script: TrainingScript, loader: DataLoader) -> bool:
     """Whether the script goes over ``loader`` more than once: every epoch, or at several places.
 
     Not where only another script is seen to make it, which goes over it in its own way.
     """
-    function = loader.module.function(loader.node)
-    is_plain = function is not None and loader.module.enclosing_class(function) is None
-    if is_plain and loader.module is not script.entry and function not in script.functions_run:
+    if _is_anothers(script, loader):
         return False
     passes = [i for i in script.iterations if loader in i.loaders and not i.takes_one]
     if any(_is_remade(script, loader, i) for i in passes):

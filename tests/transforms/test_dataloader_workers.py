@@ -1717,3 +1717,34 @@ def test_batches_and_draws_without_workers_are_what_they_were(shuffle: bool) -> 
     (ours, our_state), (theirs, their_state) = found
     assert torch.equal(ours, theirs)
     assert torch.equal(our_state, their_state)
+
+
+def test_loader_of_a_function_that_a_library_gets_the_entry_to_call(
+    check_transformed: Check,
+) -> None:
+    """As clusters' launchers do: ``executor.submit(Trainer(options))`` calls the object."""
+    launcher = """\
+        import submitit
+        import train
+
+        class Trainer:
+            def __call__(self):
+                train.main()
+
+        submitit.AutoExecutor("jobs").submit(Trainer())
+    """
+    main = """\
+        from torch.utils.data import DataLoader
+        from torchvision import datasets
+
+        def main():
+            files = datasets.ImageFolder("train")
+            loader = DataLoader(files, num_workers=16{})
+            for epoch in range(9):
+                for batch in loader:
+                    pass
+    """
+    check_transformed(
+        {"launch.py": launcher, "train.py": main.format("")},
+        {"launch.py": launcher, "train.py": main.format(", persistent_workers=True")},
+    )
