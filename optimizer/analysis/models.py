@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .classes import first_party_bases
 from .facts import Model, Optimizer
@@ -70,7 +70,16 @@ def is_loss_name(name: str) -> bool:
 
 def unwrap(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
     """``values`` with parallel, compiled and scripted wrappers, and those of frameworks, replaced by what they wrap."""
-    if not any(map(_wrapped, values)):
+    return replaced(resolver, values, _wrapped)
+
+
+def replaced(
+    resolver: Resolver,
+    values: frozenset[Value],
+    behind: Callable[[Value], tuple[ast.expr, Module] | None],
+) -> frozenset[Value]:
+    """``values``, with what the expression ``behind`` one of them may be in its place, as often as there is one."""
+    if not any(map(behind, values)):
         return values
     found: set[Value] = set()
     seen: set[Value] = set()
@@ -78,12 +87,11 @@ def unwrap(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
     while pending:
         value = pending.pop()
         seen.add(value)
-        wrapped = _wrapped(value)
-        if wrapped is not None:
-            # `self.model = DDP(self.model)` wraps itself as far as the trace can tell.
-            pending |= resolver.values(*wrapped) - seen
-            continue
-        found.add(value)
+        inner = behind(value)
+        if inner is None:
+            found.add(value)
+        else:  # `self.model = DDP(self.model)` wraps itself as far as the trace can tell.
+            pending |= resolver.values(*inner) - seen
     return frozenset(found)
 
 

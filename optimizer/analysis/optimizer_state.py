@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .models import is_module_class, models_in
+from .models import is_module_class, models_in, replaced
 from .obstacles import Obstacle
 from .reach import never_runs
 from .reaching import bindings_of
@@ -25,7 +25,7 @@ def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
         for call in module.calls:
             if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
                 continue
-            values = _originals(resolver, resolver.values(call.func.value, module))
+            values = replaced(resolver, resolver.values(call.func.value, module), _copied)
             if values and all(_is_no_optimizer(resolver, value) for value in values):
                 continue
             if never_runs(resolver, call, module):
@@ -39,20 +39,13 @@ def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
     return possible
 
 
-def _originals(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
-    """``values``, with what copies are made of in their place: ``copy.deepcopy(model)``."""
-    found: set[Value] = set()
-    seen: set[Value] = set()
-    pending = set(values)
-    while pending:
-        value = pending.pop()
-        seen.add(value)
-        match value:
-            case Made(ast.Call(args=[copied, *_]), module, External(name)) if name in _COPIES:
-                pending |= resolver.values(copied, module) - seen
-            case _:
-                found.add(value)
-    return frozenset(found)
+def _copied(value: Value) -> tuple[ast.expr, Module] | None:
+    """What ``value`` is a copy of: ``copy.deepcopy(model)``."""
+    match value:
+        case Made(ast.Call(args=[copied, *_]), module, External(name)) if name in _COPIES:
+            return copied, module
+        case _:
+            return None
 
 
 def _is_used_as_network(loaded: ast.expr, module: Module) -> bool:
