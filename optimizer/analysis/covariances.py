@@ -9,9 +9,8 @@ from __future__ import annotations
 import ast
 
 from .half_products import operands_of_one_type
-from .reaching import bindings_of
+from .reaching import assigned_values
 from .resolver import Resolver
-from .scopes import Assigned
 from .syntax import Module, last_identifier
 
 _TURNED = frozenset({"t", "transpose", "permute", "swapaxes", "contiguous", "conj", "adjoint"})
@@ -73,7 +72,7 @@ class SelfProducts:
             case ast.UnaryOp(operand=inner):
                 parts = [inner]
             case ast.Name():
-                parts = self._assigned(node)
+                parts = assigned_values(self._module, node)
             case ast.Call(func=function) if last_identifier(function) in _ARITHMETIC:
                 parts = _operands(self._resolver, node, self._module)
             case _:
@@ -96,7 +95,7 @@ class SelfProducts:
             case ast.Call(func=function) if last_identifier(function) in _TURNED:
                 turned = _operands(self._resolver, node, self._module)[:1]
             case ast.Name():
-                turned = self._assigned(node)
+                turned = assigned_values(self._module, node)
             case _:
                 pass
         if len(turned) != 1 or steps == 0:
@@ -104,7 +103,3 @@ class SelfProducts:
         upright = self._upright(turned[0], steps - 1)
         is_variable = not isinstance(node, ast.Name) or isinstance(upright, ast.Name)
         return upright if is_variable else node
-
-    def _assigned(self, name: ast.Name) -> list[ast.expr]:
-        sources = (binding.source for binding in bindings_of(self._module, name))
-        return [s.value for s in sources if isinstance(s, Assigned) and not s.path]

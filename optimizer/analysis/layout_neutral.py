@@ -51,7 +51,8 @@ _METHODS = (
     "size dim contiguous detach float half bfloat16 double long int bool item expand_as repeat append pop extend items keys values get "
     "insert type_as".split()
 )
-_DRAW_LIKE = frozenset("randn_like rand_like randint_like bernoulli".split())
+DRAW_LIKE = frozenset("randn_like rand_like randint_like bernoulli".split())
+"""Draw a tensor of the layout of another, in the order of its memory."""
 _CONVERSIONS = frozenset("float half bfloat16 double to cuda".split())
 _NEW = frozenset("randn rand randint zeros ones full empty tensor arange linspace eye".split())
 """Make tensors of a size that is given, in the usual layout, whatever that of the images is."""
@@ -224,7 +225,7 @@ class LayoutProof:
         if called == "dropout":
             flat = node.args and self._flat.shape(node.args[0], module) is Shape.FLAT
             return None if flat else "dropout draws its mask in the order of memory"
-        if called in _DRAW_LIKE:
+        if called in DRAW_LIKE:
             drawn_like = node.args[0] if node.args else None
             if drawn_like is not None and self._is_new(drawn_like, module):
                 return None

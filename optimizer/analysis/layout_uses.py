@@ -9,7 +9,7 @@ from .batches import BatchCopy
 from .facts import CallFact, Model
 from .flat_tensors import FlatTrace, Shape
 from .half_steps import data_parallel
-from .layout_neutral import LayoutObstacle
+from .layout_neutral import DRAW_LIKE, LayoutObstacle
 from .models import find_optimizers, is_module_class, may_be_lbfgs, models_in
 from .network_layers import network_code
 from .reaching import reaching_bindings
@@ -23,7 +23,7 @@ from .values import Class
 _LAYOUT_METHODS = frozenset(
     "view view_as resize_ resize_as_ as_strided as_strided_ stride data_ptr storage untyped_storage set_ unfold".split()
 )
-_DRAWS_LIKE = frozenset({"randn_like", "rand_like", "randint_like", "bernoulli", "dropout"})
+_DRAWS_LIKE = DRAW_LIKE | {"dropout"}
 _FILLS = frozenset("normal_ uniform_ bernoulli_ random_ exponential_ log_normal_ cauchy_".split())
 _CONSTANT_INITS = frozenset({"constant_", "zeros_", "ones_", "eye_", "dirac_", "calculate_gain"})
 _OTHER_USERS = (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from .batch_objects import refuses_argument
 from .batches import BatchCopy
@@ -20,7 +22,7 @@ from .resolver import Resolver
 from .script import TrainingScript
 from .statements import are_alternatives
 from .steps import StepCode
-from .syntax import Module
+from .syntax import Module, last_identifier
 
 _ARITHMETIC = frozenset("float half bfloat16 div div_ mul mul_ sub sub_ add add_ clamp".split())
 
@@ -65,7 +67,7 @@ class _Search:
             return obstacle
         if not all(proof.takes_images() for proof in proofs):
             return "the network is not seen to give its input to a convolution as it is"
-        moves = list({move.node: move for n in networks for move in self._moves(n)}.values())
+        moves = [*dict.fromkeys(move for n in networks for move in self._moves[n.node])]
         if len(moves) != 1:
             return f"the network is moved to a device {len(moves)} times, not once"
         found = self._copies(networks)
@@ -96,7 +98,7 @@ class _Search:
         ]
         if len(networks) == 1:
             return networks
-        moved = [network for network in networks if self._moves(network)]
+        moved = [network for network in networks if self._moves[network.node]]
         if moved == networks and all(found in (set(), together) for found in called):
             return networks
         if len(networks) > 2 or len(moved) != 1:
@@ -130,25 +132,28 @@ class _Search:
             for reached in network_code(self._resolver, (network,))
         )
 
-    def _moves(self, network: Model) -> list[CallFact]:
-        return [
-            CallFact(module, call, "move")
-            for module in self._resolver.project.modules
-            for call in module.calls
-            if isinstance(call.func, ast.Attribute)
-            and call.func.attr in {"to", "cuda", "cpu"}
-            and (
-                call.func.attr == "cpu"
-                or move_target(self._resolver, call, module)
-                in {DeviceKind.CUDA, DeviceKind.CHOSEN, DeviceKind.CPU, DeviceKind.UNKNOWN}
-            )
-            and any(
-                model.node is network.node
-                for model in models_in(
-                    self._resolver, self._resolver.values(call.func.value, module)
-                )
-            )
-        ]
+    @cached_property
+    def _moves(self) -> Mapping[ast.Call, list[CallFact]]:
+        """The calls that move each network to a device."""
+        found: dict[ast.Call, list[CallFact]] = defaultdict(list)
+        for module in self._resolver.project.modules:
+            for call in module.calls:
+                function = call.func
+                if not isinstance(function, ast.Attribute) or not self._may_move(call, module):
+                    continue
+                move = CallFact(module, call, "move")
+                values = self._resolver.values(function.value, module)
+                for network in {model.node for model in models_in(self._resolver, values)}:
+                    found[network].append(move)
+        return found
+
+    def _may_move(self, call: ast.Call, module: Module) -> bool:
+        method = last_identifier(call.func)
+        return method == "cpu" or (
+            method in {"to", "cuda"}
+            and move_target(self._resolver, call, module)
+            in {DeviceKind.CUDA, DeviceKind.CHOSEN, DeviceKind.CPU, DeviceKind.UNKNOWN}
+        )
 
     def _copies(self, networks: Sequence[Model]) -> tuple[BatchCopy, ...] | str:
         """The copies of what goes into ``networks``; those of evaluations are taken along where they are known."""

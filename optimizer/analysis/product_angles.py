@@ -8,9 +8,8 @@ from __future__ import annotations
 import ast
 
 from .half_products import operands_of_one_type
-from .reaching import bindings_of
+from .reaching import assigned_values
 from .resolver import Resolver
-from .scopes import Assigned
 from .syntax import Module, last_identifier
 
 _WAVES = frozenset({"sin", "cos"})
@@ -56,8 +55,7 @@ def _has_product(resolver: Resolver, node: ast.expr, module: Module, steps: int)
             operand = _operand(resolver, node, module)
             parts = [operand] if operand is not None else []
         case ast.Name():
-            sources = (binding.source for binding in bindings_of(module, node))
-            parts = [s.value for s in sources if isinstance(s, Assigned) and not s.path]
+            parts = assigned_values(module, node)
         case _:
             pass
     return any(_has_product(resolver, part, module, steps - 1) for part in parts)

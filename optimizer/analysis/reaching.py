@@ -51,6 +51,12 @@ def bindings_of(module: Module, name: ast.Name) -> list[Binding]:
     return reaching_bindings(module, *found, scope, name) if found is not None else []
 
 
+def assigned_values(module: Module, name: ast.Name) -> list[ast.expr]:
+    """What the variable ``name`` may have been assigned last, but for parts of something."""
+    sources = (binding.source for binding in bindings_of(module, name))
+    return [s.value for s in sources if isinstance(s, Assigned) and not s.path]
+
+
 def only_value(module: Module, name: ast.Name) -> ast.expr | None:
     """What the variable ``name`` was assigned, where only one assignment can have been the last, and not of a part of something."""
     bindings = bindings_of(module, name)

@@ -162,7 +162,7 @@ def _with_callers(resolver: Resolver, step: StepCode, loops: dict[LoopNode, Loop
     flow = Flow(step.module, tuple(step.body))
     losses = [(backward.loss, backward.statement) for backward in step.backwards]
     pending = list(_handed(resolver, flow, losses))
-    handed: dict[LoopNode | FunctionNode, list[tuple[ast.expr, CallSite]]] = {}
+    handed: dict[LoopNode | FunctionNode, tuple[Flow, list[tuple[ast.expr, ast.stmt]]]] = {}
     seen: set[ast.expr] = set()
     while pending:
         loss, site = pending.pop()
@@ -170,21 +170,18 @@ def _with_callers(resolver: Resolver, step: StepCode, loops: dict[LoopNode, Loop
         if loss in seen or owner is None or owner is step.node:
             continue
         seen.add(loss)
-        flow = Flow(site.module, tuple(owner.body))
+        flow, losses = handed.setdefault(owner, (Flow(site.module, tuple(owner.body)), []))
         at = site.module.statement(site.call)
         if not _computes(resolver, flow, loss, at):
-            handed.setdefault(owner, []).append((loss, site))
+            losses.append((loss, at))
             pending += _handed(resolver, flow, [(loss, at)])
     regions: list[Region] = []
     callers: list[Caller] = []
-    for owner, given in handed.items():
-        module = given[0][1].module
-        flow = Flow(module, tuple(owner.body))
-        losses = [(loss, module.statement(site.call)) for loss, site in given]
+    for owner, (flow, losses) in handed.items():
         found = loss_regions(resolver, flow, losses)
         if found:
             regions += found
-            callers.append(Caller(module, owner))
+            callers.append(Caller(flow.module, owner))
     return replace(step, regions=tuple(regions), callers=tuple(callers))
 
 

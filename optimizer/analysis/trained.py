@@ -84,8 +84,7 @@ def _receivers_in(
             for value in _behind(inner, module):
                 yield from _receivers_in(resolver, value, module, seen)
         elif isinstance(inner, ast.Call):
-            made = resolver.values(inner, module)
-            if _is_by_library(resolver, inner, module) and not models_in(resolver, made):
+            if _is_by_library(resolver, inner, module):
                 yield from _networks_given(resolver, inner, module)
             for callee in resolver.callees(inner, module):
                 if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "forward":
@@ -97,7 +96,11 @@ def _receivers_in(
 def _is_by_library(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     """Whether a library makes what ``call`` gives, of the arguments alone: ``add_weight_decay(model, 0.05)``."""
     called = resolver.values(call.func, module)
-    return bool(called) and all(isinstance(value, External) for value in called)
+    if not called or not all(isinstance(value, External) for value in called):
+        return False
+    return not models_in(
+        resolver, resolver.values(call, module)
+    )  # `nn.Sequential(a, b)` is one itself
 
 
 def _networks_given(
