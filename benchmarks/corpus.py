@@ -3,7 +3,7 @@
     python -m benchmarks.corpus [--device cpu|cuda] [--torchfix PROGRAM] [--tune MINUTES] [--minutes M --data FOLDER] [SCRIPT...]
 
 What the tools made is verified against the original, then all versions take turns at being timed; ``light`` is torchopt's version on a batch
-that is there already, the speed of light of whatever could be done about the data. After each script the results are
+that is there already, the speed of light of whatever could be done about the data. After each script, or as many as are timed ``--together``, the results are
 written to ``benchmarks/results/<device>.json``, so that an interrupted command goes on where it was: without names, scripts
 are left out whose texts and arguments are those of the results, and that were tuned where ``--tune`` asks for it. With ``--minutes`` no script is begun
 for which the time is too short, as far as those before tell; with ``--data`` verdicts are kept, too. Why a script could not be measured is written to
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torchopt_cli.optimizer.errors import TorchoptError
-from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion
+from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.timing_settings import in_turns_of_their_length
 from torchopt_cli.optimizer.tuning.tune import TuneSettings, tune
@@ -34,7 +34,7 @@ from torchopt_cli.optimizer.verify_settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
 from .equivalence import Verdict, equivalence, original_texts, texts_digest
-from .machine import load, machine
+from .machine import device_room, load, machine
 from .results import read_failures, read_results, write_failures, write_results
 from .scripts import (
     PYTHON,
@@ -50,8 +50,11 @@ from .scripts import (
     torchfix_version,
 )
 from .tables import full_table, write_readme
-from .turns import Contestant, summary, take_turns
+from .turns import Contestant, TurnRun, summary, take_turns
 
+CONTEXT_BYTES = 1 << 30
+"""What a process takes of a GPU beside its tensors, the context and the libraries' workspaces, with room to spare."""
+WARMING_ROUNDS = 5
 FEWEST_ROUNDS, MOST_ROUNDS = 60, 500
 """Three epochs of most scripts of the corpus: the evaluations between them count, where two are timed."""
 EXPERT = "expert"
@@ -86,9 +89,25 @@ class Bench:
                 self._notes["torchfix"] = "nothing to fix"
 
     @cached_property
-    def _timed(self) -> Prepared:
+    def prepared(self) -> Prepared:
+        """The script as it is timed, its data made. Raises RuntimeError when it fails."""
         timeout = self._options.timeout
         return prepare(self.script, self._folder, self._python, timed=True, timeout_s=timeout)
+
+    @cached_property
+    def device_memory(self) -> int:
+        """What one run of each version takes of a GPU together, in bytes, roughly; they have their kernels compiled then."""
+        if self._options.device == "cpu":
+            return 0
+        peaks = [self.prepared.device_memory]
+        with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as place:
+            for name, contestant in self.contestants(Path(place) / "cwd").items():
+                if name not in ("original", "light"):
+                    few = replace(contestant.settings, steps=WARMING_ROUNDS)
+                    seen = run(contestant.version, few, Path(place) / name)
+                    peaks.append(seen.memory.device or 0)
+        light = peaks[1]
+        return sum(peak * 5 // 4 + CONTEXT_BYTES for peak in [*peaks, light])
 
     def verified(self) -> dict[str, Verdict]:
         """The verdicts on what the tools made. Raises TorchoptError when there is nothing to compare."""
@@ -96,12 +115,13 @@ class Bench:
         where = self._folder, self._python, self._options.timeout
         return equivalence(self.script, claims, *where, self._tell)
 
-    def result(self, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-        """The script's part of the results. Raises TorchoptError when the original fails."""
-        before = load()
-        rounds = math.ceil(self._options.seconds / self._timed.pace)
-        rounds = max(FEWEST_ROUNDS, min(rounds, MOST_ROUNDS))
-        turns = self._take_turns(rounds)
+    def result(
+        self,
+        verdicts: Mapping[str, Verdict],
+        turns: dict[str, list[TurnRun] | str],
+        loads: list[float],
+    ) -> dict[str, Any]:
+        """The script's part of the results, of the ``turns`` of its versions. Raises TorchoptError when the original fails."""
         originals = turns.pop("original")
         if isinstance(originals, str):
             raise TorchoptError(f"the original fails when timed: {originals}")
@@ -113,20 +133,16 @@ class Bench:
         return {
             "machine": machine(self.script.device),
             "threads": self._options.threads,
-            "load": [before, load()],
+            "load": loads,
             "digest": digest(self.script),
             "arguments": list(self.script.arguments(timed=True)),
-            "rounds": rounds,
+            "rounds": self._rounds,
             "sweeps": self._options.sweeps,
             "versions": versions,
         }
 
     def _tell(self, what: str) -> None:
-        print(
-            f"  {time.strftime('%H:%M:%S')} {self.script.name}: {what}",
-            file=sys.stderr,
-            flush=True,
-        )
+        _tell(self.script.name, what)
 
     def tune(self) -> None:
         """Add what ``torchopt tune`` makes of the original within its budget."""
@@ -144,7 +160,7 @@ class Bench:
                     self.script.original,
                     all_transforms(),
                     rewrite_options(self.script),
-                    self._timed.arguments,
+                    self.prepared.arguments,
                     settings,
                     self._tell,
                 )
@@ -158,33 +174,38 @@ class Bench:
             told = {"configuration": tuned.winner.label, "tuning_seconds": tuned.seconds}
             self._told["tuned"] = told
 
-    def _take_turns(self, rounds: int) -> dict[str, Any]:
-        contestants = {
-            "original": Contestant(ScriptVersion(self.script.original, args=self._timed.arguments))
+    @property
+    def _rounds(self) -> int:
+        rounds = math.ceil(self._options.seconds / self.prepared.pace)
+        return max(FEWEST_ROUNDS, min(rounds, MOST_ROUNDS))
+
+    def contestants(self, cwd: Path) -> dict[str, Contestant]:
+        """The versions as they are timed in ``cwd``, by name. Raises RuntimeError when the original fails."""
+        cwd.mkdir(exist_ok=True)
+        settings = RunSettings(
+            self._python,
+            cwd,
+            steps=self._rounds,
+            mode=Mode.TIME,
+            timeout_s=self._options.timeout,
+            env=self.script.environment,
+            cache=self._folder / self.script.name / "compiled",
+        )
+        settings = in_turns_of_their_length(settings, self.prepared.pace)
+        versions = {"original": ScriptVersion(self.script.original)}
+        versions |= {name: version for name, (version, _) in self._versions.items()}
+        versions = {
+            name: replace(version, args=self.prepared.arguments)
+            for name, version in versions.items()
         }
-        for name, (version, _) in self._versions.items():
-            timed = replace(version, args=self._timed.arguments)
-            if self._options.device == "cpu":
-                # One process per GPU: without any, the script is started as before.
-                timed = replace(timed, processes=None)
-            contestants[name] = Contestant(timed)
-        contestants["light"] = Contestant(contestants["torchopt"].version, resident=True)
-        with tempfile.TemporaryDirectory() as cwd:
-            settings = RunSettings(
-                self._python,
-                Path(cwd),
-                steps=rounds,
-                mode=Mode.TIME,
-                timeout_s=self._options.timeout,
-                env=self.script.environment,
-                cache=Path(cwd) / "compiled",
-            )
-            settings = in_turns_of_their_length(settings, self._timed.pace)
-            # On a GPU a start takes longer than what is timed, and there is memory for all.
-            together = self._options.device == "cuda"
-            return take_turns(
-                contestants, settings, self._options.sweeps, self._tell, start_together=together
-            )
+        if self._options.device == "cpu":
+            # One process per GPU: without any, the script is started as before.
+            versions = {
+                name: replace(version, processes=None) for name, version in versions.items()
+            }
+        found = {name: Contestant(version, settings) for name, version in versions.items()}
+        light = replace(settings, resident_batch=True)
+        return found | {"light": Contestant(versions["torchopt"], light)}
 
 
 def digest(script: CorpusScript) -> str:
@@ -239,6 +260,16 @@ def main() -> int:
         help="scripts verified at the same time (they are timed alone)",
     )
     parser.add_argument(
+        "--together",
+        type=int,
+        default=1,
+        metavar="N",
+        help="scripts whose versions all take turns with each other, which spares waiting for starts",
+    )
+    parser.add_argument(
+        "--verify-only", action="store_true", help="time nothing; with --data what is found is kept"
+    )
+    parser.add_argument(
         "--minutes", type=float, default=math.inf, help="begin nothing that would take longer"
     )
     parser.add_argument(
@@ -265,7 +296,7 @@ def measure(
 ) -> int:
     """Measure ``scripts`` into ``results``; how many of them were.
 
-    As many as there are ``jobs`` are verified at the same time, and then timed one by one, before the next are: so there are whole
+    As many as there are ``jobs`` are verified at the same time, and then timed, before the next are: so there are whole
     results whenever the time is over. Those that failed the last time come last.
     """
     ends = time.monotonic() + 60.0 * options.minutes
@@ -277,8 +308,9 @@ def measure(
         interpreter(options.device, options.threads) as python,
     ):
         folder = options.data.absolute() if options.data else Path(temporary)
-        for first in range(0, len(scripts), options.jobs):
-            some = scripts[first : first + options.jobs]
+        step = max(1, len(scripts)) if options.verify_only else options.jobs
+        for first in range(0, len(scripts), step):
+            some = scripts[first : first + step]
             made = [
                 failures.attempt(s, lambda s=s: Bench(s, options, folder, python)) for s in some
             ]
@@ -286,36 +318,102 @@ def measure(
             for bench in benches if options.tune else ():
                 failures.attempt(bench.script, bench.tune)
             # Without a verdict it is timed all the same: how fast a version is is another matter.
-            verdicts = _verified(benches, failures) if time.monotonic() < ends else {}
-            for number, bench in enumerate(benches):
+            verdicts = _verified(benches, failures, options) if time.monotonic() < ends else {}
+            if options.verify_only:
+                measured += len(verdicts)
+                continue
+            waiting = benches
+            while waiting:
                 started = time.monotonic()
                 if started + longest > ends:
-                    left = [one.script for one in benches[number:]] + scripts[first + len(some) :]
+                    left = [one.script for one in waiting] + scripts[first + len(some) :]
                     names = ", ".join(script.name for script in left)
                     print(
                         f"no time left for {names}: the same command goes on there", file=sys.stderr
                     )
                     return measured
-                told = verdicts.get(bench.script.name)
-                found = failures.attempt(
-                    bench.script, lambda bench=bench, told=told: bench.result(told or {})
-                )
-                if found is not None:
+                group, waiting = _together(waiting, failures, options)
+                for bench, found in _timed(group, verdicts, failures, options):
                     results[bench.script.name] = found
                     write_results(options.device, results)
-                    if told is not None:
+                    if bench.script.name in verdicts:
                         measured += 1
                         failures.forget(bench.script)
                 longest = max(longest, time.monotonic() - started)
     return measured
 
 
-def _verified(benches: Sequence[Bench], failures: Failures) -> dict[str, dict[str, Verdict]]:
-    """The verdicts by script, of those that could be verified, all at the same time."""
-    with ThreadPoolExecutor(max(1, len(benches))) as pool:
-        found = pool.map(lambda bench: failures.attempt(bench.script, bench.verified), benches)
-        pairs = zip(benches, found, strict=True)
+def _verified(
+    benches: Sequence[Bench], failures: Failures, options: argparse.Namespace
+) -> dict[str, dict[str, Verdict]]:
+    """The verdicts by script, of those that could be verified, as many ``jobs`` at the same time as there are."""
+
+    def work(bench: Bench) -> dict[str, Verdict] | None:
+        if options.jobs > 1:  # what timing takes is made meanwhile, too
+            failures.attempt(bench.script, lambda: bench.device_memory)
+        return failures.attempt(bench.script, bench.verified)
+
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        pairs = zip(benches, pool.map(work, benches), strict=True)
         return {bench.script.name: told for bench, told in pairs if told is not None}
+
+
+def _together(
+    waiting: Sequence[Bench], failures: Failures, options: argparse.Namespace
+) -> tuple[list[Bench], list[Bench]]:
+    """The first of ``waiting`` to time together, at least one, and the others: as many as the device has memory for."""
+    room = device_room(options.device)
+    group: list[Bench] = []
+    rest = [*waiting]
+    while rest and len(group) < options.together:
+        wanted = failures.attempt(rest[0].script, lambda: options.sweeps * rest[0].device_memory)
+        if wanted is not None and group and wanted > room:
+            break
+        bench = rest.pop(0)
+        if wanted is not None:
+            room -= wanted
+            group.append(bench)
+    return group, rest
+
+
+def _timed(
+    group: Sequence[Bench],
+    verdicts: Mapping[str, Mapping[str, Verdict]],
+    failures: Failures,
+    options: argparse.Namespace,
+) -> Iterator[tuple[Bench, dict[str, Any]]]:
+    """The results of the scripts of ``group`` that could be timed: all versions of all of them take turns."""
+    before = load()
+    with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as temporary:
+        contestants = {
+            (bench.script.name, name): one
+            for bench in group
+            for name, one in bench.contestants(Path(temporary) / bench.script.name).items()
+        }
+        at_once = 0
+        if options.device == "cuda":  # where a start takes longer than what is timed
+            needed = sum(bench.device_memory for bench in group)
+            at_once = min(options.sweeps, device_room(options.device) // needed)
+        names = ", ".join(bench.script.name for bench in group)
+        turns = take_turns(
+            contestants, options.sweeps, lambda what: _tell(names, what), at_once=at_once
+        )
+    loads = [before, load()]
+    for bench in group:
+        name = bench.script.name
+        own = {version: runs for (of, version), runs in turns.items() if of == name}
+        found = failures.attempt(
+            bench.script,
+            lambda bench=bench, own=own: bench.result(
+                verdicts.get(bench.script.name, {}), own, loads
+            ),
+        )
+        if found is not None:
+            yield bench, found
+
+
+def _tell(whom: str, what: str) -> None:
+    print(f"  {time.strftime('%H:%M:%S')} {whom}: {what}", file=sys.stderr, flush=True)
 
 
 class Failures:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu [--minutes M] [--data FOLDER] [--output FOLDER]
 
-The tests marked ``gpu``, for a part of the time; the corpus, of which several scripts are verified at the same time and each is timed
-alone; the bounds that ``profile`` gives beside what was saved. Results lie in ``benchmarks/results/``, and with ``--output`` copies of
+The tests marked ``gpu`` and the verdicts on the corpus, of which several scripts are verified at the same time, for a part of the time;
+the corpus timed; the bounds that ``profile`` gives beside what was saved. Results lie in ``benchmarks/results/``, and with ``--output`` copies of
 what this command wrote of them in that folder. What is done is not done again: the same command goes on where time ran out, on another
 machine as well where the results are there (with the same ``--data``, data is not made anew). Exits with 1 if a test failed, a
 script could not be measured or something is left to do.
@@ -23,6 +23,7 @@ import time
 import traceback
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,8 @@ FEWEST_SECONDS = 20.0
 """Less is not enough for anything."""
 GRACE_SECONDS = 15.0
 """What is told to end has this long to write what it knows."""
-TEST_SHARE = 0.4
-"""Of the time, for the tests: beyond that they are ended."""
+UNTIMED_SHARE = 0.4
+"""Of the time, for the tests and the verdicts, which are made side by side: beyond that they are ended."""
 TESTS_AT_ONCE = 4
 RUN_SECONDS = 240.0
 """No run of a script may take longer where the time is short: one that hangs must not take all of it."""
@@ -94,7 +95,7 @@ def tests(session: Session) -> bool:
     together = ["-n", str(TESTS_AT_ONCE)] if importlib.util.find_spec("xdist") else []
     arguments = ["-m", "gpu", "-q", f"--junit-xml={report}", *together, *files]
     finite = math.isfinite(session.seconds_left)
-    in_time = session.seconds_left * TEST_SHARE if finite else math.inf
+    in_time = session.seconds_left * UNTIMED_SHARE if finite else math.inf
     ended_well = session.run("pytest", *arguments, seconds=in_time)
     outcome = outcome_of(report) | {"complete": ended_well, "machine": machine(session.device)}
     RESULTS.mkdir(exist_ok=True)
@@ -123,17 +124,34 @@ def passes(outcome: dict[str, Any]) -> bool:
     return outcome["complete"] and outcome["passed"] > 0
 
 
-def measured(session: Session, scripts: Sequence[str], jobs: int, sweeps: int) -> bool:
-    """Measure the corpus, and then the estimates, as far as time goes; whether all is done."""
+def corpus_arguments(session: Session, scripts: Sequence[str], jobs: int) -> tuple[str, ...]:
+    """What every command about the corpus is given."""
     finite = math.isfinite(session.seconds_left)
-    common = (
-        *(f"--device={session.device}", f"--data={session.data}", f"--sweeps={sweeps}"),
+    return (
+        *(f"--device={session.device}", f"--data={session.data}", f"--jobs={jobs}"),
         *((f"--timeout={RUN_SECONDS}",) if finite else ()),
         *scripts,
     )
+
+
+def verified(session: Session, scripts: Sequence[str], jobs: int) -> bool:
+    """Verify what is made of the corpus, and make the data that it is timed on; whether there was time for that."""
+    finite = math.isfinite(session.seconds_left)
+    in_time = session.seconds_left * UNTIMED_SHARE if finite else math.inf
+    arguments = corpus_arguments(session, scripts, jobs)
+    return session.run("benchmarks.corpus", "--verify-only", *arguments, seconds=in_time)
+
+
+def measured(
+    session: Session, scripts: Sequence[str], jobs: int, sweeps: int, together: int
+) -> bool:
+    """Measure the corpus, and then the estimates, as far as time goes; whether all is done."""
     minutes = (session.seconds_left - GRACE_SECONDS) / 60.0
-    done = session.run("benchmarks.corpus", f"--minutes={minutes:.2f}", f"--jobs={jobs}", *common)
-    return session.run("benchmarks.estimates", *common) and done
+    common = (*corpus_arguments(session, scripts, jobs), f"--sweeps={sweeps}")
+    timing = (f"--minutes={minutes:.2f}", f"--together={together}")
+    done = session.run("benchmarks.corpus", *timing, *common)
+    estimated = (one for one in common if not one.startswith("--jobs="))
+    return session.run("benchmarks.estimates", *estimated) and done
 
 
 def bring_verdicts(data: Path) -> None:
@@ -174,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "gpu", metavar="FOLDER")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="copy the results there")
     parser.add_argument("--sweeps", type=int, default=3, help="timed runs of each version")
+    parser.add_argument("--together", type=int, default=2, help="scripts timed by turns")
     parser.add_argument("--jobs", type=int, help="scripts verified at the same time")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda", help="cpu: a trial")
     options = parser.parse_args(arguments)
@@ -186,8 +205,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     again = (RESULTS / TESTS).exists()
     passed = options.device == "cpu"
     try:
-        passed = passed or (not again and tests(session))
-        done = measured(session, options.scripts, jobs, options.sweeps)
+        with ThreadPoolExecutor() as pool:
+            testing = None if passed or again else pool.submit(tests, session)
+            verified(session, options.scripts, jobs)
+        passed = passed or (testing is not None and testing.result())
+        done = measured(session, options.scripts, jobs, options.sweeps, options.together)
         passed = passed or (again and tests(session))
     finally:
         keep_verdicts(session.data)

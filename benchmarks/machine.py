@@ -36,6 +36,13 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def device_room(device: str) -> int:
+    """Memory that the device has free, in bytes; of a CPU none."""
+    import torch
+
+    return torch.cuda.mem_get_info()[0] if device == "cuda" else 0
+
+
 def load() -> float:
     """Processes that were running or waiting for a core, on average over the last minute."""
     return os.getloadavg()[0]

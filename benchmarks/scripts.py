@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -102,10 +102,12 @@ def interpreter(device: str, threads: int) -> Generator[Path, None, None]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Arguments of a script whose data is there, and the original's ``pace`` in seconds per step, roughly."""
+    """Arguments of a script whose data is there; of the original the ``pace`` in seconds per step and the peak of
+    device memory in bytes (0 without a device), both roughly."""
 
     arguments: tuple[str, ...]
     pace: float
+    device_memory: int = 0
 
 
 def prepare(
@@ -126,7 +128,7 @@ def prepare(
     if known.exists():
         seen = json.loads(known.read_text())
         if seen["arguments"] == list(arguments):
-            return Prepared(arguments, seen["pace"])
+            return Prepared(arguments, seen["pace"], seen["device_memory"])
     with tempfile.TemporaryDirectory() as cwd:
         settings = RunSettings(
             python,
@@ -141,8 +143,8 @@ def prepare(
         seen = run(ScriptVersion(script.original, args=arguments), settings, place)
     if seen.status not in ENDED_WELL:
         raise RuntimeError(f"{script.name} fails: {seen.failure_details}")
-    prepared = Prepared(arguments, pace(seen.timing))
-    known.write_text(json.dumps({"arguments": arguments, "pace": prepared.pace}))
+    prepared = Prepared(arguments, pace(seen.timing), seen.memory.device or 0)
+    known.write_text(json.dumps(asdict(prepared)))
     return prepared
 
 

@@ -6,9 +6,9 @@ import math
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torchopt_cli.optimizer.execution.observations import (
     ENDED_WELL,
@@ -28,6 +28,8 @@ from torchopt_cli.optimizer.measurement import (
     speedup,
 )
 
+_Name = TypeVar("_Name")
+
 
 @dataclass(frozen=True)
 class TurnRun:
@@ -41,37 +43,43 @@ class TurnRun:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A version to time. With ``resident`` its batches cost nothing: each loader's first is given again and again."""
+    """A version to time, and how."""
 
     version: ScriptVersion
-    resident: bool = False
+    settings: RunSettings
 
 
 def take_turns(
-    contestants: Mapping[str, Contestant],
-    settings: RunSettings,
+    contestants: Mapping[_Name, Contestant],
     sweeps: int,
     tell: Callable[[str], None],
     *,
-    start_together: bool = False,
-) -> dict[str, list[TurnRun] | str]:
-    """The ``sweeps`` runs of each; of one that fails, how it did. See :func:`run_in_turns` for ``start_together``."""
-    found: dict[str, list[TurnRun]] = {name: [] for name in contestants}
-    failed: dict[str, str] = {}
+    at_once: int = 0,
+) -> dict[_Name, list[TurnRun] | str]:
+    """The ``sweeps`` runs of each; of one that fails, how it did.
+
+    The runs of as many sweeps as ``at_once`` start at the same time, which memory must suffice for: where a start takes
+    longer than what is timed, one is waited for instead of all. With 0 they start one after the other.
+    """
+    found: dict[_Name, list[TurnRun]] = {name: [] for name in contestants}
+    failed: dict[_Name, str] = {}
+    length = max(1, at_once)
+    passes = [range(i, min(i + length, sweeps)) for i in range(0, sweeps, length)]
     with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as temporary:
-        for sweep in range(sweeps):
+        for together in passes:
             names = [name for name in contestants if name not in failed]
-            tell(f"{', '.join(names)}: timed, {sweep + 1} of {sweeps}")
+            tell(f"timed, {together.stop} of {sweeps}")
+            order = [(name, i) for i in together for name in (names if i % 2 == 0 else names[::-1])]
             starts = [
                 Start(
                     contestants[name].version,
-                    replace(settings, resident_batch=contestants[name].resident),
-                    Path(temporary) / f"{name}{sweep}",
+                    contestants[name].settings,
+                    Path(temporary) / f"{names.index(name)}-{sweep}",
                 )
-                for name in (names if sweep % 2 == 0 else names[::-1])
+                for name, sweep in order
             ]
-            seen = run_in_turns(starts, run, start_together=start_together)
-            for name, one in zip(names, seen if sweep % 2 == 0 else seen[::-1], strict=True):
+            seen = run_in_turns(starts, run, start_together=at_once > 0)
+            for (name, _), one in zip(order, seen, strict=True):
                 try:
                     found[name].append(_read(one))
                 except (TooShort, _Failed) as error:

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -245,6 +245,7 @@ class _GpuRun:
         if module == "benchmarks.corpus":
             (session.data / "vae").mkdir(exist_ok=True)
             (session.data / "vae" / equivalence.VERDICTS).write_text('{"of": {}}')
+            self.results.mkdir(exist_ok=True)
             (self.results / "cuda.json").write_text("{}")
         return True
 
@@ -264,9 +265,10 @@ def test_what_failed_is_done_again_after_all_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = _GpuRun(monkeypatch, tmp_path)
-    measuring = ["benchmarks.corpus", "benchmarks.estimates"]
+    measuring = ["benchmarks.corpus", "benchmarks.corpus", "benchmarks.estimates"]
     written = {"gpu-tests.json", "gpu-verdicts.json", "cuda.json"}
-    assert made.go(9, "here") == (1, ["pytest", *measuring], written)
+    status, asked, found = made.go(9, "here")
+    assert (status, sorted(asked), found) == (1, [*measuring, "pytest"], written)
     assert made.go(9, "here") == (1, [*measuring, "pytest"], written)
     made.report = JUNIT.replace("failure", "system-out").replace("error", "system-out")
     assert made.go(9, "here")[:2] == (0, [*measuring, "pytest"])
@@ -346,6 +348,7 @@ class _OneMinute:
     now = 0.0
     broken: frozenset[str] = frozenset()
     unverified: frozenset[str] = frozenset()
+    timed: ClassVar[list[tuple[list[str], int]]]
 
     def __init__(self, script: CorpusScript, *_: Any) -> None:
         self.script = script
@@ -355,8 +358,17 @@ class _OneMinute:
             raise ZeroDivisionError
         return {"torchopt": {"outcome": "equivalent"}}
 
-    def result(self, verdicts: dict[str, Any]) -> dict[str, Any]:
-        type(self).now += 60.0
+    @property
+    def device_memory(self) -> int:
+        return 3
+
+    def contestants(self, cwd: Path) -> dict[str, str]:
+        return {"original": self.script.name}
+
+    def result(
+        self, verdicts: dict[str, Any], turns: dict[str, Any], loads: list[float]
+    ) -> dict[str, Any]:
+        assert turns == {"original": self.script.name}
         if self.script.name in self.broken:
             raise KeyError("no such thing")
         return {"of": self.script.name, "verdicts": [*verdicts]}
@@ -367,21 +379,26 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[_OneMinute]:
     class Bench(_OneMinute):
         pass
 
+    def take_turns(contestants: dict[Any, Any], *_: Any, **how: Any) -> dict[Any, Any]:
+        Bench.now += 60.0
+        Bench.timed.append(([script for script, _ in contestants], how["at_once"]))
+        return contestants
+
+    Bench.timed = []
     monkeypatch.setattr(corpus, "Bench", Bench)
+    monkeypatch.setattr(corpus, "take_turns", take_turns)
     monkeypatch.setattr(corpus, "interpreter", lambda *_: nullcontext(Path("python")))
     monkeypatch.setattr(results_module, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(corpus.time, "monotonic", lambda: Bench.now)
     return Bench
 
 
-def measured(
-    names: list[str], tmp_path: Path, *, jobs: int = 1, minutes: float = 60.0
-) -> tuple[int, dict[str, Any]]:
+def measured(names: list[str], tmp_path: Path, **given: Any) -> tuple[int, dict[str, Any]]:
     results: dict[str, Any] = {}
-    options = argparse.Namespace(
-        device="cpu", threads=1, data=tmp_path, jobs=jobs, minutes=minutes, tune=None
-    )
-    return corpus.measure(corpus.corpus(names, "cpu"), results, options), results
+    usual = {"device": "cpu", "threads": 1, "jobs": 1, "minutes": 60.0, "tune": None, "sweeps": 2}
+    usual |= {"data": tmp_path, "together": 1, "verify_only": False}
+    options = argparse.Namespace(**(usual | given))
+    return corpus.measure(corpus.corpus(names, options.device), results, options), results
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 5])
@@ -396,6 +413,37 @@ def test_no_script_is_begun_that_would_take_longer(
     assert count == len(done)
     assert results == {name: {"of": name, "verdicts": ["torchopt"]} for name in done}
     assert read_results("cpu") == results
+
+
+@pytest.mark.parametrize(
+    ("room", "timed"),
+    [
+        (100, [(["gan_flat", "vae"], 2), (["rnn_lm"], 2)]),
+        # What two sweeps of one take is left, of one sweep, and of none.
+        (7, [(["gan_flat"], 2), (["vae"], 2), (["rnn_lm"], 2)]),
+        (4, [(["gan_flat"], 1), (["vae"], 1), (["rnn_lm"], 1)]),
+        (2, [(["gan_flat"], 0), (["vae"], 0), (["rnn_lm"], 0)]),
+    ],
+)
+def test_what_is_timed_together_has_room_on_the_device(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bench: type[_OneMinute],
+    room: int,
+    timed: list[tuple[list[str], int]],
+) -> None:
+    monkeypatch.setattr(corpus, "device_room", lambda _: room)
+    names = ["gan_flat", "vae", "rnn_lm"]
+    count, results = measured(names, tmp_path, device="cuda", jobs=3, together=2)
+    assert (count, [*results]) == (3, names)
+    assert bench.timed == timed
+
+
+def test_nothing_is_timed_where_verdicts_are_wanted_alone(
+    tmp_path: Path, bench: type[_OneMinute]
+) -> None:
+    assert measured(["gan_flat", "vae"], tmp_path, verify_only=True) == (2, {})
+    assert bench.timed == []
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

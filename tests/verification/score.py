@@ -1,6 +1,6 @@
 """Who checks the checker: wrong rewrites that verify catches, correct ones that it does not alarm about.
 
-``python -m tests.verification.score [--seeds 0 1 2] [--only PATTERN ...] [--jobs N] [--json FILE]`` verifies every patch of
+``python -m tests.verification.score [--seeds 0 1 2] [--only PATTERN ...] [--jobs N] [--gpu] [--json FILE]`` verifies every patch of
 ``mutants/`` and ``controls/`` against its corpus script (see :mod:`.cases`) and prints per class **caught / mutants** and
 **false alarms / controls**. A mutant is caught when the verdict is *not equivalent* and its reason is one that the
 patch names; a control is a false alarm unless the verdict is *equivalent*. Exit code 1 when there is anything else.
@@ -58,10 +58,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Laboratory:
-    """Where scripts are run: with which interpreter, from which folder, on which data."""
+    """Where scripts are run: with which interpreter, from which folder, on which data; with ``on_gpu`` no device is emulated."""
 
     python: Path
     folder: Path
+    on_gpu: bool = False
 
     def arguments(self, script: str) -> tuple[str, ...]:
         """The script's arguments, its data among them."""
@@ -97,17 +98,18 @@ class Laboratory:
             timeout_s=TIME_LIMIT_S,
             measure_speed=False,
             env={"OMP_NUM_THREADS": "1"},
-            emulated_gpus=int(case.emulated),
+            emulated_gpus=int(case.emulated and not self.on_gpu),
         )
         return verify_against(runs, version, settings)
 
 
 @contextmanager
-def laboratory() -> Iterator[Laboratory]:
-    """One with a warm interpreter and a temporary folder."""
+def laboratory(*, on_gpu: bool = False) -> Iterator[Laboratory]:
+    """One with a warm interpreter and a temporary folder; without ``on_gpu`` scripts see no GPU but an emulated one."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="torchopt-"))
-        yield Laboratory(stack.enter_context(warm_interpreter()), Path(folder))
+        python = stack.enter_context(warm_interpreter(gpus=on_gpu))
+        yield Laboratory(python, Path(folder), on_gpu)
 
 
 def complaint(case: Case, report: VerificationReport) -> str | None:
@@ -197,12 +199,17 @@ def main() -> int:
         "--only", nargs="+", default=["*"], help="parts of cases' names, or patterns"
     )
     parser.add_argument("--jobs", type=int, default=1, help="scripts verified at the same time")
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="on this machine's GPU, in place of an emulated one or none",
+    )
     parser.add_argument("--json", type=Path, help="where to write every result")
     options = parser.parse_args()
     wanted = cases(*options.only)
     if not wanted:
         parser.error(f"no case is called {' or '.join(options.only)}")
-    with laboratory() as lab, ThreadPoolExecutor(options.jobs) as pool:
+    with laboratory(on_gpu=options.gpu) as lab, ThreadPoolExecutor(options.jobs) as pool:
         waiting = [
             pool.submit(score_script, lab, script, list(group), options.seeds)
             for script, group in groupby(wanted, lambda case: case.script)

@@ -55,8 +55,11 @@ os._exit(status)
 
 
 @contextmanager
-def warm_interpreter(threads: int = 1) -> Generator[Path, None, None]:
-    """The path of a program to be used in place of ``sys.executable``; all but ``PROGRAM ARGS`` is started the usual way."""
+def warm_interpreter(threads: int = 1, *, gpus: bool = False) -> Generator[Path, None, None]:
+    """The path of a program to be used in place of ``sys.executable``; all but ``PROGRAM ARGS`` is started the usual way.
+
+    Programs see no GPUs unless ``gpus``: what is imported here does not touch them, as a fork cannot use what its parent has of a device.
+    """
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         yield Path(sys.executable)
         return
@@ -66,9 +69,8 @@ def warm_interpreter(threads: int = 1) -> Generator[Path, None, None]:
         client.chmod(0o700)
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         environment |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": str(threads)}
-        environment |= {
-            "CUDA_VISIBLE_DEVICES": ""
-        }  # a fork cannot use what its parent has of a device
+        if not gpus:
+            environment |= {"CUDA_VISIBLE_DEVICES": ""}
         server = subprocess.Popen(
             [sys.executable, __file__, str(address)],
             env=environment,
