@@ -87,6 +87,8 @@ __all__ = [
 ]
 
 _FRAME = re.compile(r' +File "([^"<]+)", line (\d+)')
+_INSTALLED = re.compile(r"[/\\](site-packages|dist-packages|python3\.\d+)[/\\]", re.IGNORECASE)
+"""In the paths of libraries, Python's own among them."""
 """A line of a traceback that names a file."""
 ROUNDS = "rounds"
 """File name of the number of begun rounds: eight bytes, the lowest first."""
@@ -222,7 +224,7 @@ class Observations:
         frames = [match for line in lines if (match := _FRAME.match(line))]
         if not frames:
             return where + said
-        own = [frame for frame in frames if "site-packages" not in frame[1]]
+        own = [frame for frame in frames if not _INSTALLED.search(frame[1])]
         frame = own[-1] if own else frames[-1]
         return f"{where}{said}, in {Path(frame[1]).name} line {frame[2]}"
 
@@ -331,13 +333,18 @@ def _rows(
 
 
 def said_last(text: str) -> str:
-    """The line that says why a program failed: the first of the exception that a traceback ends with, else the last one."""
+    """The line that says why a program failed: the first of the exception that a traceback ends with, else the last one.
+
+    Where that only introduces the next, as "backend='inductor' raised:" does, they are one.
+    """
     lines = text.strip().splitlines()
     frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
     if not frames or not lines[0].startswith("Traceback"):
         return lines[-1] if lines else ""
-    exception = (line for line in lines[frames[-1] :] if line and not line.startswith(" "))
-    return next(exception, lines[-1])
+    exception = [line for line in lines[frames[-1] :] if line and not line.startswith(" ")]
+    if len(exception) > 1 and exception[0].endswith(":"):
+        return " ".join(exception[:2])
+    return exception[0] if exception else lines[-1]
 
 
 def rounds_counted(folder: Path) -> int:

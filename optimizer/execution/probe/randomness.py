@@ -23,6 +23,7 @@ import torch
 
 from .functions import Functions
 from .patches import Patches
+from .symbolic import in_backend
 from .thread_draws import FACTORIES, FILLS, SAMPLERS, host_generator, own_draws
 
 
@@ -183,6 +184,7 @@ def _factory(function: Callable[..., Any]) -> Callable[..., Any]:
             not _elsewhere(device)
             or kwargs.get("generator") is not None
             or kwargs.get("out") is not None
+            or in_backend()
         ):
             return function(*args, **kwargs)
         requires_grad = kwargs.pop("requires_grad", False)
@@ -212,6 +214,7 @@ def _sampler(function: Callable[..., Any]) -> Callable[..., Any]:
             not _elsewhere(device)
             or kwargs.get("generator") is not None
             or kwargs.get("out") is not None
+            or in_backend()
         ):
             return function(*args, **kwargs)
         if "device" in kwargs:
@@ -239,7 +242,8 @@ def _widened(tensor: Any) -> Any:
 def _fill(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(tensor, *args, **kwargs):
-        if not _elsewhere(tensor.device) or kwargs.get("generator") is not None:
+        named = kwargs.get("generator") is not None
+        if not _elsewhere(tensor.device) or named or in_backend():
             return function(tensor, *args, **kwargs)
         dtype = torch.float32 if _wide(function, tensor.dtype) else tensor.dtype
         drawn = torch.empty_like(tensor, device="cpu", dtype=dtype, requires_grad=False)

@@ -253,6 +253,23 @@ def test_a_process_that_dies_is_killed_and_one_that_exits_has_failed(project, ob
     assert left.optimizer_seen is False
 
 
+def test_an_ending_names_the_line_of_the_script_and_what_the_exception_is_about(project, observe):
+    text = """
+        import json
+        try:
+            json.loads("{")
+        except ValueError as error:
+            raise RuntimeError("the reader raised:\\nValueError: no value\\n\\nAsk for help.") from None
+    """
+    failed = observe(project({"train.py": text}))
+    assert failed.ending == (
+        "RuntimeError: the reader raised: ValueError: no value, in train.py line 6"
+    )
+    failed = observe(project({"train.py": "import json\njson.loads('{')\n"}))
+    assert failed.ending.startswith("json.decoder.JSONDecodeError: Expecting property name")
+    assert failed.ending.endswith(", in train.py line 2")
+
+
 @pytest.mark.slow
 def test_a_compiled_model_is_observed_without_breaking_its_graph(project, observe, tmp_path):
     text = """

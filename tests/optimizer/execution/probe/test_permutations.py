@@ -141,6 +141,28 @@ def test_the_shuffles_of_loaders_that_are_built_anew_over_other_data(recorded):
     assert shuffled_passes(shuffled(recorded, lambda epoch: kept)[0]) == ()
 
 
+def test_what_a_compiler_makes_a_graph_of_is_no_shuffle(recorded):
+    """As inductor does of the patterns that it looks for, in some versions of torch only."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    found = []
+
+    def train():
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = torch.random.get_rng_state()
+        with FakeTensorMode():
+            graph = make_fx(lambda x: torch.randperm(x.shape[0], device=x.device))(torch.empty(4))
+        found.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
+        assert torch.equal(before, torch.random.get_rng_state())
+        model(torch.ones(len(torch.randperm(3)), 1)).sum().backward()
+        optimizer.step()
+
+    assert recorded(train).own_shuffles == {3: 1}
+    assert found == [torch.ops.aten.randperm.default]
+
+
 class Rows(Dataset[int]):
     """Six rows that are drawn for ``epoch``."""
 
