@@ -18,7 +18,8 @@ double backward; for adversarial attacks, which go by the signs of gradients; wi
 sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with Fourier transforms, complex, sparse or
 float64 tensors, matrix decompositions and in-place writes that want one type; with squared distances made of a matrix product (a nearest
 code or neighbour found so is another one in half precision) or differences of Gram matrices or covariances; with positions in an
-image that a network computes (``F.grid_sample``, ``F.affine_grid``) or angles made of a matrix product; for networks that never move to a GPU.
+image that a network computes (``F.grid_sample``, ``F.affine_grid``) or angles made of a matrix product; for networks that never move to a GPU;
+for networks of linear layers that are small for the batches they are given, where the host is what a step waits for (``--amp bf16`` asks for it anyway).
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
 logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, closures, optimizers that step out of sight, updates written by hand,
 backward passes of which some stay in float32.
@@ -50,8 +51,10 @@ from ..optimizer.analysis.precision import (
     runs_in_double,
     under_autocast,
 )
+from ..optimizer.analysis.resolver import Resolver
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.sharing import user_of_definition
+from ..optimizer.analysis.small_layers import small_layers
 from ..optimizer.analysis.steps import EvaluationCode, StepCode
 from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, Span
@@ -122,17 +125,11 @@ class Autocast(Transform):
                 told = isinstance(refusal, str) and not script.is_called(step)
                 yield self._skip(step, _UNCALLED if told else refusal)
             return
-        codes: list[HalfCode] = []
-        done: list[HalfCode] = []
-        stopped: list[tuple[StepCode, Obstacle]] = []
-        for step in steps:
-            found = half_code(script.resolver, step)
-            if under_autocast(script.resolver, step):
-                done += [found] if isinstance(found, HalfCode) else []
-            elif isinstance(found, HalfCode):
-                codes.append(found)
-            else:
-                stopped.append((step, found))
+        codes, done, stopped = _by_fitness(script.resolver, steps)
+        small = None if done else _small(script, codes, options)
+        if small is not None:
+            yield from (self._skip(half.code, small) for half in codes)
+            codes = []
         refusal = _refusal(script)
         if stopped and refusal is None and all(isinstance(o, ProbabilityLoss) for _, o in stopped):
             rewritten = logits_form(script.resolver)
@@ -306,6 +303,38 @@ def _cpu_refusal(script: TrainingScript, options: Options) -> str | None:
     return (
         "the script runs on the CPU, where bfloat16 pays only on processors with units for it "
         "(`--target cpu --amp bf16`)"
+    )
+
+
+def _by_fitness(
+    resolver: Resolver, steps: Sequence[StepCode]
+) -> tuple[list[HalfCode], list[HalfCode], list[tuple[StepCode, Obstacle]]]:
+    """The steps that can run in half precision, those that do, and those that cannot, and why."""
+    codes: list[HalfCode] = []
+    done: list[HalfCode] = []
+    stopped: list[tuple[StepCode, Obstacle]] = []
+    for step in steps:
+        found = half_code(resolver, step)
+        if under_autocast(resolver, step):
+            done += [found] if isinstance(found, HalfCode) else []
+        elif isinstance(found, HalfCode):
+            codes.append(found)
+        else:
+            stopped.append((step, found))
+    return codes, done, stopped
+
+
+def _small(script: TrainingScript, codes: Sequence[HalfCode], options: Options) -> str | None:
+    """Why half precision is no gain for networks this small, unless it is asked for."""
+    if options.amp is not AmpDtype.AUTO or Autocast.name in options.select:
+        return None
+    steps = [half.code for half in codes if isinstance(half.code, StepCode)]
+    found = [small_layers(script.resolver, step) for step in steps]
+    if not found or not all(found):
+        return None
+    return (
+        f"{found[0]}: a GPU computes them in less time than it takes to launch them, and every conversion is one "
+        "launch more (`--amp bf16` writes it all the same)"
     )
 
 

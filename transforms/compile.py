@@ -23,7 +23,7 @@ layers of libraries other than torchvision, timm, transformers and einops, whose
 gradient penalties and other double backward, with a backward pass that keeps its graph after one that does not, under ``DataParallel``, with hooks on modules, or where the script scripts,
 traces, exports or compiles by itself; not before PyTorch 2.11, nor with an autotuning mode, where it sets `fp32_precision`, beside which
 the compiler fails; not where a step calls methods of the network instead of the network; not for
-a handful of steps; not on Windows, for which there is no Triton, nor on a Python that this PyTorch cannot compile for.
+a handful of steps; not for a few linear layers that are small for the batches they are given, unless a mode is asked for; not on Windows, for which there is no Triton, nor on a Python that this PyTorch cannot compile for.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.compile.html and
 https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.compile; for CUDA graphs:
@@ -55,6 +55,7 @@ from ..optimizer.analysis.network_device import condition_imports, network_devic
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.precision import FrameworkUse
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.small_layers import MOST_LAYERS_AS_THEY_ARE, small_layers
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.analysis.trained import trained_or_in_part
 from ..optimizer.analysis.wording import listed
@@ -138,7 +139,7 @@ class Compile(Transform):
         final: dict[tuple[ast.stmt, str], _Final] = {}
         unfit = _differentiated_twice(script, steps, trained)
         for step in steps:
-            reason = refusal or _step_refusal(script, step)
+            reason = refusal or _step_refusal(script, step, options)
             if reason is not None:
                 told = reason is refusal and isinstance(reason, str) and not script.is_called(step)
                 yield self._skip(step, _UNCALLED if told else reason)
@@ -347,8 +348,21 @@ def _capture_obstacle(
     )
 
 
-def _step_refusal(script: TrainingScript, step: StepCode) -> Fact | str | None:
+def _step_refusal(script: TrainingScript, step: StepCode, options: Options) -> Fact | str | None:
     count = provable_steps(script.resolver, step)
     if count is not None and count < FEWEST_STEPS:
         return f"{count} steps do not pay back the time compiling takes"
-    return double_backward(script.resolver, step)
+    return double_backward(script.resolver, step) or _small(script, step, options)
+
+
+def _small(script: TrainingScript, step: StepCode, options: Options) -> str | None:
+    """Why compiling is no gain for a network this small, unless it is asked for."""
+    if options.compile_mode is not CompileMode.AUTO or Compile.name in options.select:
+        return None
+    small = small_layers(script.resolver, step)
+    if small is None or small.layers is None or small.layers > MOST_LAYERS_AS_THEY_ARE:
+        return None
+    return (
+        f"{small}, and there are {small.layers}: calling compiled code costs the host as much as it saves there "
+        "(`torchopt tune` tries CUDA graphs)"
+    )

@@ -38,6 +38,7 @@ from ..optimizer.analysis.resolver import Resolver
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.sensitive_code import needs_float32_products
 from ..optimizer.analysis.setup_place import settings_refused, setup_place
+from ..optimizer.analysis.small_layers import small_layers
 from ..optimizer.analysis.steps import StepCode
 from ..optimizer.options import Options, Tier
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -94,7 +95,7 @@ class Tf32(Transform):
         if not steps:
             return
         refusal = _refusal(script, options) or _attack(script.resolver, steps)
-        reasons = {step: refusal or _step_refusal(script, step) for step in steps}
+        reasons = {step: refusal or _step_refusal(script, step, options) for step in steps}
         if all(reasons.values()):
             for step, reason in reasons.items():
                 yield self.skip(step.path, step.backwards[0].span, _said(reason, step))
@@ -137,7 +138,7 @@ def _attack(resolver: Resolver, steps: list[StepCode]) -> Obstacle | None:
     return Obstacle(gradient.module, gradient.node, ATTACKED) if gradient is not None else None
 
 
-def _step_refusal(script: TrainingScript, step: StepCode) -> str | None:
+def _step_refusal(script: TrainingScript, step: StepCode, options: Options) -> str | None:
     resolver = script.resolver
     if under_autocast(resolver, step) and not may_do_without_autocast(resolver, step):
         return "the step runs under autocast, which takes its matrix products to half precision"
@@ -150,6 +151,9 @@ def _step_refusal(script: TrainingScript, step: StepCode) -> str | None:
     half = half_precision_use(resolver, nodes, networks)
     if half is not None:
         return f"{half.what} is in use, and what stays in float32 beside it is not known{seen_at(half, step)}"
+    small = None if Tf32.name in options.select else small_layers(resolver, step)
+    if small is not None:
+        return f"{small}: a GPU computes them in less time than it takes to launch them"
     return _without_products(network_layers(resolver, networks), len(networks))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchopt_cli.optimizer.options import Options, Tier
+from torchopt_cli.optimizer.options import AmpDtype, Options, Tier
 from torchopt_cli.optimizer.pipeline import RewriteResult
 from torchopt_cli.transforms.registry import all_transforms
 
@@ -485,7 +485,8 @@ def test_beside_all_others(rewrite: Callable[..., RewriteResult]) -> None:
     text = LOOP.replace("nn.Linear(5, 3))", "nn.Linear(5, 3)).cuda()").replace(
         "model(x), y", "model(x.cuda()), y.cuda()"
     )
-    result = rewrite(text, names, select=frozenset(), tier=Options().tier, accumulate=4)
+    tier, amp = Options().tier, AmpDtype.FP16  # asked for: a network this small does without
+    result = rewrite(text, names, select=frozenset(), tier=tier, amp=amp, accumulate=4)
     assert not [error for file in result.files for error in file.errors]
     assert "    scaler.scale(loss / 4).backward()\n" in result.files[0].text
     assert "        scaler.step(optimizer)\n        scaler.update()\n" in result.files[0].text
