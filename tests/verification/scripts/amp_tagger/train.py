@@ -44,9 +44,7 @@ def main():
                 logits, hidden = model(data, hidden)
                 loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
             scaler.scale(loss / accumulate).backward()
-            counts += torch.stack(
-                [(logits.argmax(-1) == target).sum(), torch.tensor(80.0).to(device)]
-            )
+            counts += torch.stack([(logits.argmax(-1) == target).sum(), torch.tensor(80.0).to(device)])
             total += loss.item()
             if (i + 1) % accumulate == 0:
                 scaler.unscale_(optimizer)

@@ -87,9 +87,7 @@ def main():
             dense.step()
             total += loss.item() * len(user)
             seen += len(user)
-        print(
-            f"epoch {epoch} loss {total / seen:.5f} hit@5 {hit_rate(model, test, train.known):.4f}"
-        )
+        print(f"epoch {epoch} loss {total / seen:.5f} hit@5 {hit_rate(model, test, train.known):.4f}")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,7 @@ class Block(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
-        )
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
         self.dropout = nn.Dropout(0.1)
         self.register_buffer("tril", torch.tril(torch.ones(length, length)))
 
@@ -86,9 +84,7 @@ class Trainer:
             self.optimizer.step()
             self.scheduler.step()
             if step % 4 == 0:
-                logger.info(
-                    "step %d: loss %.4f, validation %.4f", step, loss.item(), self.validate()
-                )
+                logger.info("step %d: loss %.4f, validation %.4f", step, loss.item(), self.validate())
 
     @torch.no_grad()
     def validate(self):

@@ -121,7 +121,9 @@ class Trainer:
         )
 
     def criterion(self, logits, target):
-        return F.cross_entropy(logits, target, weight=self.class_weights, label_smoothing=0.05)
+        return F.cross_entropy(
+            logits, target, weight=self.class_weights, label_smoothing=0.05
+        )
 
     def train_epoch(self):
         self.model.train()

@@ -97,9 +97,7 @@ def evaluate(model, loader):
 
 def main():
     torch.manual_seed(9)
-    train = DataLoader(
-        Scenes(44, 0), batch_size=8, shuffle=True, collate_fn=collate, drop_last=True
-    )
+    train = DataLoader(Scenes(44, 0), batch_size=8, shuffle=True, collate_fn=collate, drop_last=True)
     test = DataLoader(Scenes(12, 1), batch_size=5, collate_fn=collate)
     model = Detector()
     weights = {"objectness": 1.0, "boxes": 2.0, "classes": 0.5}

@@ -140,9 +140,7 @@ def main():
         if step % 8 == 7:
             error, worst = evaluate(model)
             rows.append((step + 1, loss.item(), error, worst, model.log_nu.exp().item()))
-            print(
-                f"adam {step + 1}: loss {loss.item():.10f} error {error:.8f} nu {rows[-1][-1]:.8f}"
-            )
+            print(f"adam {step + 1}: loss {loss.item():.10f} error {error:.8f} nu {rows[-1][-1]:.8f}")
             if error < best:
                 best = error
                 torch.save(model.state_dict(), "best.pt")

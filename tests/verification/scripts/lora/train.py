@@ -120,9 +120,7 @@ def main():
         if f1 > best:
             best = f1
             state = model.state_dict()
-            torch.save(
-                {k: v for k, v in state.items() if k[-1] in "AB" or "head" in k}, "adapter.pt"
-            )
+            torch.save({k: v for k, v in state.items() if k[-1] in "AB" or "head" in k}, "adapter.pt")
     with open("history.jsonl", "w") as file:
         file.writelines(json.dumps(row) + "\n" for row in history)
     model.train()

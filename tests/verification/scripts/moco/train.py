@@ -74,9 +74,7 @@ def main():
             optimizer.step()
             step += 1
         scheduler.step()
-        print(
-            f"epoch {epoch} loss {loss.item():.4f} top {(logits.argmax(1) == 0).float().mean().item():.2f}"
-        )
+        print(f"epoch {epoch} loss {loss.item():.4f} top {(logits.argmax(1) == 0).float().mean().item():.2f}")
     torch.save(model.state_dict(), "moco.pt")
     torch.save(model.encoder_q.state_dict(), "encoder.pt")
 
