@@ -10,7 +10,7 @@ precision is not safe (`autocast` runs first). Parameters, optimizer states and 
 
 Left alone: scripts that decide about precision themselves (`allow_tf32`, `fp32_precision`) or ask for determinism; scripts
 that compute in float64, decompose matrices, take distances from matrix products, subtract Gram matrices or covariances, differentiate gradients, fit with LBFGS, attack the network (`x.grad.sign()`) or compare numbers closely; steps under
-autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks that the script takes to half precision itself; networks of convolutions with a linear layer or two at the end, which gain nothing; scripts for the CPU.
+autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks that the script takes to half precision itself; networks of convolutions with a linear layer or two at the end, and of linear layers that are small for their batches, which gain nothing; scripts for the CPU.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html and
 https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices

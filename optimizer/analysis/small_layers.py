@@ -28,10 +28,11 @@ MOST_PRODUCTS = 80_000_000
 """Multiplications in one layer for one batch. Forward and backward pass do six float32 operations for each. The slowest GPU
 with tensor cores that is widely rented, a T4, does 8.1e12 of them a second (https://www.nvidia.com/en-us/data-center/tesla-t4/), so that
 this many take it 60 microseconds. The host takes longer for a layer: the four of corpus/mlp_many_steps, with two norms and
-the update of all, took 2.3 ms beside an H200, and 2.7 ms with autocast."""
+the update of all, took 2.3 ms beside an H200, and 2.7 ms with autocast (benchmarks/results/small-networks-cuda.json)."""
 MOST_LAYERS_AS_THEY_ARE = 6
 """The call of a compiled network costs the host as much by itself as it saves in six layers that small: 65 microseconds became 111 for
-one layer with its activation, 189 became 196 for six, 345 became 300 for twelve (torch 2.14 on a CPU, forward and backward)."""
+one layer with its activation, 189 became 196 for six, 345 became 300 for twelve (torch 2.14 on a CPU, forward and backward). Beside the
+H200 the steps of two networks of four such layers became 9 and 12 % longer."""
 
 _LAYERS = frozenset(
     "Linear Identity Sequential ModuleList ModuleDict Module Flatten BatchNorm1d LayerNorm Dropout AlphaDropout Embedding Parameter "
