@@ -120,7 +120,7 @@ class Bench:
         kept = self._folder / self.script.name / PEAKS
         known: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
         if key not in known:
-            few = replace(contestant.settings, steps=WARMING_ROUNDS)
+            few = replace(contestant.settings, python=self._python, steps=WARMING_ROUNDS)
             known[key] = run(version, few, place).memory.device or 0
             kept.write_text(json.dumps(known))
         return known[key]
@@ -199,7 +199,7 @@ class Bench:
         """The versions as they are timed in ``cwd``, by name. Raises RuntimeError when the original fails."""
         cwd.mkdir(exist_ok=True)
         settings = RunSettings(
-            self._python,
+            PYTHON if self._options.device == "cuda" else self._python,
             cwd,
             steps=self._rounds,
             mode=Mode.TIME,

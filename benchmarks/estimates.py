@@ -33,7 +33,15 @@ from torchopt_cli.transforms.registry import all_transforms
 
 from .machine import load, machine
 from .results import RESULTS
-from .scripts import TIMEOUT_S, CorpusScript, corpus, interpreter, prepare, rewrite_options
+from .scripts import (
+    PYTHON,
+    TIMEOUT_S,
+    CorpusScript,
+    corpus,
+    interpreter,
+    prepare,
+    rewrite_options,
+)
 
 
 def compared(
@@ -42,6 +50,7 @@ def compared(
     """Bounds and savings of the transforms of one script, as parts of the original's step."""
     before = load()
     prepared = prepare(script, folder, python, timed=True, timeout_s=timeout_s)
+    python = PYTHON if script.device == "cuda" else python
     transforms, options = all_transforms(), rewrite_options(script)
     names = [transform.name for transform in transforms]
 

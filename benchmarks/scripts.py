@@ -21,6 +21,7 @@ from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVer
 from torchopt_cli.optimizer.measurement import pace
 from torchopt_cli.optimizer.options import Options, Tier
 from torchopt_cli.optimizer.pipeline import Rewritten, rewrite_all
+from torchopt_cli.optimizer.profiling.opportunities import usable_cores
 from torchopt_cli.optimizer.verified_rewrite import changed_version, claimed_tier
 from torchopt_cli.transforms.registry import all_transforms
 
@@ -92,11 +93,12 @@ def corpus(names: Iterable[str], device: str) -> list[CorpusScript]:
 
 @contextmanager
 def interpreter(device: str, threads: int) -> Generator[Path, None, None]:
-    """A program to be used in place of Python: on a CPU one that has torch imported already, with that many threads."""
-    if device == "cuda":
-        yield PYTHON
-        return
-    with warm_interpreter(threads) as python:
+    """A program to be used in place of Python, that has torch imported already: on a CPU with that many threads.
+
+    Beside a GPU it has as many as Python would, and what is timed is started by Python itself.
+    """
+    on_gpu = device == "cuda"
+    with warm_interpreter(usable_cores() if on_gpu else threads, gpus=on_gpu) as python:
         yield python
 
 
