@@ -4,8 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
+TORCH ?= 2.4.1
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-gpu test-nightly transform-table mutants lint types build docs benchmark benchmark-gpu chart estimates probe-overhead check clean
+.PHONY: help demo test test-all test-gpu test-torch test-nightly transform-table mutants lint types build docs benchmark benchmark-gpu chart estimates probe-overhead check clean
 
 help: ## the commands of this file
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -28,6 +29,11 @@ test-all: $(READY) ## every test that does not need a GPU
 
 test-gpu: $(READY) ## the tests that need a GPU (minutes)
 	$(BIN)/python -m pytest -m gpu -q
+
+test-torch: ## the runs under verification with another PyTorch: TORCH=2.4.1, the oldest (ten minutes)
+	$(PYTHON) -m venv .venv-$(TORCH)
+	.venv-$(TORCH)/bin/python -m pip install --quiet --editable . "torch==$(TORCH)" torchvision pillow pytest pytest-xdist hypothesis jsonschema
+	OMP_NUM_THREADS=1 .venv-$(TORCH)/bin/python -m pytest tests/optimizer tests/corpus -m "torch and not slow and not gpu" -n $(WORKERS) -q
 
 test-nightly: $(READY) ## every test, thousands of generated scripts, the corpus rewritten and verified (hours)
 	TORCHOPT_NIGHTLY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" -n $(WORKERS) --dist worksteal -q
@@ -73,4 +79,4 @@ probe-overhead: $(READY) ## what the timing probe adds to a training step
 check: lint types test build ## what CI runs
 
 clean: ## remove what make made
-	rm -rf .venv build dist *.egg-info .demo
+	rm -rf .venv .venv-* build dist *.egg-info .demo

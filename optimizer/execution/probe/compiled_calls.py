@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,7 +31,8 @@ class CompiledCalls:
     def install(self, patches: Patches) -> None:
         """Begin with functions that are compiled from now on. Imports Dynamo."""
         patches.wrap(torch, "compile", self._compile)
-        self._call = cast(Call, torch.compiler.disable(self._call, recursive=False))
+        # Of a method, PyTorch 2.4 can mark the function only; it takes compiled functions apart in ways of its own all the same.
+        torch.compiler.disable(getattr(self._call, "__func__", self._call), recursive=False)
 
     def make(
         self,

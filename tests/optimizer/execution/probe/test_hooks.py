@@ -582,6 +582,9 @@ def test_calls_in_training_mode_are_counted_beside_those_in_eval_mode(recorded):
     assert [(call.rounds, call.samples) for call in run.eval_calls] == [(3, 7)]
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 5), reason="PyTorch 2.4 calls no replaced method in compiled functions"
+)
 def test_an_evaluation_that_a_compiled_function_makes_is_told(recorded):
     outputs = []
 
@@ -599,6 +602,9 @@ def test_an_evaluation_that_a_compiled_function_makes_is_told(recorded):
     assert torch.allclose(torch.from_numpy(run.eval_outputs()["0.0"]), outputs[0])
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 5), reason="PyTorch 2.4 calls no replaced method in compiled functions"
+)
 def test_an_evaluation_in_a_function_that_is_to_be_one_graph_is_told(recorded):
     outputs = []
 
