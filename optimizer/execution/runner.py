@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TorchoptError
+from .library_output import without_library_output
 from .limits import (
     Bound,
     Exceeded,
@@ -367,7 +368,7 @@ def _observations(
         record["unobserved"] = (*record.get("unobserved", ()), STEPPED_ELSEWHERE)
     return Observations(
         folder=folder,
-        stdout=overlay.shown(finished.stdout),
+        stdout=without_library_output(overlay.shown(finished.stdout)),
         stderr=overlay.shown(finished.stderr),
         stdout_cut=finished.stdout_cut,
         stderr_cut=finished.stderr_cut,
