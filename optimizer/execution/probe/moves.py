@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pathlib
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -27,10 +28,15 @@ class Moves:
 
     def install(self, patches: Patches) -> None:
         """Patch the functions that others are made of: ``shutil.move``, ``Path.replace``."""
-        for name in ("rename", "replace"):
-            patches.wrap(os, name, functools.partial(self._moving, keeps=False))
-        for name in ("remove", "unlink"):
-            patches.wrap(os, name, self._removing)
+        moving = functools.partial(self._moving, keeps=False)
+        for name, make in (
+            ("rename", moving),
+            ("replace", moving),
+            ("remove", self._removing),
+            ("unlink", self._removing),
+        ):
+            patches.wrap(os, name, make)
+            _wrap_in_accessor(patches, name, make)
         patches.wrap(shutil, "copyfile", functools.partial(self._moving, keeps=True))
 
     def saved(self, path: str) -> None:
@@ -67,3 +73,14 @@ class Moves:
         rounds, saves = self._now()
         moved = {"source": paths[0], "target": paths[1], "keeps": keeps}
         self._noted.append({**moved, "rounds": rounds, "saves": saves})
+
+
+def _wrap_in_accessor(
+    patches: Patches, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Python 3.10's pathlib has references of its own to the functions of ``os``."""
+    accessor = getattr(pathlib, "_NormalAccessor", None)
+    before = vars(accessor).get(name) if accessor else None
+    if before is not None:
+        setattr(accessor, name, staticmethod(make(getattr(accessor, name))))
+        patches.on_undo(lambda: setattr(accessor, name, before))

@@ -12,13 +12,21 @@ import pytest
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.verdict import Outcome, judge_exact
 from torchopt_cli.optimizer.execution.observations import Observations, Status
+from torchopt_cli.optimizer.execution.probe.start import OLDEST_EMULATING_TORCH
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.verification import verify
 from torchopt_cli.optimizer.verification_json import to_json
 from torchopt_cli.optimizer.verification_report import exit_code
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 
-pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        torch.__version__ < OLDEST_EMULATING_TORCH, reason="too old to emulate a CUDA device"
+    ),
+]
 
 TRAIN = """
     import torch
