@@ -73,8 +73,12 @@ def label_roots(parameters: Iterable[Tensor]) -> list[tuple[nn.Module, str]]:
 
 
 def root_modules() -> list[nn.Module]:
-    """Every live module that is no other module's child."""
-    modules: list[nn.Module] = [thing for thing in alive(nn.Module) if "_modules" in thing.__dict__]
+    """Every live module that is no other module's child, and no graph of one: those that Dynamo makes hold its parameters before PyTorch 2.5."""
+    modules: list[nn.Module] = [
+        thing
+        for thing in alive(nn.Module)
+        if "_modules" in thing.__dict__ and "compile_subgraph_reason" not in thing.__dict__
+    ]
     children = {id(child) for module in modules for child in module.__dict__["_modules"].values()}
     return [module for module in modules if id(module) not in children]
 

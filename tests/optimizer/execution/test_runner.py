@@ -302,6 +302,11 @@ def test_a_compiled_model_is_observed_without_breaking_its_graph(project, observ
         observe(folder, args=(how,), steps=100, cache=tmp_path / "cache", timeout_s=300.0)
         for how in ("eager", "method", "function")
     )
+    if pytest.importorskip("torch").__version__ < (
+        2,
+        5,
+    ):  # which does not show evaluations of torch.compile(net)
+        compiled.pop()
     for run_ in compiled:
         assert run_.stdout == "{} {} 2\n"  # one graph for training, one for evaluation
         assert list(run_.parameters) == list(eager.parameters)
