@@ -98,12 +98,16 @@ class Bench:
 
     @cached_property
     def device_memory(self) -> int:
-        """What one run of each version takes of a GPU together, in bytes, roughly; they have their kernels compiled then."""
+        """What one run of each version takes of a GPU together, in bytes, roughly; they have their kernels compiled then.
+
+        Raises RuntimeError when the original fails.
+        """
+        original = self.prepared.device_memory
         if self._options.device == "cpu":
             return 0
         with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as place:
             contestants = self.contestants(Path(place) / "cwd")
-            peaks = {"original": self.prepared.device_memory}
+            peaks = {"original": original}
             for name in contestants.keys() - {"original", "light"}:
                 peaks[name] = self._peak(contestants[name], Path(place) / name)
         return sum(
@@ -349,7 +353,7 @@ def measure(
                     )
                     return measured
                 group, waiting = _together(waiting, failures, options)
-                for bench, found in _timed(group, verdicts, failures, options):
+                for bench, found in _timed(group, verdicts, failures, options) if group else ():
                     results[bench.script.name] = found
                     write_results(options.device, results)
                     if bench.script.name in verdicts:
@@ -365,7 +369,7 @@ def _verified(
     """The verdicts by script, of those that could be verified, as many ``jobs`` at the same time as there are."""
 
     def work(bench: Bench) -> dict[str, Verdict] | None:
-        if options.jobs > 1:  # what timing takes is made meanwhile, too
+        if options.device == "cuda" and options.jobs > 1:  # what timing takes is made meanwhile
             failures.attempt(bench.script, lambda: bench.device_memory)
         return failures.attempt(bench.script, bench.verified)
 
@@ -411,13 +415,16 @@ def _timed(
             needed = sum(bench.device_memory for bench in group)
             at_once = min(options.sweeps, device_room(options.device) // needed)
         names = ", ".join(bench.script.name for bench in group)
-        turns = take_turns(
-            contestants, options.sweeps, lambda what: _tell(names, what), at_once=at_once
+        turns = failures.attempt(
+            group[0].script,
+            lambda: take_turns(
+                contestants, options.sweeps, lambda what: _tell(names, what), at_once=at_once
+            ),
         )
     loads = [before, load()]
-    for bench in group:
+    for bench in group if turns is not None else ():
         name = bench.script.name
-        own = {version: runs for (of, version), runs in turns.items() if of == name}
+        own = {version: runs for (of, version), runs in (turns or {}).items() if of == name}
         found = failures.attempt(
             bench.script,
             lambda bench=bench, own=own: bench.result(

@@ -439,6 +439,18 @@ def test_what_is_timed_together_has_room_on_the_device(
     assert bench.timed == timed
 
 
+def test_a_script_that_cannot_be_prepared_is_not_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: type[_OneMinute]
+) -> None:
+    monkeypatch.setattr(corpus, "device_room", lambda _: 100)
+    fails = property(lambda self: 1 // 0 if self.script.name == "vae" else 3)
+    monkeypatch.setattr(bench, "device_memory", fails)
+    for device in ("cuda", "cpu"):
+        count, results = measured(["gan_flat", "vae"], tmp_path, device=device)
+        assert (count, [*results]) == (1, ["gan_flat"])
+        assert "ZeroDivisionError" in results_module.read_failures(device)["vae"]
+
+
 def test_nothing_is_timed_where_verdicts_are_wanted_alone(
     tmp_path: Path, bench: type[_OneMinute]
 ) -> None:
