@@ -33,6 +33,7 @@ from .names import label_roots
 from .patches import Patches
 from .session import Session
 from .session_calls import calls_of, leave_to_python, untraced
+from .symbolic import in_backend
 from .transformations import tell
 from .variables import is_library
 
@@ -241,6 +242,7 @@ class Hooks:
             is_tracing()
             or is_capturing()
             or any(isinstance(arg, torch.fx.Proxy) for arg in args)
+            or in_backend()
             or getattr(module, "_is_replica", False)
         ):
             return original(module, *args, **kwargs)
