@@ -34,7 +34,7 @@ from torchopt_cli.optimizer.tuning.tune import TuneSettings, tune
 from torchopt_cli.optimizer.verify_settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
-from .equivalence import Verdict, equivalence, original_texts, texts_digest
+from .equivalence import Verdict, equivalence, original_texts, texts_digest, version_digest
 from .machine import device_room, load, machine
 from .results import read_failures, read_results, write_failures, write_results
 from .scripts import (
@@ -110,17 +110,13 @@ class Bench:
             peaks = {"original": original}
             for name in contestants.keys() - {"original", "light"}:
                 peaks[name] = self._peak(contestants[name], Path(place) / name)
-        return sum(
-            peaks["torchopt" if name == "light" else name] * 5 // 4 + CONTEXT_BYTES
-            for name in contestants
-        )
+        peaks["light"] = peaks["torchopt"]
+        return sum(peak * 5 // 4 + CONTEXT_BYTES for peak in peaks.values())
 
     def _peak(self, contestant: Contestant, place: Path) -> int:
         """The peak of device memory of a few rounds, run in ``place`` unless it is known."""
         version = contestant.version
-        overrides = {str(path): text for path, text in sorted(version.overrides.items())}
-        entry = version.entry.read_text(encoding="utf-8")
-        key = texts_digest(entry, overrides, version.args, version.processes)
+        key = version_digest(self.script, version, version.entry.name, version.args)
         kept = self._folder / self.script.name / PEAKS
         known: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
         if key not in known:
@@ -214,18 +210,14 @@ class Bench:
         settings = in_turns_of_their_length(settings, self.prepared.pace)
         versions = {"original": ScriptVersion(self.script.original)}
         versions |= {name: version for name, (version, _) in self._versions.items()}
-        versions = {
-            name: replace(version, args=self.prepared.arguments)
-            for name, version in versions.items()
-        }
-        if self._options.device == "cpu":
+        found: dict[str, Contestant] = {}
+        for name, version in versions.items():
             # One process per GPU: without any, the script is started as before.
-            versions = {
-                name: replace(version, processes=None) for name, version in versions.items()
-            }
-        found = {name: Contestant(version, settings) for name, version in versions.items()}
+            processes = None if self._options.device == "cpu" else version.processes
+            timed = replace(version, args=self.prepared.arguments, processes=processes)
+            found[name] = Contestant(timed, settings)
         light = replace(settings, resident_batch=True)
-        return found | {"light": Contestant(versions["torchopt"], light)}
+        return found | {"light": Contestant(found["torchopt"].version, light)}
 
 
 def digest(script: CorpusScript) -> str:

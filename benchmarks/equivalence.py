@@ -43,7 +43,8 @@ def equivalence(
     prepared = prepare(script, folder, python, timed=False, timeout_s=timeout_s)
     place = folder / script.name / VERDICTS
     known: dict[str, Verdict] = json.loads(place.read_text()) if place.exists() else {}
-    keys = {name: _key(script, version) for name, (version, _) in versions.items()}
+    arguments = script.arguments(timed=False)
+    keys = {name: version_digest(script, one, arguments) for name, (one, _) in versions.items()}
     original = replace(ScriptVersion(script.original), args=prepared.arguments)
     with tempfile.TemporaryDirectory() as cwd, original_runs(original) as runs:
         for name, (version, tier) in versions.items():
@@ -86,7 +87,7 @@ def original_texts(script: CorpusScript) -> list[str]:
     return [path.read_text(encoding="utf-8") for path in files]
 
 
-def _key(script: CorpusScript, version: ScriptVersion) -> str:
+def version_digest(script: CorpusScript, version: ScriptVersion, *parts: Any) -> str:
+    """Changes with the texts of ``version``, with those of the original, and with anything in ``parts``."""
     overrides = {str(path): text for path, text in sorted(version.overrides.items())}
-    arguments = script.arguments(timed=False)
-    return texts_digest(original_texts(script), overrides, arguments, version.processes)
+    return texts_digest(original_texts(script), overrides, *parts, version.processes)

@@ -63,6 +63,11 @@ class Session:
     def seconds_left(self) -> float:
         return self._ends - time.monotonic()
 
+    @property
+    def untimed_seconds(self) -> float:
+        """What of them there is for what goes side by side."""
+        return self.seconds_left * UNTIMED_SHARE
+
     def run(self, module: str, *arguments: str, seconds: float = math.inf) -> bool:
         """Run ``python -m module``, ``seconds`` at most; whether it ended well, and in time."""
         left = min(seconds, self.seconds_left)
@@ -94,9 +99,7 @@ def tests(session: Session) -> bool:
     files = [str(p) for p in (ROOT / "tests").rglob("test_*.py") if MARK in p.read_text()]
     together = ["-n", str(TESTS_AT_ONCE)] if importlib.util.find_spec("xdist") else []
     arguments = ["-m", "gpu", "-q", f"--junit-xml={report}", *together, *files]
-    finite = math.isfinite(session.seconds_left)
-    in_time = session.seconds_left * UNTIMED_SHARE if finite else math.inf
-    ended_well = session.run("pytest", *arguments, seconds=in_time)
+    ended_well = session.run("pytest", *arguments, seconds=session.untimed_seconds)
     outcome = outcome_of(report) | {"complete": ended_well, "machine": machine(session.device)}
     RESULTS.mkdir(exist_ok=True)
     told.write_text(json.dumps(outcome, indent=1) + "\n")
@@ -124,11 +127,11 @@ def passes(outcome: dict[str, Any]) -> bool:
     return outcome["complete"] and outcome["passed"] > 0
 
 
-def corpus_arguments(session: Session, scripts: Sequence[str], jobs: int) -> tuple[str, ...]:
+def corpus_arguments(session: Session, scripts: Sequence[str]) -> tuple[str, ...]:
     """What every command about the corpus is given."""
     finite = math.isfinite(session.seconds_left)
     return (
-        *(f"--device={session.device}", f"--data={session.data}", f"--jobs={jobs}"),
+        *(f"--device={session.device}", f"--data={session.data}"),
         *((f"--timeout={RUN_SECONDS}",) if finite else ()),
         *scripts,
     )
@@ -136,10 +139,8 @@ def corpus_arguments(session: Session, scripts: Sequence[str], jobs: int) -> tup
 
 def verified(session: Session, scripts: Sequence[str], jobs: int) -> bool:
     """Verify what is made of the corpus, and make the data that it is timed on; whether there was time for that."""
-    finite = math.isfinite(session.seconds_left)
-    in_time = session.seconds_left * UNTIMED_SHARE if finite else math.inf
-    arguments = corpus_arguments(session, scripts, jobs)
-    return session.run("benchmarks.corpus", "--verify-only", *arguments, seconds=in_time)
+    arguments = ("--verify-only", f"--jobs={jobs}", *corpus_arguments(session, scripts))
+    return session.run("benchmarks.corpus", *arguments, seconds=session.untimed_seconds)
 
 
 def measured(
@@ -147,11 +148,10 @@ def measured(
 ) -> bool:
     """Measure the corpus, and then the estimates, as far as time goes; whether all is done."""
     minutes = (session.seconds_left - GRACE_SECONDS) / 60.0
-    common = (*corpus_arguments(session, scripts, jobs), f"--sweeps={sweeps}")
-    timing = (f"--minutes={minutes:.2f}", f"--together={together}")
+    common = (f"--sweeps={sweeps}", *corpus_arguments(session, scripts))
+    timing = (f"--minutes={minutes:.2f}", f"--together={together}", f"--jobs={jobs}")
     done = session.run("benchmarks.corpus", *timing, *common)
-    estimated = (one for one in common if not one.startswith("--jobs="))
-    return session.run("benchmarks.estimates", *estimated) and done
+    return session.run("benchmarks.estimates", *common) and done
 
 
 def bring_verdicts(data: Path) -> None:

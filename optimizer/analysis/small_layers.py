@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
@@ -18,7 +18,7 @@ from .network_layers import network_code, network_layers
 from .reach import Reached
 from .resolver import Resolver
 from .signatures import call_argument
-from .size_bounds import range_bounds, size_bounds
+from .size_bounds import Bounds, range_bounds, size_bounds
 from .steps import StepCode
 from .syntax import Module
 from .trees import walk
@@ -66,26 +66,27 @@ class SmallLayers:
 
 def small_layers(resolver: Resolver, step: StepCode) -> SmallLayers | None:
     """What the networks of ``step`` consist of, where that is nothing but layers of at most :data:`MOST_PRODUCTS` for its batches."""
+    rows = _rows(resolver, step)
+    if rows is None:
+        return None
     nodes = list(step.nodes(resolver, into_forward=True))
     networks = networks_run(resolver, nodes)
-    rows = _rows(resolver, step)
-    if rows is None or not networks:
+    code = network_code(resolver, networks)
+    if not networks or not all(_is_row_by_row(resolver, reached) for reached in code):
         return None
-    code = list(network_code(resolver, networks))
-    if not all(_is_row_by_row(resolver, reached) for reached in code):
-        return None
-    linear = network_layers(resolver, networks).linear
-    sizes = [_weights(resolver, layer) for layer in linear]
+    sizes = [_features(resolver, layer) for layer in network_layers(resolver, networks).linear]
     known = [size for size in sizes if size is not None]
-    if not known or len(known) < len(sizes) or rows * max(known) > MOST_PRODUCTS:
+    weights = max((taken[1] * given[1] for taken, given in known), default=0)
+    if not known or len(known) < len(sizes) or rows * weights > MOST_PRODUCTS:
         return None
-    inputs = _input_widths(resolver, linear)
+    # What layers take and none gives: what a sample is flattened to.
+    inputs = {n for taken, _ in known for n in taken} - {n for _, given in known for n in given}
     running = chain(nodes, forward_code(resolver, networks))
     if any(_regroups(resolver, reached, inputs) for reached in running):
         return None
     counts = [_layers(resolver, network) for network in networks]
     layers = None if None in counts else max(count or 0 for count in counts)
-    return SmallLayers(rows, max(known), layers)
+    return SmallLayers(rows, weights, layers)
 
 
 def _rows(resolver: Resolver, step: StepCode) -> int | None:
@@ -172,32 +173,20 @@ def _is_unknown_layer(resolver: Resolver, reached: Reached) -> bool:
             return False
 
 
-def _weights(resolver: Resolver, layer: CallFact) -> int | None:
-    sizes = [
-        None if given is None else size_bounds(resolver, given, layer.module)
-        for given in (
-            call_argument(layer.node, "in_features", 0),
-            call_argument(layer.node, "out_features", 1),
-        )
-    ]
-    (inputs, outputs) = sizes
-    return None if inputs is None or outputs is None else inputs[1] * outputs[1]
+def _features(resolver: Resolver, layer: CallFact) -> tuple[Bounds, Bounds] | None:
+    """How many features ``layer`` takes and gives for a row."""
+    arguments = (
+        call_argument(layer.node, "in_features", 0),
+        call_argument(layer.node, "out_features", 1),
+    )
+    taken, given = (
+        None if argument is None else size_bounds(resolver, argument, layer.module)
+        for argument in arguments
+    )
+    return None if taken is None or given is None else (taken, given)
 
 
-def _input_widths(resolver: Resolver, layers: Iterable[CallFact]) -> frozenset[int]:
-    """The numbers of features that layers take and none gives: what a sample is flattened to."""
-    taken: set[int] = set()
-    given: set[int] = set()
-    for layer in layers:
-        for name, place, found in (("in_features", 0, taken), ("out_features", 1, given)):
-            argument = call_argument(layer.node, name, place)
-            bounds = None if argument is None else size_bounds(resolver, argument, layer.module)
-            if bounds is not None:
-                found.update(bounds)
-    return frozenset(taken - given)
-
-
-def _regroups(resolver: Resolver, reached: Reached, inputs: frozenset[int]) -> bool:
+def _regroups(resolver: Resolver, reached: Reached, inputs: Set[int]) -> bool:
     """Whether a node may make other rows than the samples of the batch."""
     node, module = reached.node, reached.module
     if isinstance(node, ast.Subscript):
@@ -215,7 +204,7 @@ def _regroups(resolver: Resolver, reached: Reached, inputs: frozenset[int]) -> b
 
 
 def _keeps_samples(
-    resolver: Resolver, call: ast.Call, name: str, module: Module, inputs: frozenset[int]
+    resolver: Resolver, call: ast.Call, name: str, module: Module, inputs: Set[int]
 ) -> bool:
     """Whether a sample is a row afterwards: ``x.flatten(1)``, ``x.view(len(x), -1)``, ``x.view(-1, 784)`` for layers of 784."""
     arguments: Sequence[ast.expr] = call.args
@@ -237,16 +226,11 @@ def _keeps_samples(
 
 def _layers(resolver: Resolver, network: Model) -> int | None:
     """How many linear layers ``network`` has, at most; None where its code does not tell."""
-    own = [cls.node for cls in layer_classes(resolver, [network])]
-    if len(own) > 1:
+    if len(layer_classes(resolver, [network])) > 1:
         return None
-    total = 0
-    for layer in network_layers(resolver, [network]).linear:
-        times = _times(resolver, layer)
-        if times is None:
-            return None
-        total += times
-    return total
+    times = [_times(resolver, layer) for layer in network_layers(resolver, [network]).linear]
+    known = [time for time in times if time is not None]
+    return sum(known) if len(known) == len(times) else None
 
 
 def _times(resolver: Resolver, layer: CallFact) -> int | None:

@@ -35,10 +35,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from fnmatch import fnmatch
-from importlib import metadata
 from pathlib import Path
 
 from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.environment import inspect_environment
 from torchopt_cli.optimizer.options import Options, Target, Tier
 from torchopt_cli.optimizer.pipeline import rewrite_script
 from torchopt_cli.optimizer.source import Sources
@@ -174,13 +174,14 @@ def _patched(script: str, patches: Sequence[Path]) -> dict[Path, str]:
 def _rewritten(case: Case) -> dict[Path, str]:
     """What torchopt makes of the script."""
     names = frozenset() if case.select == "all" else frozenset((case.select or "").split())
-    torch = metadata.version("torch").split(".")
+    here = inspect_environment(Path(sys.executable))
+    assert here.torch_version is not None
     options = Options(
         tier=case.tier,
         target=Target.CUDA if case.emulated else Target.AUTO,
         select=names,
-        python_version=sys.version_info[:2],
-        torch_version=(int(torch[0]), int(torch[1])),
+        python_version=here.python_version,
+        torch_version=here.torch_version,
     )
     result = rewrite_script(case.folder / "train.py", Sources(), all_transforms(), options)
     changed = {file.path: file.text for file in result.files if file.changed}

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .functions import Functions
 from .patches import Patches
-from .symbolic import in_backend
+from .symbolic import is_traced
 
 _FUNCTIONS = (
     "alpha_dropout",
@@ -53,8 +53,7 @@ class Dropouts:
 
     def _probability(self, name: str, p: float, *shape: int) -> float:
         """What to drop elements of a tensor of this ``shape`` with, instead of ``p``."""
-        traced = torch.compiler.is_compiling() or in_backend()
-        if p and torch.is_grad_enabled() and not traced:
+        if p and torch.is_grad_enabled() and not is_traced():
             self._counts[name, float(p)] += 1
             if self._noting() and len(self._first) < _MOST:
                 self._first.append((float(p), list(shape)))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pathlib
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -28,15 +27,10 @@ class Moves:
 
     def install(self, patches: Patches) -> None:
         """Patch the functions that others are made of: ``shutil.move``, ``Path.replace``."""
-        moving = functools.partial(self._moving, keeps=False)
-        for name, make in (
-            ("rename", moving),
-            ("replace", moving),
-            ("remove", self._removing),
-            ("unlink", self._removing),
-        ):
-            patches.wrap(os, name, make)
-            _wrap_in_accessor(patches, name, make)
+        for name in ("rename", "replace"):
+            patches.wrap(os, name, functools.partial(self._moving, keeps=False))
+        for name in ("remove", "unlink"):
+            patches.wrap(os, name, self._removing)
         patches.wrap(shutil, "copyfile", functools.partial(self._moving, keeps=True))
 
     def saved(self, path: str) -> None:
@@ -73,14 +67,3 @@ class Moves:
         rounds, saves = self._now()
         moved = {"source": paths[0], "target": paths[1], "keeps": keeps}
         self._noted.append({**moved, "rounds": rounds, "saves": saves})
-
-
-def _wrap_in_accessor(
-    patches: Patches, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> None:
-    """Python 3.10's pathlib has references of its own to the functions of ``os``."""
-    accessor = getattr(pathlib, "_NormalAccessor", None)
-    before = vars(accessor).get(name) if accessor else None
-    if before is not None:
-        setattr(accessor, name, staticmethod(make(getattr(accessor, name))))
-        patches.on_undo(lambda: setattr(accessor, name, before))

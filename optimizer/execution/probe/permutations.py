@@ -19,7 +19,7 @@ import torch
 
 from .patches import Patches
 from .randomness import is_isolated, permutation_seed
-from .symbolic import in_backend
+from .symbolic import is_traced
 from .transformations import transforming
 from .worker_generators import digest_of
 
@@ -55,9 +55,7 @@ class Permutations:
     def _randperm(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*args, **kwargs):
-            if torch.compiler.is_compiling() or in_backend():
-                return original(*args, **kwargs)
-            if not self._for_an_epoch(args, kwargs):
+            if is_traced() or not self._for_an_epoch(args, kwargs):
                 return original(*args, **kwargs)
             count = args[0]
             generator = torch.Generator()

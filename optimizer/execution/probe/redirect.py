@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 from .audit import WRITE_FLAGS, Audit
@@ -61,7 +62,7 @@ class Redirection:
         self.mirror = mirror
         self._state = threading.local()
         self._own = mirror.scratch + "/"
-        self._wrappers: list[tuple[Any, Any]] = []
+        self._replaced: list[tuple[ModuleType, str, Any]] = []
         self._lstat, self._readlink, self._scandir = os.lstat, os.readlink, os.scandir
 
     def install(self, *, audited: bool) -> None:
@@ -75,7 +76,7 @@ class Redirection:
         for name in ("open", "lstat", "readlink", "scandir", "chdir"):
             self._replace(name, getattr(self, f"_{name}_like")(getattr(os, name)))
         opener = self._file_like(io.open)
-        self._wrappers.append((io.open, opener))
+        self._replaced.append((io, "open", io.open))
         builtins.open = io.open = opener
         self._replace_in_accessor()
         # With descriptors of folders, rmtree would hold on to folders that get unfolded while it works.
@@ -136,16 +137,16 @@ class Redirection:
         ):
             if original in group:
                 group.add(wrapper)
-        self._wrappers.append((original, wrapper))
+        self._replaced.append((os, name, original))
         setattr(os, name, wrapper)
 
     def _replace_in_accessor(self) -> None:
-        """Python 3.10's pathlib has references of its own to the functions."""
+        """Python 3.10's pathlib has references of its own to the functions: it shall call those that are there by then."""
         accessor = getattr(pathlib, "_NormalAccessor", None)
         for name, value in list(vars(accessor).items()) if accessor else ():
-            for original, wrapper in self._wrappers:
+            for owner, function, original in self._replaced:
                 if value is original:
-                    setattr(accessor, name, staticmethod(wrapper))
+                    setattr(accessor, name, staticmethod(_looked_up(owner, function)))
 
     def _reading(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -346,6 +347,11 @@ class _Entries:
 
     def close(self):
         self._entries.close()
+
+
+def _looked_up(owner: ModuleType, name: str) -> Callable[..., Any]:
+    """Calls what ``owner`` has as ``name`` when it is called."""
+    return lambda *args, **kwargs: getattr(owner, name)(*args, **kwargs)
 
 
 def _crowded(folder: str) -> bool:
