@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 
-from .classes import first_party_bases, kept_as
-from .composition import call_arguments
+from .classes import kept_as
 from .host_numbers import is_number
+from .option_settings import option_field
 from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Assigned, Parameter
 from .signatures import argument_for, default_of
 from .syntax import FunctionNode, Module
-from .values import Attribute, Class, Made
+from .values import Attribute
 
 _NUMBERS = frozenset({"builtins.float", "builtins.int"})
 _CHOOSING = frozenset({"builtins.min", "builtins.max", "builtins.abs", "builtins.round"})
@@ -48,7 +48,7 @@ def is_declared_number(resolver: Resolver, node: ast.expr, module: Module, depth
         case ast.Attribute(_, attr):
             values = resolver.values(node, module)
             return bool(values) and all(
-                isinstance(value, Attribute) and _is_number_field(resolver, value, attr)
+                isinstance(value, Attribute) and _is_number_field(resolver, value)
                 for value in values
             )
         case _:
@@ -97,19 +97,7 @@ def _is_number_type(resolver: Resolver, annotation: ast.expr, module: Module) ->
     return bool(names) and names <= _NUMBERS
 
 
-def _is_number_field(resolver: Resolver, value: Attribute, name: str) -> bool:
-    """Whether ``name`` is a number in the dataclass of options that a library has filled: ``tyro.cli(Args).tau``."""
-    if not isinstance(value.of, Made):
-        return False
-    made = value.of
-    for argument in call_arguments(made.call):
-        for given in resolver.values(argument, made.module):
-            if isinstance(given, Class):
-                for cls in (given, *first_party_bases(resolver, given)):
-                    for statement in cls.node.body:
-                        match statement:
-                            case ast.AnnAssign(ast.Name(field), annotation) if field == name:
-                                return _is_number_type(resolver, annotation, cls.module)
-                            case _:
-                                pass
-    return False
+def _is_number_field(resolver: Resolver, value: Attribute) -> bool:
+    """Whether ``value`` is a number in the dataclass of options that a library has filled: ``tyro.cli(Args).tau``."""
+    field = option_field(resolver, value)
+    return field is not None and _is_number_type(resolver, field[0].annotation, field[1])

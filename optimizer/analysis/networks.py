@@ -23,7 +23,7 @@ _REGISTERS_HOOK = frozenset(
     }
 )
 
-_MODULE_METHODS = frozenset(
+MODULE_METHODS = frozenset(
     "train eval to cuda cpu half float double bfloat16 type parameters named_parameters buffers named_buffers children "
     "named_children modules named_modules state_dict load_state_dict zero_grad requires_grad_ apply add_module "
     "register_module register_buffer register_parameter get_submodule get_parameter share_memory compile "
@@ -81,7 +81,7 @@ class Networks:
     def is_call(self, call: ast.Call, module: Module) -> bool:
         """Whether ``call`` runs a network or a layer: ``model(x)``, ``model.fc(x)``, ``library_model.generate(x)``."""
         func = call.func
-        if isinstance(func, ast.Attribute) and func.attr in _MODULE_METHODS | _REGISTERS_HOOK:
+        if isinstance(func, ast.Attribute) and func.attr in MODULE_METHODS | _REGISTERS_HOOK:
             # A method, unless a layer has its name: the keys of an attention.
             values = self.unwrapped(func, module)
             return any(self.is_network_value(v) and not isinstance(v, Attribute) for v in values)

@@ -8,11 +8,12 @@ from itertools import product
 from math import prod
 from typing import TypeAlias
 
+from .option_settings import assigned_settings, option_field
 from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Iterated
 from .syntax import Module
-from .values import Display, Literal, Made, Option, Value
+from .values import Attribute, Display, Literal, Made, Option, Value
 
 Bounds: TypeAlias = tuple[int, int]
 """The least and the greatest."""
@@ -63,14 +64,34 @@ def _of_value(resolver: Resolver, value: Value, node: ast.expr, depth: int) -> B
     match value:
         case Literal(value=bool()):
             return None
-        case Literal(value=int() as number) | Option(default=ast.Constant(value=int() as number)):
+        case Literal(value=int() as number):
             return number, number
+        case Option(_, _, at, default):
+            return _of_option(resolver, value, default, at, depth)
+        case Attribute() if (field := option_field(resolver, value)) is not None:
+            declared, at = field
+            return _of_option(resolver, value, declared.value, at, depth)
         case Display(node=written, module=at) if written is not node:
             return size_bounds(resolver, written, at, depth + 1)
         case Made(call=call, module=at) if call is not node:
             return size_bounds(resolver, call, at, depth + 1)
         case _:
             return None
+
+
+def _of_option(
+    resolver: Resolver,
+    option: Option | Attribute,
+    default: ast.expr | None,
+    module: Module,
+    depth: int,
+) -> Bounds | None:
+    """Of one that has ``default``, unless the script assigns it something else: ``args.batch_size = 4 * args.envs``."""
+    assigned = assigned_settings(resolver, option)
+    if default is None or assigned is None:
+        return None
+    given = [(default, module), *assigned]
+    return _spanned([size_bounds(resolver, value, at, depth + 1) for value, at in given])
 
 
 def _counted(resolver: Resolver, name: ast.Name, module: Module, depth: int) -> Bounds | None:

@@ -10,17 +10,18 @@ import ast
 import builtins
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain
 
+from .environments import LARGEST_SPACE, LONGEST_ROLLOUT, drawn_rows, steps_environment
 from .facts import CallFact, DataLoader, Model
 from .forward_code import forward_code, layer_classes, networks_run
 from .network_layers import network_code, network_layers
+from .networks import MODULE_METHODS
 from .reach import Reached
 from .resolver import Resolver
 from .signatures import call_argument
 from .size_bounds import Bounds, range_bounds, size_bounds
 from .steps import StepCode
-from .syntax import Module
+from .syntax import Module, last_identifier
 from .trees import walk
 from .values import Class, External, Instance, Made
 
@@ -41,12 +42,14 @@ _LAYERS = frozenset(
     "GaussianNLLLoss PoissonNLLLoss".split()
 )
 """Of ``torch.nn``: a product for each row, or nothing that takes long for a row."""
-_REGROUPING = frozenset(
-    "unsqueeze expand expand_as repeat repeat_interleave tile permute transpose swapaxes movedim unfold unflatten meshgrid "
-    "cartesian_prod stack broadcast_to vmap cdist outer pdist combinations matmul mm bmm mv addmm baddbmm addbmm einsum tensordot "
+_REPEATING = frozenset(
+    "expand expand_as repeat repeat_interleave tile unfold meshgrid "
+    "cartesian_prod broadcast_to vmap cdist outer pdist combinations matmul mm bmm mv addmm baddbmm addbmm einsum tensordot "
     "linear bilinear chain_matmul inner kron scaled_dot_product_attention".split()
 )
 """Make more rows of a batch than it has samples, or are products themselves."""
+_TURNING = frozenset("unsqueeze permute transpose swapaxes movedim unflatten stack".split())
+"""Make other axes, and so other rows, or what is repeated when it meets a tensor of more axes."""
 _RESHAPING = frozenset({"view", "reshape", "flatten"})
 _LIBRARIES = ("torch.", "builtins.", "math.", "numpy.", "collections.", "functools.", "itertools.")
 _LONG = ("torch.fft.", "torch.linalg.", "torch.ops.")
@@ -54,19 +57,31 @@ _LONG = ("torch.fft.", "torch.linalg.", "torch.ops.")
 
 @dataclass(frozen=True)
 class SmallLayers:
-    """``rows`` are those of a batch, ``weights`` the most that a layer has; ``layers`` how many a network has, None where unknown."""
+    """``rows`` are those of a batch, ``weights`` the most that a layer has; ``layers`` how many a network has, None where unknown.
+
+    ``guessed`` says that the script learns from an environment, and leaves some of it to that.
+    """
 
     rows: int
     weights: int
     layers: int | None
+    guessed: bool = False
 
     def __str__(self) -> str:
-        return f"its layers have {self.weights:,} weights at most, for {self.rows:,} rows a batch"
+        told = f"its layers have {self.weights:,} weights at most, for {self.rows:,} rows a batch"
+        return f"{told} (guessed where its environment decides)" if self.guessed else told
 
 
 def small_layers(resolver: Resolver, step: StepCode) -> SmallLayers | None:
-    """What the networks of ``step`` consist of, where that is nothing but layers of at most :data:`MOST_PRODUCTS` for its batches."""
-    rows = _rows(resolver, step)
+    """What the networks of ``step`` consist of, where that is nothing but layers of at most :data:`MOST_PRODUCTS` for its batches.
+
+    Where the script learns from an environment, sizes that it does not tell are those of :mod:`~.environments`.
+    """
+    told = _rows(resolver, step)
+    acts = not step.loop.loaders and steps_environment(resolver)
+    if acts and told is None:
+        told = drawn_rows(resolver, step)
+    rows = LONGEST_ROLLOUT if acts and told is None else told
     if rows is None:
         return None
     nodes = list(step.nodes(resolver, into_forward=True))
@@ -74,19 +89,27 @@ def small_layers(resolver: Resolver, step: StepCode) -> SmallLayers | None:
     code = network_code(resolver, networks)
     if not networks or not all(_is_row_by_row(resolver, reached) for reached in code):
         return None
-    sizes = [_features(resolver, layer) for layer in network_layers(resolver, networks).linear]
-    known = [size for size in sizes if size is not None]
+    features = [_features(resolver, layer) for layer in network_layers(resolver, networks).linear]
+    unknown = (1, LARGEST_SPACE) if acts else None
+    sizes = [(taken or unknown, given or unknown) for taken, given in features]
+    known = [(taken, given) for taken, given in sizes if taken is not None and given is not None]
     weights = max((taken[1] * given[1] for taken, given in known), default=0)
     if not known or len(known) < len(sizes) or rows * weights > MOST_PRODUCTS:
         return None
     # What layers take and none gives: what a sample is flattened to.
     inputs = {n for taken, _ in known for n in taken} - {n for _, given in known for n in given}
-    running = chain(nodes, forward_code(resolver, networks))
-    if any(_regroups(resolver, reached, inputs) for reached in running):
+    if any(_regroups(resolver, node, inputs) for node in forward_code(resolver, networks)):
+        return None
+    # Rewards and values get axes of their own; observations, which are what goes in, are rows from the start.
+    around = step.nodes(resolver) if acts else nodes
+    if any(
+        _repeats(resolver, node) or (not acts and _regroups(resolver, node, inputs))
+        for node in around
+    ):
         return None
     counts = [_layers(resolver, network) for network in networks]
     layers = None if None in counts else max(count or 0 for count in counts)
-    return SmallLayers(rows, weights, layers)
+    return SmallLayers(rows, weights, layers, guessed=told is None or known != features)
 
 
 def _rows(resolver: Resolver, step: StepCode) -> int | None:
@@ -165,6 +188,8 @@ def _is_unknown_layer(resolver: Resolver, reached: Reached) -> bool:
     node = reached.node
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Name(id="self")) as func):
+            if func.attr in MODULE_METHODS:
+                return False
             values = resolver.values(func, reached.module)
             return not resolver.callees(node, reached.module) and not all(
                 isinstance(value, External | Made | Class | Instance) for value in values
@@ -173,7 +198,7 @@ def _is_unknown_layer(resolver: Resolver, reached: Reached) -> bool:
             return False
 
 
-def _features(resolver: Resolver, layer: CallFact) -> tuple[Bounds, Bounds] | None:
+def _features(resolver: Resolver, layer: CallFact) -> tuple[Bounds | None, Bounds | None]:
     """How many features ``layer`` takes and gives for a row."""
     arguments = (
         call_argument(layer.node, "in_features", 0),
@@ -183,7 +208,15 @@ def _features(resolver: Resolver, layer: CallFact) -> tuple[Bounds, Bounds] | No
         None if argument is None else size_bounds(resolver, argument, layer.module)
         for argument in arguments
     )
-    return None if taken is None or given is None else (taken, given)
+    return taken, given
+
+
+def _repeats(resolver: Resolver, reached: Reached) -> bool:
+    """Whether a node may make more rows than there are samples, by its name or as a product."""
+    node = reached.node
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.MatMult)
+    return _is_named(resolver, reached, _REPEATING)
 
 
 def _regroups(resolver: Resolver, reached: Reached, inputs: Set[int]) -> bool:
@@ -191,16 +224,21 @@ def _regroups(resolver: Resolver, reached: Reached, inputs: Set[int]) -> bool:
     node, module = reached.node, reached.module
     if isinstance(node, ast.Subscript):
         return any(isinstance(n, ast.Constant) and n.value is None for n in walk(node.slice))
-    if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.MatMult)
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
-        return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-    if resolver.callees(node, module) or resolver.maker_names(node.func, module):
-        return False  # layers and functions of the script's own, whatever they are called
-    if name in _REGROUPING:
-        return True
-    return name in _RESHAPING and not _keeps_samples(resolver, node, name, module, inputs)
+    if _is_named(resolver, reached, _RESHAPING):
+        assert isinstance(node, ast.Call)
+        return not _keeps_samples(resolver, node, last_identifier(node.func), module, inputs)
+    return _repeats(resolver, reached) or _is_named(resolver, reached, _TURNING)
+
+
+def _is_named(resolver: Resolver, reached: Reached, names: Set[str]) -> bool:
+    """Whether a node calls one of ``names``, and no layer or function of the script's own that is called so."""
+    node, module = reached.node, reached.module
+    return (
+        isinstance(node, ast.Call)
+        and last_identifier(node.func) in names
+        and not resolver.callees(node, module)
+        and not resolver.maker_names(node.func, module)
+    )
 
 
 def _keeps_samples(

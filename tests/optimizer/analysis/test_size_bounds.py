@@ -95,3 +95,62 @@ def test_an_endless_definition_has_no_bounds(script):
     found = script("def f(n):\n    return f(n + 1)\n\n\nx = f(1)\nASK(x)\n")
     ((asked, module),) = questions(found)
     assert size_bounds(found.resolver, asked, module) is None
+
+
+FIELDS = """
+    from dataclasses import dataclass
+
+    import tyro
+
+    @dataclass
+    class Common:
+        envs: int = 4
+        steps: int = 128
+
+    @dataclass
+    class Args(Common):
+        batch: int = 0
+        unset: int = None
+        rate: float = 0.5
+
+    class Other:
+        def __init__(self):
+            self.envs = 1_000
+
+    args = tyro.cli(Args)
+    args.batch = args.envs * args.steps
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "bounds"),
+    [
+        ("args.steps", (128, 128)),
+        ("args.envs", (4, 4)),
+        ("args.batch", (0, 512)),
+        ("args.batch // 4", (0, 128)),
+        ("args.unset", None),
+        ("args.rate", None),
+        ("args.missing", None),
+    ],
+)
+def test_fields_of_options(script, size, bounds):
+    found = script(FIELDS + f"\n    ASK({size})\n")
+    ((asked, module),) = questions(found)
+    assert size_bounds(found.resolver, asked, module) == bounds
+
+
+@pytest.mark.parametrize(
+    ("assigned", "bounds"),
+    [
+        ("args.hidden = 512", (64, 512)),
+        ("args.hidden = int(input())", None),
+        ("args.hidden *= 2", None),
+        ("for args.hidden in range(8): pass", None),
+        ("math.hidden = 512", (64, 64)),
+    ],
+)
+def test_an_option_that_the_script_sets_itself(script, assigned, bounds):
+    found = script(OPTIONS + f"\n    {assigned}\n    ASK(args.hidden)\n")
+    ((asked, module),) = questions(found)
+    assert size_bounds(found.resolver, asked, module) == bounds

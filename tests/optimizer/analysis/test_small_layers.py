@@ -65,6 +65,7 @@ def test_the_bound_is_on_the_products_of_a_layer_for_a_batch(script):
         # As many samples as an option says, which has no default.
         [("batch_size=BATCH", "batch_size=int(input())")],
         [("shuffle=True)", "shuffle=True, **options)")],
+        [("nn.BatchNorm1d(hidden)", "self.layer(hidden)")],
         [("nn.Linear(16, hidden)", "nn.Linear(16, int(input()))")],
         [("nn.BatchNorm1d(hidden)", "nn.LSTM(hidden, hidden)")],
         [("nn.BatchNorm1d(hidden)", "nn.Conv1d(1, 1, 3)")],
@@ -132,3 +133,65 @@ def test_batches_that_are_cut_by_hand(script):
     assert found(script, ("for x, y in loader:", loop)) == SmallLayers(64, 2048, 2)
     assert not found(script, ("for x, y in loader:", loop.replace("i + BATCH", "i + 4096")))
     assert not found(script, ("for x, y in loader:", loop.replace(", BATCH):", ", int(input())):")))
+
+
+ACTING = """
+    import random
+
+    import gymnasium
+    import torch
+    from torch import nn
+
+    env = gymnasium.make("CartPole-v1")
+    states, actions = env.observation_space.shape[0], env.action_space.n
+    model = nn.Sequential(nn.Linear(states, 128), nn.ReLU(), nn.Linear(128, actions)).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    memory = []
+    state, info = env.reset()
+    for step in range(10_000):
+        values = model(torch.tensor(state, device="cuda").unsqueeze(0))
+        state, reward, ended, stopped, info = env.step(values.argmax().item())
+        memory.append((torch.tensor(state), torch.tensor(reward)))
+        states, rewards = map(torch.stack, zip(*random.sample(memory, 64)))
+        loss = nn.functional.mse_loss(model(states.cuda()), rewards.cuda().unsqueeze(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def acting(script, *changes: tuple[str, str]) -> SmallLayers | None:
+    text = ACTING
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    made = script(text)
+    (step,) = made.step_code
+    return small_layers(made.resolver, step)
+
+
+def test_a_network_that_acts_in_an_environment(script):
+    small = acting(script)
+    assert small == SmallLayers(64, 512 * 128, 2, guessed=True)
+    assert str(small) == (
+        "its layers have 65,536 weights at most, for 64 rows a batch (guessed where its environment decides)"
+    )
+
+
+def test_what_the_script_tells_is_no_guess(script):
+    told = acting(script, ("env.observation_space.shape[0], env.action_space.n", "4, 2"))
+    assert told == SmallLayers(64, 4 * 128, 2)
+
+
+def test_batches_of_unknown_size_are_whole_rollouts(script):
+    unknown = "zip(*random.sample(memory, 64))", "zip(*memory)"
+    assert acting(script, unknown, ("128", "64")) == SmallLayers(2048, 512 * 64, 2, guessed=True)
+    assert acting(script, unknown, ("128", "256")) is None
+
+
+def test_observations_that_are_repeated_may_be_many(script):
+    assert acting(script, ("model(states.cuda())", "model(states.cuda().repeat(10, 1))")) is None
+
+
+def test_without_an_environment_nothing_is_guessed(script):
+    assert acting(script, ("env.step(", "env.act(")) is None
