@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from .name_uses import NameUses
 from .reaching import bindings_of
 from .resolver import Resolver
+from .scopes import written_element
 from .syntax import Module, last_identifier
 from .trees import is_name, walk
 from .written_views import may_be_written
@@ -109,9 +110,10 @@ class _Layout:
     ) -> str | None:
         for target in targets:
             if part is not None:
-                if not isinstance(target, ast.Tuple) or part >= len(target.elts):
+                taken = written_element(target, part) if isinstance(target, ast.Tuple) else None
+                if taken is None:
                     return "where its result goes is not seen"
-                target = target.elts[part]
+                target = taken
             if not isinstance(target, ast.Name):
                 return "where its result goes is not seen"
             for use in self._reads(target, module):

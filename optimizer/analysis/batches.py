@@ -14,7 +14,7 @@ from .placement import move_target
 from .questions import Answers, Questions
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Binding, BindingSource, Iterated, Parameter, Path
+from .scopes import Assigned, Binding, BindingSource, Iterated, Parameter, Path, written_element
 from .signatures import argument_for
 from .syntax import Module
 from .trees import walk
@@ -195,9 +195,10 @@ class BatchTrace:
         for index in path:
             if not (isinstance(value, ast.Tuple | ast.List) and isinstance(index, int)):
                 break
-            if index >= len(value.elts):
+            element = written_element(value, index)
+            if element is None:
                 return _OTHER
-            value = value.elts[index]
+            value = element
         return self.parts(value, module)
 
     def _element(
