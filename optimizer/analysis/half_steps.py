@@ -20,6 +20,7 @@ from .loops import forward_calls
 from .loss_regions import Region, runs_forward, suspends_gradients
 from .models import steps_lbfgs
 from .obstacles import Obstacle, ProbabilityLoss
+from .probability_ratios import probability_ratios
 from .reach import Reached, never_runs, reached_nodes
 from .recurrent_layers import recurrent_layers
 from .resolver import Resolver
@@ -80,6 +81,8 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
     networks = networks_run(resolver, nodes)
     obstacles = [*_without_gradients(resolver, code), *code_obstacles(resolver, nodes, forwards)]
     calls = frozenset(call.node for call in forwards)
+    if isinstance(code, StepCode):
+        obstacles += probability_ratios(resolver, nodes, calls)
     if isinstance(code, EvaluationCode) and (ranked := ranking(resolver, code, calls)):
         obstacles.append(ranked)
     forbidding = [o for o in obstacles if o.forbids(float16=True) and o.forbids(float16=False)]
