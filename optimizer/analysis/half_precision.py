@@ -41,6 +41,10 @@ _DECOMPOSITIONS = frozenset(
     "inverse inv svd svdvals det logdet slogdet cholesky cholesky_solve qr eig eigh eigvals eigvalsh symeig pinverse "
     "pinv lstsq solve lu lu_solve matrix_exp matrix_power matrix_rank triangular_solve householder_product".split()
 )
+_DECOMPOSING = frozenset(
+    {"MultivariateNormal", "LowRankMultivariateNormal", "Wishart", "LKJCholesky"}
+)
+"""Distributions that decompose what they are given, or solve by it: ``torch.distributions``."""
 _FLOAT_ONLY = frozenset({"quantile", "nanquantile", "histc", "histogram", "histogramdd"})
 _NORMS = frozenset(
     {"norm", "vector_norm", "matrix_norm", "cross", "multi_dot", "vecdot", "diagonal"}
@@ -132,6 +136,8 @@ def _decomposition(resolver: Resolver, reached: Reached) -> _Finding:
         package, _, last = name.rpartition(".")
         if package == "torch.linalg" and last not in _NORMS:
             return f"`{name}` is not implemented for half precision", False
+        if name.startswith("torch.distributions.") and last in _DECOMPOSING:
+            return f"`{last}` decomposes a matrix, which half precision has no kernel for", False
         if package == "torch" and last in _DECOMPOSITIONS | _FLOAT_ONLY:
             return f"`{name}` is not implemented for half precision", False
     method = method_name(resolver, reached)

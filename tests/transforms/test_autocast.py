@@ -2819,6 +2819,25 @@ def test_logits_are_no_help_where_something_else_stands_in_the_way(check_noop: C
     check_noop(source, reason="not implemented for half precision")
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("MultivariateNormal(out, torch.eye(2).cuda())", "decomposes a matrix"),
+        ("Normal(out, 1.0)", None),
+    ],
+)
+def test_distributions_that_decompose_a_matrix(
+    rewrite: Callable[..., RewriteResult], made: str, said: str | None
+) -> None:
+    step = STEP.replace(
+        "loss =", f"out = model(x.cuda())\n    loss = -{made}.log_prob(out).mean() +", 1
+    )
+    source = "from torch.distributions import MultivariateNormal, Normal\n" + training(step)
+    (file,) = rewrite(source, ["autocast"]).files
+    assert bool(file.changes) == (said is None)
+    assert said is None or said in file.skips[0].message
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_logits_train_alike(check_verified: Check) -> None:

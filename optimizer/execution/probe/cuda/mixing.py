@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .float_only import FLOAT_ONLY
 from .marks import Mark, Undecided, mark_of
 
 _ANY = {"copy_", "copy", "_copy_from", "_foreach_copy_", "_foreach_copy", "set_", "record_stream"}
@@ -74,7 +75,10 @@ def check_generator(own: str, asked: torch.device | None, marks: Sequence[Mark])
 
 
 def check_kernel(func: Any, operands: Sequence[Tensor]) -> None:
-    """Raise what CUDA raises and the CPU does not: it has no products of whole numbers, and wants lengths on the host."""
+    """Raise what CUDA raises and the CPU may not.
+
+    It has no products of whole numbers, no decompositions of half-precision matrices, and wants lengths on the host.
+    """
     name = func.overloadpacket.__name__
     if name == "_pack_padded_sequence" and isinstance(mark_of(operands[1]), torch.device):
         lengths = operands[1]
@@ -85,6 +89,9 @@ def check_kernel(func: Any, operands: Sequence[Tensor]) -> None:
     if name in _FLOATING_PRODUCTS and operands[0].dtype in _WHOLE:
         kind = _LEGACY[operands[0].dtype]
         raise RuntimeError(f"\"{_FLOATING_PRODUCTS[name]}\" not implemented for '{kind}'")
+    reduced = next((o.dtype for o in operands if o.dtype in _REDUCED), None)
+    if name in FLOAT_ONLY and reduced is not None:
+        raise RuntimeError(f"\"{name.strip('_')}_cuda\" not implemented for '{_LEGACY[reduced]}'")
 
 
 def host_results(func: Any, results: Any) -> list[Tensor]:
@@ -164,6 +171,7 @@ def legacy_name(dtype: torch.dtype, *, on_device: bool) -> str:
     return f"{place}{_LEGACY.get(dtype, str(dtype).removeprefix('torch.').capitalize())}Tensor"
 
 
+_REDUCED = (torch.float16, torch.bfloat16)
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _FLOATING_PRODUCTS = {
     "mm": "addmm_cuda",

@@ -8,10 +8,41 @@ import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
-from torch import nn
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
+from torchopt_cli.optimizer.execution.probe.cuda.float_only import FLOAT_ONLY
+
+_NOT_ASKED = {"broadcast_shapes", "norm", "linalg.matrix_power"}
+"""No tensors; the nuclear norm alone; negative powers alone."""
 SAME = "Expected all tensors to be on the same device"
+
+
+class _Seen(TorchDispatchMode):
+    """The names of all operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def _halved(thing: object) -> object:
+    return (
+        thing.detach().cuda().half()
+        if isinstance(thing, Tensor) and thing.dtype is torch.float32
+        else thing
+    )
+
+
+def _elements(thing: object) -> int:
+    return thing.numel() if isinstance(thing, Tensor) else 0
 
 
 @pytest.mark.parametrize(
@@ -134,6 +165,57 @@ def test_products_of_whole_numbers_raise() -> None:
     assert (x @ x).tolist() == [[2, 2], [2, 2]]
     with pytest.raises(RuntimeError, match="\"addmm_cuda\" not implemented for 'Long'"):
         x.cuda() @ x.cuda()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_decompositions_in_half_precision_raise(dtype: torch.dtype) -> None:
+    matrix = (torch.eye(3) * 2).cuda()
+    half = matrix.to(dtype)
+    for decompose in (
+        torch.linalg.cholesky,
+        torch.linalg.svd,
+        torch.linalg.det,
+        torch.linalg.inv,
+        torch.linalg.eigh,
+        torch.linalg.qr,
+        lambda x: torch.linalg.solve(x, x),
+        lambda x: torch.histc(x, 4),
+        lambda x: MultivariateNormal(x[0], x, validate_args=False),
+    ):
+        decompose(matrix)
+        with pytest.raises(RuntimeError, match=r"not implemented for|Low precision"):
+            decompose(half)
+    with torch.autocast("cuda", dtype=dtype):
+        torch.linalg.cholesky(matrix)
+        with pytest.raises(RuntimeError, match="linalg_cholesky_ex_cuda"):
+            torch.linalg.cholesky(matrix @ matrix)
+
+
+def test_what_raises_is_what_torch_lists() -> None:
+    """Each operation that CUDA has for float32 alone, with halves; and none of the table is part of any other."""
+    op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
+    halves = {torch.float16, torch.bfloat16}
+    for op in op_db:
+        types = set(op.dtypesIfCUDA)
+        if torch.float32 not in types or op.name in _NOT_ASKED:
+            continue
+        sample = next(
+            (s for s in op.sample_inputs("cpu", torch.float32) if _elements(s.input) > 1), None
+        )
+        if sample is None or (types & halves and not halves <= types):
+            continue
+        given = tree_map(_halved, (sample.input, sample.args, sample.kwargs))
+        seen = _Seen()
+        raised = None
+        with seen:
+            try:
+                op(given[0], *given[1], **given[2])
+            except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+                raised = error
+        if types & halves:
+            assert seen.names.isdisjoint(FLOAT_ONLY), op.name
+        else:
+            assert raised is not None, op.name
 
 
 def test_lengths_of_packed_sequences_belong_on_the_host() -> None:
