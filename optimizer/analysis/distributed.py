@@ -28,7 +28,9 @@ from .divergence import Divergence
 from .epoch_loops import EpochLoop, epoch_loop
 from .evaluation_shares import EvaluationShare, EvaluationShares, find_evaluation_shares
 from .facts import CallFact, DataLoader, Fact
-from .layer_uses import conditional_layer, layer_left_out
+from .forward_code import layer_classes
+from .layer_choices import layer_choice
+from .layer_uses import layer_left_out
 from .log_files import log_edits
 from .mean_losses import WEIGHTS, batch_norms
 from .meeting_place import meeting_place, process_group_edit
@@ -175,9 +177,9 @@ class _Plan:
             self._refuse(forwards[1] if len(forwards) > 1 else step.backwards[0], why)
         self._forward = forwards[0]
         models = script.models_of(forwards[0].node.func, forwards[0].module)
-        unused = conditional_layer(resolver) is not None
-        unused = unused or any(layer_left_out(resolver, model) for model in models)
-        wrapping = Wrapping(self._names, self._sync_batchnorm, unused)
+        classes = layer_classes(resolver, models)
+        unused = layer_left_out(resolver, classes) or layer_choice(resolver, forwards[0], classes)
+        wrapping = Wrapping(self._names, self._sync_batchnorm, unused is not None)
         calls = data_parallel_calls(resolver)
         parts = [call for call in calls if wraps_part(resolver, call)]
         yield from (part_edit(call, self._names) for call in parts)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -1154,16 +1155,71 @@ def test_a_layer_without_gradients_is_looked_for(rewrite: Callable[..., RewriteR
     )
 
 
-def test_layers_that_chance_leaves_out_are_looked_for(
-    rewrite: Callable[..., RewriteResult],
-) -> None:
-    lots = SCRIPT.replace(
-        "        return self.second(torch.relu(self.first(x)))",
-        "        if torch.rand(1) < 0.5:\n            return self.second(x[:, :5])\n"
-        "        return self.second(torch.relu(self.first(x)))",
+FORWARD = "        return self.second(torch.relu(self.first(x)))"
+VARYING = [
+    "if torch.rand(1) < 0.5:\n    return self.second(x[:, :5])",
+    "skip = random.random() < 0.5\nif not skip:\n    x = x + self.third(x)",
+    "x = x + self.third(x) if random.random() < 0.5 else x",
+    "if x.isnan().any():\n    x = self.third(x)",
+    "for layer in self.blocks:\n    if random.random() < 0.1:\n        continue\n    x = layer(x)",
+    "for layer in self.blocks[: random.randint(1, 2)]:\n    x = layer(x)",
+    "x = self.blocks[self.third(x).mean(0).argmax() % 2](x)",
+    "if self.stage > 0:\n    x = self.third(x)",
+]
+CONSTANT = [
+    "if x.dim() == 3:\n    x = x.flatten(1)",
+    "if self.width > 4:\n    x = self.third(x)\nelse:\n    x = torch.relu(self.third(x))",
+    "if self.shortcut is not None:\n    x = self.shortcut(x)",
+    "if random.random() < 0.5:\n    x = x.flip(-1)",
+    "for layer in self.blocks:\n    x = layer(x)",
+    "x = self.blocks[1](self.blocks[0](x))",
+    "if self.training:\n    x = torch.relu(x)",
+]
+
+
+def choosing(body: str, stage: str) -> str:
+    layers = (
+        "        self.shortcut, self.width, self.stage = None, 8, 0\n"
+        "        self.third = nn.Linear(8, 8)\n"
+        "        self.blocks = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])\n"
+        "        self.first ="
     )
-    text = code(rewrite(lots, ["ddp"], **GPUS))
+    read = "        x = self.third(self.blocks[0](x))\n"
+    text = "import random\n" + SCRIPT.replace("        self.first =", layers, 1)
+    text = text.replace(FORWARD, read + indent(body, " " * 8) + "\n" + FORWARD, 1)
+    return text.replace("    model.train()\n", f"    model.train()\n{stage}", 1)
+
+
+@pytest.mark.parametrize("body", VARYING)
+def test_layers_that_are_left_out_now_and_then_are_looked_for(
+    rewrite: Callable[..., RewriteResult], body: str
+) -> None:
+    stage = "    for level in range(2):\n        model.stage = level\n" if "stage" in body else ""
+    text = code(rewrite(choosing(body, stage), ["ddp"], **GPUS))
     assert "DistributedDataParallel(model, find_unused_parameters=True)" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "test", "found"),
+    [("i", "level > 2", True), ("None", "level is not None", False), ("i", "level is None", False)],
+)
+def test_layers_that_a_count_of_steps_leaves_out_are_looked_for(
+    rewrite: Callable[..., RewriteResult], given: str, test: str, found: bool
+) -> None:
+    source = choosing(f"if {test}:\n    x = self.third(x)", "")
+    source = source.replace("def forward(self, x):", "def forward(self, x, level=0):")
+    source = source.replace("for x, y in loader:", "for i, (x, y) in enumerate(loader):")
+    source = source.replace("model(x)", f"model(x, {given})")
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert ("find_unused_parameters=True" in text) is found
+    assert "DistributedDataParallel(model" in text
+
+
+@pytest.mark.parametrize("body", CONSTANT)
+def test_layers_that_always_run_are_not_looked_for(
+    rewrite: Callable[..., RewriteResult], body: str
+) -> None:
+    assert "DistributedDataParallel(model)" in code(rewrite(choosing(body, ""), ["ddp"], **GPUS))
 
 
 def test_what_needs_the_network_itself_gets_it(rewrite: Callable[..., RewriteResult]) -> None:
