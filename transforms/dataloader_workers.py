@@ -266,7 +266,8 @@ class DataLoaderWorkers(Transform):
         kept = any(_sets(edit, "persistent_workers") for edit in edits)
         message = f"makes batches in {'more ' * more}worker processes ({counts})"
         if kept:
-            message += " that live on between passes"
+            some = not all(_wants_persistence(script, [loader]) for loader in loaders)
+            message += f"{', some of which' if some else ' that'} live on between passes"
         if len(loaders) > 1:
             message += f", {len(loaders)} loaders alike"
         reason = _reason(script, loaders, more) + (_ONE_SEED if kept else "")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from .facts import DataLoader, Fact, place
-from .iterations import Iteration, batches_of_pass, draws_of, loops_around
+from .iterations import Around, Iteration, batches_of_pass, draws_of, loops_around
 from .lightning_passes import TrainerRun
+from .loops import iterated_loaders
 from .reach import reached_nodes
+from .resolver import CallSite, Resolver
 from .script import TrainingScript
+from .signatures import argument_for, first_parameter
+from .syntax import FunctionNode, Module
+from .trees import walk
+from .values import Literal
 
 _MADE_AHEAD = 16
 
@@ -23,7 +30,7 @@ def passes_repeat(script: TrainingScript, loader: DataLoader) -> bool:
     passes = [i for i in script.iterations if loader in i.loaders and not i.takes_one]
     if any(is_remade(script, loader, i) for i in passes):
         return False
-    return len(passes) > 1 or any(repeats(script, i) for i in passes)
+    return len(passes) > 1 or any(repeats(script, loader, i) for i in passes)
 
 
 def _is_anothers(script: TrainingScript, loader: DataLoader) -> bool:
@@ -38,17 +45,92 @@ def _is_anothers(script: TrainingScript, loader: DataLoader) -> bool:
     return all(each.node is not loader.node for each in reached)
 
 
-def repeats(script: TrainingScript, iteration: Iteration) -> bool:
+def repeats(script: TrainingScript, loader: DataLoader, iteration: Iteration) -> bool:
+    """Whether ``iteration`` goes over ``loader`` again and again."""
     if isinstance(iteration, TrainerRun) and iteration.repeats:
         return True
-    return any(True for _ in loops_around(script.resolver, iteration.node, iteration.module))
+    loops = loops_of_pass(script, loader, iteration)
+    return any(not _runs_once(script.resolver, loop) for loop in loops)
+
+
+def _runs_once(resolver: Resolver, loop: Around) -> bool:
+    """Whether ``loop`` is ``for epoch in range(1)``."""
+    match loop.node:
+        case ast.For(iter=ast.Call(func=function, args=[count], keywords=[])):
+            is_range = resolver.names(function, loop.module) == frozenset({"builtins.range"})
+            values = resolver.values(count, loop.module)
+            return is_range and all(isinstance(v, Literal) and v.value == 1 for v in values)
+        case _:
+            return False
+
+
+def loops_of_pass(
+    script: TrainingScript, loader: DataLoader, iteration: Iteration
+) -> Iterator[Around]:
+    """The loops that run ``iteration`` over ``loader`` again.
+
+    Unlike :func:`.iterations.loops_around` not those around calls that hand another loader to its function, nor those that take one loader
+    after the other: ``for loader in (val_loader, test_loader)``.
+    """
+    seen: set[tuple[ast.AST, ast.AST]] = set()
+    pending: list[tuple[ast.AST, Module, ast.AST]] = [
+        (iteration.node, iteration.module, _iterable(iteration.node))
+    ]
+    while pending:
+        node, module, given = pending.pop()
+        names = [n for n in walk(given) if isinstance(n, ast.Name)]
+        for loop in module.loops(node):
+            if isinstance(loop, ast.While) or not _takes_turns(loop, names, module):
+                yield Around(loop, module)
+        function = module.function(node)
+        for site in script.resolver.call_sites(function) if function is not None else ():
+            handed = _handed(function, names, site) if function is not None else []
+            leading = [each for each in handed if _may_be(script, loader, each, site.module)]
+            for each in leading if handed else [site.call.func]:
+                if (site.call, each) not in seen:
+                    seen.add((site.call, each))
+                    pending.append((site.call, site.module, each))
+
+
+def _iterable(node: ast.AST) -> ast.AST:
+    """What a loop, or a call of ``iter``, goes over."""
+    match node:
+        case ast.For(iter=iterable) | ast.Call(args=[iterable, *_]):
+            return iterable
+        case _:
+            return node
+
+
+def _takes_turns(loop: ast.For | ast.AsyncFor, names: list[ast.Name], module: Module) -> bool:
+    """Whether ``loop`` gives one of ``names`` another value each time."""
+    targets = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
+    return any(
+        name.id in targets and module.function(name) is module.function(loop) for name in names
+    )
+
+
+def _handed(function: FunctionNode, names: list[ast.Name], site: CallSite) -> list[ast.expr]:
+    """What the call ``site`` gives for those of ``names`` that are parameters of ``function``."""
+    arguments = function.args
+    parameters = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+    own = {name.id for name in names if name.id in parameters}
+    if site.bound:
+        own -= {first_parameter(function) or ""}
+    passed = [argument_for(function, name, site.call, site.bound) for name in sorted(own)]
+    return [each.given for each in passed if each is not None and each.given is not None]
+
+
+def _may_be(script: TrainingScript, loader: DataLoader, given: ast.expr, module: Module) -> bool:
+    """Whether ``given`` may be ``loader``, or lead to it: all that is not seen to be other loaders."""
+    over, _ = iterated_loaders(script.resolver, script.loaders, given, module)
+    return not over or loader in over
 
 
 def is_remade(script: TrainingScript, loader: DataLoader, iteration: Iteration) -> bool:
     """Whether the loader is made anew for each pass, so that its workers end with it anyway."""
     resolver = script.resolver
     made_in = {a.node for a in loops_around(resolver, loader.node, loader.module)}
-    run_in = {a.node for a in loops_around(resolver, iteration.node, iteration.module)}
+    run_in = {a.node for a in loops_of_pass(script, loader, iteration)}
     return bool(made_in) and run_in <= made_in
 
 
@@ -59,9 +141,10 @@ def ends_early(iteration: Iteration) -> bool:
     )
 
 
-def in_batch_loop(script: TrainingScript, iteration: Iteration) -> bool:
+def in_batch_loop(script: TrainingScript, loader: DataLoader, iteration: Iteration) -> bool:
+    """Whether ``iteration`` over ``loader`` starts in the midst of a pass over some loader."""
     kinds = {loop.node: loop for loop in script.loops}
-    around = loops_around(script.resolver, iteration.node, iteration.module)
+    around = loops_of_pass(script, loader, iteration)
     return any(kinds[loop.node].loaders for loop in around)
 
 
@@ -99,7 +182,7 @@ def overlapping(script: TrainingScript, loader: DataLoader) -> str | None:
         where = place(passes[by_trainer.index(False)], loader.path)
         return f"a second pass over it may start {where} while the Trainer's is under way"
     for iteration in passes:
-        for around in loops_around(script.resolver, iteration.node, iteration.module):
+        for around in loops_of_pass(script, loader, iteration):
             if any(other.node is around.node for other in passes):
                 where = place(iteration, loader.path)
                 return f"a second pass over it starts {where} while the first is under way"

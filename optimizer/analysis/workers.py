@@ -160,18 +160,18 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
     passes = [i for i in script.iterations if loader in i.loaders]
     if not passes:
         yield "no loop over it was found"
-    elif all(i.takes_one and not repeats(script, i) for i in passes):
+    elif all(i.takes_one and not repeats(script, loader, i) for i in passes):
         yield "a single batch is drawn from it"
     elif all(ends_early(iteration) for iteration in passes):
         count = max(batches_of_pass(iteration) or 0 for iteration in passes)
         yield f"each pass over it ends after {count} batches, of which workers would make more ahead than are used"
     for iteration in passes:
-        if iteration.takes_one and repeats(script, iteration):
+        if iteration.takes_one and repeats(script, loader, iteration):
             yield (
                 f"`next(iter(..))` {place(iteration, loader.path)} starts a new pass for every batch, "
                 "and would start the workers anew each time"
             )
-        elif batches_of_pass(iteration) == 1 and in_batch_loop(script, iteration):
+        elif batches_of_pass(iteration) == 1 and in_batch_loop(script, loader, iteration):
             yield (
                 f"the loop {place(iteration, loader.path)} starts a new pass for every batch of another, "
                 "and would start the workers anew each time"
@@ -179,7 +179,7 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
         elif (
             isinstance(iteration.node, ast.For)
             and may_end_early(iteration)
-            and in_batch_loop(script, iteration)
+            and in_batch_loop(script, loader, iteration)
             and all(only_looks_up(script.resolver, dataset) for dataset in work.datasets)
             and (why := persistence_refused(script, loader)) is not None
         ):

@@ -280,6 +280,50 @@ def test_one_pass_needs_no_living_on(check_transformed: Check) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("train", "lives"),
+    [
+        ("for epoch in range(3):\n    evaluate(train_loader)\nevaluate(loader)\n", False),
+        ("for epoch in range(3):\n    evaluate(train_loader)\nevaluate(batches=loader)\n", False),
+        ("for epoch in range(3):\n    test(train_loader)\ntest(loader)\n", False),
+        ("for epoch in range(3):\n    evaluate(train_loader)\nfor it in (loader, train_loader):\n    evaluate(it)\n", False),
+        ("for epoch in range(1):\n    evaluate(loader)\n", False),
+        ("print(next(iter(loader)))\nfor epoch in range(3):\n    evaluate(train_loader)\nevaluate(loader)\n", False),
+        ("for epoch in range(3):\n    test(train_loader)\n    test(loader)\n", True),
+        ("for epoch in range(3):\n    for it in (loader, train_loader):\n        evaluate(it)\n", True),
+        ("for epoch in range(3):\n    evaluate(globals()['train_loader'])\nevaluate(loader)\n", True),
+        ("for name, epochs in zip('ab', [1, 2]):\n    evaluate(loader)\n", True),
+    ],
+)  # fmt: skip
+def test_function_that_goes_over_several_loaders(
+    rewrite: Callable[..., RewriteResult], train: str, lives: bool
+) -> None:
+    functions = """\
+        def evaluate(batches):
+            for batch in batches:
+                print(batch)
+        def test(batches):
+            evaluate(batches)
+    """
+    loaders = (
+        "train_loader = DataLoader(dataset, 64)\nloader = DataLoader(dataset, 32, num_workers=4)\n"
+    )
+    made = rewrite(script(loaders, train=dedent(functions) + train), ["dataloader-workers"])
+    assert ("32, num_workers=4, persistent_workers=True" in made.files[0].text) is lives
+
+
+def test_only_what_is_gone_over_again_is_said_to_live_on(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    loaders = "loader = DataLoader(dataset, 64)\ntest_loader = DataLoader(dataset, 32)\n"
+    train = TRAIN + "for batch in test_loader:\n    print(batch)\n"
+    (file,) = rewrite(script(loaders, train=train), ["dataloader-workers"]).files
+    assert (
+        "processes (`num_workers=min(8, cores)`), some of which live on" in file.changes[0].message
+    )
+    assert file.text.count("persistent_workers") == 1
+
+
 def test_loader_made_for_every_epoch(check_transformed: Check) -> None:
     train = """\
         for epoch in range(3):
