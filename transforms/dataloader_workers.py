@@ -11,7 +11,8 @@ one for each GPU (`mp.spawn`, Horovod), they share the cores. They are counted w
 shorter, but counts all of the machine: a job that Slurm or `docker run --cpuset-cpus` gives 2 of 64 cores would start 8 or 16 workers,
 which take turns with the training process, need memory each, and make PyTorch warn. Only Linux says which cores a process may use.
 Where a loader is gone over again in every epoch, `persistent_workers`
-saves starting them anew each time. `prefetch_factor` is left alone, since its default of 2 batches per worker is seldom too few:
+saves starting them anew each time, unless the script changes between passes what workers have copies of: the dataset (`random.shuffle(dataset.pairs)`,
+`dataset.transform = ..`, a method that stores something), what it was given, and the attributes of classes and the settings that its items read. `prefetch_factor` is left alone, since its default of 2 batches per worker is seldom too few:
 `--prefetch N` writes it, also for loaders that have workers already, and `torchopt tune` tries 4 and 8 where the step still waits.
 
 Loaders that a Lightning Trainer goes over count as well: given to `fit`, or returned by a data module's `train_dataloader`; and those that Accelerate or Fabric wraps (`accelerator.prepare(loader)`). A hook that
@@ -34,8 +35,8 @@ for a CPU, those whose items are only read from files (the training needs the co
 datasets or collate functions that store something (a cache, a counter), use a file, a lock or a random generator
 opened before, or put tensors on the GPU; an `IterableDataset`, since each worker cuts its own share into batches (with
 `--tier semantic` only one that does not ask `get_worker_info()` for its share); a
-sampler that the loop reads or changes; a loader made, or started by `next(iter(loader))`, in every step; a dataset
-that is changed while the loop runs; everything that cannot be traced. Where workers are not forked (macOS, Windows,
+sampler that the loop reads or changes; a loader made, or started by `next(iter(loader))`, in every step; a dataset,
+or what its items read, that is changed while the loop runs; everything that cannot be traced. Where workers are not forked (macOS, Windows,
 Python 3.14 and later), what they need must pickle, and the script needs a main guard (see `main-guard`).
 
 Source: https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading and
@@ -57,6 +58,7 @@ from ..optimizer.analysis.needless_workers import (
     are_needless,
     removal_refused,
 )
+from ..optimizer.analysis.passes import passes_repeat
 from ..optimizer.analysis.random_draws import draws_random_numbers
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syntax import Module
@@ -82,10 +84,7 @@ from ..optimizer.analysis.worker_groups import (
     unwanted,
     worker_groups,
 )
-from ..optimizer.analysis.workers import (
-    passes_repeat,
-    persistence_refused,
-)
+from ..optimizer.analysis.workers import persistence_refused
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import (
     FileEdit,
@@ -267,7 +266,8 @@ class DataLoaderWorkers(Transform):
         kept = any(_sets(edit, "persistent_workers") for edit in edits)
         message = f"makes batches in {'more ' * more}worker processes ({counts})"
         if kept:
-            message += " that live on between passes"
+            some = not all(_wants_persistence(script, [loader]) for loader in loaders)
+            message += f"{', some of which' if some else ' that'} live on between passes"
         if len(loaders) > 1:
             message += f", {len(loaders)} loaders alike"
         reason = _reason(script, loaders, more) + (_ONE_SEED if kept else "")

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from textwrap import dedent
 
 from ..optimizer.analysis.bound_names import is_imported
+from ..optimizer.analysis.facts import place
 from ..optimizer.analysis.free_names import free_name
 from ..optimizer.analysis.image_batches import ImageBatches, ImageCopy
 from ..optimizer.analysis.image_edits import pipeline_edits
@@ -37,7 +38,6 @@ from ..optimizer.analysis.scopes import written_pairs
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.signatures import call_argument
 from ..optimizer.analysis.syntax import Module
-from ..optimizer.analysis.workers import place
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from .base import Change, Example, Skip, Stage, StepPart, Transform

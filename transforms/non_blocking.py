@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from ..optimizer.analysis.batch_memory import host_write_after, pins_memory
 from ..optimizer.analysis.batch_objects import refuses_argument
 from ..optimizer.analysis.batches import BatchCopy, Place
+from ..optimizer.analysis.facts import place
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.signatures import call_argument
-from ..optimizer.analysis.workers import place
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import Edit, FileEdit, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform

@@ -22,8 +22,8 @@ from ..optimizer.analysis.datasets import Dataset, DatasetKind
 from ..optimizer.analysis.image_transforms import ImageTransform, image_transforms
 from ..optimizer.analysis.item_cost import only_indexes
 from ..optimizer.analysis.item_work import Work, WorkKind, is_deterministic, item_work
+from ..optimizer.analysis.passes import passes_repeat
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.workers import passes_repeat
 from ..optimizer.options import Options
 from .base import Advice, Advisor, Example
 

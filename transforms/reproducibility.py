@@ -20,10 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..optimizer.analysis.facts import Fact
+from ..optimizer.analysis.facts import Fact, place
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.seeding import Seeding, Wish
-from ..optimizer.analysis.workers import place
 from ..optimizer.options import Options
 from .base import Advice, Advisor, Example
 

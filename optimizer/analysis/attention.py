@@ -21,8 +21,8 @@ from .attention_products import cast_of, is_batched_by_hand
 from .attention_results import changed_in_place, layout_objection
 from .attention_scales import Scales, is_size
 from .attention_triangles import is_causal
+from .changed_objects import changes_receiver
 from .facts import Fact
-from .item_state import changes_receiver
 from .name_uses import NameUses
 from .outside_writes import outside_values
 from .reaching import bindings_of, only_value, reaching_bindings

@@ -8,7 +8,7 @@ from .batch_writes import BatchWrite
 from .batches import BatchCopy, BatchPart, BatchTrace, Place
 from .classes import class_attribute
 from .datasets import DatasetKind
-from .facts import DataLoader, Fact
+from .facts import DataLoader, Fact, place
 from .item_cost import only_indexes
 from .placement import default_device_call
 from .precision import LIGHTNING
@@ -18,7 +18,7 @@ from .script import TrainingScript
 from .trees import walk
 from .values import Class, Function, Literal, Made, union
 from .worker_state import Hazard
-from .workers import place, worker_code
+from .workers import worker_code
 
 
 def pins_memory(resolver: Resolver, loader: DataLoader) -> bool:

@@ -157,3 +157,9 @@ def seen_at(reason: Fact, place: Fact) -> str:
     if reason.path != place.path:
         return f" (`{reason.excerpt}` in {reason.path.name})"
     return "" if reason.span.line == place.span.line else f" (`{reason.excerpt}`)"
+
+
+def place(fact: Fact, seen_from: Path) -> str:
+    """Where ``fact`` is, for a message about a line of ``seen_from``: ``(line 12)`` or ``(data.py:12)``."""
+    line = fact.span.line
+    return f"(line {line})" if fact.path == seen_from else f"({fact.path.name}:{line})"

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .item_state import changed_objects
+from .changed_objects import changed_objects
 from .iterations import top_level_starts
 from .resolver import Resolver
 from .scopes import Parameter

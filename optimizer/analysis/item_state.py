@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .access_paths import PART_METHODS, SAME_OBJECT_FUNCTIONS
+from .changed_objects import changed_objects
 from .facts import Fact
 from .reach import Reached
 from .reaching import reaching_bindings
@@ -14,24 +16,6 @@ from .scopes import Assigned, Binding, Iterated, Parameter, Scope
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
 
-_CHANGING_METHODS = frozenset(
-    "append appendleft extend insert pop popitem popleft remove clear update add discard setdefault sort reverse "
-    "write seek fill put move_to_end subtract".split()
-)
-_CHANGES_ARGUMENT = frozenset(
-    {"random.shuffle", "numpy.random.shuffle", "builtins.next", "builtins.setattr"}
-)
-_SAME_OBJECT_FUNCTIONS = frozenset(
-    {
-        "torch.from_numpy",
-        "torch.as_tensor",
-        "numpy.asarray",
-        "builtins.enumerate",
-        "builtins.zip",
-        "builtins.reversed",
-    }
-)
-_PART_METHODS = frozenset("get setdefault items values numpy view squeeze unsqueeze detach".split())
 _CACHES = frozenset({"functools.lru_cache", "functools.cache", "joblib.Memory.cache"})
 
 
@@ -64,49 +48,6 @@ def stored_changes(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[St
                     f"`{cached}` keeps its results; every worker would fill a cache of its own"
                 )
                 yield StoredChange(module, node, message)
-
-
-def changed_objects(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[ast.expr]:
-    """The objects that running ``node`` itself changes in place."""
-    match node:
-        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
-            for target in targets:
-                yield from _changed_by_assignment(target)
-        case ast.AnnAssign(target=target, value=ast.expr()):
-            yield from _changed_by_assignment(target)
-        case ast.AugAssign(target=ast.Name() as name, value=value):
-            # A number or a text is not changed in place: the name is rebound.
-            if not isinstance(value, ast.Constant | ast.JoinedStr):
-                yield name
-        case ast.AugAssign(target=target):
-            yield from _changed_by_assignment(target)
-        case ast.Call(func=function, args=arguments):
-            names = resolver.names(function, module)
-            if names & _CHANGES_ARGUMENT:
-                yield from arguments[:1]
-            elif (
-                isinstance(function, ast.Attribute)
-                and changes_receiver(function.attr)
-                and not names
-                and not resolver.callees(node, module)
-            ):
-                yield function.value
-        case _:
-            pass
-
-
-def _changed_by_assignment(target: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(target, ast.Attribute | ast.Subscript):
-        yield target.value
-    elif isinstance(target, ast.Tuple | ast.List):
-        for element in target.elts:
-            yield from _changed_by_assignment(element)
-
-
-def changes_receiver(method: str) -> bool:
-    """Whether a method of a library object changes it, judged by its name: ``append``, ``mul_``."""
-    in_place = method.endswith("_") and not method.endswith("__")
-    return in_place or method in _CHANGING_METHODS
 
 
 def _globals_set(node: ast.AST, module: Module) -> Iterator[str]:
@@ -197,10 +138,12 @@ class _Lifetime:
             case ast.BoolOp():
                 return any(self.outlives(part, module) for part in node.values)
             case ast.Call(func=ast.Attribute(value=receiver, attr=method)) if (
-                method in _PART_METHODS and not self._resolver.names(node.func, module)
+                method in PART_METHODS and not self._resolver.names(node.func, module)
             ):
                 return self.outlives(receiver, module)
-            case ast.Call() if self._resolver.names(node.func, module) & _SAME_OBJECT_FUNCTIONS:
+            case ast.Call() if self._resolver.names(node.func, module) & (
+                SAME_OBJECT_FUNCTIONS | {"builtins.type"}
+            ):
                 return any(self.outlives(argument, module) for argument in node.args)
             case _:
                 return False

@@ -95,6 +95,15 @@ def _is_argument_of_next(resolver: Resolver, call: ast.Call, module: Module) -> 
     )
 
 
+def draws_of(resolver: Resolver, iteration: Iteration) -> Iterator[Fact]:
+    """The calls of ``next(..)`` that take batches from an iterator made by hand."""
+    for module in resolver.project.modules:
+        for call in module.calls_named("next"):
+            values = resolver.values(call.args[0], module) if call.args else ()
+            if any(isinstance(v, Made) and v.call is iteration.node for v in values):
+                yield Fact(module, call)
+
+
 def batches_of_pass(iteration: Iteration) -> int | None:
     """After how many batches every pass is over; None where that is not written out: ``if i == 3: break``."""
     loop = iteration.node

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from .changed_objects import changes_receiver
 from .dead_code import DeadCode
-from .item_state import changes_receiver
 from .loss_forms import (
     is_beside_samples,
     is_enumerate,

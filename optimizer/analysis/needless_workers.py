@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from .facts import DataLoader
+from .facts import DataLoader, place
 from .indexed_batches import GOES_OVER, is_given, other_use
 from .loaders import DATALOADER
 from .script import TrainingScript
 from .signatures import call_argument
 from .tensor_datasets import indexed_tensors
 from .values import External, Made, Value
-from .workers import dataset_changes, place, worker_code
+from .workers import dataset_changes, worker_code
 
 WORKER_ARGUMENTS = (
     "num_workers",
@@ -114,7 +114,7 @@ def _draws_at_once(sampler: Value) -> bool:
 def _changes(script: TrainingScript, loader: DataLoader) -> str | None:
     for change in dataset_changes(script, loader, worker_code(script, loader)):
         where = place(change, loader.path)
-        return f"`{change.code}` {where} changes the dataset, of which workers have a copy"
+        return f"`{change.code}` {where} changes {change.part}, of which workers have a copy"
     return None
 
 

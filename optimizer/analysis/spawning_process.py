@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from .item_state import changed_objects
+from .changed_objects import changed_objects
 from .obstacles import Obstacle
 from .resolver import Resolver
 from .scopes import Imported

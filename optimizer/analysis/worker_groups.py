@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from ..options import Options, Tier
 from .datasets import is_iterable
-from .facts import DataLoader, Fact
+from .facts import DataLoader, Fact, place
 from .item_cost import only_reads
 from .loader_settings import said_later, setting_of
 from .script import TrainingScript
 from .worker_count import CountKind, WorkerCount, most_workers, other_use, worker_count
-from .workers import NO_GUARD, place, spawning_refused, workers_refused
+from .workers import NO_GUARD, spawning_refused, workers_refused
 
 SHARES_OF_A_STREAM = "each worker cuts its own share of the stream into batches, which are others then, and ends with a smaller one"
 

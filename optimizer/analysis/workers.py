@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..options import Options
 from .composition import composed_of
-from .dataset_changes import changes_of_dataset
+from .dataset_changes import DatasetChange, changes_of_dataset
 from .datasets import Dataset, DatasetKind, find_datasets, function_code
-from .facts import DataLoader, Fact, LoopKind
+from .facts import DataLoader, Fact, LoopKind, place
 from .held_objects import Holding, holding_of
 from .item_cost import only_indexes, only_looks_up, only_reads
 from .iterations import (
@@ -23,9 +22,11 @@ from .iterations import (
     runs_when_imported,
 )
 from .lightning_passes import TrainerRun
+from .passes import ends_early, in_batch_loop, is_remade, is_under_way, overlapping, repeats
 from .placement import default_device_call
-from .reach import Reached, reached_nodes
+from .reach import Reached
 from .resolver import Resolver
+from .run_order import runs_before
 from .samplers import sampler_obstacle
 from .script import TrainingScript
 from .spawning import names_set_in, starts_workers_by_fork, top_level_statement, unpicklable
@@ -37,8 +38,6 @@ NO_GUARD = (
     "worker processes that are not forked import the script anew, and the loop over it is not under an "
     '`if __name__ == "__main__":` guard'
 )
-
-_MADE_AHEAD = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,22 +157,21 @@ def _foreign_collate(script: TrainingScript, loader: DataLoader) -> str | None:
 
 
 def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[str]:
-    resolver = script.resolver
     passes = [i for i in script.iterations if loader in i.loaders]
     if not passes:
         yield "no loop over it was found"
-    elif all(i.takes_one and not _repeats(script, i) for i in passes):
+    elif all(i.takes_one and not repeats(script, loader, i) for i in passes):
         yield "a single batch is drawn from it"
-    elif all(_ends_early(iteration) for iteration in passes):
+    elif all(ends_early(iteration) for iteration in passes):
         count = max(batches_of_pass(iteration) or 0 for iteration in passes)
         yield f"each pass over it ends after {count} batches, of which workers would make more ahead than are used"
     for iteration in passes:
-        if iteration.takes_one and _repeats(script, iteration):
+        if iteration.takes_one and repeats(script, loader, iteration):
             yield (
                 f"`next(iter(..))` {place(iteration, loader.path)} starts a new pass for every batch, "
                 "and would start the workers anew each time"
             )
-        elif batches_of_pass(iteration) == 1 and _in_batch_loop(script, iteration):
+        elif batches_of_pass(iteration) == 1 and in_batch_loop(script, loader, iteration):
             yield (
                 f"the loop {place(iteration, loader.path)} starts a new pass for every batch of another, "
                 "and would start the workers anew each time"
@@ -181,7 +179,7 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
         elif (
             isinstance(iteration.node, ast.For)
             and may_end_early(iteration)
-            and _in_batch_loop(script, iteration)
+            and in_batch_loop(script, loader, iteration)
             and all(only_looks_up(script.resolver, dataset) for dataset in work.datasets)
             and (why := persistence_refused(script, loader)) is not None
         ):
@@ -190,13 +188,11 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
                 f"workers anew each time: {why}"
             )
     yield from _making_reasons(script, loader, passes)
-    kinds = {loop.node: loop for loop in script.loops}
     changes = list(dataset_changes(script, loader, work))
     for change in changes:
-        inside = loops_around(resolver, change.node, change.module)
-        if any(loader in kinds[around.node].loaders for around in inside):
+        if is_under_way(script, loader, passes, change):
             yield (
-                f"`{change.code}` {place(change, loader.path)} changes the dataset while the loop runs, "
+                f"`{change.code}` {place(change, loader.path)} changes {change.part} while the loop runs, "
                 "which the workers' copies would not see"
             )
     change = script.trainer_runs.change_under_way(loader, changes)
@@ -218,7 +214,7 @@ def _making_reasons(
         if loop.loaders or loop.kind is LoopKind.TRAINING:
             where = place(loop, loader.path)
             yield f"it is made anew in every pass of the loop {where}, and so would be its workers"
-        elif _is_inner(resolver, around) and any(_is_remade(script, loader, i) for i in passes):
+        elif _is_inner(resolver, around) and any(is_remade(script, loader, i) for i in passes):
             where = place(loop, loader.path)
             yield f"it is made anew for one pass, in the inner loop {where}, and so would be its workers"
 
@@ -228,64 +224,21 @@ def _is_inner(resolver: Resolver, loop: Around) -> bool:
     return any(True for _ in loops_around(resolver, loop.node, loop.module))
 
 
-def _in_batch_loop(script: TrainingScript, iteration: Iteration) -> bool:
-    kinds = {loop.node: loop for loop in script.loops}
-    around = loops_around(script.resolver, iteration.node, iteration.module)
-    return any(kinds[loop.node].loaders for loop in around)
-
-
-def _ends_early(iteration: Iteration) -> bool:
-    """Whether a pass needs no more batches than workers make before the first is used: 2 for each of up to 8."""
-    return (
-        not iteration.takes_one and (batches_of_pass(iteration) or _MADE_AHEAD + 1) <= _MADE_AHEAD
-    )
-
-
-def _repeats(script: TrainingScript, iteration: Iteration) -> bool:
-    if isinstance(iteration, TrainerRun) and iteration.repeats:
-        return True
-    return any(True for _ in loops_around(script.resolver, iteration.node, iteration.module))
-
-
-def dataset_changes(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[Fact]:
-    """What changes the datasets of ``loader``, or what they were given, after it was made."""
+def dataset_changes(
+    script: TrainingScript, loader: DataLoader, work: WorkerCode
+) -> Iterator[DatasetChange]:
+    """What changes the datasets of ``loader``, or what they were given, after it was made and may have been gone over."""
+    passes = [i for i in script.iterations if loader in i.loaders]
+    by_hand = bool(passes) and not any(isinstance(i, TrainerRun) for i in passes)
     for dataset in work.datasets:
         for change in changes_of_dataset(script.resolver, loader, dataset):
-            if not script.trainer_runs.makes_data(change):
+            is_early = (
+                by_hand
+                and not change.handed_on
+                and all(runs_before(script.resolver, change.node, change.module, i) for i in passes)
+            )
+            if not is_early and not script.trainer_runs.makes_data(change):
                 yield change
-
-
-def _is_anothers(script: TrainingScript, loader: DataLoader) -> bool:
-    """Whether no code of the script's own file, also that which only a library calls, gets to where ``loader`` is made."""
-    function = loader.module.function(loader.node)
-    is_plain = function is not None and loader.module.enclosing_class(function) is None
-    if not is_plain or loader.module is script.entry or function in script.functions_run:
-        return False
-    own = script.entry.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef)
-    roots = [statement for definition in own for statement in definition.body]
-    reached = reached_nodes(script.resolver, roots, script.entry)
-    return all(each.node is not loader.node for each in reached)
-
-
-def passes_repeat(script: TrainingScript, loader: DataLoader) -> bool:
-    """Whether the script goes over ``loader`` more than once: every epoch, or at several places.
-
-    Not where only another script is seen to make it, which goes over it in its own way.
-    """
-    if _is_anothers(script, loader):
-        return False
-    passes = [i for i in script.iterations if loader in i.loaders and not i.takes_one]
-    if any(_is_remade(script, loader, i) for i in passes):
-        return False
-    return len(passes) > 1 or any(_repeats(script, i) for i in passes)
-
-
-def _is_remade(script: TrainingScript, loader: DataLoader, iteration: Iteration) -> bool:
-    """Whether the loader is made anew for each pass, so that its workers end with it anyway."""
-    resolver = script.resolver
-    made_in = {a.node for a in loops_around(resolver, loader.node, loader.module)}
-    run_in = {a.node for a in loops_around(resolver, iteration.node, iteration.module)}
-    return bool(made_in) and run_in <= made_in
 
 
 def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | None:
@@ -296,10 +249,10 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
     change = next(dataset_changes(script, loader, work), None)
     if change is not None:
         return (
-            f"`{change.code}` {place(change, loader.path)} changes the dataset between passes, "
+            f"`{change.code}` {place(change, loader.path)} changes {change.part} between passes, "
             "which workers that live on would not see"
         )
-    overlap = _overlap(script, loader)
+    overlap = overlapping(script, loader)
     if overlap is not None:
         return overlap
     for dataset in work.datasets:
@@ -309,34 +262,6 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
         if obstacle.hazard in {Hazard.STATE, Hazard.UNSEEN}:
             return f"{obstacle.message} {place(obstacle, loader.path)}"
     return None
-
-
-def _overlap(script: TrainingScript, loader: DataLoader) -> str | None:
-    """Why two passes over ``loader`` may be under way at the same time; None when each ends before the next."""
-    passes = [i for i in script.iterations if loader in i.loaders and not i.takes_one]
-    if len({_iterator_name(i) for i in passes}) > 1 and any(i.by_hand for i in passes):
-        return "an iterator made by hand and another pass over it may be under way at the same time"
-    if any(i.loaders.count(loader) > 1 for i in passes):
-        return "it is gone over twice at the same time"
-    by_trainer = [isinstance(i, TrainerRun) for i in passes]
-    if any(by_trainer) and not all(by_trainer):
-        where = place(passes[by_trainer.index(False)], loader.path)
-        return f"a second pass over it may start {where} while the Trainer's is under way"
-    for iteration in passes:
-        for around in loops_around(script.resolver, iteration.node, iteration.module):
-            if any(other.node is around.node for other in passes):
-                where = place(iteration, loader.path)
-                return f"a second pass over it starts {where} while the first is under way"
-    return None
-
-
-def _iterator_name(iteration: Iteration) -> object:
-    """The name an iterator made by hand goes by: giving it a new one ends the old one."""
-    if iteration.by_hand:
-        statement = iteration.module.statement(iteration.node)
-        if isinstance(statement, ast.Assign) and statement.value is iteration.node:
-            return ast.unparse(statement.targets[0])
-    return iteration
 
 
 def spawning_refused(
@@ -373,9 +298,3 @@ def spawning_refused(
 def starts_at_import(script: TrainingScript, iteration: Iteration) -> bool:
     """Whether importing the script would start this pass."""
     return runs_when_imported(script.resolver, iteration.node, iteration.module)
-
-
-def place(fact: Fact, seen_from: Path) -> str:
-    """Where ``fact`` is, for a message about a line of ``seen_from``: ``(line 12)`` or ``(data.py:12)``."""
-    line = fact.span.line
-    return f"(line {line})" if fact.path == seen_from else f"({fact.path.name}:{line})"

@@ -280,6 +280,50 @@ def test_one_pass_needs_no_living_on(check_transformed: Check) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("train", "lives"),
+    [
+        ("for epoch in range(3):\n    evaluate(train_loader)\nevaluate(loader)\n", False),
+        ("for epoch in range(3):\n    evaluate(train_loader)\nevaluate(batches=loader)\n", False),
+        ("for epoch in range(3):\n    test(train_loader)\ntest(loader)\n", False),
+        ("for epoch in range(3):\n    evaluate(train_loader)\nfor it in (loader, train_loader):\n    evaluate(it)\n", False),
+        ("for epoch in range(1):\n    evaluate(loader)\n", False),
+        ("print(next(iter(loader)))\nfor epoch in range(3):\n    evaluate(train_loader)\nevaluate(loader)\n", False),
+        ("for epoch in range(3):\n    test(train_loader)\n    test(loader)\n", True),
+        ("for epoch in range(3):\n    for it in (loader, train_loader):\n        evaluate(it)\n", True),
+        ("for epoch in range(3):\n    evaluate(globals()['train_loader'])\nevaluate(loader)\n", True),
+        ("for name, epochs in zip('ab', [1, 2]):\n    evaluate(loader)\n", True),
+    ],
+)  # fmt: skip
+def test_function_that_goes_over_several_loaders(
+    rewrite: Callable[..., RewriteResult], train: str, lives: bool
+) -> None:
+    functions = """\
+        def evaluate(batches):
+            for batch in batches:
+                print(batch)
+        def test(batches):
+            evaluate(batches)
+    """
+    loaders = (
+        "train_loader = DataLoader(dataset, 64)\nloader = DataLoader(dataset, 32, num_workers=4)\n"
+    )
+    made = rewrite(script(loaders, train=dedent(functions) + train), ["dataloader-workers"])
+    assert ("32, num_workers=4, persistent_workers=True" in made.files[0].text) is lives
+
+
+def test_only_what_is_gone_over_again_is_said_to_live_on(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    loaders = "loader = DataLoader(dataset, 64)\ntest_loader = DataLoader(dataset, 32)\n"
+    train = TRAIN + "for batch in test_loader:\n    print(batch)\n"
+    (file,) = rewrite(script(loaders, train=train), ["dataloader-workers"]).files
+    assert (
+        "processes (`num_workers=min(8, cores)`), some of which live on" in file.changes[0].message
+    )
+    assert file.text.count("persistent_workers") == 1
+
+
 def test_loader_made_for_every_epoch(check_transformed: Check) -> None:
     train = """\
         for epoch in range(3):
@@ -696,6 +740,57 @@ def test_workers_that_must_not_live_on(
     check_noop: Check, loader: str, train: str, reason: str
 ) -> None:
     check_noop(script(f"loader = {loader}\n", train=train), reason)
+
+
+@pytest.mark.parametrize(
+    "change", ["random.shuffle(dataset.paths)", "reorder(dataset)", "Files.suffix = str(epoch)"]
+)
+def test_changes_between_and_during_passes(
+    check_noop: Check, rewrite: Callable[..., RewriteResult], change: str
+) -> None:
+    code = FILES.replace("self.paths[index])", "self.paths[index] + self.suffix)").replace(
+        "    def __init__", '    suffix = ".jpg"\n    def __init__', 1
+    )
+    code = f"import random\n{code}\n\ndef reorder(data):\n    data.paths.sort()\n"
+    head = "loader = DataLoader(dataset, 64{})\n"
+    before, loop, after = TRAIN.partition("    for batch in loader:\n")
+    between = f"{before}    {change}\n{loop}{after}"
+    during = f"{before}{loop}        {change}\n{after}"
+    said = "changes what the dataset reads"
+    check_noop(script(head.format(", num_workers=4"), code, between), f"{said} between passes")
+    (file,) = rewrite(script(head.format(""), code, between), ["dataloader-workers"]).files
+    assert "num_workers=" in file.text
+    assert "persistent_workers" not in file.text
+    check_noop(script(head.format(""), code, during), f"{said} while the loop runs")
+
+
+def test_change_while_an_iterator_is_under_way(check_noop: Check) -> None:
+    train = """\
+        batches = iter(loader)
+        for step in range(100):
+            print(next(batches))
+            dataset.paths.sort()
+    """
+    check_noop(
+        script("loader = DataLoader(dataset, 64)\n", train=train),
+        "changes what the dataset reads while",
+    )
+
+
+@pytest.mark.parametrize(
+    "set_up", ["dataset.transform = transforms.ToTensor()\n", "config['lr'] = 0.1\nlr = 2 * 0.1\n"]
+)
+def test_what_is_set_before_the_first_pass(check_transformed: Check, set_up: str) -> None:
+    train = (
+        set_up + TRAIN + "    for group in optimizer.param_groups:\n        group['lr'] *= 0.5\n"
+    )
+    code = "config = {}\n" + FILES
+    check_transformed(
+        script("loader = DataLoader(dataset, num_workers=4)\n", code, train),
+        script(
+            "loader = DataLoader(dataset, num_workers=4, persistent_workers=True)\n", code, train
+        ),
+    )
 
 
 def test_iterator_made_anew_under_the_same_name_lets_workers_live_on(
@@ -1652,11 +1747,11 @@ def test_rows_in_memory_whose_workers_stay(check_noop: Check, arguments: str, re
         ),
         (
             "for epoch in range(3):\n    for a, in loader:\n        x.mul_(2)\n",
-            "`x.mul_` (line 14) changes the dataset",
+            "`x.mul_` (line 14) changes what the dataset reads",
         ),
         (
             "for epoch in range(3):\n    for a, in loader:\n        x += a.mean()\n",
-            "changes the dataset",
+            "changes what the dataset reads",
         ),
         (
             "trainer.fit(loader)\nfor a, in loader:\n    print(a)\n",

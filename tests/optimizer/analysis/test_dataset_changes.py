@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import indent
 
 import pytest
 
@@ -239,3 +240,132 @@ def _changes_of_settings(script: Script, main: str, tool: str) -> list[str]:
     (dataset,) = understood.datasets[loader]
     found = changes_of_dataset(understood.resolver, loader, dataset)
     return [fact.code for fact in found]
+
+
+CLASS = """\
+import heapq
+import random
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Subset
+from torchvision import transforms
+FLIP = 0.5
+settings = {"crop": 8, "lr": 0.1}
+class Config:
+    size = 2
+    lr = 0.1
+class Pairs:
+    rate = 0.5
+    def __init__(self, pairs, transform=None, config=None):
+        self.pairs, self.transform, self.config = pairs, transform, config
+        self.order = list(range(len(pairs)))
+    def shuffle(self):
+        random.shuffle(self.order)
+    def part(self):
+        return self.pairs
+    @classmethod
+    def anneal(cls, rate):
+        cls.rate = rate
+    def __getitem__(self, i):
+        image = open(self.pairs[self.order[i]]).read(settings["crop"])
+        rate = self.rate * Config.size * self.config["size"]
+        return self.transform(image), rate
+def read():
+    return [line for line in open("pairs")]
+def stir(items):
+    random.shuffle(items)
+flip = transforms.RandomHorizontalFlip()
+config = {"size": 3, "lr": 0.1 * 2}
+data = Pairs(read(), transforms.Compose([flip]), config)
+part = Subset(data, list(range(9)))
+loader = DataLoader(part)
+rng = np.random.default_rng(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        ("random.shuffle(data.pairs)", ["random.shuffle(data.pairs)"]),
+        ("np.random.shuffle(data.order)", ["np.random.shuffle(data.order)"]),
+        ("rng.shuffle(data.order)", ["rng.shuffle(data.order)"]),
+        ("heapq.heapify(data.order)", ["heapq.heapify(data.order)"]),
+        ("np.add(data.order, 1, out=data.order)", ["np.add(data.order, 1, out=data.order)"]),
+        ("data.order.sort()", ["data.order.sort"]),
+        ("data.frame.drop(columns='a', inplace=True)", ["data.frame.drop"]),
+        ("data.frame.drop(columns='a')", []),
+        ("order = data.order\nrandom.shuffle(order)", ["random.shuffle(order)"]),
+        ("a, order = data.pairs, data.order\nrandom.shuffle(order)", ["random.shuffle(order)"]),
+        ("random.shuffle(data.part())", ["random.shuffle(data.part())"]),
+        ("stir(data.order)", ["random.shuffle(items)"]),
+        ("order = [0, 1]\nstir(order)", []),
+        ("order = list(data.order)\nrandom.shuffle(order)", []),
+        ("pairs = data.pairs[:]\nrandom.shuffle(pairs)", []),
+        ("pairs = sorted(data.pairs)\npairs.append(1)", []),
+        ("counts = {}\nfor pair in data.pairs:\n    counts[pair] = 1", []),
+        ("item, label = data[0]\nitem.mul_(2)\nitem += label", []),
+        ("for item, label in data:\n    item.mul_(2)", []),
+        ("for item, label in loader:\n    item.mul_(2)", []),
+        ("random.shuffle(loader.dataset.dataset.pairs)", ["random.shuffle(loader.dataset.dataset.pairs)"]),
+        ("random.shuffle(part.indices)", ["random.shuffle(part.indices)"]),
+        ("part.dataset.transform = None", ["part.dataset.transform"]),
+        ("part.dataset.shuffle()", ["part.dataset.shuffle"]),
+        ("vars(data)['pairs'] = []", ["vars(data)['pairs']"]),
+        ("flip.p = 0.1", ["flip.p"]),
+        ("for step in data.transform.transforms:\n    step.p = 0.1", ["step.p"]),
+        ("again = data.shuffle\nagain()", ["data.shuffle"]),
+        ("hooks = [data.part]", []),
+        ("Pairs.rate = 0.1", ["Pairs.rate"]),
+        ("type(data).rate = 0.1", ["type(data).rate"]),
+        ("data.__class__.rate = 0.1", ["data.__class__.rate"]),
+        ("setattr(Pairs, 'rate', 0.1)", ["setattr(Pairs, 'rate', 0.1)"]),
+        ("Pairs.anneal(0.1)", ["Pairs.anneal"]),
+        ("Pairs.version = 2", []),
+        ("Config.size = 3", ["Config.size"]),
+        ("Config.lr = 3", []),
+        ("settings['crop'] = 3", ["settings['crop']"]),
+        ("settings['lr'] = 3", []),
+        ("settings.update(lr=3)", []),
+        ("settings.update(crop=3)", ["settings.update"]),
+        ("settings.clear()", ["settings.clear"]),
+        ("config['size'] = 3", ["config['size']"]),
+        ("config['lr'] *= 0.5", []),
+        ("rate = config['lr']\nrate *= 0.5", []),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", ["loop", "function"])
+def test_changes_between_passes(script: Script, code: str, changed: list[str], place: str) -> None:
+    head = "for epoch in range(3):\n" if place == "loop" else "def prepare(epoch):\n"
+    call = "" if place == "loop" else "for epoch in range(3):\n    prepare(epoch)\n"
+    assert _changes(script, CLASS + head + indent(code, "    ") + "\n" + call) == changed
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        ("stir(pairs)\nloader = DataLoader(Pairs(pairs))\n", []),
+        ("loader = DataLoader(Pairs(stir(pairs)))\n", []),
+        ("stir(pairs)\nloader = DataLoader(Pairs(pairs))\nstir(pairs)\n", ["random.shuffle(items)"]),
+        ("for i in range(3):\n    stir(pairs)\n    loader = DataLoader(Pairs(pairs))\n", ["random.shuffle(items)"]),
+        ("stir(pairs)\nloader = DataLoader(Pairs(pairs))\nhooks = [stir]\n", ["random.shuffle(items)"]),
+    ],
+)  # fmt: skip
+def test_helper_of_the_preparation(script: Script, code: str, changed: list[str]) -> None:
+    head = CLASS.partition("data = Pairs")[0].replace("(items)\n", "(items)\n    return items\n", 1)
+    assert _changes(script, f"{head}pairs = read()\n{code}") == changed
+
+
+def test_global_of_another_file(script: Script) -> None:
+    data = "CROP, LR = 3, 0.1\nclass Items:\n    def __getitem__(self, i):\n        return open(i).read(CROP)\n"
+    main = (
+        "from torch.utils.data import DataLoader\nimport data\nloader = DataLoader(data.Items())\n"
+        "for i in range(3):\n    data.CROP = i\n    data.LR = i\n"
+    )
+    assert _changes(script, {"train.py": main, "data.py": data}) == ["data.CROP"]
+
+
+def _changes(script: Script, files: str | dict[str, str]) -> list[str]:
+    understood = script(files)
+    (loader,) = understood.loaders
+    (dataset,) = understood.datasets[loader]
+    return [c.code for c in changes_of_dataset(understood.resolver, loader, dataset)]
