@@ -41,8 +41,9 @@ from ..optimizer.analysis.facts import DeviceKind, Fact, seen_at
 from ..optimizer.analysis.half_steps import HalfCode, data_parallel, half_code, script_obstacle
 from ..optimizer.analysis.half_values import HalfUse, half_uses
 from ..optimizer.analysis.logits import logits_form
-from ..optimizer.analysis.loss_scaling import LossScaling, NotScalable, loss_scaling
+from ..optimizer.analysis.loss_scaling import LossScaling, loss_scaling
 from ..optimizer.analysis.network_device import network_device
+from ..optimizer.analysis.not_scalable import NotScalable
 from ..optimizer.analysis.obstacles import Obstacle, ProbabilityLoss
 from ..optimizer.analysis.precision import (
     FrameworkUse,

@@ -290,9 +290,10 @@ class AutocastPlan:
             optimizer = unscaling.module.code(unscaling.optimizer)
             code = f"{self._scaler_of(unscaling.optimizer)}.unscale_({optimizer})"
             yield FileEdit(unscaling.path, InsertBefore(unscaling.span, code))
-        for update in scaling.updated_below:
+        for update in scaling.updates:
             code = f"{self._scaler_of(update.optimizer)}.update()"
-            yield FileEdit(update.path, InsertAfter(update.span, code))
+            insert = InsertBefore if update.above else InsertAfter
+            yield FileEdit(update.path, insert(update.span, code))
 
     def _scaler_parameter(self, function: FunctionNode | None) -> str | None:
         """The scaler's name in a function that is handed it."""

@@ -29,7 +29,7 @@ def scaling(script: Script, body: str) -> LossScaling | NotScalable:
 
 def updated_below(found: LossScaling | NotScalable) -> list[str]:
     assert isinstance(found, LossScaling), found.why
-    return [update.code.split("\n")[0] for update in found.updated_below]
+    return [update.code.split("\n")[0] for update in found.updates]
 
 
 def test_once_for_all_optimizers(script: Script) -> None:

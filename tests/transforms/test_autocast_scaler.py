@@ -1,0 +1,249 @@
+"""autocast: where the GradScaler of float16 is updated, and where it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import indent
+
+import pytest
+
+from torchopt_cli.optimizer.options import AmpDtype
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
+Rewrite = Callable[..., RewriteResult]
+
+
+@pytest.fixture
+def name() -> str:
+    return "autocast"
+
+
+GAN = """
+import torch
+from torch import nn
+
+G, D = nn.Linear(8, 8).cuda(), nn.Linear(8, 1).cuda()
+opt_g = torch.optim.Adam(G.parameters())
+opt_d = torch.optim.Adam(D.parameters())
+
+
+def main():
+    for step, real in enumerate(loader):
+"""
+D_STEP = """
+fake = G(torch.randn(4, 8, device="cuda"))
+d_loss = D(real.cuda()).mean() - D(fake.detach()).mean()
+opt_d.zero_grad()
+d_loss.backward()
+opt_d.step()
+"""
+G_STEP = """
+g_loss = D(fake).mean()
+opt_g.zero_grad()
+g_loss.backward()
+opt_g.step()
+"""
+
+
+def gan(*parts: str) -> str:
+    """A script that trains by ``parts`` in every pass of its loop."""
+    body = "\n".join(part.strip("\n") for part in parts)
+    return f"{GAN}{indent(body, ' ' * 8)}\n\n\nmain()\n"
+
+
+def scaled(rewrite: Rewrite, source: str) -> list[str]:
+    """What of the rewritten ``source`` steps, updates and leaves passes, in order."""
+    (file,) = rewrite(source, ["autocast"], amp=AmpDtype.FP16).files
+    assert not file.errors
+    assert file.changes, file.skips
+    lines = [line.strip() for line in file.text.splitlines()]
+    words = ("scaler.step", "scaler.update", "break", "continue", "return", "raise", "if ", "else")
+    return [line for line in lines if line.startswith(words)]
+
+
+LEAVING = {
+    "a break": ("if step >= 9:\n    break", ["if step >= 9:", "scaler.update()", "break"]),
+    "a break on the line of its test": (
+        "if step >= 9: break",
+        ["if step >= 9:", "scaler.update()", "break"],
+    ),
+    "a continue": (
+        "if step % 5:\n    print(step)\n    continue",
+        ["if step % 5:", "scaler.update()", "continue"],
+    ),
+    "a return": ("if step > 9:\n    return", ["if step > 9:", "scaler.update()", "return"]),
+    "a return inside of a with": (
+        "with open(log) as file:\n    if step > 9:\n        return",
+        ["if step > 9:", "scaler.update()", "return"],
+    ),
+    "a raise that nothing catches": (
+        "if step > 9:\n    raise ValueError",
+        ["if step > 9:", "raise ValueError"],
+    ),
+    "a loop of its own": (
+        "for p in D.parameters():\n    if p.dim() == 1: break\n    p.data.clamp_(-1, 1)",
+        ["if p.dim() == 1: break"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("between", "expected"), LEAVING.values(), ids=LEAVING)
+def test_updated_before_a_pass_is_left(rewrite: Rewrite, between: str, expected: list[str]) -> None:
+    assert scaled(rewrite, gan(D_STEP, between, G_STEP)) == [
+        "scaler.step(opt_d)",
+        *expected,
+        "scaler.step(opt_g)",
+        "scaler.update()",
+    ]
+
+
+PLACES = {
+    "left before anything has stepped": (
+        (
+            "if step > 9:\n    break",
+            D_STEP,
+            G_STEP,
+        ),
+        [
+            "if step > 9:",
+            "break",
+            "scaler.step(opt_d)",
+            "scaler.step(opt_g)",
+            "scaler.update()",
+        ],
+    ),
+    "left after the update": (
+        (D_STEP, G_STEP, "if step > 9:\n    break"),
+        ["scaler.step(opt_d)", "scaler.step(opt_g)", "scaler.update()", "if step > 9:", "break"],
+    ),
+    "the last one steps in some passes": (
+        (D_STEP, "if step % 5 == 0:\n" + indent(G_STEP.strip(), "    ")),
+        ["scaler.step(opt_d)", "if step % 5 == 0:", "scaler.step(opt_g)", "scaler.update()"],
+    ),
+    "the last one steps in some passes and leaves": (
+        (
+            D_STEP,
+            "if step % 5 == 0:\n" + indent(G_STEP.strip(), "    ") + "\n    continue\nprint(step)",
+        ),
+        [
+            "scaler.step(opt_d)",
+            "if step % 5 == 0:",
+            "scaler.step(opt_g)",
+            "scaler.update()",
+            "continue",
+            "scaler.update()",
+        ],
+    ),
+    "either of the two": (
+        (
+            'fake = G(torch.randn(4, 8, device="cuda"))',
+            "if step % 2:",
+            indent(D_STEP.split("\n", 2)[2], "    "),
+            "else:",
+            indent(G_STEP.strip("\n"), "    "),
+            "if step > 9:\n    break",
+        ),
+        [
+            "if step % 2:",
+            "scaler.step(opt_d)",
+            "else:",
+            "scaler.step(opt_g)",
+            "scaler.update()",
+            "if step > 9:",
+            "break",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("parts", "expected"), PLACES.values(), ids=PLACES)
+def test_places_of_the_update(
+    rewrite: Rewrite, parts: tuple[str, ...], expected: list[str]
+) -> None:
+    assert scaled(rewrite, gan(*parts)) == expected
+
+
+def test_a_raise_that_ends_an_epoch(rewrite: Rewrite) -> None:
+    passes = gan(D_STEP, "if step > 9:\n    raise ValueError", G_STEP)
+    head, body = passes.split("def main():\n")
+    loop, call = body.split("\n\n\nmain")
+    caught = f"    try:\n{indent(loop, '    ')}\n    except ValueError:\n        pass"
+    source = f"{head}def main():\n{caught}\n\n\nfor epoch in range(9):\n    main{call}"
+    assert scaled(rewrite, source) == [
+        "scaler.step(opt_d)",
+        "if step > 9:",
+        "scaler.update()",
+        "raise ValueError",
+        "scaler.step(opt_g)",
+        "scaler.update()",
+    ]
+
+
+UNCLEAR = {
+    "a step in some passes": (
+        (
+            D_STEP.replace("opt_d.step()", "if step % 2:\n    opt_d.step()"),
+            "if step > 9:\n    break",
+            G_STEP,
+        ),
+        "an optimizer may or may not have stepped",
+    ),
+    "an exception between the two": (
+        (
+            "try:",
+            indent(D_STEP + G_STEP, "    "),
+            "except RuntimeError:\n    continue",
+        ),
+        "an optimizer may or may not have stepped",
+    ),
+    "another step, in a function, ahead of its own": (
+        (
+            D_STEP.replace("opt_d.step()", "generator(fake)\nopt_d.step()"),
+            "def generator(fake):\n" + indent(G_STEP.strip("\n"), "    "),
+        ),
+        "gradients of a backward pass before another update",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parts", "reason"), UNCLEAR.values(), ids=UNCLEAR)
+def test_bfloat16_alone_where_an_update_has_no_place(
+    rewrite: Rewrite, name: str, parts: tuple[str, ...], reason: str
+) -> None:
+    (file,) = rewrite(gan(*parts), [name]).files
+    assert reason in file.changes[0].message
+    assert "GradScaler" not in file.text
+
+
+def test_an_exception_with_one_optimizer(rewrite: Rewrite) -> None:
+    """Nothing comes between its step and the update."""
+    only = D_STEP.replace("fake.detach()", "-real.cuda()").split("\n", 2)[2]
+    source = gan("try:", indent(only, "    "), "except RuntimeError:\n    continue")
+    assert scaled(rewrite, source) == ["scaler.step(opt_d)", "scaler.update()", "continue"]
+
+
+def test_a_function_that_returns_early(rewrite: Rewrite) -> None:
+    only = D_STEP.replace("fake.detach()", "-real.cuda()").split("\n", 2)[2]
+    step = indent(f"{only}if d_loss < 0:\n    return 0\nd_loss = d_loss * 2", "    ")
+    source = gan("train(real)").replace("def main", f"def train(real):\n{step}\n\n\ndef main")
+    assert scaled(rewrite, source) == [
+        "scaler.step(opt_d)",
+        "scaler.update()",
+        "if d_loss < 0:",
+        "return 0",
+    ]
+
+
+def test_a_second_step_in_a_function_that_returns_early(rewrite: Rewrite) -> None:
+    second = "if d_loss < 0:\n" + indent(G_STEP, "    ") + "\n    return 1\nreturn 0"
+    step = indent(f"{D_STEP}{second}", "    ")
+    source = gan("train(real)").replace("def main", f"def train(real):\n{step}\n\n\ndef main")
+    assert scaled(rewrite, source) == [
+        "scaler.step(opt_d)",
+        "if d_loss < 0:",
+        "scaler.step(opt_g)",
+        "scaler.update()",
+        "return 1",
+        "scaler.update()",
+        "return 0",
+    ]
