@@ -9,7 +9,7 @@ It is set where a training step runs linear layers or attention in float32, whic
 precision is not safe (`autocast` runs first). Parameters, optimizer states and checkpoints do not change.
 
 Left alone: scripts that decide about precision themselves (`allow_tf32`, `fp32_precision`) or ask for determinism; scripts
-that compute in float64, decompose matrices, take distances from matrix products, subtract Gram matrices or covariances, differentiate gradients, fit with LBFGS, attack the network (`x.grad.sign()`) or compare numbers closely; steps under
+that compute in float64, decompose matrices, take distances from matrix products, or sines and cosines of them, subtract Gram matrices or covariances, differentiate gradients, fit with LBFGS, attack the network (`x.grad.sign()`) or compare numbers closely; steps under
 autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks that the script takes to half precision itself; networks of convolutions with a linear layer or two at the end, and of linear layers that are small for their batches, which gain nothing; scripts for the CPU.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html and

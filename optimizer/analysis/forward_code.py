@@ -11,7 +11,7 @@ from .composition import composed_of
 from .facts import Model
 from .loops import is_forward
 from .models import is_module_class, model_of, unwrap
-from .reach import Reached, lexical_nodes
+from .reach import Called, Reached, called, lexical_nodes
 from .resolver import Resolver
 from .syntax import FunctionNode, Module
 from .values import Class, External, Function, Instance, Made, Value
@@ -118,17 +118,18 @@ def _new_nodes(
     resolver: Resolver, function: Function, seen: set[FunctionNode | ast.Lambda]
 ) -> Iterator[Reached]:
     """The nodes of ``function`` and of the functions it calls, as far as none of them is in ``seen``."""
-    pending = [function]
+    pending: list[Called] = [(function.node, function.module)]
     while pending:
-        current = pending.pop()
-        if current.node in seen:
+        current, module = pending.pop()
+        if current in seen:
             continue
-        seen.add(current.node)
-        body = current.node.body
-        for node in lexical_nodes(body if isinstance(body, list) else [body]):
-            yield Reached(node, current.module, False)
+        seen.add(current)
+        for node in lexical_nodes(
+            current.body if isinstance(current.body, list) else [current.body]
+        ):
+            yield Reached(node, module, False)
             if isinstance(node, ast.Call):
-                pending.extend(resolver.callees(node, current.module))
+                pending.extend(called(resolver, node, module))
 
 
 def library_networks(models: Iterable[Model]) -> tuple[Model, ...]:

@@ -14,7 +14,6 @@ from .covariances import is_covariance_difference
 from .forward_code import called_names, method_name
 from .host_numbers import is_number
 from .obstacles import Obstacle, ProbabilityLoss
-from .product_angles import is_product_angle
 from .product_distances import is_product_distance
 from .reach import Reached
 from .resolver import Resolver
@@ -74,7 +73,6 @@ _OF_PROBABILITIES = (
 )
 _DISTANCE = "squared distances made of a matrix product lose their digits in half precision"
 _COVARIANCE = "differences of Gram matrices or covariances lose their digits in half precision"
-_ANGLE = "angles made of a matrix product lose their phase in half precision"
 _Finding = tuple[str, bool] | None
 
 
@@ -93,8 +91,6 @@ def half_precision_obstacles(resolver: Resolver, nodes: Iterable[Reached]) -> It
             finding = (_DISTANCE, False)
         if finding is None and is_covariance_difference(resolver, node, reached.module):
             finding = (_COVARIANCE, False)
-        if finding is None and is_product_angle(resolver, node, reached.module):
-            finding = (_ANGLE, False)
         if finding is not None:
             kind = ProbabilityLoss if finding[0] is _OF_PROBABILITIES else Obstacle
             yield kind(reached.module, node, *finding)

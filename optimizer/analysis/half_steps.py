@@ -21,6 +21,7 @@ from .loss_regions import Region, runs_forward, suspends_gradients
 from .models import steps_lbfgs
 from .obstacles import Obstacle, ProbabilityLoss
 from .probability_ratios import probability_ratios
+from .product_angles import half_angles
 from .reach import Reached, never_runs, reached_nodes
 from .recurrent_layers import recurrent_layers
 from .resolver import Resolver
@@ -102,11 +103,13 @@ def code_obstacles(
     networks = networks_run(resolver, nodes)
     seen = [*nodes, *forward_code(resolver, networks)]
     inner = frozenset(call.node for call in forward_calls(resolver, seen))
+    rounded = HalfTrace(resolver, inner).may_be_half
     return [
         *_unknown_networks(resolver, forwards),
         *half_precision_obstacles(resolver, seen),
         *_numpy(resolver, seen, forwards),
-        *range_obstacles(resolver, seen, HalfTrace(resolver, inner).may_be_half),
+        *range_obstacles(resolver, seen, rounded),
+        *half_angles(resolver, seen, rounded),
         *_sparse_gradients(resolver),
         *_overflow_raises(resolver),
         *recurrent_layers(resolver, networks),

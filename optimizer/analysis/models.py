@@ -208,15 +208,20 @@ def _made_of(resolver: Resolver, cls: Class) -> Iterator[Model]:
     """The networks that ``self`` in the code of ``cls`` may be: what is made of it, and of the classes that derive from it."""
     if not is_module_class(resolver, cls):
         return
+    for value in instances(resolver, cls):
+        model = model_of(resolver, value)
+        if model is not None:
+            yield model
+
+
+def instances(resolver: Resolver, cls: Class) -> tuple[Made, ...]:
+    """What is made of ``cls`` and of the classes that derive from it."""
     made = resolver.made.get(cls.node)
     if made is None:
         made = tuple(_instances(resolver, cls))
         if not resolver.is_tracing:  # Within a trace, cycles may have been cut.
             resolver.made[cls.node] = made
-    for value in made:
-        model = model_of(resolver, value)
-        if model is not None:
-            yield model
+    return made
 
 
 def _instances(resolver: Resolver, cls: Class) -> Iterator[Made]:

@@ -1,72 +1,158 @@
 """Angles made of a matrix product: ``torch.sin(2 * math.pi * x @ frequencies)``, as in Fourier features of positions.
 
-Of an angle of many turns, half precision keeps the turns and loses where in the last of them it ends.
+Of an angle of many turns, half precision and TF32 keep the turns and lose where in the last of them it ends. Rotary embeddings
+multiply positions by frequencies: in ``torch.einsum("i,j->ij", t, inv_freq)``, which autocast casts, or in ``torch.outer``, which
+it leaves alone (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/autocast_mode.h). TF32 rounds where products are summed.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Iterable, Iterator
 
-from .half_products import operands_of_one_type
-from .reaching import assigned_values
+from .constants import constant
+from .linear_origins import LinearOrigins, Origin, is_library_layer
+from .obstacles import Obstacle
+from .reach import Reached
 from .resolver import Resolver
+from .signatures import call_argument
 from .syntax import Module, last_identifier
 
-_WAVES = frozenset({"sin", "cos"})
-_SAME_VALUES = frozenset(
-    "view reshape unsqueeze squeeze flatten t transpose permute expand repeat repeat_interleave float".split()
+_WAVES = frozenset({"sin", "cos", "sin_", "cos_"})
+_METHODS = frozenset("matmul mm bmm mv addmm addbmm baddbmm addmv".split())
+_PRODUCTS = _METHODS | {"einsum", "linear", "chain_matmul", "multi_dot"}
+"""What autocast computes in half precision, and TF32 in its own."""
+_CONVOLUTIONS = frozenset(f"conv{n}d" for n in (1, 2, 3))
+_LAYERS = frozenset({"Linear", "LazyLinear"})
+_CONVOLUTION_LAYERS = frozenset(f"{kind}{n}d" for kind in ("Conv", "LazyConv") for n in (1, 2, 3))
+_MADE = frozenset("arange linspace range tensor full ones zeros".split())
+_MADE_LIKE = frozenset("new_tensor new_full new_ones new_zeros".split())
+_WHOLE_UP_TO = 256
+"""bfloat16 has all whole numbers to here."""
+_OF_A_PRODUCT = "angles made of a matrix product lose their phase in half precision"
+_OF_ROUNDED = (
+    "positions take the type of what a network computes: half precision rounds them above "
+    f"{_WHOLE_UP_TO}, and so the angles made of them"
 )
-_JOINED = frozenset({"cat", "concat", "stack"})
-_MOST_STEPS = 8
+
+_Test = Callable[[ast.expr, Module], bool]
 
 
-def is_product_angle(resolver: Resolver, node: ast.AST, module: Module) -> bool:
-    """Whether ``node`` takes the sine or cosine of a sum or multiple of a matrix product."""
-    if not isinstance(node, ast.Call) or last_identifier(node.func) not in _WAVES:
+def half_angles(resolver: Resolver, nodes: Iterable[Reached], rounded: _Test) -> Iterator[Obstacle]:
+    """Where ``nodes``, run under autocast, take sines and cosines of angles that it rounds.
+
+    ``rounded`` tells what may be of half precision as it is.
+    """
+    code = tuple(nodes)
+    angles = [
+        (angle, r.module) for r in code if (angle := _angle(resolver, r.node, r.module)) is not None
+    ]
+    if not angles:
+        return
+    covered = frozenset(reached.node for reached in code)
+
+    def is_product(node: ast.expr, module: Module) -> bool:
+        return node in covered and (
+            _is_product(resolver, node, module, _PRODUCTS | _CONVOLUTIONS)
+            or _is_layer(resolver, node, module, _LAYERS | _CONVOLUTION_LAYERS)
+        )
+
+    def takes_type(node: ast.expr, module: Module) -> bool:
+        return node in covered and _takes_type(resolver, node, module, rounded)
+
+    products = LinearOrigins(resolver, is_product, _LAYERS | _CONVOLUTION_LAYERS)
+    positions = LinearOrigins(resolver, takes_type)
+    for angle, module in angles:
+        for origins, message in ((products, _OF_A_PRODUCT), (positions, _OF_ROUNDED)):
+            found = origins.of(angle, module)
+            if found is not None:
+                yield Obstacle(found[1], found[0], message)
+                break
+
+
+class ProductAngles:
+    """Finds the angles that TF32 rounds. Convolutions are in TF32 as it is."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._products = LinearOrigins(resolver, self._is_summed, _LAYERS)
+
+    def product(self, node: ast.AST, module: Module) -> Origin | None:
+        """The matrix product of whose results ``node`` takes the sine or cosine."""
+        angle = _angle(self._resolver, node, module)
+        return self._products.of(angle, module) if angle is not None else None
+
+    def _is_summed(self, node: ast.expr, module: Module) -> bool:
+        if _is_product(self._resolver, node, module, _PRODUCTS):
+            return not _sums_nothing(node)
+        return _is_layer(self._resolver, node, module, _LAYERS)
+
+
+def _angle(resolver: Resolver, node: ast.AST, module: Module) -> ast.expr | None:
+    """What ``torch.sin(x)`` and ``x.sin()`` are about, by whatever name: ``for wave in (torch.sin, torch.cos): wave(x)``."""
+    if not isinstance(node, ast.Call):
+        return None
+    if not isinstance(node.func, ast.Name) and last_identifier(node.func) not in _WAVES:
+        return None
+    names = resolver.names(node.func, module)
+    if names:
+        is_wave = any(name in names for name in (f"torch.{wave}" for wave in _WAVES))
+        return call_argument(node, "input", 0) if is_wave else None
+    if isinstance(node.func, ast.Attribute) and not resolver.callees(node, module):
+        return node.func.value
+    return None
+
+
+def _is_product(
+    resolver: Resolver, node: ast.expr, module: Module, functions: frozenset[str]
+) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.MatMult)
+    if not isinstance(node, ast.Call) or last_identifier(node.func) not in functions:
         return False
-    angle = _operand(resolver, node, module)
-    return angle is not None and _has_product(resolver, angle, module, _MOST_STEPS)
+    names = resolver.names(node.func, module)
+    if names:
+        return all(name.startswith("torch.") for name in names)
+    return last_identifier(node.func) in _METHODS and not resolver.callees(node, module)
 
 
-def _operand(resolver: Resolver, call: ast.Call, module: Module) -> ast.expr | None:
-    """What ``torch.f(x)`` and ``x.f()`` are about."""
-    names = resolver.names(call.func, module)
-    if any(name.startswith("torch.") for name in names):
-        return call.args[0] if call.args else None
-    return call.func.value if isinstance(call.func, ast.Attribute) and not names else None
-
-
-def _has_product(resolver: Resolver, node: ast.expr, module: Module, steps: int) -> bool:
-    if steps == 0:
+def _is_layer(resolver: Resolver, node: ast.expr, module: Module, layers: frozenset[str]) -> bool:
+    if not isinstance(node, ast.Call):
         return False
-    if operands_of_one_type(resolver, node, module):
-        return not _is_outer(node)
-    parts: list[ast.expr] = []
+    return any(is_library_layer(v, layers) for v in resolver.values(node.func, module))
+
+
+def _sums_nothing(node: ast.expr) -> bool:
+    """Whether ``node`` is an ``einsum`` that multiplies without a sum: ``einsum("i,j->ij", x, y)``."""
     match node:
-        case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), right):
-            parts = [left, right]
-        case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner):
-            parts = [inner]
-        case ast.Call(func=function, args=[ast.List() | ast.Tuple() as joined, *_]) if (
-            last_identifier(function) in _JOINED
-        ):
-            parts = joined.elts
-        case ast.Call(func=function) if last_identifier(function) in _SAME_VALUES:
-            operand = _operand(resolver, node, module)
-            parts = [operand] if operand is not None else []
-        case ast.Name():
-            parts = assigned_values(module, node)
+        case ast.Call(args=[ast.Constant(value=str(equation)), *_]):
+            given, arrow, kept = equation.replace(" ", "").partition("->")
+            return bool(arrow) and set(given) - {",", "."} <= set(kept)
         case _:
-            pass
-    return any(_has_product(resolver, part, module, steps - 1) for part in parts)
+            return False
 
 
-def _is_outer(node: ast.expr) -> bool:
-    """Whether ``node`` is an ``einsum`` that sums over nothing: ``einsum("i,j->ij", x, y)`` stays in its type."""
-    if not (isinstance(node, ast.Call) and last_identifier(node.func) == "einsum" and node.args):
+def _takes_type(resolver: Resolver, node: ast.expr, module: Module, rounded: _Test) -> bool:
+    """Whether ``node`` makes numbers in, or takes them to, a type that ``rounded`` says may be half precision."""
+    if not isinstance(node, ast.Call) or resolver.callees(node, module):
         return False
-    equation = node.args[0]
-    if not (isinstance(equation, ast.Constant) and isinstance(equation.value, str)):
-        return False
-    given, arrow, kept = equation.value.replace(" ", "").partition("->")
-    return bool(arrow) and set(given) - {",", "."} <= set(kept)
+    name = last_identifier(node.func)
+    like: ast.expr | None = None
+    if name in _MADE:
+        numbers = [constant(argument) for argument in node.args]
+        if not numbers or any(n is None or abs(n) > _WHOLE_UP_TO for n in numbers):
+            like = _typed_as(call_argument(node, "dtype"))
+    elif name in _MADE_LIKE and isinstance(node.func, ast.Attribute):
+        like = node.func.value
+    elif name in {"to", "type", "type_as"} and not resolver.names(node.func, module):
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        typed = (_typed_as(argument) for argument in given)
+        like = next((found for found in typed if found is not None), None)
+        if like is None and len(given) == 1 and name != "type":
+            like = None if last_identifier(given[0]) == "device" else given[0]
+    return like is not None and rounded(like, module)
+
+
+def _typed_as(node: ast.expr | None) -> ast.expr | None:
+    """``x`` of ``x.dtype``."""
+    return node.value if isinstance(node, ast.Attribute) and node.attr == "dtype" else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from itertools import chain
 
 from .counts import is_count
 from .covariances import is_covariance_difference
@@ -12,6 +14,7 @@ from .gradient_graphs import may_build_gradient_graph
 from .loop_definitions import arithmetic_root, handed_over
 from .meters import gives_to_meter
 from .obstacles import Obstacle
+from .product_angles import ProductAngles
 from .product_distances import is_product_distance
 from .resolver import Resolver
 from .signatures import call_argument
@@ -35,36 +38,62 @@ _CHECKS = frozenset(
 
 def needs_float32_products(resolver: Resolver) -> Fact | None:
     """The first place of the project that wants matrix products in full float32; None when nothing is seen to."""
-    for module in resolver.project.modules:
-        for call in module.calls:
-            why = _why(resolver.names(call.func, module), call)
-            if why is None and may_build_gradient_graph(resolver, call, module):
-                why = "gradients are differentiated, which magnifies rounding"
-            if why is None and isinstance(call.func, ast.Attribute) and not call.args:
-                is_double = call.func.attr == "double" and not resolver.names(call.func, module)
-                is_used = is_double and not (
-                    _is_summed_up(resolver, call, module) or is_count(call.func.value, module)
-                )
-                why = "float64 is used for precision" if is_used else None
-            if why is not None:
-                return Obstacle(module, call, why)
-        for node in module.nodes_of(ast.BinOp, ast.AugAssign, ast.Call):
-            if is_product_distance(resolver, node, module):
-                why = "squared distances are made of a matrix product, where rounding cancels badly"
-                return Obstacle(module, node, why)
-            if is_covariance_difference(resolver, node, module):
-                why = "Gram matrices or covariances are subtracted, which magnifies rounding"
-                return Obstacle(module, node, why)
-        for node in module.nodes_of(ast.Attribute, ast.Name):
-            if isinstance(node.ctx, ast.Load):
-                last = node.attr if isinstance(node, ast.Attribute) else node.id
-                if (
-                    last in {"float64", "double", "complex64", "complex128"}
-                    and any(name.startswith("torch.") for name in resolver.names(node, module))
-                    and not is_of_exchanged_numbers(resolver, node, module)
-                ):
-                    return Obstacle(module, node, f"`torch.{last}` is used for precision")
-    return None
+    angles = ProductAngles(resolver)
+    return next(
+        (
+            found
+            for module in resolver.project.modules
+            for found in chain(
+                _careful_calls(resolver, module),
+                _rounded_products(resolver, module, angles),
+                _precise_types(resolver, module),
+            )
+        ),
+        None,
+    )
+
+
+def _careful_calls(resolver: Resolver, module: Module) -> Iterator[Obstacle]:
+    for call in module.calls:
+        why = _why(resolver.names(call.func, module), call)
+        if why is None and may_build_gradient_graph(resolver, call, module):
+            why = "gradients are differentiated, which magnifies rounding"
+        if why is None and isinstance(call.func, ast.Attribute) and not call.args:
+            is_double = call.func.attr == "double" and not resolver.names(call.func, module)
+            is_used = is_double and not (
+                _is_summed_up(resolver, call, module) or is_count(call.func.value, module)
+            )
+            why = "float64 is used for precision" if is_used else None
+        if why is not None:
+            yield Obstacle(module, call, why)
+
+
+def _rounded_products(
+    resolver: Resolver, module: Module, angles: ProductAngles
+) -> Iterator[Obstacle]:
+    for node in module.nodes_of(ast.BinOp, ast.AugAssign, ast.Call):
+        if is_product_distance(resolver, node, module):
+            why = "squared distances are made of a matrix product, where rounding cancels badly"
+            yield Obstacle(module, node, why)
+        elif is_covariance_difference(resolver, node, module):
+            why = "Gram matrices or covariances are subtracted, which magnifies rounding"
+            yield Obstacle(module, node, why)
+        elif (product := angles.product(node, module)) is not None:
+            why = "angles are made of a matrix product, and lose their phase with its digits"
+            yield Obstacle(product[1], product[0], why)
+
+
+def _precise_types(resolver: Resolver, module: Module) -> Iterator[Obstacle]:
+    for node in module.nodes_of(ast.Attribute, ast.Name):
+        if not isinstance(node.ctx, ast.Load):
+            continue
+        last = node.attr if isinstance(node, ast.Attribute) else node.id
+        if (
+            last in {"float64", "double", "complex64", "complex128"}
+            and any(name.startswith("torch.") for name in resolver.names(node, module))
+            and not is_of_exchanged_numbers(resolver, node, module)
+        ):
+            yield Obstacle(module, node, f"`torch.{last}` is used for precision")
 
 
 def _is_summed_up(resolver: Resolver, call: ast.Call, module: Module) -> bool:

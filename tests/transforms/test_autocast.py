@@ -1976,7 +1976,27 @@ REFUSED = {
     ),
     "Fourier features": (
         dict(forward="return self.fc(torch.sin(6.28 * x @ self.frequencies))"),
-        "lose their phase",
+        "lose their phase in half precision (`6.28 * x @ self.frequencies`)",
+    ),
+    "rotary positions by einsum": (
+        dict(
+            forward="""
+            t = torch.arange(x.shape[1], device=x.device).type_as(self.inv_freq)
+            turns = torch.einsum("i,j->ij", t, self.inv_freq)
+            return self.fc(x) * torch.cat((turns, turns), dim=-1).cos()
+            """
+        ),
+        'lose their phase in half precision (`torch.einsum("i,j->ij", t, self.inv_freq)`)',
+    ),
+    "positions in the type of a result": (
+        dict(
+            forward="""
+            y = self.fc(x)
+            t = torch.arange(y.shape[1], device=y.device, dtype=y.dtype)
+            return y * torch.outer(t, self.inv_freq).cos()
+            """
+        ),
+        "half precision rounds them above 256",
     ),
     "affine grid": (
         dict(
