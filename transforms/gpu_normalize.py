@@ -34,7 +34,6 @@ from ..optimizer.analysis.image_batches import ImageBatches, ImageCopy
 from ..optimizer.analysis.image_edits import pipeline_edits
 from ..optimizer.analysis.image_pipelines import Normalization
 from ..optimizer.analysis.references import reference
-from ..optimizer.analysis.scopes import written_pairs
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.signatures import call_argument
 from ..optimizer.analysis.syntax import Module
@@ -225,10 +224,13 @@ class _Scaling:
         if not (
             isinstance(statement, ast.Assign)
             and len(statement.targets) == 1
-            and (pairs := written_pairs(statement.targets[0], statement.value)) is not None
+            and isinstance(targets := statement.targets[0], ast.Tuple)
+            and isinstance(statement.value, ast.Tuple)
+            and copy.node in statement.value.elts
+            and len(targets.elts) == len(statement.value.elts)
         ):
             return None
-        target = next((target for target, value in pairs if value is copy.node), None)
+        target = targets.elts[statement.value.elts.index(copy.node)]
         if not isinstance(target, ast.Name) or self._fits(copy, f"{function}()"):
             return None
         code = f"{target.id} = {function}({target.id})"

@@ -10,7 +10,7 @@ from functools import cached_property
 from .attribute_reads import literal_name
 from .graph_names import mutates
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Parameter, written_pairs
+from .scopes import Assigned, Binding, Parameter
 from .signatures import parameter_of
 from .syntax import FunctionNode, Module
 from .trees import is_name, walk
@@ -173,8 +173,8 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]
         return _pairs(target.value, value)
     if not isinstance(target, (ast.Tuple, ast.List)):
         return [(target, value)]
-    pairs = written_pairs(target, value)
-    if pairs is not None:
+    if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+        pairs = zip(target.elts, value.elts, strict=True)
         return [pair for t, v in pairs for pair in _pairs(t, v)]
     return [pair for element in target.elts for pair in _pairs(element, value)]
 

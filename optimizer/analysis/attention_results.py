@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from .name_uses import NameUses
 from .reaching import bindings_of
 from .resolver import Resolver
-from .scopes import written_element
 from .syntax import Module, last_identifier
 from .trees import is_name, walk
 from .written_views import may_be_written
@@ -110,10 +109,9 @@ class _Layout:
     ) -> str | None:
         for target in targets:
             if part is not None:
-                taken = written_element(target, part) if isinstance(target, ast.Tuple) else None
-                if taken is None:
+                if not isinstance(target, ast.Tuple) or part >= len(target.elts):
                     return "where its result goes is not seen"
-                target = taken
+                target = target.elts[part]
             if not isinstance(target, ast.Name):
                 return "where its result goes is not seen"
             for use in self._reads(target, module):

@@ -9,7 +9,6 @@ from enum import Enum
 
 from .batch_targets import AnyTargets
 from .forward_losses import returns_mean
-from .loop_definitions import assigned_value
 from .loops import is_forward
 from .loss_reductions import LossReductions
 from .mean_losses import not_a_mean
@@ -394,7 +393,11 @@ def makes_zero(resolver: Resolver, binding: Binding, module: Module) -> bool:
 
 
 def _is_zero(resolver: Resolver, source: Assigned, module: Module) -> bool:
-    value = assigned_value(source)
+    value: ast.expr = source.value
+    for part in source.path:
+        if not isinstance(value, ast.Tuple | ast.List) or not isinstance(part, int):
+            return False
+        value = value.elts[part]
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         if value.func.attr not in _SAME_NUMBER:
             break

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from .reach import lexical_nodes
 from .resolver import Resolver
-from .scopes import written_pairs
 from .signatures import call_argument
 from .syntax import Module
 
@@ -86,8 +85,11 @@ class AnyTargets(BatchTargets):
 
 def _assignments(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
     match statement:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            if len(targets) == len(values):
+                yield from zip(targets, values, strict=True)
         case ast.Assign(targets=[target], value=value):
-            yield from written_pairs(target, value) or [(target, value)]
+            yield target, value
         case _:
             pass
 

@@ -14,7 +14,7 @@ from .placement import move_target
 from .questions import Answers, Questions
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Binding, BindingSource, Iterated, Parameter, Path, written_element
+from .scopes import Assigned, Binding, BindingSource, Iterated, Parameter, Path
 from .signatures import argument_for
 from .syntax import Module
 from .trees import walk
@@ -195,10 +195,9 @@ class BatchTrace:
         for index in path:
             if not (isinstance(value, ast.Tuple | ast.List) and isinstance(index, int)):
                 break
-            element = written_element(value, index)
-            if element is None:
+            if index >= len(value.elts):
                 return _OTHER
-            value = element
+            value = value.elts[index]
         return self.parts(value, module)
 
     def _element(

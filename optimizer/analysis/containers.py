@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .scopes import written_element
 from .values import SLICE, Display, Element, External, Made, Unknown, Value, union
 
 if TYPE_CHECKING:
@@ -48,10 +47,9 @@ def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | N
         return None
     node = value.node
     if isinstance(node, (ast.Tuple, ast.List)):
-        element = written_element(node, part) if isinstance(part, int) else None
-        if element is not None:
-            return resolver.values(element, value.module)
         starred = any(isinstance(element, ast.Starred) for element in node.elts)
+        if isinstance(part, int) and not starred and -len(node.elts) <= part < len(node.elts):
+            return resolver.values(node.elts[part], value.module)
         if part in {"each", SLICE} and not starred and node.elts:
             return union(resolver.values(e, value.module) for e in node.elts)
     if isinstance(node, ast.Dict):

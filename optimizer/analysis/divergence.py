@@ -15,16 +15,7 @@ from .loops import WRAPPING_ITERATORS, is_forward, iterated_loaders
 from .random_draws import is_draw
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import (
-    Assigned,
-    Binding,
-    Iterated,
-    Managed,
-    Parameter,
-    Path,
-    Untraceable,
-    written_element,
-)
+from .scopes import Assigned, Binding, Iterated, Managed, Parameter, Path, Untraceable
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
 from .trees import child_nodes
@@ -141,10 +132,9 @@ class Divergence:
         for part in path:
             if not isinstance(value, ast.Tuple | ast.List) or not isinstance(part, int):
                 break
-            element = written_element(value, part)
-            if element is None:
+            if part >= len(value.elts):
                 break
-            value = element
+            value = value.elts[part]
         return self._expression(value, module)
 
     def _element(self, iterable: ast.expr, path: Path, module: Module) -> bool:

@@ -38,7 +38,6 @@ from .scopes import (
     Managed,
     Parameter,
     Untraceable,
-    written_element,
 )
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
@@ -151,10 +150,9 @@ class Gradients:
 
     def _part(self, value: ast.expr, path: tuple[int | str, ...], module: Module) -> bool:
         while path and isinstance(value, ast.Tuple | ast.List) and isinstance(path[0], int):
-            element = written_element(value, path[0])
-            if element is None:
+            if any(isinstance(e, ast.Starred) for e in value.elts) or path[0] >= len(value.elts):
                 break
-            value, path = element, path[1:]
+            value, path = value.elts[path[0]], path[1:]
         return self.free(value, module)
 
     def _parameter(self, function: FunctionNode | ast.Lambda, name: str, module: Module) -> bool:

@@ -12,7 +12,7 @@ from .facts import Fact
 from .reaching import reaching_bindings
 from .references import quoted
 from .resolver import Resolver
-from .scopes import Assigned, written_pairs
+from .scopes import Assigned
 from .signatures import call_argument
 from .syntax import Module
 from .trees import is_name, walk
@@ -187,9 +187,13 @@ def assigned_pairs(statement: ast.Assign) -> list[tuple[ast.Name, ast.expr]]:
     if len(statement.targets) != 1:
         return []
     target, value = statement.targets[0], statement.value
-    pairs = written_pairs(target, value) or [(target, value)]
-    named = [(t, v) for t, v in pairs if isinstance(t, ast.Name)]
-    return named if len(named) == len(pairs) else []
+    targets, values = [target], [value]
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        targets, values = target.elts, value.elts
+    if len(targets) != len(values):
+        return []
+    pairs = [(t, v) for t, v in zip(targets, values, strict=True) if isinstance(t, ast.Name)]
+    return pairs if len(pairs) == len(targets) else []
 
 
 def _branch(statement: ast.stmt, module: Module) -> tuple[ast.stmt, list[ast.expr]]:

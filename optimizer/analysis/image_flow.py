@@ -12,7 +12,7 @@ from .facts import DeviceKind, Fact
 from .object_flow import ObjectFlow, Steps, Use
 from .placement import move_target
 from .resolver import Resolver
-from .scopes import Assigned, Binding, written_element
+from .scopes import Assigned, Binding
 from .splice import spliced, without_keyword
 from .syntax import Module
 
@@ -173,9 +173,8 @@ def _unless(use: Use) -> str:
 
 def _is_copy(source: object) -> bool:
     match source:
-        case Assigned(ast.Tuple() as display, (int(place),)):
-            element = written_element(display, place)
-            return element is not None and _is_copy(Assigned(element))
+        case Assigned(ast.Tuple(elts), (int(place),)) if place < len(elts):
+            return _is_copy(Assigned(elts[place]))
         case Assigned(ast.Call(ast.Attribute(attr="cuda" | "to")), ()):
             return True
         case _:

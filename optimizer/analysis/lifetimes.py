@@ -18,7 +18,7 @@ from .facts import DataLoader, Fact, Loop, LoopKind
 from .loops import is_forward
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Iterated, Scope, written_element
+from .scopes import Assigned, Binding, Iterated, Scope
 from .syntax import LoopNode, Module
 from .tensor_kinds import TensorKind, TensorKinds
 from .trees import walk
@@ -194,10 +194,9 @@ class _Body:
             return False
         value, path = source.value, source.path
         while path and isinstance(value, ast.Tuple) and isinstance(path[0], int):
-            element = written_element(value, path[0])
-            if element is None:
+            if path[0] >= len(value.elts):
                 return False
-            value, path = element, path[1:]
+            value, path = value.elts[path[0]], path[1:]
         if isinstance(value, ast.Call) and is_forward(self.resolver, value, self.module):
             return True
         if path or isinstance(value, ast.Name):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .scopes import Assigned, written_element
+from .scopes import Assigned
 from .syntax import Module
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
@@ -111,11 +111,13 @@ def arithmetic_root(module: Module, node: ast.expr) -> ast.expr:
 
 def assigned_value(source: Assigned) -> ast.expr | None:
     """What a variable gets of the tuple it is assigned from; None when that is not written out."""
-    value: ast.expr | None = source.value
+    value = source.value
     for part in source.path:
         if not isinstance(value, ast.Tuple | ast.List) or not isinstance(part, int):
             return None
-        value = written_element(value, part)
+        if part >= len(value.elts):
+            return None
+        value = value.elts[part]
     return value
 
 

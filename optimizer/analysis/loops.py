@@ -17,7 +17,7 @@ from .loaders import loaders_in
 from .models import is_module_value, is_optimizer_name, unwrap
 from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
-from .scopes import Path, written_element
+from .scopes import Path
 from .syntax import LoopNode, Module
 from .values import Class, External, Made, Value
 
@@ -189,12 +189,16 @@ def _loaders_of_generators(
 
 
 def _part_of_target(target: ast.expr, path: Path) -> ast.expr | None:
-    part: ast.expr | None = target
-    for place in path:
-        if not isinstance(part, ast.Tuple | ast.List) or not isinstance(place, int):
+    for part in path:
+        if (
+            isinstance(target, ast.Tuple | ast.List)
+            and isinstance(part, int)
+            and part < len(target.elts)
+        ):
+            target = target.elts[part]
+        else:
             return None
-        part = written_element(part, place)
-    return part
+    return target
 
 
 def _loop(

@@ -29,17 +29,7 @@ from .reach import lexical_nodes
 from .reaching import reaching_bindings
 from .reductions import EACH, REDUCED, Reduced, Reduction, added, elementwise, operation
 from .resolver import Resolver
-from .scopes import (
-    Assigned,
-    Binding,
-    Defined,
-    Imported,
-    Iterated,
-    Parameter,
-    Path,
-    Scope,
-    written_element,
-)
+from .scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter, Path, Scope
 from .signatures import argument_for, call_argument
 from .syntax import FunctionNode, Module
 from .tensor_reductions import tensor_reduction
@@ -283,8 +273,9 @@ class LossReductions:
             return self._of(value, module, frame)
         if isinstance(value, ast.Tuple | ast.List):
             index = path[0]
-            element = written_element(value, index) if isinstance(index, int) else None
-            return self._part(element, path[1:], module, frame) if element is not None else None
+            if isinstance(index, int) and index < len(value.elts):
+                return self._part(value.elts[index], path[1:], module, frame)
+            return None
         if isinstance(value, ast.Call):
             return self._call(value, module, frame, path)
         kind = self._of(value, module, frame)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from .batch_shares import Share, ShareOf, converted, makes_zero
 from .divergence import Divergence
 from .facts import DataLoader, Fact, Loop
-from .loop_definitions import assigned_value
 from .resolver import Resolver
 from .scopes import Assigned, Binding
 from .syntax import Module
@@ -119,7 +118,11 @@ def _accumulator(
 def _is_number(start: Binding) -> bool:
     """Whether ``start`` makes the variable a number of Python's."""
     source = start.source
-    return isinstance(source, Assigned) and isinstance(assigned_value(source), ast.Constant)
+    value: ast.expr | None = source.value if isinstance(source, Assigned) else None
+    for part in source.path if isinstance(source, Assigned) else ():
+        if isinstance(value, ast.Tuple | ast.List) and isinstance(part, int):
+            value = value.elts[part]
+    return isinstance(value, ast.Constant)
 
 
 def _may_be_array(resolver: Resolver, value: ast.expr, module: Module) -> bool:

@@ -367,39 +367,10 @@ def unpacked_names(target: ast.expr, path: Path = ()) -> list[tuple[ast.Name, Pa
             found
             for index, element in enumerate(target.elts)
             for found in unpacked_names(
-                element,
-                path
-                if isinstance(element, ast.Starred)
-                else (*path, place_in_target(target, index)),
+                element, path if isinstance(element, ast.Starred) else (*path, index)
             )
         ]
     return []
-
-
-def place_in_target(target: ast.Tuple | ast.List, index: int) -> int:
-    """Which element of what is unpacked the ``index``-th part of ``target`` gets: behind a star, counted from the end."""
-    starred = any(isinstance(element, ast.Starred) for element in target.elts[:index])
-    return index - len(target.elts) if starred else index
-
-
-def written_element(display: ast.Tuple | ast.List, index: int) -> ast.expr | None:
-    """The element that has the place ``index`` in what ``display`` makes; None where a star hides which one that is."""
-    elements = display.elts
-    if not -len(elements) <= index < len(elements):
-        return None
-    between = elements[: index + 1] if index >= 0 else elements[index:]
-    return None if any(isinstance(e, ast.Starred) for e in between) else elements[index]
-
-
-def written_pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]] | None:
-    """Each part of ``target`` with what it gets of a tuple or list that is written out; None where a star is in either."""
-    if not isinstance(target, ast.Tuple | ast.List) or not isinstance(value, ast.Tuple | ast.List):
-        return None
-    if any(isinstance(element, ast.Starred) for element in (*target.elts, *value.elts)):
-        return None
-    if len(target.elts) != len(value.elts):
-        return None
-    return list(zip(target.elts, value.elts, strict=True))
 
 
 def unpacked_element(value: ast.expr, path: Path) -> ast.expr:
@@ -407,8 +378,7 @@ def unpacked_element(value: ast.expr, path: Path) -> ast.expr:
     for index in path:
         if not (isinstance(value, ast.Tuple | ast.List) and isinstance(index, int)):
             return value
-        element = written_element(value, index)
-        if element is None:
+        if index >= len(value.elts) or any(isinstance(e, ast.Starred) for e in value.elts):
             return value
-        value = element
+        value = value.elts[index]
     return value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .scopes import written_element
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
 from .values import External, Function, Made, Unknown, Value
@@ -57,8 +56,6 @@ def _argument(
     if index < 0:
         return frozenset([Made(call, module, RANK)])
     arguments = call_argument(call, "args", _ARGUMENTS_POSITION[starter])
-    display = arguments if isinstance(arguments, ast.Tuple | ast.List) else None
-    argument = written_element(display, index) if display is not None else None
-    if argument is not None:
-        return resolver.values(argument, module)
+    if isinstance(arguments, ast.Tuple | ast.List) and index < len(arguments.elts):
+        return resolver.values(arguments.elts[index], module)
     return frozenset([Unknown("argument of a started process")])

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar, cast
 from ..rewriting.edits import Span
 from ..rewriting.lines import tokens
 from ..source import SourceFile
-from .scopes import Imported, Path, Scope, ScopeTree, place_in_target
+from .scopes import Imported, Path, Scope, ScopeTree
 from .trees import child_nodes, walk
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -356,7 +356,7 @@ def _attributes_of(target: ast.expr, owner: str, path: Path = ()) -> Iterator[tu
             yield target.attr, path
     elif isinstance(target, (ast.Tuple, ast.List)):
         for index, element in enumerate(target.elts):
-            yield from _attributes_of(element, owner, (*path, place_in_target(target, index)))
+            yield from _attributes_of(element, owner, (*path, index))
 
 
 def _demands_main(test: ast.expr) -> bool:

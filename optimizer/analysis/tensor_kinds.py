@@ -12,7 +12,7 @@ from .host_numbers import is_number
 from .loops import is_forward
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Parameter, Path, Untraceable, written_element
+from .scopes import Assigned, Binding, Parameter, Path, Untraceable
 from .signatures import argument_for, call_argument
 from .syntax import Module
 from .tensor_functions import (
@@ -343,8 +343,10 @@ class TensorKinds:
         if not path:
             return self.of(value, module)
         if isinstance(value, ast.Tuple | ast.List) and isinstance(path[0], int):
-            element = written_element(value, path[0])
-            return self._part(element, path[1:], module) if element is not None else UNKNOWN
+            inside = path[0] < len(value.elts) and not any(
+                isinstance(element, ast.Starred) for element in value.elts
+            )
+            return self._part(value.elts[path[0]], path[1:], module) if inside else UNKNOWN
         if isinstance(value, ast.Call) and len(path) == 1:
             return self._part_of_pair(value, path[0], module)
         return UNKNOWN

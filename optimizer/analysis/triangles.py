@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from .constants import constant
 from .reaching import bindings_of
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Parameter, Path, written_element
+from .scopes import Assigned, Binding, Parameter, Path
 from .signatures import argument_for, call_argument
 from .syntax import FunctionNode, Module
 from .trees import walk
@@ -225,7 +225,9 @@ def _part(value: ast.expr | None, path: Path) -> ast.expr | None:
     for step in path:
         if not (isinstance(value, ast.Tuple | ast.List) and isinstance(step, int)):
             return None
-        value = written_element(value, step)
+        if any(isinstance(e, ast.Starred) for e in value.elts) or step >= len(value.elts):
+            return None
+        value = value.elts[step]
     return value
 
 
