@@ -37,6 +37,7 @@ from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.signatures import call_argument
 from ..optimizer.analysis.syntax import Module
+from ..optimizer.analysis.unpacking import assigned_parts
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -224,13 +225,11 @@ class _Scaling:
         if not (
             isinstance(statement, ast.Assign)
             and len(statement.targets) == 1
-            and isinstance(targets := statement.targets[0], ast.Tuple)
             and isinstance(statement.value, ast.Tuple)
-            and copy.node in statement.value.elts
-            and len(targets.elts) == len(statement.value.elts)
         ):
             return None
-        target = targets.elts[statement.value.elts.index(copy.node)]
+        parts = assigned_parts(statement.targets[0], statement.value)
+        target = next((t for t, value in parts if value is copy.node), None)
         if not isinstance(target, ast.Name) or self._fits(copy, f"{function}()"):
             return None
         code = f"{target.id} = {function}({target.id})"

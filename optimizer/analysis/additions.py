@@ -14,6 +14,7 @@ from .scopes import Assigned, Binding, Parameter
 from .signatures import parameter_of
 from .syntax import FunctionNode, Module
 from .trees import is_name, walk
+from .unpacking import assigned_parts, unpacked_targets
 from .values import Function
 
 _ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)
@@ -160,23 +161,12 @@ def _bindings(name: ast.Name, module: Module) -> list[Binding]:
 def assignments(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
     """The targets of an assignment, each with the expression it gets its value, or a part of it, from."""
     if isinstance(node, ast.Assign):
-        return [pair for target in node.targets for pair in _pairs(target, node.value)]
+        return [pair for target in node.targets for pair in assigned_parts(target, node.value)]
     if isinstance(node, (ast.AugAssign, ast.AnnAssign)) and node.value is not None:
         return [(node.target, node.value)]
     if isinstance(node, (ast.For, ast.AsyncFor)):
-        return _pairs(node.target, node.iter)
+        return [(target, node.iter) for target, _ in unpacked_targets(node.target)]
     return []
-
-
-def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    if isinstance(target, ast.Starred):
-        return _pairs(target.value, value)
-    if not isinstance(target, (ast.Tuple, ast.List)):
-        return [(target, value)]
-    if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
-        pairs = zip(target.elts, value.elts, strict=True)
-        return [pair for t, v in pairs for pair in _pairs(t, v)]
-    return [pair for element in target.elts for pair in _pairs(element, value)]
 
 
 def _assigned(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:

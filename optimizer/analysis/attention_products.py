@@ -10,6 +10,7 @@ from .reaching import bindings_of
 from .resolver import Resolver
 from .scopes import Assigned
 from .syntax import Module
+from .unpacking import written_part
 
 _LAST_TWO = ({-2.0, -1.0}, {2.0, 3.0})
 _DEEPEST = 8
@@ -143,8 +144,8 @@ def _assigned(name: ast.Name, module: Module) -> ast.expr | None:
     match source:
         case Assigned(value, ()):
             return value
-        case Assigned(ast.Tuple(elements), (int() as index,)) if index < len(elements):
-            return elements[index]
+        case Assigned(ast.Tuple() as display, path):
+            return written_part(display, path)
         case _:
             return None
 

@@ -13,6 +13,7 @@ from .reaching import bindings_of
 from .resolver import Resolver
 from .syntax import Module, last_identifier
 from .trees import is_name, walk
+from .unpacking import written_part
 from .written_views import may_be_written
 
 _WANTS_CONTIGUOUS = frozenset(
@@ -109,9 +110,7 @@ class _Layout:
     ) -> str | None:
         for target in targets:
             if part is not None:
-                if not isinstance(target, ast.Tuple) or part >= len(target.elts):
-                    return "where its result goes is not seen"
-                target = target.elts[part]
+                target = written_part(target, (part,))
             if not isinstance(target, ast.Name):
                 return "where its result goes is not seen"
             for use in self._reads(target, module):

@@ -14,6 +14,7 @@ from enum import Enum
 from .facts import Fact
 from .resolver import Resolver
 from .syntax import Module
+from .unpacking import assigned_parts
 
 
 class Topic(Enum):
@@ -86,9 +87,7 @@ def _settings(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Bac
 def _assigned(
     resolver: Resolver, target: ast.expr, value: ast.expr, node: ast.AST, module: Module
 ) -> Iterator[BackendSetting]:
-    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-    values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value] * len(parts)
-    for part, given in zip(parts, values, strict=False):
+    for part, given in assigned_parts(target, value):
         if not isinstance(part, ast.Attribute):
             continue
         topic = _ATTRIBUTES.get(part.attr)

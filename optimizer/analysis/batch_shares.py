@@ -20,6 +20,7 @@ from .scopes import Assigned, Binding, Iterated, Path
 from .signatures import call_argument
 from .syntax import Module
 from .trees import is_name, walk
+from .unpacking import element_at, written_part
 from .values import Made
 
 _ZEROS = frozenset({"torch.zeros", "torch.tensor", "torch.zeros_like", "torch.FloatTensor"})
@@ -258,7 +259,8 @@ class ShareOf:
             case _, ():
                 return inner.of(value, module)
             case ast.Tuple(elts=elements) | ast.List(elts=elements), (int() as index,):
-                return inner.of(elements[index], module) if index < len(elements) else None
+                element = element_at(elements, index)
+                return inner.of(element, module) if element is not None else None
             case ast.ListComp(elt=element), (int(),):
                 return inner.of(element, module)
             case ast.Name(), (int(),):
@@ -393,11 +395,7 @@ def makes_zero(resolver: Resolver, binding: Binding, module: Module) -> bool:
 
 
 def _is_zero(resolver: Resolver, source: Assigned, module: Module) -> bool:
-    value: ast.expr = source.value
-    for part in source.path:
-        if not isinstance(value, ast.Tuple | ast.List) or not isinstance(part, int):
-            return False
-        value = value.elts[part]
+    value = written_part(source.value, source.path)
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         if value.func.attr not in _SAME_NUMBER:
             break

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from .reach import lexical_nodes
 from .resolver import Resolver
 from .signatures import call_argument
 from .syntax import Module
+from .unpacking import assigned_parts
 
 _CONVERSIONS = frozenset(
     (
@@ -44,11 +44,13 @@ class BatchTargets:
             for n in lexical_nodes([statement])
             if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
         }
+        assigned: list[tuple[ast.expr, ast.expr]] = []
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            assigned = assigned_parts(statement.targets[0], statement.value)
         kept = {
-            name
-            for target, value in _assignments(statement)
-            if self._is_part(value)
-            for name in _names(target)
+            target.id
+            for target, value in assigned
+            if isinstance(target, ast.Name) and self._is_part(value)
         }
         self._names = (self._names - stored) | kept
 
@@ -81,21 +83,3 @@ class AnyTargets(BatchTargets):
 
     def has_target(self, call: ast.Call, module: Module) -> bool:
         return True
-
-
-def _assignments(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
-    match statement:
-        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
-            if len(targets) == len(values):
-                yield from zip(targets, values, strict=True)
-        case ast.Assign(targets=[target], value=value):
-            yield target, value
-        case _:
-            pass
-
-
-def _names(target: ast.expr) -> Iterator[str]:
-    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-    for part in parts:
-        if isinstance(part, ast.Name):
-            yield part.id

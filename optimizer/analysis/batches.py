@@ -18,6 +18,7 @@ from .scopes import Assigned, Binding, BindingSource, Iterated, Parameter, Path
 from .signatures import argument_for
 from .syntax import Module
 from .trees import walk
+from .unpacking import element_at, unpacked_element
 from .values import Instance
 
 _VIEW_METHODS = frozenset(
@@ -192,13 +193,7 @@ class BatchTrace:
                 return _OTHER
 
     def _unpacked(self, value: ast.expr, path: Path, module: Module) -> Parts:
-        for index in path:
-            if not (isinstance(value, ast.Tuple | ast.List) and isinstance(index, int)):
-                break
-            if index >= len(value.elts):
-                return _OTHER
-            value = value.elts[index]
-        return self.parts(value, module)
+        return self.parts(unpacked_element(value, path), module)
 
     def _element(
         self,
@@ -218,9 +213,8 @@ class BatchTrace:
                     return _OTHER
                 return self._element(iterable.args[0], path[1:], module)
             if names == frozenset({"builtins.zip"}) and path and isinstance(path[0], int):
-                if path[0] >= len(iterable.args):
-                    return _OTHER
-                return self._element(iterable.args[path[0]], path[1:], module)
+                zipped = element_at(iterable.args, path[0])
+                return self._element(zipped, path[1:], module) if zipped is not None else _OTHER
         over, batch_path = iterated_loaders(self._resolver, self._loaders, iterable, module)
         if over:
             inside = path[: len(batch_path)] == batch_path[: len(path)]

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .containers import select
-from .scopes import Path, unpacked_names
+from .scopes import Path
 from .signatures import first_parameter
 from .syntax import FunctionNode, Module, is_docstring, last_identifier
 from .trees import walk
+from .unpacking import unpacked_names
 from .values import Class, Function, Value, union
 
 if TYPE_CHECKING:

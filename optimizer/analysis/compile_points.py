@@ -15,6 +15,7 @@ from .scopes import Assigned, Binding, Parameter, Path, Scope
 from .signatures import argument_for, first_parameter
 from .syntax import FunctionNode, Module
 from .trees import walk
+from .unpacking import element_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,10 +135,9 @@ class _Search:
         """The places for an element of what ``parameter`` is given, ``train(.., [generator, discriminator])``."""
         passed = argument_for(function, parameter, site.call, site.bound)
         match passed.given if passed is not None else None:
-            case ast.List(elts=elements) | ast.Tuple(elts=elements) if not any(
-                isinstance(element, ast.Starred) for element in elements
-            ) and index < len(elements):
-                return self.points(elements[index], site.module, site.call)
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                element = element_at(elements, index)
+                return self.points(element, site.module, site.call) if element else None
             case _:
                 return None
 

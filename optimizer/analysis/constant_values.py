@@ -9,10 +9,11 @@ from .batches import BatchTrace, Place
 from .grad_modes import suspended_around
 from .reaching import bindings_of
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Iterated, Parameter, Path, unpacked_element
+from .scopes import Assigned, Binding, Iterated, Parameter, Path
 from .signatures import argument_for, call_argument
 from .syntax import FunctionNode, Module
 from .trees import walk
+from .unpacking import unpacked_element
 from .values import External, Function, Literal, Option
 
 _CUT = frozenset(

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .unpacking import element_at
 from .values import SLICE, Display, Element, External, Made, Unknown, Value, union
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | N
         return None
     node = value.node
     if isinstance(node, (ast.Tuple, ast.List)):
-        starred = any(isinstance(element, ast.Starred) for element in node.elts)
-        if isinstance(part, int) and not starred and -len(node.elts) <= part < len(node.elts):
-            return resolver.values(node.elts[part], value.module)
+        element = element_at(node.elts, part)
+        if element is not None:
+            return resolver.values(element, value.module)
+        starred = any(isinstance(each, ast.Starred) for each in node.elts)
         if part in {"each", SLICE} and not starred and node.elts:
             return union(resolver.values(e, value.module) for e in node.elts)
     if isinstance(node, ast.Dict):
@@ -152,8 +154,7 @@ def parts_of_elements(
         source, rest = value, path
         match value:
             case Made(call, _, External("builtins.zip")) if path and isinstance(path[0], int):
-                rest = path[1:]
-                source = call.args[path[0]] if path[0] < len(call.args) else value
+                source, rest = element_at(call.args, path[0]) or value, path[1:]
             case Made(call, _, External("builtins.enumerate")) if path[:1] == (1,) and call.args:
                 source, rest = call.args[0], path[1:]
             case Made(call, _, External("builtins.reversed")) if call.args:

@@ -19,6 +19,7 @@ from .scopes import Assigned, Binding, Iterated, Managed, Parameter, Path, Untra
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
 from .trees import child_nodes
+from .unpacking import unpacked_element
 from .values import Class, External, Instance, Made
 
 CLOCK = ("time.", "datetime.", "uuid.", "os.getpid", "builtins.input", "torch.cuda.mem", "psutil.")
@@ -129,13 +130,7 @@ class Divergence:
         return self.decides(node, module) is not None
 
     def _part(self, value: ast.expr, path: Path, module: Module) -> bool:
-        for part in path:
-            if not isinstance(value, ast.Tuple | ast.List) or not isinstance(part, int):
-                break
-            if part >= len(value.elts):
-                break
-            value = value.elts[part]
-        return self._expression(value, module)
+        return self._expression(unpacked_element(value, path), module)
 
     def _element(self, iterable: ast.expr, path: Path, module: Module) -> bool:
         if path[:1] == (0,) and self._counts(iterable, module):

@@ -14,9 +14,10 @@ from .models import models_in
 from .placement import move_target
 from .reaching import bindings_of
 from .resolver import Resolver
-from .scopes import Assigned, Iterated, Parameter, unpacked_element
+from .scopes import Assigned, Iterated, Parameter
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
+from .unpacking import unpacked_element
 
 _FLOAT_METHODS = frozenset(
     "detach cpu squeeze unsqueeze view reshape permute transpose t contiguous clone flatten mean sum softmax "

@@ -12,6 +12,7 @@ from .reach import lexical_nodes
 from .resolver import Resolver
 from .scopes import Assigned, Path
 from .syntax import Module
+from .unpacking import written_part
 from .values import Class, Made
 
 
@@ -55,8 +56,6 @@ def _returns(
 ) -> Iterator[tuple[ast.expr, Module]]:
     for node in lexical_nodes(forward.body):
         value = node.value if isinstance(node, ast.Return) else None
-        for part in path:
-            parts = value.elts if isinstance(value, ast.Tuple) else []
-            value = parts[part] if isinstance(part, int) and part < len(parts) else None
+        value = written_part(value, path)
         if value is not None:
             yield value, module

@@ -22,8 +22,9 @@ from .module_names import reads_elsewhere
 from .name_uses import NameUses
 from .networks import Networks
 from .resolver import Resolver
-from .scopes import Untraceable, unpacked_names
+from .scopes import Untraceable
 from .syntax import FunctionNode, Module
+from .unpacking import assigned_parts, unpacked_names
 from .values import Function
 
 _KEEPING_METHODS = MUTATING_METHODS - TENSOR_METHODS - {"copy_", "setdefault"}
@@ -201,11 +202,9 @@ class GradientFlow:
         self, place: Place, assign: ast.Assign, display: ast.Tuple | ast.List
     ) -> Escape | None:
         """``a, b = x, y`` gives each name its own part."""
-        index = display.elts.index(place.node)
         for target in assign.targets:
-            parts = target.elts if isinstance(target, ast.Tuple | ast.List) else []
-            matches = len(parts) == len(display.elts)
-            if escape := self._assigned(place, [parts[index]] if matches else [target]):
+            parts = [t for t, value in assigned_parts(target, display) if value is place.node]
+            if escape := self._assigned(place, parts or [target]):
                 return escape
         return None
 

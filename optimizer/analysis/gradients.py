@@ -41,6 +41,7 @@ from .scopes import (
 )
 from .signatures import argument_for
 from .syntax import FunctionNode, Module
+from .unpacking import unpacked_element
 from .values import (
     Class,
     External,
@@ -120,8 +121,8 @@ class Gradients:
     def _binding(self, binding: Binding, module: Module) -> bool:
         match binding.source:
             case Assigned(value, path):
-                return (bool(path) and _is_index_part(value, path[0])) or self._part(
-                    value, path, module
+                return (bool(path) and _is_index_part(value, path[0])) or self.free(
+                    unpacked_element(value, path), module
                 )
             case Iterated(iterable, _):
                 return self.free(iterable, module)
@@ -147,13 +148,6 @@ class Gradients:
         """Whether the variable ``name`` of a first-party module holds no graph."""
         bindings = module.scopes.by_node[module.tree].bindings.get(name, [])
         return all(self.binding_is_free(binding, module) for binding in bindings)
-
-    def _part(self, value: ast.expr, path: tuple[int | str, ...], module: Module) -> bool:
-        while path and isinstance(value, ast.Tuple | ast.List) and isinstance(path[0], int):
-            if any(isinstance(e, ast.Starred) for e in value.elts) or path[0] >= len(value.elts):
-                break
-            value, path = value.elts[path[0]], path[1:]
-        return self.free(value, module)
 
     def _parameter(self, function: FunctionNode | ast.Lambda, name: str, module: Module) -> bool:
         if isinstance(function, ast.Lambda) or self._networks.is_part_of_network(function, module):

@@ -15,11 +15,12 @@ from .loops import is_forward
 from .models import is_module_class
 from .reaching import bindings_of
 from .resolver import CallSite, Resolver
-from .scopes import Assigned, Binding, Iterated, Parameter, unpacked_element
+from .scopes import Assigned, Binding, Iterated, Parameter
 from .scopes import Path as Part
 from .signatures import argument_for
 from .syntax import FunctionNode, Module, last_identifier
 from .trees import walk
+from .unpacking import unpacked_element
 from .values import Class, Function
 
 _EXACT_RESULTS = frozenset(

@@ -16,6 +16,7 @@ from .scopes import Assigned
 from .signatures import call_argument
 from .syntax import Module
 from .trees import is_name, walk
+from .unpacking import unpacked_targets, written_part
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,14 +187,13 @@ def assigned_pairs(statement: ast.Assign) -> list[tuple[ast.Name, ast.expr]]:
     """The names a statement assigns, each with its own expression; empty for other targets."""
     if len(statement.targets) != 1:
         return []
-    target, value = statement.targets[0], statement.value
-    targets, values = [target], [value]
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        targets, values = target.elts, value.elts
-    if len(targets) != len(values):
-        return []
-    pairs = [(t, v) for t, v in zip(targets, values, strict=True) if isinstance(t, ast.Name)]
-    return pairs if len(pairs) == len(targets) else []
+    pairs: list[tuple[ast.Name, ast.expr]] = []
+    for target, path in unpacked_targets(statement.targets[0]):
+        value = written_part(statement.value, path)
+        if not isinstance(target, ast.Name) or value is None:
+            return []
+        pairs.append((target, value))
+    return pairs
 
 
 def _branch(statement: ast.stmt, module: Module) -> tuple[ast.stmt, list[ast.expr]]:

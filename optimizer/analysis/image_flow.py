@@ -15,6 +15,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Binding
 from .splice import spliced, without_keyword
 from .syntax import Module
+from .unpacking import written_part
 
 _SIZES = frozenset("shape size dim ndim numel nelement device is_cuda".split())
 _LEN = frozenset({"builtins.len"})
@@ -173,10 +174,12 @@ def _unless(use: Use) -> str:
 
 def _is_copy(source: object) -> bool:
     match source:
-        case Assigned(ast.Tuple(elts), (int(place),)) if place < len(elts):
-            return _is_copy(Assigned(elts[place]))
-        case Assigned(ast.Call(ast.Attribute(attr="cuda" | "to")), ()):
-            return True
+        case Assigned(value, path):
+            match written_part(value, path):
+                case ast.Call(ast.Attribute(attr="cuda" | "to")):
+                    return True
+                case _:
+                    return False
         case _:
             return False
 

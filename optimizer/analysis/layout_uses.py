@@ -14,10 +14,11 @@ from .models import find_optimizers, is_module_class, may_be_lbfgs, models_in
 from .network_layers import network_code
 from .reaching import reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Iterated, Parameter, unpacked_element
+from .scopes import Assigned, Iterated, Parameter
 from .signatures import argument_for, call_argument
 from .syntax import FunctionNode, Module
 from .trees import walk
+from .unpacking import unpacked_element
 from .values import Class
 
 _LAYOUT_METHODS = frozenset(

@@ -22,6 +22,7 @@ from .scopes import Assigned, Binding, Iterated, Scope
 from .syntax import LoopNode, Module
 from .tensor_kinds import TensorKind, TensorKinds
 from .trees import walk
+from .unpacking import element_at
 from .values import External, Made
 
 _TENSORS = frozenset({TensorKind.FLOAT, TensorKind.INTEGER, TensorKind.TENSOR})
@@ -193,10 +194,11 @@ class _Body:
         if not isinstance(source, Assigned):
             return False
         value, path = source.value, source.path
-        while path and isinstance(value, ast.Tuple) and isinstance(path[0], int):
-            if path[0] >= len(value.elts):
+        while path and isinstance(value, ast.Tuple):
+            element = element_at(value.elts, path[0])
+            if element is None:
                 return False
-            value, path = value.elts[path[0]], path[1:]
+            value, path = element, path[1:]
         if isinstance(value, ast.Call) and is_forward(self.resolver, value, self.module):
             return True
         if path or isinstance(value, ast.Name):

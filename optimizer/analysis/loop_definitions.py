@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .scopes import Assigned
 from .syntax import Module
+from .unpacking import written_part
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 
@@ -111,14 +112,7 @@ def arithmetic_root(module: Module, node: ast.expr) -> ast.expr:
 
 def assigned_value(source: Assigned) -> ast.expr | None:
     """What a variable gets of the tuple it is assigned from; None when that is not written out."""
-    value = source.value
-    for part in source.path:
-        if not isinstance(value, ast.Tuple | ast.List) or not isinstance(part, int):
-            return None
-        if part >= len(value.elts):
-            return None
-        value = value.elts[part]
-    return value
+    return written_part(source.value, source.path)
 
 
 def is_start(source: Assigned, name: str, *, is_list: bool) -> bool:

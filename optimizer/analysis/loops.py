@@ -19,6 +19,7 @@ from .reach import Reached, lexical_nodes, reached_nodes
 from .resolver import Resolver
 from .scopes import Path
 from .syntax import LoopNode, Module
+from .unpacking import written_part
 from .values import Class, External, Made, Value
 
 _BACKWARD_METHODS = frozenset({"backward", "manual_backward"})
@@ -188,19 +189,6 @@ def _loaders_of_generators(
     return (), ()
 
 
-def _part_of_target(target: ast.expr, path: Path) -> ast.expr | None:
-    for part in path:
-        if (
-            isinstance(target, ast.Tuple | ast.List)
-            and isinstance(part, int)
-            and part < len(target.elts)
-        ):
-            target = target.elts[part]
-        else:
-            return None
-    return target
-
-
 def _loop(
     resolver: Resolver,
     loaders: tuple[DataLoader, ...],
@@ -212,7 +200,7 @@ def _loop(
     target = None
     if not isinstance(node, ast.While):
         iterated, path = iterated_loaders(resolver, loaders, node.iter, module)
-        target = _part_of_target(node.target, path) if iterated else None
+        target = written_part(node.target, path) if iterated else None
     return Loop(
         module,
         node,

@@ -33,6 +33,7 @@ from .scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter, P
 from .signatures import argument_for, call_argument
 from .syntax import FunctionNode, Module
 from .tensor_reductions import tensor_reduction
+from .unpacking import element_at
 from .values import Class, External, Function, Made
 
 _MOST_CALLS = 6
@@ -272,10 +273,8 @@ class LossReductions:
         if not path:
             return self._of(value, module, frame)
         if isinstance(value, ast.Tuple | ast.List):
-            index = path[0]
-            if isinstance(index, int) and index < len(value.elts):
-                return self._part(value.elts[index], path[1:], module, frame)
-            return None
+            element = element_at(value.elts, path[0])
+            return self._part(element, path[1:], module, frame) if element is not None else None
         if isinstance(value, ast.Call):
             return self._call(value, module, frame, path)
         kind = self._of(value, module, frame)

@@ -22,6 +22,7 @@ from .scopes import Binding, Iterated, Parameter
 from .signatures import argument_for, parameter_of
 from .syntax import FunctionNode, Module
 from .trees import walk
+from .unpacking import element_at
 from .values import Class, Function, Instance, Made
 
 EACH = "each element"
@@ -159,10 +160,11 @@ class ObjectFlow:
         """``node`` becomes a part of a display, or one of several alternatives, or is gone over."""
         match parent:
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                if any(isinstance(part, ast.Starred) for part in parts):
+                place = parts.index(node)
+                if element_at(parts, place) is None:
                     self._use(node, module, path)
                 else:
-                    self._pending.append((parent, module, (parts.index(node), *path)))
+                    self._pending.append((parent, module, (place, *path)))
             case ast.Dict():
                 index = next((i for i, v in enumerate(parent.values) if v is node), None)
                 key = parent.keys[index] if index is not None else None
@@ -277,12 +279,12 @@ class ObjectFlow:
             case ast.Tuple(elts=parts) | ast.List(elts=parts) if path and not any(
                 isinstance(part, ast.Starred) for part in parts
             ):
-                step = path[0]
-                if step == EACH:
-                    for part in parts:
-                        self._bind(part, node, module, path[1:])
-                elif isinstance(step, int) and step < len(parts):
-                    self._bind(parts[step], node, module, path[1:])
+                part = element_at(parts, path[0])
+                if path[0] == EACH:
+                    for each in parts:
+                        self._bind(each, node, module, path[1:])
+                elif part is not None:
+                    self._bind(part, node, module, path[1:])
                 else:
                     self._use(node, module, path)
             case _:

@@ -12,6 +12,7 @@ from .resolver import Resolver
 from .scopes import Assigned, Binding
 from .syntax import Module
 from .trees import walk
+from .unpacking import written_part
 
 _NUMBERS = frozenset({"builtins.float", "builtins.int", "builtins.len"})
 
@@ -118,10 +119,7 @@ def _accumulator(
 def _is_number(start: Binding) -> bool:
     """Whether ``start`` makes the variable a number of Python's."""
     source = start.source
-    value: ast.expr | None = source.value if isinstance(source, Assigned) else None
-    for part in source.path if isinstance(source, Assigned) else ():
-        if isinstance(value, ast.Tuple | ast.List) and isinstance(part, int):
-            value = value.elts[part]
+    value = written_part(source.value, source.path) if isinstance(source, Assigned) else None
     return isinstance(value, ast.Constant)
 
 

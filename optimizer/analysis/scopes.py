@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from .trees import child_nodes, walk
-
-Path: TypeAlias = tuple[int | str, ...]
-"""Which part of an unpacked value a name gets: indices from the outside in, ``"*"`` for a starred rest."""
+from .unpacking import Path, unpacked_names
 
 ScopeNode: TypeAlias = (
     ast.Module
@@ -354,31 +352,3 @@ class _ScopeBuilder(ast.NodeVisitor):
     def visit_MatchStar(self, node: ast.MatchStar) -> None:
         if node.name:
             self._bind(node.name, node, Untraceable("match pattern"))
-
-
-def unpacked_names(target: ast.expr, path: Path = ()) -> list[tuple[ast.Name, Path]]:
-    """The names a target binds and which part of the value each gets; attributes and subscripts bind none."""
-    if isinstance(target, ast.Name):
-        return [(target, path)]
-    if isinstance(target, ast.Starred):
-        return unpacked_names(target.value, (*path, "*"))
-    if isinstance(target, (ast.Tuple, ast.List)):
-        return [
-            found
-            for index, element in enumerate(target.elts)
-            for found in unpacked_names(
-                element, path if isinstance(element, ast.Starred) else (*path, index)
-            )
-        ]
-    return []
-
-
-def unpacked_element(value: ast.expr, path: Path) -> ast.expr:
-    """The element of a written-out tuple or list that ``path`` leads to; as far as it is written out."""
-    for index in path:
-        if not (isinstance(value, ast.Tuple | ast.List) and isinstance(index, int)):
-            return value
-        if index >= len(value.elts) or any(isinstance(e, ast.Starred) for e in value.elts):
-            return value
-        value = value.elts[index]
-    return value

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .signatures import call_argument
 from .syntax import FunctionNode, Module
+from .unpacking import written_part
 from .values import External, Function, Made, Unknown, Value
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def _argument(
     if index < 0:
         return frozenset([Made(call, module, RANK)])
     arguments = call_argument(call, "args", _ARGUMENTS_POSITION[starter])
-    if isinstance(arguments, ast.Tuple | ast.List) and index < len(arguments.elts):
-        return resolver.values(arguments.elts[index], module)
+    given = written_part(arguments, (index,))
+    if given is not None:
+        return resolver.values(given, module)
     return frozenset([Unknown("argument of a started process")])

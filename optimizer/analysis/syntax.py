@@ -15,7 +15,8 @@ from ..rewriting.edits import Span
 from ..rewriting.lines import tokens
 from ..source import SourceFile
 from .scopes import Imported, Path, Scope, ScopeTree
-from .trees import child_nodes, walk
+from .trees import child_nodes, is_name, walk
+from .unpacking import unpacked_targets
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
@@ -350,13 +351,10 @@ def _assigned_attributes(method: FunctionNode) -> Iterator[tuple[str, ast.expr, 
                     yield name, node.value, path
 
 
-def _attributes_of(target: ast.expr, owner: str, path: Path = ()) -> Iterator[tuple[str, Path]]:
-    if isinstance(target, ast.Attribute):
-        if isinstance(target.value, ast.Name) and target.value.id == owner:
-            yield target.attr, path
-    elif isinstance(target, (ast.Tuple, ast.List)):
-        for index, element in enumerate(target.elts):
-            yield from _attributes_of(element, owner, (*path, index))
+def _attributes_of(target: ast.expr, owner: str) -> Iterator[tuple[str, Path]]:
+    for part, path in unpacked_targets(target):
+        if isinstance(part, ast.Attribute) and is_name(part.value, owner):
+            yield part.attr, path
 
 
 def _demands_main(test: ast.expr) -> bool:

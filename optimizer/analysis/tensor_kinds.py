@@ -24,6 +24,7 @@ from .tensor_functions import (
     is_pair,
 )
 from .trees import walk
+from .unpacking import element_at
 from .values import External, Function, Made
 
 
@@ -342,11 +343,9 @@ class TensorKinds:
     def _part(self, value: ast.expr, path: Path, module: Module) -> TensorKind:
         if not path:
             return self.of(value, module)
-        if isinstance(value, ast.Tuple | ast.List) and isinstance(path[0], int):
-            inside = path[0] < len(value.elts) and not any(
-                isinstance(element, ast.Starred) for element in value.elts
-            )
-            return self._part(value.elts[path[0]], path[1:], module) if inside else UNKNOWN
+        if isinstance(value, ast.Tuple | ast.List):
+            element = element_at(value.elts, path[0])
+            return self._part(element, path[1:], module) if element is not None else UNKNOWN
         if isinstance(value, ast.Call) and len(path) == 1:
             return self._part_of_pair(value, path[0], module)
         return UNKNOWN

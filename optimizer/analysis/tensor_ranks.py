@@ -14,6 +14,7 @@ from .scopes import Assigned, Binding, Parameter, Path
 from .signatures import argument_for, call_argument
 from .syntax import Module
 from .tensor_kinds import returned_by
+from .unpacking import element_at
 from .values import Function
 
 _Rank: TypeAlias = "int | None"
@@ -137,10 +138,8 @@ class TensorRanks:
             return self.of(value, module)
         match value:
             case ast.Tuple(elements) | ast.List(elements):
-                index = path[0]
-                if isinstance(index, int) and index < len(elements):
-                    return self._part(elements[index], path[1:], module)
-                return None
+                element = element_at(elements, path[0])
+                return self._part(element, path[1:], module) if element is not None else None
             case ast.ListComp(element) | ast.GeneratorExp(element):
                 return self._part(element, path[1:], module)
             case ast.Call(ast.Name("map"), [ast.Lambda(body=body), *_]):

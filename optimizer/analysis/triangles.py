@@ -15,6 +15,7 @@ from .scopes import Assigned, Binding, Parameter, Path
 from .signatures import argument_for, call_argument
 from .syntax import FunctionNode, Module
 from .trees import walk
+from .unpacking import written_part
 from .values import External, Made
 from .written_views import may_be_written
 
@@ -210,7 +211,7 @@ class Triangles:
                 return None
             for node in walk(callee.node):
                 if isinstance(node, ast.Return):
-                    part = _part(node.value, path)
+                    part = written_part(node.value, path)
                     found.append(None if part is None else self.of(part, callee.module))
         return _same(iter(found))
 
@@ -219,16 +220,6 @@ def _same(found: Iterator[Triangle | None]) -> Triangle | None:
     """The one that all are; numbers and truth values are not the same."""
     different = {repr(one): one for one in found}
     return different.popitem()[1] if len(different) == 1 else None
-
-
-def _part(value: ast.expr | None, path: Path) -> ast.expr | None:
-    for step in path:
-        if not (isinstance(value, ast.Tuple | ast.List) and isinstance(step, int)):
-            return None
-        if any(isinstance(e, ast.Starred) for e in value.elts) or step >= len(value.elts):
-            return None
-        value = value.elts[step]
-    return value
 
 
 def _pair(triangle: Triangle) -> tuple[float, float]:

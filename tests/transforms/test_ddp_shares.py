@@ -115,6 +115,23 @@ def test_what_is_not_added_up_is_said(rewrite: Rewrite) -> None:
     assert said not in after(rewrite, START + "    print(running / seen, val_loss)\n")[1]
 
 
+@pytest.mark.parametrize(
+    ("starts", "is_summed"),
+    [
+        ("*start, seen, running = 7, 0, 0.0", True),
+        ("seen, running, *start = 0, 0.0, 7", True),
+        ("(seen, *start), running = (0, 7), 0.0", True),
+        ("start = [0]\n    seen, running = *start, 0.0", False),
+        ("start = [0.0]\n    running, seen = *start, 0", False),
+    ],
+)
+def test_sums_that_start_among_starred_values(
+    rewrite: Rewrite, starts: str, is_summed: bool
+) -> None:
+    source = START.replace("seen, running = 0, 0.0", starts) + "    print(running / seen)\n"
+    assert ("running = sum_over_processes(running)" in after(rewrite, source)[0]) == is_summed
+
+
 def test_a_sum_that_nobody_reads_is_not_added_up(rewrite: Rewrite) -> None:
     shown = START.replace(
         "        seen += len(x)\n", "        seen += len(x)\n        print(running / seen)\n"

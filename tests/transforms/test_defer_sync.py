@@ -223,6 +223,15 @@ def test_a_number_with_a_name_of_its_own(check_transformed: Callable[..., None])
     )
 
 
+def test_a_sum_that_starts_among_starred_values(check_transformed: Callable[..., None]) -> None:
+    check_transformed(
+        script("n, *rest, total = *pair, 0.0", "total += loss.item()", "print(total)"),
+        script(
+            "n, *rest, total = *pair, 0.0", "total += loss.detach().double()", "print(float(total))"
+        ),
+    )
+
+
 def test_a_number_that_goes_into_a_list_and_a_sum(check_transformed: Callable[..., None]) -> None:
     step = "value = {0}\ntotal += value\nlosses.append(value)"
     check_transformed(
@@ -485,6 +494,7 @@ def test_only_exact_sums_where_no_others_are_allowed(
         ("total = torch.zeros(1)", "total += loss.item()", "print(total)", "also set by"),
         ("total = None", "total = loss.item()", "print(total)", "also set by"),
         ("total = start()", "total += loss.item()", "print(total)", "also set by"),
+        ("n, total = *pair, 0.0", "total += loss.item()", "print(total)", "also set by"),
         ("total = 0.0", "total += loss.item()\ntotal = f(total)", "pass", "also set by"),
         (
             "total = 0.0",
