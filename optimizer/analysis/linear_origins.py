@@ -11,10 +11,11 @@ from .layer_sequences import LayerSequences, Untold
 from .models import instances
 from .reaching import bindings_of
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Iterated, Parameter, Path, Untraceable, unpacked_element
+from .scopes import Assigned, Binding, Iterated, Parameter, Path, Untraceable
 from .signatures import argument_for
 from .syntax import FunctionNode, Module, last_identifier
 from .trees import walk
+from .unpacking import unpacked_element
 from .values import Class, External, Function, Made, Value
 
 SAME_VALUES = frozenset(

@@ -17,10 +17,11 @@ from .obstacles import Obstacle
 from .reach import Reached
 from .reaching import assigned_values, bindings_of
 from .resolver import Resolver
-from .scopes import Assigned, Binding, Parameter, unpacked_element
+from .scopes import Assigned, Binding, Parameter
 from .signatures import argument_for
 from .syntax import FunctionNode, Module, last_identifier
 from .trees import walk
+from .unpacking import unpacked_element
 
 _LOG_PROBABILITIES = frozenset({"log_prob", "log_softmax", "LogSoftmax", "log_probs"})
 _PROBABILITIES = frozenset({"softmax", "Softmax"})

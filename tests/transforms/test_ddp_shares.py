@@ -140,6 +140,17 @@ def test_a_sum_that_nobody_reads_is_not_added_up(rewrite: Rewrite) -> None:
     assert "sum_over_processes(seen)" in after(rewrite, shown + "    print(seen)\n")[0]
 
 
+@pytest.mark.parametrize(("starts", "known"), [("*start, 0.0", False), ("0, *start", True)])
+def test_a_start_behind_a_starred_value_is_not_known(
+    rewrite: Rewrite, starts: str, known: bool
+) -> None:
+    source = START.replace("best, patience", "start = [0]\nbest, patience", 1)
+    source = source.replace("seen, running = 0, 0.0", f"seen, running = {starts}")
+    text, _ = after(rewrite, source + "    print(running / seen)\n")
+    assert ("    seen = sum_over_processes(seen)\n" in text) == known
+    assert "\n    running = sum_over_processes(running)\n" not in text
+
+
 def test_a_sum_that_goes_on_is_not_added_up_again(rewrite: Rewrite) -> None:
     source = START.replace("    seen, running = 0, 0.0\n", "").replace(
         "best, patience", "seen, running = 0, 0.0\nbest, patience"

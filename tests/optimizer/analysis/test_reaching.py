@@ -56,6 +56,27 @@ def test_flow(ask: Ask, code: str, values: set[int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("unpacked", "values"),
+    [
+        ("a, x = 0, 1", {1}),
+        ("x, *a = 1, 2, 3", {1}),
+        ("*a, x = 1, 2, 3", {3}),
+        ("*a, x, b = 1, 2, 3", {2}),
+        ("a, (*b, x) = 0, (1, 2)", {2}),
+        ("x, *a, b = 1, *c", {1}),
+        ("*a, x = *c, 3", {3}),
+    ],
+)
+def test_places_in_what_is_unpacked(ask: Ask, unpacked: str, values: set[int]) -> None:
+    assert ask(f"c = open('c')\n{unpacked}\nASK(x)\n") == values
+
+
+@pytest.mark.parametrize("unpacked", ["a, x = *c, 3", "a, x, b = 1, *c", "*a, x, b = 1, 2, *c"])
+def test_a_starred_value_hides_the_places_behind_it(ask: Ask, unpacked: str) -> None:
+    assert not ask(f"c = open('c')\n{unpacked}\nASK(x)\n") & {1, 2, 3}
+
+
+@pytest.mark.parametrize(
     "comprehension",
     [
         "[ASK(x) for _ in c]",
