@@ -157,7 +157,7 @@ def check_verified(
                 warm_python,
                 tmp_path,
                 tier=tier,
-                steps=6,
+                steps=12,  # schedules, accumulation and scalers show after some steps only
                 timeout_s=300.0,  # the first import of a library takes long on a busy machine
                 measure_speed=False,
                 env={"OMP_NUM_THREADS": "1"},
