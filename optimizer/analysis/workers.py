@@ -21,6 +21,7 @@ from .iterations import (
     may_end_early,
     runs_when_imported,
 )
+from .kept_batches import kept_batches
 from .lightning_passes import TrainerRun
 from .passes import ends_early, in_batch_loop, is_remade, is_under_way, overlapping, repeats
 from .placement import default_device_call
@@ -74,6 +75,7 @@ def workers_refused(script: TrainingScript, loader: DataLoader, options: Options
         _dataset_reasons(script, loader, work),
         _code_reasons(script, loader, work),
         _use_reasons(script, loader, work),
+        _memory_reasons(script, loader, options),
         _cost_reasons(script, work, options),
     )
     return next((reason for group in reasons for reason in group), None)
@@ -200,6 +202,15 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
         yield (
             f"`{change.code}` {place(change, loader.path)} may change the dataset while the Trainer goes over it, "
             "which the workers' copies would not see"
+        )
+
+
+def _memory_reasons(script: TrainingScript, loader: DataLoader, options: Options) -> Iterator[str]:
+    kept = kept_batches(script, loader, options)
+    if kept is not None:
+        yield (
+            f"`{kept.excerpt}` {place(kept, loader.path)} keeps the batches of a pass as they come, and each that comes from a "
+            "worker holds a file open until it is let go, of which a process may have 1024 on most systems"
         )
 
 

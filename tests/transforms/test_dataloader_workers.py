@@ -1289,6 +1289,27 @@ def test_single_batch(check_noop: Check) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("keep", "code"),
+    [
+        ("kept.append(batch)", "kept.append(batch)"),
+        ("kept.append(batch.to(device))", None),
+    ],
+)
+def test_batches_that_are_kept(
+    check_noop: Check, rewrite: Callable[..., RewriteResult], keep: str, code: str | None
+) -> None:
+    head = "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\nkept = []\n"
+    source = script("loader = DataLoader(dataset, 64)\n", train=f"{head}{TRAIN}        {keep}\n")
+    if code is None:
+        (file,) = rewrite(source, ["dataloader-workers"], target=Target.CUDA).files
+        assert "num_workers=" in file.text
+        check_noop(source, f"`{keep}` (line 31) keeps the batches of a pass", target=Target.CPU)
+    else:
+        reason = f"`{code}` (line 31) keeps the batches of a pass as they come"
+        check_noop(source, reason, target=Target.CUDA)
+
+
 def test_loader_that_nobody_goes_over(check_noop: Check) -> None:
     check_noop(script("loader = DataLoader(dataset)\n", train=""), "no loop over it was found")
 
