@@ -7,13 +7,13 @@ bfloat16 knows nothing between 0.996 and 1. It has all whole numbers up to 256, 
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias, TypeGuard
 
 from .constants import constant
 from .dataflow import dotted
 from .forward_code import called_names, method_name
+from .half_constants import constant_obstacle
 from .obstacles import Obstacle
 from .reach import Reached
 from .reaching import bindings_of
@@ -26,10 +26,6 @@ from .values import Display, Literal
 
 Rounded: TypeAlias = Callable[[ast.expr, Module], bool]
 """Whether an expression may hold what a network computed in half precision."""
-
-FLOAT16_MAX = 65504.0
-FLOAT16_TINY = 2.0**-25
-"""What is no larger rounds to zero: half of the smallest subnormal number."""
 
 _MATRIX_PRODUCTS = frozenset({"torch.mm", "torch.bmm", "torch.matmul"})
 _STEEP_AT_ONE = frozenset(
@@ -59,9 +55,13 @@ def range_obstacles(
 ) -> Iterator[Obstacle]:
     """What in ``nodes`` runs out of the range of float16, or into the resolution of both types."""
     for reached in nodes:
-        message = _out_of_range(resolver, reached)
+        message = _gram_matrix(resolver, reached)
         if message is not None:
             yield Obstacle(reached.module, reached.node, message, float16_only=True)
+            continue
+        unfit = constant_obstacle(resolver, reached, rounded)
+        if unfit is not None:
+            yield unfit
         elif isinstance(reached.node, ast.Call):
             message = (
                 _near_one(resolver, reached, rounded)
@@ -76,20 +76,12 @@ def range_obstacles(
                 yield Obstacle(reached.module, reached.node, message, float16_only=True)
 
 
-def _out_of_range(resolver: Resolver, reached: Reached) -> str | None:
+def _gram_matrix(resolver: Resolver, reached: Reached) -> str | None:
     match reached.node:
         case ast.Call():
-            return (
-                _large_constant(resolver, reached)
-                or _clamp(resolver, reached)
-                or _gram_product(resolver, reached)
-            )
-        case ast.BinOp():
-            return _operator(resolver, reached.node, reached.module)
-        case ast.Assign(targets=targets, value=value):
-            if any(isinstance(target, ast.Subscript) for target in targets):
-                return _overflow(resolver, value, reached.module)
-            return None
+            return _gram_product(resolver, reached)
+        case ast.BinOp(left, ast.MatMult(), right):
+            return _gram([left, right], reached.module)
         case _:
             return None
 
@@ -103,43 +95,6 @@ def _number(resolver: Resolver, node: ast.expr, module: Module) -> float | None:
         for value in resolver.values(node, module)
     }
     return numbers.pop() if len(numbers) == 1 else None
-
-
-def _overflow(resolver: Resolver, node: ast.expr | None, module: Module) -> str | None:
-    number = _number(resolver, node, module) if node is not None else None
-    if number is not None and FLOAT16_MAX < abs(number) < math.inf:
-        return f"the constant {number:g} overflows in float16"
-    return None
-
-
-def _vanishing(resolver: Resolver, node: ast.expr | None, module: Module) -> str | None:
-    number = _number(resolver, node, module) if node is not None else None
-    if number is not None and 0 < abs(number) <= FLOAT16_TINY:
-        return f"the constant {number:g} is zero in float16"
-    return None
-
-
-def _large_constant(resolver: Resolver, reached: Reached) -> str | None:
-    node = reached.node
-    assert isinstance(node, ast.Call)
-    values: list[ast.expr | None] = []
-    if method_name(resolver, reached) in {"masked_fill", "masked_fill_"}:
-        values = [call_argument(node, "value", 1)]
-    elif called_names(resolver, reached) & {"torch.masked_fill", "torch.where"}:
-        values = list(node.args[1:])
-    found = (_overflow(resolver, value, reached.module) for value in values)
-    return next((message for message in found if message is not None), None)
-
-
-def _clamp(resolver: Resolver, reached: Reached) -> str | None:
-    node = reached.node
-    assert isinstance(node, ast.Call)
-    position = 0
-    if method_name(resolver, reached) not in {"clamp", "clamp_", "clamp_min", "clip"}:
-        if not called_names(resolver, reached) & {"torch.clamp", "torch.clip"}:
-            return None
-        position = 1
-    return _vanishing(resolver, call_argument(node, "min", position), reached.module)
 
 
 def _near_one(resolver: Resolver, reached: Reached, rounded: Rounded) -> str | None:
@@ -286,17 +241,6 @@ def _gram_product(resolver: Resolver, reached: Reached) -> str | None:
         assert isinstance(node.func, ast.Attribute)
         operands = [node.func.value, node.args[0]]
     return _gram(operands, reached.module) if operands else None
-
-
-def _operator(resolver: Resolver, node: ast.BinOp, module: Module) -> str | None:
-    if isinstance(node.op, ast.MatMult):
-        return _gram([node.left, node.right], module)
-    if isinstance(node.op, ast.Add):
-        for side, other in ((node.left, node.right), (node.right, node.left)):
-            message = _vanishing(resolver, side, module)
-            if message is not None and constant(other) is None:
-                return message
-    return None
 
 
 def _gram(operands: list[ast.expr], module: Module) -> str | None:

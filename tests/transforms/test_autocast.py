@@ -1583,6 +1583,14 @@ ONLY_BFLOAT16 = {
         ),
         "-1e+09 overflows in float16",
     ),
+    "filled tensor": (
+        dict(forward="y = self.fc(x)\nreturn torch.where(y > 0, y, torch.full_like(y, -1e9))"),
+        "-1e+09 overflows in float16",
+    ),
+    "mask by a factor": (
+        dict(forward="y = self.fc(x)\nreturn y + (1 - (y > 0).type_as(y)) * -1e9"),
+        "-1e+09 overflows in float16",
+    ),
     "small constant": (
         dict(forward="return self.fc(x) / (x.norm() + 1e-8)"),
         "1e-08 is zero in float16",
@@ -1978,6 +1986,12 @@ REFUSED = {
         dict(forward="return self.fc(torch.sin(6.28 * x @ self.frequencies))"),
         "lose their phase in half precision (`6.28 * x @ self.frequencies`)",
     ),
+    "the least float32": (
+        dict(
+            forward="y = self.fc(x)\nreturn y.masked_fill(y > 0, torch.finfo(torch.float32).min)"
+        ),
+        "the constant -3.40282e+38 overflows in half precision",
+    ),
     "rotary positions by einsum": (
         dict(
             forward="""
@@ -2233,6 +2247,7 @@ def test_autograd_function_that_says_its_type(rewrite: Rewrite, name: str) -> No
         "return self.fc(x) + torch.log1p(torch.exp(x))",
         "y = nn.functional.normalize(self.fc(x))\nreturn torch.mm(y, y.t())",
         "return self.fc(x).masked_fill(x > 0, float('-inf'))",
+        "y = self.fc(x)\nreturn y.masked_fill(y > 0, torch.finfo(y.dtype).min)",
         "return self.fc(x) + x[0].masked_fill(x[0] > 0, -1e4) + 1e-6",
         "self.table[3] = 1\nreturn self.fc(x)",
         "if x.dtype == torch.long:\n    x = x.float()\nreturn self.fc(x)",
