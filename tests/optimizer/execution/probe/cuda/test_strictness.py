@@ -193,8 +193,8 @@ def test_decompositions_in_half_precision_raise(dtype: torch.dtype) -> None:
 
 def test_what_raises_is_what_torch_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each operation that CUDA has for float32 alone, with halves; and none of the table is part of any other."""
-    # The import freezes the switches of all backends, which other tests in this process set.
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+    # What it imports freezes the switches of all backends, which other tests in this process set.
+    monkeypatch.setattr(torch.backends, "disable_global_flags", lambda: None)
     op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
     halves = {torch.float16, torch.bfloat16}
     for op in op_db:
