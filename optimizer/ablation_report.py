@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, TypedDict
 
 from .ablation import Ablation, Gain
-from .terminal import display_path, plain_table
+from .terminal import display_path, path_from_here, plain_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ class AblationJson(TypedDict):
 def to_json(ablation: Ablation) -> AblationJson:
     """The gains as plain values that ``json.dumps(..., allow_nan=False)`` takes."""
     return {
-        "script": display_path(ablation.script),
+        "script": path_from_here(ablation.script),
         "gains": [_gain_json(gain) for gain in ablation.gains],
         "sweeps": ablation.sweeps,
         "note": ablation.note,

@@ -82,6 +82,11 @@ class PythonLine:
     path: Path
     line: int
 
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return f"line {self.line} of {self.path.name}"
+
 
 def lines_with_python(script: Path) -> Iterator[PythonLine]:
     """The lines in the shell scripts beside ``script`` that start it with ``python``."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .diff_paths import DiffPaths
 from .errors import TorchoptError
 from .options import Tier
 from .rewrite_result import AppliedChange, GivenAdvice, RewrittenFile, SkippedChange
-from .terminal import Paint, counted, display_path
+from .terminal import Paint, counted, display_path, path_from_here
 
 if TYPE_CHECKING:
     from .verified_rewrite import VerifiedRewrite
@@ -64,7 +64,7 @@ def to_json(
     """The reports as one JSON document, a newline at its end; with how they were ``verified``, if they were."""
     files = [
         {
-            "path": display_path(report.path),
+            "path": path_from_here(report.path),
             "created": report.created,
             "launch": report.launch,
             "changes": [
@@ -98,17 +98,17 @@ def to_json(
     return json.dumps(document, indent=2) + "\n"
 
 
-def to_diff(file: RewrittenFile, paint: Paint) -> bytes:
+def to_diff(file: RewrittenFile, paths: DiffPaths, paint: Paint) -> bytes:
     """The change of one file as a unified diff whose hunks name the transforms behind them.
 
     In the encoding of the file, so that ``git apply`` and ``patch`` take it.
     """
     from .rewriting.attribution import unified_diff
 
-    label = display_path(file.path).replace(os.sep, "/").lstrip("/")
+    label = paths.label(file.path)
     text = unified_diff(label, file.provenance, file.original.bom)
-    if file.created:
-        text = as_git_diff(label, text, file.original.executable)
+    if file.created or not paths.is_here:
+        text = as_git_diff(label, text, file.original.executable if file.created else None)
     lines = (paint(line, _diff_colour(line)) for line in text.split("\n"))
     return "\n".join(lines).encode(file.original.encoding)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ..transforms.base import Advice, Change, Skip, Transform
@@ -24,7 +25,7 @@ from .rewriting.edits import NewFile
 from .source import SourceFile, Sources
 from .transaction import new_files, new_texts
 
-_LINE_IN_MESSAGE = re.compile(r"\bline (?P<line>\d+)(?: of (?P<name>[\w.-]+\.py))?")
+_PLACE = re.compile(r"\bline \d+ of ")
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,33 @@ class RewriteState:
         return GivenAdvice(advice.transform, file.path, line, message)
 
     def _in_original_lines(self, message: str, file: RewrittenFile) -> str:
-        """``message`` with the lines it names (``line 7``, ``line 7 of data.py``) as they are numbered in the original."""
-        by_name = {path.name: known for path, known in self.files.items()}
+        """``message`` with the places it names (:meth:`.Module.place`) as a reader of ``file``'s original finds them."""
 
-        def original(match: re.Match[str]) -> str:
-            place = by_name.get(match["name"]) if match["name"] else file
-            line = int(match["line"])
-            number = place.provenance.original_line(line) if place else line
-            return match[0].replace(match["line"], str(number), 1)
+        def told(match: re.Match[str]) -> str:
+            path = Path(match["path"])
+            place = self.file(path)
+            line = place.provenance.original_line(int(match["line"]))
+            return (
+                f"line {line}" if place.path == file.path else f"line {line} of {self._name(path)}"
+            )
 
-        return _LINE_IN_MESSAGE.sub(original, message)
+        return self._places.sub(told, message) if _PLACE.search(message) else message
+
+    @cached_property
+    def _paths(self) -> tuple[Path, ...]:
+        return tuple({module.path: None for module in self.script.modules})
+
+    @cached_property
+    def _places(self) -> re.Pattern[str]:
+        paths = sorted(map(str, self._paths), key=len, reverse=True)
+        return re.compile(rf"\bline (?P<line>\d+) of (?P<path>{'|'.join(map(re.escape, paths))})")
+
+    def _name(self, path: Path) -> str:
+        """What tells ``path`` from the other files: its name, with as many folders as that takes."""
+        others = [other.parts for other in self._paths if other != path]
+        tails = (path.parts[-count:] for count in range(1, len(path.parts)))
+        named = (tail for tail in tails if all(other[-len(tail) :] != tail for other in others))
+        return "/".join(next(named, path.parts[-1:]))
 
     def applied(self, change: Change) -> AppliedChange:
         """``change`` with its lines as they are numbered in the original."""

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from ..transforms.base import Transform
 from .rewrite_report import FileReport
-from .terminal import display_path
+from .terminal import path_from_here
 
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -90,5 +90,5 @@ def _location(path: Path, line: int, end_line: int) -> dict[str, Any]:
 
 def _uri(path: Path) -> str:
     """Relative to the working directory where the file lies below it, as the services expect."""
-    shown = Path(display_path(path))
+    shown = Path(path_from_here(path))
     return shown.as_uri() if shown.is_absolute() else quote(str(shown).replace(os.sep, "/"))

@@ -6,13 +6,12 @@ the last goes to the whole rewrite, whatever a transform makes of what those bef
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from .errors import TorchoptError
+from .diff_paths import DiffPaths
 from .pipeline import Rewritten
 from .rewrite_report import as_git_diff
 from .rewrite_result import RewrittenFile
@@ -44,15 +43,15 @@ def split_patches(
     groups: Sequence[Rewritten],
     rewrite: Rewrite,
     transforms: Sequence[str],
-    root: Path,
+    paths: DiffPaths,
 ) -> Iterator[Patch]:
-    """The patches that lead from the original files to ``whole``, with paths relative to ``root``.
+    """The patches that lead from the original files to ``whole``, with the ``paths`` that they have in it.
 
     ``groups`` are the parts of ``whole`` that were rewritten by themselves, each perhaps with fewer ``transforms``;
-    these are all there are, in order. Raises :class:`TorchoptError` for a file that does not lie below ``root``.
+    these are all there are, in order.
     """
     files = {file.path: file for file in whole.changed}
-    labels = {path: _label(path, root) for path in files}
+    labels = {path: paths.label(path) for path in files}
     names = _applied(whole, transforms)
     before = {path: None if file.created else file.original.text for path, file in files.items()}
     waiting: tuple[str, ...] = ()
@@ -120,21 +119,3 @@ def _preamble(whole: Rewritten, names: tuple[str, ...]) -> bytes:
         for change in sorted(changes, key=lambda change: (str(change.path), change.line))
     )
     return "".join([*lines, "\n"]).encode(errors="backslashreplace")
-
-
-def _label(path: Path, root: Path) -> str:
-    absolute = Path(os.path.abspath(path))
-    if not absolute.is_relative_to(root):
-        raise TorchoptError(
-            f"--split-patches: lies outside {root}, which patches are relative to; run torchopt in its project",
-            path,
-        )
-    return absolute.relative_to(root).as_posix()
-
-
-def patch_root(folder: Path) -> Path:
-    """What the paths of patches are relative to: the repository that ``folder`` is in, else ``folder``."""
-    folder = Path(os.path.abspath(folder))
-    return next(
-        (parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), folder
-    )

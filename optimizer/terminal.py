@@ -33,11 +33,20 @@ Paint: TypeAlias = Callable[[str, str], str]
 """Gives a text (first) a colour, by name (second; empty for none)."""
 
 
-def display_path(path: Path) -> str:
-    """``path`` from the working directory when it lies below it, else in full."""
+def path_from_here(path: Path) -> str:
+    """``path`` for a program: from the working directory when it lies below it, else in full."""
     absolute = Path(os.path.abspath(path))
     here = Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
+
+
+def display_path(path: Path) -> str:
+    """``path`` for a reader: from the working directory, or in full where that is shorter."""
+    shown = path_from_here(path)
+    try:
+        return min(shown, os.path.relpath(path), key=len) if os.path.isabs(shown) else shown
+    except ValueError:  # on another drive
+        return shown
 
 
 def width_of(stream: TextIO) -> int | None:

@@ -10,7 +10,7 @@ from .ablation_report import AblationJson
 from .comparison.findings import Finding
 from .comparison.verdict import Outcome
 from .rewrite_result import AppliedChange
-from .terminal import counted, display_path
+from .terminal import counted, display_path, path_from_here
 from .verification_json import (
     FailureJson,
     FindingJson,
@@ -64,7 +64,7 @@ class VerifiedRewriteJson(TypedDict):
 def to_json(result: VerifiedRewrite) -> VerifiedRewriteJson:
     """The result as plain values that ``json.dumps(..., allow_nan=False)`` takes."""
     return {
-        "scripts": [display_path(script) for script in result.scripts],
+        "scripts": [path_from_here(script) for script in result.scripts],
         "ending": result.ending.value,
         "gave_up": result.gave_up,
         "rolled_back": [_rolled_back_json(item) for item in result.rolled_back],
@@ -91,7 +91,7 @@ def _rolled_back_json(item: RolledBack) -> RolledBackJson:
 
 def _change_json(change: AppliedChange, source: tuple[str, ...]) -> ChangeJson:
     return {
-        "path": display_path(change.path),
+        "path": path_from_here(change.path),
         "line": change.line,
         "end_line": change.end_line,
         "message": change.message,

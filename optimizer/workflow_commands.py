@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from .rewrite_report import FileReport
 from .rewrite_result import AppliedChange
-from .terminal import display_path
+from .terminal import path_from_here
 
 
 def to_workflow_commands(reports: Sequence[FileReport]) -> str:
@@ -19,7 +19,7 @@ def to_workflow_commands(reports: Sequence[FileReport]) -> str:
 
 
 def _lines(report: FileReport) -> Iterator[str]:
-    path = display_path(report.path)
+    path = path_from_here(report.path)
     if report.error is not None:
         yield _command("error", {"file": path, "title": "torchopt"}, report.error)
     for change in report.changes:

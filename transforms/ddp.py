@@ -184,9 +184,7 @@ class DistributedDataParallel(Transform):
             return
         command = launch_command(script.entry, options.gpus)
         for found in lines_with_python(script.entry.path):
-            message = (
-                f"{found.path.name}:{found.line} starts it as one process; all GPUs: `{command}`"
-            )
+            message = f"{found.place} starts it as one process; all GPUs: `{command}`"
             yield self.advice(running.path, running.span, message)
 
 

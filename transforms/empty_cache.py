@@ -95,7 +95,7 @@ class EmptyCache(Transform):
         query = next(memory_queries(script.resolver), None)
         for module, releases in per_step.items():
             if query is not None:
-                why = f"line {query.span.line} of {query.path.name} reads the memory in use; left alone"
+                why = f"{query.place} reads the memory in use; left alone"
                 for release in releases:
                     yield self._leave(release, why)
             else:

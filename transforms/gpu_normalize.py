@@ -28,7 +28,6 @@ from collections.abc import Iterator
 from textwrap import dedent
 
 from ..optimizer.analysis.bound_names import is_imported
-from ..optimizer.analysis.facts import place
 from ..optimizer.analysis.free_names import free_name
 from ..optimizer.analysis.image_batches import ImageBatches, ImageCopy
 from ..optimizer.analysis.image_edits import pipeline_edits
@@ -125,7 +124,7 @@ class GpuNormalize(Transform):
                 yield self.skip(first.path, first.span, message)
                 return
             if batches.obstacle is not None:
-                where = place(batches.obstacle, first.path)
+                where = f"({batches.obstacle.place})"
                 message = f"images become floats in the dataset: {batches.obstacle.message}"
                 if batches.obstacle.span.line != first.span.line:
                     message += f" {where}"

@@ -22,7 +22,7 @@ import ast
 from collections.abc import Iterator
 from itertools import groupby
 
-from ..optimizer.analysis.facts import DataLoader, Fact, place
+from ..optimizer.analysis.facts import DataLoader, Fact
 from ..optimizer.analysis.guarding import Weight, statements_needed_by_workers, weight
 from ..optimizer.analysis.iterations import started_at_import
 from ..optimizer.analysis.script import TrainingScript
@@ -171,7 +171,7 @@ def _problem(
     entry = script.entry
     user = _importer(script)
     if user is not None:
-        where = place(user, entry.path)
+        where = f"({user.place})"
         return f"another file reads names of the script {where}, and would not find them where it is imported"
     for loader in loaders:
         refused = spawning_refused(script, loader, options, guarded)
@@ -186,12 +186,12 @@ def _problem(
                 if module is not entry:
                     return f"importing {module.path.name} already starts a loop over the loader"
                 if top_level_statement(node, entry) not in guarded:
-                    where = place(Fact(module, node), entry.path)
+                    where = f"({module.place(node)})"
                     return f"workers need a statement {where} that starts a loop over the loader"
     needed = statements_needed_by_workers(script, loaders)
     for statement in sorted(needed, key=lambda s: s.lineno):
         if weight(script.resolver, statement, entry) is Weight.HEAVY:
-            where = place(Fact(entry, statement), entry.path)
+            where = f"({entry.place(statement)})"
             return f"workers need what a statement of the executable part sets {where}"
     return None
 

@@ -40,7 +40,7 @@ _REASON = "no backward pass runs in it, and no tensor computed in it reaches one
 _FROZEN = "no optimizer has its parameters, nothing looks at their gradients, and what goes into it has none"
 _FLAG_REASON = "its backward pass runs only if `{0}`, and no tensor computed otherwise reaches one"
 _VOLATILE = "; `volatile=True` has had no effect since PyTorch 0.4"
-_FUSED = "; without gradients `{0}` (line {1}) rounds differently"
+_FUSED = "; without gradients `{0}` ({1}) rounds differently"
 
 
 class NoGrad(Transform):
@@ -158,7 +158,7 @@ class NoGrad(Transform):
 def _rounded(change: Change, layer: Fact) -> Change:
     """``change`` as one that is not exact, because the call ``layer`` rounds differently without gradients."""
     function = ast.unparse(layer.node.func)  # type: ignore[attr-defined]
-    reason = change.reason + _FUSED.format(function, layer.span.line)
+    reason = change.reason + _FUSED.format(function, layer.place)
     return replace(change, reason=reason, tier=Tier.NUMERIC)
 
 
@@ -170,14 +170,13 @@ def _nodes(inference: Inference) -> Iterator[ast.AST]:
 def _refusal(fused: tuple[Fact, ...], padded: Fact | None, options: Options) -> str | None:
     if not fused:
         return None
-    line = fused[0].span.line
     if padded is not None:
         return (
-            "gradients stay on: without them, the encoder called at line "
-            f"{padded.span.line} of {padded.path.name} writes zeros at padded positions"
+            f"gradients stay on: without them, the encoder called at {padded.place} "
+            "writes zeros at padded positions"
         )
     if options.tier < Tier.NUMERIC:
-        return f"gradients stay on: without them, the layer of line {line} rounds differently"
+        return f"gradients stay on: without them, the layer of {fused[0].place} rounds differently"
     return None
 
 

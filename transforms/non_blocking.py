@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from ..optimizer.analysis.batch_memory import host_write_after, pins_memory
 from ..optimizer.analysis.batch_objects import refuses_argument
 from ..optimizer.analysis.batches import BatchCopy, Place
-from ..optimizer.analysis.facts import place
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.signatures import call_argument
 from ..optimizer.options import Options, Tier
@@ -114,7 +113,7 @@ def _refusal(script: TrainingScript, copy: BatchCopy) -> str | None:
             return f"{script.copying_frameworks[loader]} has copied the batch already"
     unpinned = [x for x in copy.loaders if not pins_memory(script.resolver, x)]
     if unpinned:
-        where = place(unpinned[0], copy.path)
+        where = f"({unpinned[0].place})"
         return f"the loader {where} does not pin its memory"
     if copy.method == "type":
         return "`.type(..)` converts while it copies; only `.to(..)` and `.cuda(..)` are changed"
@@ -129,7 +128,5 @@ def _refusal(script: TrainingScript, copy: BatchCopy) -> str | None:
         return refused
     written = host_write_after(script, copy)
     if written is not None:
-        return (
-            f"the batch is written to while the copy may still read it {place(written, copy.path)}"
-        )
+        return f"the batch is written to while the copy may still read it ({written.place})"
     return None

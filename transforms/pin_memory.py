@@ -154,6 +154,6 @@ def _refusal(script: TrainingScript, loader: DataLoader) -> str | None:
         return f"`{loader.module.code(loader.opaque)}` cannot be resolved, it may say so already"
     added = said_later(loader, "pin_memory")
     if added is not None:
-        line = added.module.span(added.value).line
-        return f"`pin_memory` is put into a keyword dict at line {line}; change it there"
+        where = added.module.place(added.value)
+        return f"`pin_memory` is put into a keyword dict at {where}; change it there"
     return pinning_refused(script, loader)

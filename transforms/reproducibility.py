@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..optimizer.analysis.facts import Fact, place
+from ..optimizer.analysis.facts import Fact
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.seeding import Seeding, Wish
 from ..optimizer.options import Options
@@ -91,7 +91,7 @@ def _unseeded(script: TrainingScript, seeding: Seeding, wish: Fact) -> Iterator[
     for library in ("numpy", "random"):
         draw = seeding.first_draw(library)
         if draw is not None and not seeding.is_seeded(library):
-            where = place(draw, wish.path)
+            where = f"({draw.place})"
             yield (
                 f"`{draw.excerpt}` {where} draws from a generator that is never seeded (`{_SEED[library]}`)"
             )
@@ -106,7 +106,7 @@ def _choices(
     deterministic = seeding.choice(Wish.DETERMINISTIC)
     if benchmark is not None and deterministic is None:
         yield (
-            f"`{benchmark.excerpt}` {place(benchmark, wish.path)} measures which convolutions are fastest, in each run anew"
+            f"`{benchmark.excerpt}` ({benchmark.place}) measures which convolutions are fastest, in each run anew"
         )
     if deterministic is None:
         yield (

@@ -87,7 +87,7 @@ class _Writer:
         new = _Replacement()
         for use in () if refusal else _uses(group):
             if not self._replace(use, _dtype_of(use, group), device.code, new):
-                refusal = f"line {use.span.line} could not be written differently"
+                refusal = f"{use.place} could not be written differently"
         if refusal is not None:
             return AliasRewrite(module, first.node, names, device.code, (), frozenset(), refusal)
         new.edits += self._statements(group, device)

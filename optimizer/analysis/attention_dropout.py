@@ -34,7 +34,7 @@ class AttentionDropout:
             for value, owner in outside_values(self._resolver, call.func.attr):
                 layers = self._resolver.values(value, owner) if value is not None else ()
                 if not layers or not all(map(_is_dropout, layers)):
-                    where = f" (line {value.lineno} of {owner.path.name})" if value else ""
+                    where = f" ({owner.place(value)})" if value else ""
                     return f"another layer is put in the place of `{code}`{where}"
         return None
 

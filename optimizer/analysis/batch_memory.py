@@ -8,7 +8,7 @@ from .batch_writes import BatchWrite
 from .batches import BatchCopy, BatchPart, BatchTrace, Place
 from .classes import class_attribute
 from .datasets import DatasetKind
-from .facts import DataLoader, Fact, place
+from .facts import DataLoader, Fact
 from .item_cost import only_indexes
 from .placement import default_device_call
 from .precision import LIGHTNING
@@ -43,12 +43,12 @@ def pinning_refused(script: TrainingScript, loader: DataLoader) -> str | None:
     for module in script.modules:
         call = default_device_call(script.resolver, module)
         if call is not None:
-            where = place(Fact(module, call), loader.path)
+            where = f"({module.place(call)})"
             return f"new tensors are made on the GPU by default {where}, and only host memory can be pinned"
     work = worker_code(script, loader)
     for obstacle in work.obstacles:
         if obstacle.hazard is Hazard.CUDA:
-            where = place(obstacle, loader.path)
+            where = f"({obstacle.place})"
             return (
                 f"its batches may be on the GPU already {where}, and only host memory can be pinned"
             )
@@ -57,7 +57,7 @@ def pinning_refused(script: TrainingScript, loader: DataLoader) -> str | None:
             return f"what {dataset.name} is cannot be traced"
     for reached in work.code:
         if _makes_sparse(script.resolver, reached):
-            where = place(Fact(reached.module, reached.node), loader.path)
+            where = f"({reached.module.place(reached.node)})"
             return f"its batches are sparse tensors {where}, which not every version of PyTorch can pin"
     batch = _unpinnable_batch(script.resolver, loader)
     if batch is not None:
@@ -78,7 +78,7 @@ def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
     framework = script.copying_frameworks.get(loader)
     hook = script.trainer_runs.batch_hook
     if framework == LIGHTNING and hook is not None:
-        return f"`{hook.node.name}` {place(hook, loader.path)} may change its batches before they are copied"
+        return f"`{hook.node.name}` ({hook.place}) may change its batches before they are copied"
     if framework is not None:
         return _looked_up(script, loader)
     derived: BatchCopy | None = None
@@ -90,7 +90,7 @@ def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
         if BatchPart(loader, Place.DERIVED) in copy.parts:
             derived = copy
     if derived is not None:
-        where = place(derived, loader.path)
+        where = f"({derived.place})"
         return f"what is copied to the GPU is not the batch itself but computed from it {where}"
     return "no copy of its batches to a GPU was found"
 

@@ -274,8 +274,8 @@ class ConstructionFinder:
         """Why the random numbers of ``move`` must go on coming from the CPU's generator."""
         read = deciding_read(self._resolver, move, module)
         if read is not None:
-            line = module.span(read).line if hasattr(read, "lineno") else module.span(move).line
-            return f"the draw decides what happens at line {line}; it stays the CPU generator's"
+            where = module.place(read if hasattr(read, "lineno") else move)
+            return f"the draw decides what happens at {where}; it stays the CPU generator's"
         parent = module.parents[move]
         if isinstance(parent, ast.Call) and self._resolver.names(parent.func, module) == frozenset(
             {"torch.nn.Parameter"}
@@ -285,7 +285,7 @@ class ConstructionFinder:
             for call in other.calls:
                 func = call.func
                 if isinstance(func, ast.Attribute) and func.attr in _RNG_STATE:
-                    return f"line {call.lineno} of {other.path.name} saves or restores the CPU generator"
+                    return f"{other.place(call)} saves or restores the CPU generator"
         return None
 
     def default_type(self, module: Module) -> str | None:
@@ -295,7 +295,7 @@ class ConstructionFinder:
                 func = call.func
                 name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
                 if name in {"set_default_tensor_type", "set_default_device"}:
-                    return f"line {call.lineno} of {other.path.name} sets a default device"
+                    return f"{other.place(call)} sets a default device"
         return None
 
 

@@ -33,8 +33,13 @@ class Fact:
         return self.module.code(self.node)
 
     @property
+    def place(self) -> str:
+        """Where it was seen, for messages: ``line 7 of data.py``."""
+        return self.module.place(self.node)
+
+    @property
     def excerpt(self) -> str:
-        """The beginning of the code, for messages: lines move while a file is rewritten, code stays."""
+        """The beginning of the code, for messages."""
         first = self.code.partition("\n")[0]
         return first if len(first) <= 60 else f"{first[:57]}..."
 
@@ -157,9 +162,3 @@ def seen_at(reason: Fact, place: Fact) -> str:
     if reason.path != place.path:
         return f" (`{reason.excerpt}` in {reason.path.name})"
     return "" if reason.span.line == place.span.line else f" (`{reason.excerpt}`)"
-
-
-def place(fact: Fact, seen_from: Path) -> str:
-    """Where ``fact`` is, for a message about a line of ``seen_from``: ``(line 12)`` or ``(data.py:12)``."""
-    line = fact.span.line
-    return f"(line {line})" if fact.path == seen_from else f"({fact.path.name}:{line})"

@@ -228,8 +228,7 @@ class _Search:
     def _looks_at_gradients(self, module: Module) -> str | None:
         for node in module.nodes_of(ast.Attribute):
             if node.attr in _GRADIENTS and not self._is_setting(node, module):
-                line = module.span(node).line
-                return f"`.{node.attr}` looks at gradients (line {line} of {module.path.name})"
+                return f"`.{node.attr}` looks at gradients ({module.place(node)})"
         return None
 
     def _joined_to_others(self, module: Module, model: Model) -> str | None:
@@ -246,11 +245,11 @@ class _Search:
             elif not isinstance(node.value, ast.Call | ast.Constant) and any(
                 self._holder(owner, module, model) for owner in owners
             ):
-                return f"a part of it is set (line {module.span(node).line})"
+                return f"a part of it is set ({module.place(node)})"
         part = shared_part(self._resolver, module, lambda node: self._is(node, module, model))
         if part is not None:
-            line = module.span(part).line
-            return f"`{module.code(part)}`, a part of it, may be trained elsewhere (line {line})"
+            where = module.place(part)
+            return f"`{module.code(part)}`, a part of it, may be trained elsewhere ({where})"
         return None
 
     def _is_network(self, node: ast.expr, module: Module) -> bool:
@@ -306,7 +305,7 @@ class _Search:
                 ):
                     continue
                 case _:
-                    return f"`{ast.unparse(function)}` is given it (line {module.span(call).line})"
+                    return f"`{ast.unparse(function)}` is given it ({module.place(call)})"
         return None
 
     def _parameters(
@@ -318,11 +317,11 @@ class _Search:
         user = module.parents[call]
         if isinstance(user, ast.Call) and ast.unparse(user.func) in {"zip", "enumerate"}:
             user = module.parents[user]
-        line = module.span(call).line
+        where = module.place(call)
         if isinstance(user, ast.For):
             inside = list(walk(user))
             if any(isinstance(n, ast.Attribute) and n.attr in _LISTED for n in inside):
-                return f"its parameters are collected (line {line})"
+                return f"its parameters are collected ({where})"
             if any(
                 isinstance(n, ast.Attribute) and n.attr in {"requires_grad", "requires_grad_"}
                 for n in inside
@@ -336,7 +335,7 @@ class _Search:
             around = module.parents[listed]
             if isinstance(around, ast.Call) and ast.unparse(around.func) in {"sum", "any", "all"}:
                 return None
-        return f"its parameters go elsewhere (line {line})"
+        return f"its parameters go elsewhere ({where})"
 
 
 def _is_cut(node: ast.expr) -> bool:

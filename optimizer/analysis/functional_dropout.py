@@ -160,9 +160,7 @@ def _wanted_always(project: Project, cls: Class, method: FunctionNode) -> str | 
     for module in project.modules:
         for number, line in enumerate(module.lines, start=1):
             if _WANTED_AT_TEST_TIME.search(line) or _MC.search(line):
-                return (
-                    f"line {number} of {module.path.name} may mean to keep dropout on in evaluation"
-                )
+                return f"{module.place(number)} may mean to keep dropout on in evaluation"
     return None
 
 

@@ -16,7 +16,7 @@ class Escape(Fact):
     why: str
 
     def __str__(self) -> str:
-        return f"{self.why} at line {self.span.line} of {self.path.name}"
+        return f"{self.why} at {self.place}"
 
 
 @dataclass(frozen=True)

@@ -123,13 +123,13 @@ class _Finder:
         first = module.statement(made)
         block = module.block(first)
         if branch not in block:
-            return f"`{name}` is made at line {first.lineno}, in another block"
+            return f"`{name}` is made at {module.place(first)}, in another block"
         between = block[block.index(first) + 1 : block.index(branch)]
         for use in module.names_of(name):
             around = {use, *module.ancestors(use)}
             before_move = branch in around and use.lineno < move.lineno
             if before_move or any(statement in around for statement in between):
-                return f"`{name}` is used on the host at line {use.lineno} before it is moved"
+                return f"`{name}` is used on the host at {module.place(use)} before it is moved"
         return None
 
     def _conditional_device(
@@ -174,7 +174,7 @@ def _rebound(test: ast.expr, made: ast.stmt, branch: ast.stmt, module: Module) -
     for statement in block[block.index(made) : block.index(branch)]:
         for node in walk(statement):
             if isinstance(getattr(node, "ctx", None), ast.Store) and _part_name(node) in names:
-                return f"`{module.code(test)}` may be another above line {statement.lineno + 1}"
+                return f"`{module.code(test)}` may be another from {module.place(statement)} on"
     return None
 
 

@@ -325,7 +325,7 @@ class _Body:
                 reaching = reaching_bindings(module, found[0], found[1], scope, use)
                 if any(binding in own for binding in reaching):
                     where = "behind the loop" if _start(use) > _start(first.node) else "before"
-                    yield f"is read {where} (line {use.lineno})"
+                    yield f"is read {where} ({module.place(use)})"
 
     def _runs_in_place(self, use: ast.AST, scope: Scope) -> bool:
         while scope is not self.scope and isinstance(scope.node, _RUN_IN_PLACE):

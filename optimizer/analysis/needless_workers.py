@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .facts import DataLoader, place
+from .facts import DataLoader
 from .indexed_batches import GOES_OVER, is_given, other_use
 from .loaders import DATALOADER
 from .script import TrainingScript
@@ -113,7 +113,7 @@ def _draws_at_once(sampler: Value) -> bool:
 
 def _changes(script: TrainingScript, loader: DataLoader) -> str | None:
     for change in dataset_changes(script, loader, worker_code(script, loader)):
-        where = place(change, loader.path)
+        where = f"({change.place})"
         return f"`{change.code}` {where} changes {change.part}, of which workers have a copy"
     return None
 
@@ -124,7 +124,7 @@ def _uses(script: TrainingScript, loader: DataLoader) -> str | None:
         return "no loop over it was found"
     for iteration in passes:
         if (iteration.by_hand and not iteration.takes_one) or len(iteration.loaders) > 1:
-            where = place(iteration, loader.path)
+            where = f"({iteration.place})"
             return f"random numbers may be drawn between its start and its first batch {where}"
     use = other_use(script.resolver, loader, GOES_OVER)
     return None if use is None else f"what `{use.excerpt}` does with it is not known"

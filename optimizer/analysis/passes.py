@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .facts import DataLoader, Fact, place
+from .facts import DataLoader, Fact
 from .iterations import Around, Iteration, batches_of_pass, draws_of, loops_around
 from .lightning_passes import TrainerRun
 from .loops import iterated_loaders
@@ -179,12 +179,12 @@ def overlapping(script: TrainingScript, loader: DataLoader) -> str | None:
         return "it is gone over twice at the same time"
     by_trainer = [isinstance(i, TrainerRun) for i in passes]
     if any(by_trainer) and not all(by_trainer):
-        where = place(passes[by_trainer.index(False)], loader.path)
+        where = f"({passes[by_trainer.index(False)].place})"
         return f"a second pass over it may start {where} while the Trainer's is under way"
     for iteration in passes:
         for around in loops_of_pass(script, loader, iteration):
             if any(other.node is around.node for other in passes):
-                where = place(iteration, loader.path)
+                where = f"({iteration.place})"
                 return f"a second pass over it starts {where} while the first is under way"
     return None
 

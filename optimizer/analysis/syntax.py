@@ -144,6 +144,14 @@ class Module:
             self._column(end_line, place.end_col_offset or 0),
         )
 
+    def place(self, at: ast.AST | int) -> str:
+        """Where a node, or a line, is, for a message: all of its lines are told this way.
+
+        They come to the user as ``line 7`` of the file that the message is about and ``line 7 of data.py`` of another one,
+        numbered as they were before the first edit (:meth:`~..rewrite_state.RewriteState.skipped`).
+        """
+        return f"line {at if isinstance(at, int) else self.span(at).line} of {self.path}"
+
     def _column(self, line: int, utf8_offset: int) -> int:
         text = self.lines[line - 1]
         if text.isascii():

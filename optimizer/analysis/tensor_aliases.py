@@ -98,14 +98,14 @@ class _Finder:
         uses: list[AliasUse] = []
         if module.scopes.by_node[module.tree].bindings.get(name) is bindings:
             for read, owner in reads_elsewhere(self._resolver, module, name):
-                return [], f"`{name}` is also used at line {read.lineno} of {owner.path.name}"
+                return [], f"`{name}` is also used at {owner.place(read)}"
         for node in module.names_of(name):
             found = module.scope(node).lookup(name)
             if found is None or bindings[0] not in found[1] or not isinstance(node.ctx, ast.Load):
                 continue
             use, refusal = self._use(node, module)
             if use is None:
-                return [], f"`{name}` is {refusal} at line {node.lineno}, which keeps it in use"
+                return [], f"`{name}` is {refusal} at {module.place(node)}, which keeps it in use"
             uses.append(use)
         return uses, None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..options import Options, Tier
 from .datasets import is_iterable
-from .facts import DataLoader, Fact, place
+from .facts import DataLoader, Fact
 from .item_cost import only_reads
 from .loader_settings import said_later, setting_of
 from .script import TrainingScript
@@ -75,14 +75,14 @@ def refusals_of(
         )
         added = said_later(loader, "num_workers")
         if reason is None and added is not None:
-            line = added.module.span(added.value).line
-            reason = f"its num_workers is put into a keyword dict at line {line}; raise it there"
+            where = added.module.place(added.value)
+            reason = f"its num_workers is put into a keyword dict at {where}; raise it there"
         if reason is not None:
             found[loader] = reason
     zero = group.count.zero
     use = other_use(script.resolver, zero, script.loaders) if zero is not None else None
     if use is not None and not found:
-        where = place(use, group.loaders[0].path)
+        where = f"({use.place})"
         said = f"its num_workers is the 0 {where}, which is not followed further; raise it there"
         if use is not zero:
             said = f"the 0 of its num_workers is also used elsewhere {where}"
@@ -118,7 +118,7 @@ def shared_with_refused(
     group: WorkerGroup, refusals: dict[DataLoader, str], loader: DataLoader
 ) -> str:
     other = next(iter(refusals))
-    where = place(other, loader.path)
+    where = f"({other.place})"
     return f"it shares its num_workers with another loader {where} that must not have workers"
 
 

@@ -10,7 +10,7 @@ from ..options import Options
 from .composition import composed_of
 from .dataset_changes import DatasetChange, changes_of_dataset
 from .datasets import Dataset, DatasetKind, find_datasets, function_code
-from .facts import DataLoader, Fact, LoopKind, place
+from .facts import DataLoader, Fact, LoopKind
 from .held_objects import Holding, holding_of
 from .item_cost import only_indexes, only_looks_up, only_reads
 from .iterations import (
@@ -87,14 +87,14 @@ def copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
     if on_gpu is not None:
         return on_gpu
     obstacle = next(iter(worker_code(script, loader).obstacles), None)
-    return None if obstacle is None else f"{obstacle.message} {place(obstacle, loader.path)}"
+    return None if obstacle is None else f"{obstacle.message} ({obstacle.place})"
 
 
 def _made_on_gpu(script: TrainingScript, loader: DataLoader) -> Iterator[str]:
     for module in script.modules:
         call = default_device_call(script.resolver, module)
         if call is not None:
-            where = place(Fact(module, call), loader.path)
+            where = f"({module.place(call)})"
             yield f"new tensors are made on the GPU by default {where}, which a worker process must not do"
 
 
@@ -107,7 +107,7 @@ def _dataset_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCod
             yield f"whether {dataset.name} works in worker processes is not known"
     for obstacle in work.obstacles:
         if obstacle.hazard is Hazard.STREAM or obstacle.hazard is Hazard.CUDA:
-            yield f"{obstacle.message} {place(obstacle, loader.path)}"
+            yield f"{obstacle.message} ({obstacle.place})"
     if all(only_indexes(script.resolver, dataset) for dataset in work.datasets):
         yield (
             f"{_names(work)}: items are only looked up in memory, which costs less than sending them from one process "
@@ -135,11 +135,11 @@ def _code_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) 
     if foreign is not None:
         yield f"whether `{foreign}` works in worker processes is not known"
     for obstacle in work.obstacles:
-        yield f"{obstacle.message} {place(obstacle, loader.path)}"
+        yield f"{obstacle.message} ({obstacle.place})"
     sampler = sampler_obstacle(script.resolver, loader)
     if isinstance(sampler, Fact):
         yield (
-            f"`{sampler.code}` {place(sampler, loader.path)} depends on the sampler, "
+            f"`{sampler.code}` ({sampler.place}) depends on the sampler, "
             "which workers would run ahead of the loop"
         )
     elif sampler is not None:
@@ -170,12 +170,12 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
     for iteration in passes:
         if iteration.takes_one and repeats(script, loader, iteration):
             yield (
-                f"`next(iter(..))` {place(iteration, loader.path)} starts a new pass for every batch, "
+                f"`next(iter(..))` ({iteration.place}) starts a new pass for every batch, "
                 "and would start the workers anew each time"
             )
         elif batches_of_pass(iteration) == 1 and in_batch_loop(script, loader, iteration):
             yield (
-                f"the loop {place(iteration, loader.path)} starts a new pass for every batch of another, "
+                f"the loop ({iteration.place}) starts a new pass for every batch of another, "
                 "and would start the workers anew each time"
             )
         elif (
@@ -186,7 +186,7 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
             and (why := persistence_refused(script, loader)) is not None
         ):
             yield (
-                f"the loop {place(iteration, loader.path)} takes some batches in the midst of another pass, and would start the "
+                f"the loop ({iteration.place}) takes some batches in the midst of another pass, and would start the "
                 f"workers anew each time: {why}"
             )
     yield from _making_reasons(script, loader, passes)
@@ -194,13 +194,13 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
     for change in changes:
         if is_under_way(script, loader, passes, change):
             yield (
-                f"`{change.code}` {place(change, loader.path)} changes {change.part} while the loop runs, "
+                f"`{change.code}` ({change.place}) changes {change.part} while the loop runs, "
                 "which the workers' copies would not see"
             )
     change = script.trainer_runs.change_under_way(loader, changes)
     if change is not None:
         yield (
-            f"`{change.code}` {place(change, loader.path)} may change the dataset while the Trainer goes over it, "
+            f"`{change.code}` ({change.place}) may change the dataset while the Trainer goes over it, "
             "which the workers' copies would not see"
         )
 
@@ -223,10 +223,10 @@ def _making_reasons(
     for around in loops_around(resolver, loader.node, loader.module):
         loop = kinds[around.node]
         if loop.loaders or loop.kind is LoopKind.TRAINING:
-            where = place(loop, loader.path)
+            where = f"({loop.place})"
             yield f"it is made anew in every pass of the loop {where}, and so would be its workers"
         elif _is_inner(resolver, around) and any(is_remade(script, loader, i) for i in passes):
-            where = place(loop, loader.path)
+            where = f"({loop.place})"
             yield f"it is made anew for one pass, in the inner loop {where}, and so would be its workers"
 
 
@@ -260,7 +260,7 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
     change = next(dataset_changes(script, loader, work), None)
     if change is not None:
         return (
-            f"`{change.code}` {place(change, loader.path)} changes {change.part} between passes, "
+            f"`{change.code}` ({change.place}) changes {change.part} between passes, "
             "which workers that live on would not see"
         )
     overlap = overlapping(script, loader)
@@ -271,7 +271,7 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
             return f"what {dataset.name} keeps between passes is not known"
     for obstacle in work.obstacles:
         if obstacle.hazard in {Hazard.STATE, Hazard.UNSEEN}:
-            return f"{obstacle.message} {place(obstacle, loader.path)}"
+            return f"{obstacle.message} ({obstacle.place})"
     return None
 
 
@@ -291,7 +291,7 @@ def spawning_refused(
     entry, work = script.entry, worker_code(script, loader)
     problem = unpicklable(script.resolver, loader, work.datasets)
     if problem is not None:
-        return f"{problem[1]} {place(problem[0], loader.path)}, and workers that are not forked need that"
+        return f"{problem[1]} ({problem[0].place}), and workers that are not forked need that"
     if guarded is None:
         if any(starts_at_import(script, i) for i in script.iterations if loader in i.loaders):
             return NO_GUARD
@@ -301,7 +301,7 @@ def spawning_refused(
         if cls and cls.module is entry and top_level_statement(cls.node, entry) in guarded:
             return f"{dataset.name} is defined under the main guard, where workers do not find it"
     for name, node in names_set_in(script.resolver, guarded, work.code, entry):
-        where = place(Fact(entry, node), loader.path)
+        where = f"({entry.place(node)})"
         return f"workers read the global `{name}`, which is set under the main guard {where}"
     return None
 

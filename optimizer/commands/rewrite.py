@@ -331,7 +331,8 @@ def _report(
     written: bool,
     verified: tuple[VerifiedRewrite, ...] | None,
 ) -> None:
-    from ..rewrite_report import FileReport, to_diff, to_text
+    from ..rewrite_report import FileReport, to_text
+    from .diffs import print_diff
 
     for file in rewritten.files:
         for error in file.errors:
@@ -347,9 +348,7 @@ def _report(
         sys.stdout.write(_told_to_a_program(settings.format, reports, verified))
         return
     if settings.dry_run:
-        for file in rewritten.changed:
-            sys.stdout.buffer.write(to_diff(file, painter(sys.stdout)))
-        sys.stdout.flush()
+        print_diff(rewritten.changed)
     stream = sys.stderr if settings.dry_run else sys.stdout
     if reports or not errors:
         trains = any(result.trains for result in rewritten.results)

@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..diff_paths import DiffPaths
 from ..errors import TorchoptError
 from ..pipeline import Rewritten
 from ..source import SourceFile, write_all
-from ..split_patches import Rewrite, patch_root, split_patches
+from ..split_patches import Rewrite, split_patches
 from ..terminal import display_path, print_note
+from .diffs import note_where_to_apply
 
 _NAME = re.compile(r"\d{2,}-.+\.patch")
 
@@ -27,9 +29,10 @@ def write_patches(
     The arguments are those of :func:`..split_patches.split_patches`. Raises :class:`TorchoptError` when ``folder``
     cannot hold them.
     """
-    patches = list(split_patches(whole, groups, rewrite, transforms, patch_root(Path.cwd())))
-    if not patches:
+    if not whole.changed:
         return
+    paths = DiffPaths.of((file.path for file in whole.changed), from_repository=True)
+    patches = list(split_patches(whole, groups, rewrite, transforms, paths))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -45,6 +48,7 @@ def write_patches(
     )
     count = "1 patch" if len(patches) == 1 else f"{len(patches)} patches"
     print_note(f"{count} in {display_path(folder)}, for `git apply` in the order of their numbers")
+    note_where_to_apply(paths)
     for path in replaced:
         print_note(f"{display_path(path)} is replaced")
     for path in sorted(folder.iterdir()):

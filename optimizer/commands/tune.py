@@ -14,7 +14,7 @@ from ..config import Format, Settings, load_settings
 from ..errors import ExitCode, TorchoptError
 from ..failure_hints import input_hint
 from ..options import Target
-from ..terminal import SignsOfLife, display_path, painter, print_error, print_note
+from ..terminal import SignsOfLife, display_path, print_error, print_note
 from .flags import (
     Action,
     Amp,
@@ -158,13 +158,11 @@ def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
 
 
 def _show_or_write(rewritten: Rewritten, settings: Settings) -> None:
-    from ..rewrite_report import to_diff
+    from .diffs import print_diff
 
     for error in rewritten.errors:
         print_error(error)
     if not settings.dry_run:
         write_files(rewritten, settings.output)
     elif settings.format is not Format.JSON:
-        for file in rewritten.changed:
-            sys.stdout.buffer.write(to_diff(file, painter(sys.stdout)))
-        sys.stdout.flush()
+        print_diff(rewritten.changed)

@@ -165,26 +165,34 @@ def test_lines_are_those_of_the_original(tmp_path: Path) -> None:
     assert skips(result) == [("look", 8, "left")]
 
 
-def test_lines_named_in_messages_are_those_of_the_original(tmp_path: Path) -> None:
+def test_places_named_in_messages_are_those_of_the_original(tmp_path: Path) -> None:
     def above(self: Fake, script: TrainingScript) -> Planned:
         for path, span in calls(script, "a"):
-            if script.entry.source.text.count("\n") < 8:
+            if script.entry.source.text.count("\n") < 10:
                 edit = FileEdit(path, InsertBefore(span, "c()\nd()"))
                 yield self.change(path, span, "two lines more", "a test", (edit,))
 
     def naming(self: Fake, script: TrainingScript) -> Planned:
+        places = [m.place(call) for m in script.modules for call in m.calls_named("b")]
         for path, span in calls(script, "b"):
-            line = span.line
-            yield self.skip(path, span, f"see line {line} and line {line} of train.py, not 6 lines")
+            yield self.skip(path, span, f"at {', '.join(places)}, not `line 6 of train.py`")
 
-    result = rewrite(
-        tmp_path, DEFINITIONS + "a()\nb()\n", Fake("above", above), Fake("naming", naming)
-    )
-    (file,) = result.files
-    assert file.text == DEFINITIONS + "c()\nd()\na()\nb()\n"
-    assert [skip.message for skip in file.skips] == [
-        "see line 6 and line 6 of train.py, not 6 lines"
-    ]
+    files = {
+        "train.py": DEFINITIONS + "import data, package.data\n\na()\nb()\n",
+        "data.py": "from train import a, b, c, d\n\na()\nb()\n",
+        "package/data.py": "from train import b\nb()\n",
+    }
+    (tmp_path / "package").mkdir()
+    result = rewrite(tmp_path, files, Fake("above", above), Fake("naming", naming))
+    own, other, packaged = result.files
+    assert own.text.endswith("c()\nd()\na()\nb()\n")
+    assert other.text.endswith("c()\nd()\na()\nb()\n")
+    there, inside = f"line 4 of {tmp_path.name}/data.py", "line 2 of package/data.py"
+    assert {file.path: file.skips[0].message for file in result.files} == {
+        own.path: f"at line 8, {there}, {inside}, not `line 6 of train.py`",
+        other.path: f"at line 8 of train.py, line 4, {inside}, not `line 6 of train.py`",
+        packaged.path: f"at line 8 of train.py, {there}, line 2, not `line 6 of train.py`",
+    }
 
 
 def test_skips_are_those_of_the_result(tmp_path: Path) -> None:
@@ -388,7 +396,8 @@ class FakeAdvisor(Advisor):
 
     def plan(self, script: TrainingScript, options: Options) -> Planned:
         for path, span in calls(script, "b"):
-            yield self.advice(path, span, f"look at line {span.line}")
+            module = next(module for module in script.modules if module.path == path)
+            yield self.advice(path, span, f"look at {module.place(span.line)}")
 
 
 def advice(result: RewriteResult) -> list[tuple[str, int, str]]:

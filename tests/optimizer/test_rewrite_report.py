@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from torchopt_cli.optimizer.diff_paths import DiffPaths
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.rewrite_report import FileReport, to_diff, to_json, to_text
@@ -137,7 +138,9 @@ def test_a_new_file_is_told_apart_and_its_diff_makes_it(
         "",
         "1 file rewritten, 1 file made: 1 change.",
     ]
-    subprocess.run(["git", "apply"], input=to_diff(new, plain), check=True)
+    subprocess.run(
+        ["git", "apply"], input=to_diff(new, DiffPaths(tmp_path, False), plain), check=True
+    )
     assert path.read_text() == text
     assert os.access(path, os.X_OK)
 

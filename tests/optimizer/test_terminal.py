@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from torchopt_cli.optimizer.terminal import (
     display_path,
     error_line,
     painter,
+    path_from_here,
     progress_bar,
     reflowed,
     with_progress,
@@ -37,7 +39,10 @@ def test_paths_are_shown_from_the_working_directory(
     monkeypatch.chdir(tmp_path)
     assert display_path(tmp_path / "a" / "b.py") == "a/b.py"
     assert display_path(Path("./a/../b.py")) == "b.py"
+    assert display_path(tmp_path.parent / "b.py") == os.path.join("..", "b.py")
     assert display_path(Path("/elsewhere/b.py")) == "/elsewhere/b.py"
+    assert path_from_here(tmp_path / "a" / "b.py") == "a/b.py"
+    assert path_from_here(tmp_path.parent / "b.py") == str(tmp_path.parent / "b.py")
 
 
 def test_errors_name_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

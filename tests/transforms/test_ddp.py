@@ -1396,7 +1396,7 @@ def test_shell_scripts_that_start_one_process_are_told(
     result = rewrite(FLAT, ["ddp"], **GPUS)
     command = "torchrun --standalone --nproc-per-node 2 train.py"
     assert [given.message for given in result.files[0].advice] == [
-        f"run.sh:2 starts it as one process; all GPUs: `{command}`"
+        f"line 2 of run.sh starts it as one process; all GPUs: `{command}`"
     ]
 
 

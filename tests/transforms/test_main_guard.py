@@ -280,7 +280,7 @@ def test_another_file_imports_the_script(check_noop: Check, statement: str) -> N
         "train.py": IMPORTS + "from data import Files\nscale = 2\n" + FILES_DATA + TRAIN,
         "data.py": f"{statement}\nimport torch\nfrom torch.utils.data import Dataset\n\n\n{FILES}",
     }
-    check_noop(files, "another file reads names of the script (data.py:1)", **SPAWN)
+    check_noop(files, "another file reads names of the script (line 1 of data.py)", **SPAWN)
 
 
 @pytest.mark.parametrize(

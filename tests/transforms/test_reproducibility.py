@@ -111,7 +111,7 @@ def test_finds_draws_in_other_files(check_advised: Check) -> None:
         "train.py": training("import data\ntorch.manual_seed(0)", "data.noise()"),
         "data.py": "from numpy.random import rand\n\n\ndef noise():\n    return rand(3)\n",
     }
-    lacking = never_seeded("rand(3)", "np.random.seed", "(data.py:5)")
+    lacking = never_seeded("rand(3)", "np.random.seed", "(line 5 of data.py)")
     check_advised(files, f"runs may not repeat: {lacking}")
 
 

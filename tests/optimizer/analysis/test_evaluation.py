@@ -92,7 +92,7 @@ torch.cat(outs).mean().backward()
     )
     assert regions(found) == []
     (unproven,) = found.unproven_evaluation
-    assert str(unproven.escape) == "reaches a backward pass at line 22 of train.py"
+    assert str(unproven.escape) == f"reaches a backward pass at line 22 of {found.entry.path}"
 
 
 @pytest.mark.parametrize(

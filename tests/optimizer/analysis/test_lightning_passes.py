@@ -213,10 +213,11 @@ def test_a_loop_by_hand_beside_the_trainer(script: Script) -> None:
         (
             "L.Trainer()",
             NET + "    def on_before_batch_transfer(self, batch, i):\n        return batch * 2\n",
-            "`on_before_batch_transfer` (line 36) may change its batches before they are copied",
+            "`on_before_batch_transfer` (line 36 of {path}) may change its batches before they are copied",
         ),
     ],
 )
 def test_who_copies_the_batches(script: Script, trainer: str, net: str, reason: str | None) -> None:
     understood = runs(script, f"{trainer}.fit(Net(), datamodule=Data())", net)
-    assert pinning_refused(understood, understood.loaders[0]) == reason
+    wanted = reason and reason.format(path=understood.entry.path)
+    assert pinning_refused(understood, understood.loaders[0]) == wanted

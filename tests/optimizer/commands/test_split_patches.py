@@ -133,6 +133,65 @@ def test_paths_are_those_of_the_repository(
     assert (folder / "sub/launch it.sh").is_file()
 
 
+BESIDE = {
+    "scripts/train.py": "import sys\nsys.path.insert(0, '..')\nimport helpers\nslow()\nbold()\n",
+    "helpers.py": "slow()\n",
+}
+
+
+@pytest.mark.parametrize("in_repository", [True, False])
+@pytest.mark.parametrize("split", [True, False])
+def test_files_beside_the_working_directory(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    in_repository: bool,
+    split: bool,
+) -> None:
+    use(monkeypatch, SlowToFast(), Launcher())
+    folder = project({f"project/{name}": text for name, text in BESIDE.items()}) / "project"
+    if in_repository:
+        subprocess.run(["git", "init", "-q"], cwd=folder, check=True, env=GIT)
+    before = files_of(folder)
+    monkeypatch.chdir(folder / "scripts")
+    if split:
+        assert main(["rewrite", "train.py", "--split-patches", "../../patches"]) == 0
+    else:
+        assert main(["rewrite", "train.py", "--dry-run"]) == 0
+    out, err = capfd.readouterr()
+    assert "note: run `git apply` in .., which the paths are relative to\n" in err
+    assert f"{Path('..', 'helpers.py')}:10 slow-to-fast" in out + err
+    assert files_of(folder) == before
+    if split:
+        assert len(applied_in_order(folder, folder.parent / "patches")) == 2
+    else:
+        command = ["git", "apply", "--whitespace=nowarn"]
+        subprocess.run(command, input=out.encode(), cwd=folder, check=True, env=GIT)
+    patched = files_of(folder)
+    for name, (data, _) in before.items():
+        (folder / name).write_bytes(data)
+    (folder / "scripts/launch it.sh").unlink()
+    assert main(["rewrite", "train.py"]) == 0
+    assert files_of(folder) == patched != before
+
+
+def test_a_diff_with_a_new_file_applies_in_a_folder_of_the_repository(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, SlowToFast(), Launcher())
+    folder = project({"sub/train.py": "slow()\nbold()\n", "sub/data.py": "slow()\n"})
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True, env=GIT)
+    monkeypatch.chdir(folder / "sub")
+    assert main(["rewrite", ".", "--dry-run"]) == 0
+    out, err = capfd.readouterr()
+    assert "git apply" not in err
+    subprocess.run(["git", "apply"], input=out.encode(), check=True, env=GIT)
+    patched = files_of(folder)
+    assert patched["sub/launch it.sh"] == (b"#!/bin/sh\nexec true", True)
+    assert patched["sub/data.py"][0].endswith(b"fast()\n")
+    assert patched["sub/train.py"][0].endswith(b"fast()\nbolder()\n")
+
+
 def test_what_was_in_the_folder_stays_and_is_told(project: Project, capsys: Capture) -> None:
     folder = project({"train.py": "slow()\n", "p/01-slow-to-fast.patch": "old\n"})
     (folder / "p/02-other.patch").write_text("other\n")
@@ -162,14 +221,15 @@ def test_nothing_is_written_when_there_is_nothing_to_write(
     assert "done.py: --split-patches: cannot be made" in capsys.readouterr().err
 
 
-def test_files_outside_the_project_are_refused(
+def test_a_file_of_another_folder_is_patched_there(
     project: Project, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = project({"train.py": "slow()\n", "other/done.py": "fast()\n"})
     monkeypatch.chdir(folder / "other")
-    assert main(["rewrite", "../train.py", "--split-patches", "p"]) == 2
-    assert "lies outside" in capsys.readouterr().err
-    assert not (folder / "other/p").exists()
+    assert main(["rewrite", "../train.py", "--split-patches", "p"]) == 0
+    assert "run `git apply` in .., which" in capsys.readouterr().err
+    assert applied_in_order(folder, folder / "other/p") == ["01-slow-to-fast.patch"]
+    assert (folder / "train.py").read_text().endswith("\nfast()\n")
 
 
 def test_the_configuration_names_the_folder_from_its_own(
