@@ -93,9 +93,7 @@ def _largest(resolver: Resolver, number: ast.expr, module: Module) -> float:
     return max(numbers, key=abs, default=0.0)
 
 
-def _written(
-    resolver: Resolver, reached: Reached
-) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+def _written(resolver: Resolver, reached: Reached) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """The numbers that ``reached`` writes into tensors, each with the tensor that has the type of the result."""
     match reached.node:
         case ast.Call() as call:

@@ -209,7 +209,7 @@ def _memory_reasons(script: TrainingScript, loader: DataLoader, options: Options
     kept = kept_batches(script, loader, options)
     if kept is not None:
         yield (
-            f"`{kept.excerpt}` {place(kept, loader.path)} keeps the batches of a pass as they come, and each that comes from a "
+            f"`{kept.excerpt}` ({kept.place}) keeps the batches of a pass as they come, and each that comes from a "
             "worker holds a file open until it is let go, of which a process may have 1024 on most systems"
         )
 

@@ -1987,9 +1987,7 @@ REFUSED = {
         "lose their phase in half precision (`6.28 * x @ self.frequencies`)",
     ),
     "the least float32": (
-        dict(
-            forward="y = self.fc(x)\nreturn y.masked_fill(y > 0, torch.finfo(torch.float32).min)"
-        ),
+        dict(forward="y = self.fc(x)\nreturn y.masked_fill(y > 0, torch.finfo(torch.float32).min)"),
         "the constant -3.40282e+38 overflows in half precision",
     ),
     "rotary positions by einsum": (
