@@ -29,7 +29,7 @@ class Attention:
 {body}
 
 
-Attention().run(*read())
+Attention().run(read(), read(), read())
 """
 
 FLOAT16 = "float16"
