@@ -44,7 +44,9 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 _ZEROS_SINCE = (2, 5)
 """Since when what sees no key is zero (https://github.com/pytorch/pytorch/pull/133882); it was NaN."""
 
-_IMPORTED = frozenset({"math", "math.sqrt"})
+_IMPORTED = frozenset(
+    {"math", "math.sqrt", "torch.einsum", "torch.bmm", "torch.matmul", "torch.softmax"}
+)
 
 
 class FusedAttention(Transform):

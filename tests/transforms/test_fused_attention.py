@@ -809,6 +809,12 @@ def test_an_import_for_these_lines_alone_goes_with_them(check_transformed: Check
     check_transformed("import math\n" + before, after)
     used = "\nprint(math.pi)\n"
     check_transformed("import math\n" + before + used, "import math\n" + after + used)
+    sums = (
+        "weights = F.softmax(einsum('bhid,bhjd->bhij', q, k), dim=-1)",
+        "y = einsum('bhij,bhjd->bhid', weights, v)",
+    )
+    alone = script("y = F.scaled_dot_product_attention(q, k, v, scale=1.0)")
+    check_transformed("from torch import einsum\n" + script(*sums), alone)
 
 
 @pytest.mark.parametrize("other", ["from attention import *", "import attention\nattention.math"])
