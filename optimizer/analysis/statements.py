@@ -11,6 +11,11 @@ from .facts import Fact
 from .syntax import Module
 
 
+def position(node: ast.stmt | ast.expr) -> tuple[int, int]:
+    """Where ``node`` begins: several statements may share a line."""
+    return node.lineno, node.col_offset
+
+
 def common_block(
     module: Module, statements: Iterable[ast.stmt]
 ) -> tuple[list[ast.stmt], list[ast.stmt]]:

@@ -258,11 +258,12 @@ def _gradient_readers(
         if statement.lineno < first:
             continue
         reached = reached_nodes(resolver, own_nodes(statement), flow.module)
-        if any(_reads_gradient(resolver, r) for r in reached):
+        if any(reads_gradient(resolver, r) for r in reached):
             yield statement
 
 
-def _reads_gradient(resolver: Resolver, reached: Reached) -> bool:
+def reads_gradient(resolver: Resolver, reached: Reached) -> bool:
+    """Whether ``reached`` clips gradients, or reads one or changes it in place."""
     node, module = reached.node, reached.module
     if isinstance(node, ast.Call):
         names = resolver.names(node.func, module)
