@@ -13,7 +13,7 @@ from .not_scalable import NotScalableError
 from .pending_steps import PENDING, PendingSteps
 from .reach import reached_nodes
 from .resolver import Resolver
-from .statements import common_block, position
+from .statements import common_block, exclude_each_other, position
 from .steps import StepCode, Update
 from .syntax import Module
 from .trees import walk
@@ -70,7 +70,7 @@ def _below_last(step: StepCode) -> Iterator[ScalerUpdate]:
     for group in groups.values():
         for one, other in combinations(group, 2):
             same = ast.dump(one.optimizer) == ast.dump(other.optimizer)
-            if same and not _exclude_each_other(step.module, one.statement, other.statement):
+            if same and not exclude_each_other(step.module, one.statement, other.statement):
                 why = "an optimizer steps more than once in one pass"
                 raise NotScalableError(step.module, other.node, why)
         block, held = common_block(step.module, [_outside_loops(step, u) for u in group])
@@ -130,17 +130,6 @@ def _steps_elsewhere(resolver: Resolver, step: StepCode) -> Iterator[ast.stmt]:
         reached = reached_nodes(resolver, own_nodes(statement), step.module)
         if any(r.node in others for r in reached):
             yield statement
-
-
-def _exclude_each_other(module: Module, one: ast.stmt, other: ast.stmt) -> bool:
-    """Whether the two are in different branches of an ``if``."""
-    child: ast.AST = one
-    for ancestor in module.ancestors(one):
-        if isinstance(ancestor, ast.If) and other in set(walk(ancestor)):
-            mine = ancestor.body if child in ancestor.body else ancestor.orelse
-            return not any(other in set(walk(statement)) for statement in mine)
-        child = ancestor
-    return False
 
 
 def _outside_loops(step: StepCode, update: Update) -> ast.stmt:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from .facts import Fact
 from .not_scalable import NotScalableError
-from .statements import position
+from .statements import exclude_each_other, position
 from .steps import StepCode, Update
+from .syntax import Module
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +42,30 @@ def unscalings_of(step: StepCode) -> Iterable[Unscaling]:
 
 def _applying(step: StepCode, reader: ast.stmt) -> list[Update]:
     """The updates that come next after ``reader``, all up to the next backward."""
-    here = position(reader)
-    later = [update for update in step.updates if position(update.statement) > here]
+    here, module = position(reader), step.module
+    reached = [u for u in step.updates if not exclude_each_other(module, reader, u.statement)]
+    later = [update for update in reached if position(update.statement) > here]
     if not later:
+        if reached and not any(_precedes(module, u.statement, reader) for u in reached):
+            why = "gradients are looked at in steps that do not apply them"
+            raise NotScalableError(module, reader, why)
         return []  # after the step, gradients are unscaled
     backwards = [at for b in step.backwards if (at := position(b.statement)) > here]
     if backwards and min(backwards) <= min(position(update.statement) for update in later):
         why = "gradients are looked at before the last backward pass of the step"
-        raise NotScalableError(step.module, reader, why)
+        raise NotScalableError(module, reader, why)
     end = min(backwards, default=(sys.maxsize, 0))
     return [update for update in later if position(update.statement) < end]
+
+
+def _precedes(module: Module, earlier: ast.stmt, later: ast.stmt) -> bool:
+    """Whether ``earlier`` has run wherever ``later`` does."""
+    blocks = [module.block(s) for s in (later, *module.ancestors(later)) if isinstance(s, ast.stmt)]
+    holder: ast.AST = earlier
+    while isinstance(holder, ast.stmt):
+        if any(holder in block for block in blocks):
+            return True
+        holder = module.parents[holder]
+        if isinstance(holder, ast.If | ast.While | ast.Match):
+            return False
+    return False

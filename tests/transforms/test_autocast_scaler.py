@@ -392,3 +392,82 @@ def test_scaled_where_the_training_goes_on(
     found = scaled(rewrite, one(check, STOP))
     assert found[-2:] == ["scaler.step(optimizer)", "scaler.update()"]
     assert found[-2 - len(expected) : -2] == expected
+
+
+ACCUMULATED = "if step % 4 == 0:\n    optimizer.step()\n    optimizer.zero_grad()"
+LOOKED_AT = "print(model.weight.grad.norm())"
+
+
+def accumulating(*parts: str) -> str:
+    """A script whose optimizer steps in every fourth pass."""
+    source = ONE.format(check="", functions="step = 0").replace("    optimizer.zero_grad()\n", "")
+    body = "\n".join(["step += 1", *parts])
+    return source.replace("\n    optimizer.step()\n", indent(body, "    ") + "\n")
+
+
+@pytest.mark.parametrize("parts", [(LOOKED_AT, ACCUMULATED), (ACCUMULATED, LOOKED_AT)])
+def test_gradients_looked_at_in_passes_that_do_not_step(
+    rewrite: Rewrite, name: str, parts: tuple[str, ...]
+) -> None:
+    (file,) = rewrite(accumulating(*parts), [name]).files
+    assert "looked at in steps that do not apply them" in file.changes[0].message
+    assert "GradScaler" not in file.text
+
+
+UNSCALED = {
+    "where an option clips": ("if len(sys.argv) > 1:\n    " + CLIP, ""),
+    "by a loop": ("for p in model.parameters():\n    p.grad += 0.01 * p.detach()", ""),
+    "written anew": ("for p in model.parameters():\n    p.grad = torch.full_like(p, 0.01)", ""),
+    "in a function": ("print(norm_of(model))", NORM),
+    "by a library": (
+        "dispatch_clip_grad(model.parameters(), 1.0)",
+        "from timm.utils import dispatch_clip_grad",
+    ),
+}
+
+
+@pytest.mark.parametrize(("check", "functions"), UNSCALED.values(), ids=UNSCALED)
+def test_unscaled_above_what_looks_at_gradients(
+    rewrite: Rewrite, name: str, check: str, functions: str
+) -> None:
+    (file,) = rewrite(one(check, functions), [name], amp=AmpDtype.FP16).files
+    first = "    " + check.splitlines()[0]
+    assert f"    scaler.unscale_(optimizer)\n{first}\n" in file.text
+    assert file.text.count("unscale_") == 1
+
+
+NOT_UNSCALED = {
+    "gradients are set to nothing": "for p in model.parameters():\n    p.grad = None",
+    "weights are counted": "print(sum(p.numel() for p in model.parameters()))",
+}
+
+
+@pytest.mark.parametrize("check", NOT_UNSCALED.values(), ids=NOT_UNSCALED)
+def test_not_unscaled_for_what_looks_at_no_gradient(
+    rewrite: Rewrite, name: str, check: str
+) -> None:
+    (file,) = rewrite(one(check), [name], amp=AmpDtype.FP16).files
+    assert "scaler.step" in file.text
+    assert "unscale_" not in file.text
+
+
+def test_each_optimizer_unscaled_in_its_own_branch(rewrite: Rewrite) -> None:
+    branches = """
+if step % 2:
+    nn.utils.clip_grad_norm_(D.parameters(), 1.0)
+    opt_d.step()
+else:
+    nn.utils.clip_grad_norm_(G.parameters(), 1.0)
+    opt_g.step()
+"""
+    source = gan(D_STEP.replace(".detach()", "").replace("opt_d.step()", ""), branches)
+    (file,) = rewrite(source, ["autocast"], amp=AmpDtype.FP16).files
+    lines = [line.strip() for line in file.text.splitlines()]
+    assert [line for line in lines if line.startswith("scaler.")] == [
+        "scaler.scale(d_loss).backward()",
+        "scaler.unscale_(opt_d)",
+        "scaler.step(opt_d)",
+        "scaler.unscale_(opt_g)",
+        "scaler.step(opt_g)",
+        "scaler.update()",
+    ]
