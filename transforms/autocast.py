@@ -24,7 +24,7 @@ bfloat16 as well (``masked_fill(mask, torch.finfo(torch.float32).min)`` raises);
 those kept before, as in PPO (``torch.exp(new_log_prob - old_log_prob)``: half precision alone moves them by 0.05 to 0.2); for networks that never move to a GPU;
 for networks of linear layers that are small for the batches they are given, where the host is what a step waits for (``--amp bf16`` asks for it anyway).
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
-logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, closures, optimizers that step out of sight, updates written by hand,
+logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, checks that end the training where gradients overflow, closures, optimizers that step out of sight, updates written by hand,
 backward passes of which some stay in float32.
 float16 with a scaler alone is written for networks with `nn.LSTM`, `nn.GRU` or `nn.RNN`, which cuDNN computes in float16 under autocast,
 also where bfloat16 was asked for, and for `nn.DataParallel`, whose replicas run in float16.

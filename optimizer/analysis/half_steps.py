@@ -10,6 +10,7 @@ from .dataflow import Flow, own_nodes
 from .facts import CallFact, Fact, Model
 from .float_values import FloatTrace
 from .forward_code import called_names, forward_code, method_name, networks_run
+from .gradient_checks import gradient_checks
 from .gradient_graphs import may_build_gradient_graph
 from .half_precision import half_precision_obstacles
 from .half_range import range_obstacles
@@ -84,6 +85,7 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
     calls = frozenset(call.node for call in forwards)
     if isinstance(code, StepCode):
         obstacles += probability_ratios(resolver, nodes, calls)
+        obstacles += gradient_checks(resolver, code)
     if isinstance(code, EvaluationCode) and (ranked := ranking(resolver, code, calls)):
         obstacles.append(ranked)
     forbidding = [o for o in obstacles if o.forbids(float16=True) and o.forbids(float16=False)]
@@ -285,7 +287,7 @@ def _overflow_raises(resolver: Resolver) -> Iterator[Obstacle]:
                     yield Obstacle(
                         module, call, "anomaly detection raises when gradients overflow", True
                     )
-            elif isinstance(strict, ast.Constant) and strict.value is True:
+            elif strict is not None and not (isinstance(strict, ast.Constant) and not strict.value):
                 yield Obstacle(module, call, "clipping raises when gradients overflow", True)
 
 

@@ -6,27 +6,18 @@ gradients are looked at, step each optimizer through the scaler, update the scal
 
 from __future__ import annotations
 
-import ast
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from .companions import Companion, find_companion, sees_attribute
-from .facts import Fact
 from .fused_updates import fused_momentum, wraps_optimizer
 from .not_scalable import NotScalable, NotScalableError
 from .resolver import Resolver
 from .scaler_updates import ScalerUpdate, scaler_updates
-from .steps import StepCode, Update
+from .steps import StepCode
+from .unscalings import Unscaling, unscalings_of
 from .values import Made
-
-
-@dataclass(frozen=True, eq=False)
-class Unscaling(Fact):
-    """Above the statement ``node`` the gradients of ``optimizer`` must be unscaled."""
-
-    node: ast.stmt
-    optimizer: ast.expr
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +35,13 @@ def loss_scaling(resolver: Resolver, steps: Sequence[StepCode]) -> LossScaling |
         _all_in_sight(steps)
         _all_scaled(resolver, steps)
         _all_known(resolver, steps)
-        unscalings = [found for step in steps for found in _unscalings(step)]
-        updates = [found for step in steps for found in scaler_updates(resolver, step)]
-        scaling = LossScaling(_companion(resolver, steps), tuple(unscalings), tuple(updates))
+        unscalings = {step: [*unscalings_of(step)] for step in steps}
+        updates = [
+            found for step in steps for found in scaler_updates(resolver, step, unscalings[step])
+        ]
+        scaling = LossScaling(
+            _companion(resolver, steps), tuple(chain(*unscalings.values())), tuple(updates)
+        )
     except NotScalableError as error:
         return error.fact
     # Last: `fused-optimizer` fuses what cannot be scaled, which is then not why it is not scaled.
@@ -90,43 +85,6 @@ def _all_known(resolver: Resolver, steps: Sequence[StepCode]) -> None:
                 wrapper = value.module.code(value.call.func)
                 why = f"what `{wrapper}` does with the optimizer is not known"
                 raise NotScalableError(value.module, value.call, why)
-
-
-def _unscalings(step: StepCode) -> Iterable[Unscaling]:
-    """Where gradients are looked at between the last backward and an update."""
-    found: dict[tuple[str, ast.stmt], Unscaling] = {}
-    for reader in step.gradient_readers:
-        for update in _applying(step, reader):
-            block = step.module.block(update.statement)
-            holders = [reader, *(a for a in step.module.ancestors(reader) if a in block)]
-            holder = next((h for h in holders if isinstance(h, ast.stmt) and h in block), None)
-            if holder is None:
-                why = "gradients are looked at in steps that do not apply them"
-                raise NotScalableError(step.module, reader, why)
-            optimizer = step.module.code(update.optimizer)
-            earlier = [u for (name, _), u in found.items() if name == optimizer]
-            if not any(step.module.block(u.node) is block for u in earlier):
-                found[optimizer, holder] = Unscaling(step.module, holder, update.optimizer)
-    return found.values()
-
-
-def _applying(step: StepCode, reader: ast.stmt) -> list[Update]:
-    """The updates that come next after ``reader``, all up to the next backward."""
-    here = _position(reader)
-    later = [update for update in step.updates if _position(update.statement) > here]
-    if not later:
-        return []  # after the step, gradients are unscaled
-    backwards = [at for b in step.backwards if (at := _position(b.statement)) > here]
-    if backwards and min(backwards) <= min(_position(update.statement) for update in later):
-        why = "gradients are looked at before the last backward pass of the step"
-        raise NotScalableError(step.module, reader, why)
-    end = min(backwards, default=(sys.maxsize, 0))
-    return [update for update in later if _position(update.statement) < end]
-
-
-def _position(node: ast.stmt | ast.expr) -> tuple[int, int]:
-    """Where ``node`` begins: several statements may share a line."""
-    return node.lineno, node.col_offset
 
 
 def _companion(resolver: Resolver, steps: Sequence[StepCode]) -> Companion:

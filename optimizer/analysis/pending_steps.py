@@ -1,4 +1,4 @@
-"""The ways through a training step on which an optimizer has stepped and its GradScaler has not been updated yet."""
+"""The ways through a training step on which a GradScaler has unscaled or stepped, and has not been updated yet."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .steps import StepCode
 from .trees import walk
 
 Pending: TypeAlias = frozenset[bool]
-"""Whether an optimizer has stepped since the last update: on some ways yes, on others no. Empty where no way leads."""
+"""Whether the scaler has unscaled or stepped since its last update: on some ways yes, on others no. Empty where no way leads."""
 
 _NOWHERE: Pending = frozenset[bool]()
 _UPDATED: Pending = frozenset({False})
-STEPPED: Final[Pending] = frozenset({True})
-"""An optimizer has stepped, whichever way was taken."""
+PENDING: Final[Pending] = frozenset({True})
+"""The scaler has to be updated, whichever way was taken."""
 
 _Exit: TypeAlias = ast.Continue | ast.Break | ast.Return | ast.Raise
 
@@ -23,14 +23,20 @@ _Exit: TypeAlias = ast.Continue | ast.Break | ast.Return | ast.Raise
 class PendingSteps:
     """Follows ``step`` where ``stepping`` statements step optimizers and the scaler is updated below those of ``updated``.
 
+    Above those of ``unscaled`` it unscales gradients, which it refuses to do twice between updates.
     ``at_updates`` and ``at_exits`` are what is pending below the former, and where a pass is left or the training goes on
     elsewhere.
     """
 
     def __init__(
-        self, step: StepCode, stepping: Collection[ast.stmt], updated: Collection[ast.stmt]
+        self,
+        step: StepCode,
+        stepping: Collection[ast.stmt],
+        unscaled: Collection[ast.stmt],
+        updated: Collection[ast.stmt],
     ) -> None:
         self._stepping = stepping
+        self._unscaled = unscaled
         self._updated = updated
         self._backwards = {backward.node for backward in step.backwards}
         self._is_caught = any(
@@ -50,6 +56,8 @@ class PendingSteps:
         for statement in block:
             if not pending:
                 break
+            if statement in self._unscaled:
+                pending = PENDING
             pending = self._statement(statement, pending)
             if statement in self._updated:
                 self.at_updates[statement] = self.at_updates.get(statement, _NOWHERE) | pending
@@ -74,7 +82,7 @@ class PendingSteps:
                 self._leave(statement, pending)
                 return _NOWHERE
             case _:
-                return STEPPED if statement in self._stepping else pending
+                return PENDING if statement in self._stepping else pending
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, pending: Pending) -> Pending:
         """A loop that backpropagates is one of passes; another is taken to run, as one over optimizers does."""

@@ -10,13 +10,14 @@ from itertools import combinations, pairwise
 from .dataflow import Flow, own_nodes
 from .facts import Fact
 from .not_scalable import NotScalableError
-from .pending_steps import STEPPED, PendingSteps
+from .pending_steps import PENDING, PendingSteps
 from .reach import reached_nodes
 from .resolver import Resolver
-from .statements import common_block
+from .statements import common_block, exclude_each_other, position
 from .steps import StepCode, Update
 from .syntax import Module
 from .trees import walk
+from .unscalings import Unscaling
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,29 +32,36 @@ class ScalerUpdate(Fact):
 _UNCLEAR = "where the pass ends, an optimizer may or may not have stepped, which decides whether the scaler is updated"
 
 
-def scaler_updates(resolver: Resolver, step: StepCode) -> Iterator[ScalerUpdate]:
+def scaler_updates(
+    resolver: Resolver, step: StepCode, unscalings: Sequence[Unscaling]
+) -> Iterator[ScalerUpdate]:
     """Below the last update of each pass of a loop, and above what leaves it earlier."""
     below = [*_below_last(step)]
     _nothing_pending(resolver, step, below)
     yield from below
-    stepping = {update.statement for update in step.updates}
-    pending = PendingSteps(step, stepping, {update.node for update in below})
+    pending = PendingSteps(
+        step,
+        stepping={update.statement for update in step.updates},
+        unscaled={unscaling.node for unscaling in unscalings},
+        updated={update.node for update in below},
+    )
     for update in below:
-        if pending.at_updates.get(update.node) != STEPPED:
+        if pending.at_updates.get(update.node) != PENDING:
             why = "no optimizer steps in every pass"
             raise NotScalableError(step.module, update.optimizer, why)
     if True in pending.at_end:
         raise NotScalableError(step.module, step.updates[-1].node, _UNCLEAR)
     for left, found in pending.at_exits.items():
-        if found == STEPPED:
-            yield ScalerUpdate(step.module, left, _nearest(step, left).optimizer, above=True)
+        if found == PENDING:
+            optimizer = _nearest(step, unscalings, left)
+            yield ScalerUpdate(step.module, left, optimizer, above=True)
         elif True in found:
             raise NotScalableError(step.module, left, _UNCLEAR)
 
 
 def _below_last(step: StepCode) -> Iterator[ScalerUpdate]:
     groups: dict[int, list[Update]] = {}
-    for update in sorted(step.updates, key=lambda update: _position(update.statement)):
+    for update in sorted(step.updates, key=lambda update: position(update.statement)):
         _has_gradients(step, update)
         *blocks, whole = _passes_of(step, update.statement)
         # A block that leaves the pass early is one of its own where nothing has stepped above it.
@@ -62,7 +70,7 @@ def _below_last(step: StepCode) -> Iterator[ScalerUpdate]:
     for group in groups.values():
         for one, other in combinations(group, 2):
             same = ast.dump(one.optimizer) == ast.dump(other.optimizer)
-            if same and not _exclude_each_other(step.module, one.statement, other.statement):
+            if same and not exclude_each_other(step.module, one.statement, other.statement):
                 why = "an optimizer steps more than once in one pass"
                 raise NotScalableError(step.module, other.node, why)
         block, held = common_block(step.module, [_outside_loops(step, u) for u in group])
@@ -73,10 +81,11 @@ def _below_last(step: StepCode) -> Iterator[ScalerUpdate]:
         yield ScalerUpdate(step.module, last, group[-1].optimizer)
 
 
-def _nearest(step: StepCode, left: ast.stmt) -> Update:
-    """The last update above ``left``."""
-    above = [u for u in step.updates if _position(u.statement) < _position(left)]
-    return max(above, key=lambda update: _position(update.statement))
+def _nearest(step: StepCode, unscalings: Sequence[Unscaling], left: ast.stmt) -> ast.expr:
+    """The optimizer that was stepped or unscaled last above ``left``."""
+    used = [(position(update.statement), update.optimizer) for update in step.updates]
+    used += [(position(unscaling.node), unscaling.optimizer) for unscaling in unscalings]
+    return max((u for u in used if u[0] < position(left)), key=lambda u: u[0])[1]
 
 
 def _has_gradients(step: StepCode, update: Update) -> None:
@@ -98,8 +107,8 @@ def _has_gradients(step: StepCode, update: Update) -> None:
 
 def _nothing_pending(resolver: Resolver, step: StepCode, updated: Iterable[ScalerUpdate]) -> None:
     """The scale must not change between a backward pass and the step that applies its gradients."""
-    events = [(*_position(backward.statement), 0) for backward in step.backwards]
-    events += [(*_position(update.statement), 1) for update in step.updates]
+    events = [(*position(backward.statement), 0) for backward in step.backwards]
+    events += [(*position(update.statement), 1) for update in step.updates]
     changes = [u.node for u in updated if not _leaves_pass(step.module, u.node)]
     events += [
         (node.end_lineno or node.lineno, node.end_col_offset or 0, 2)
@@ -121,17 +130,6 @@ def _steps_elsewhere(resolver: Resolver, step: StepCode) -> Iterator[ast.stmt]:
         reached = reached_nodes(resolver, own_nodes(statement), step.module)
         if any(r.node in others for r in reached):
             yield statement
-
-
-def _exclude_each_other(module: Module, one: ast.stmt, other: ast.stmt) -> bool:
-    """Whether the two are in different branches of an ``if``."""
-    child: ast.AST = one
-    for ancestor in module.ancestors(one):
-        if isinstance(ancestor, ast.If) and other in set(walk(ancestor)):
-            mine = ancestor.body if child in ancestor.body else ancestor.orelse
-            return not any(other in set(walk(statement)) for statement in mine)
-        child = ancestor
-    return False
 
 
 def _outside_loops(step: StepCode, update: Update) -> ast.stmt:
@@ -182,8 +180,3 @@ def _always_steps(statement: ast.stmt, updates: Sequence[Update]) -> bool:
             for block in (statement.body, statement.orelse)
         )
     return False
-
-
-def _position(node: ast.stmt | ast.expr) -> tuple[int, int]:
-    """Where ``node`` begins: several statements may share a line."""
-    return node.lineno, node.col_offset

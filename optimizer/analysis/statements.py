@@ -9,6 +9,23 @@ from typing import cast
 
 from .facts import Fact
 from .syntax import Module
+from .trees import walk
+
+
+def position(node: ast.stmt | ast.expr) -> tuple[int, int]:
+    """Where ``node`` begins: several statements may share a line."""
+    return node.lineno, node.col_offset
+
+
+def exclude_each_other(module: Module, one: ast.stmt, other: ast.stmt) -> bool:
+    """Whether the two are in different branches of an ``if``."""
+    child: ast.AST = one
+    for ancestor in module.ancestors(one):
+        if isinstance(ancestor, ast.If) and other in set(walk(ancestor)):
+            mine = ancestor.body if child in ancestor.body else ancestor.orelse
+            return not any(other in set(walk(statement)) for statement in mine)
+        child = ancestor
+    return False
 
 
 def common_block(

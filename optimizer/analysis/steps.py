@@ -258,23 +258,28 @@ def _gradient_readers(
         if statement.lineno < first:
             continue
         reached = reached_nodes(resolver, own_nodes(statement), flow.module)
-        if any(_reads_gradient(resolver, r) for r in reached):
+        if any(reads_gradient(resolver, r) for r in reached):
             yield statement
 
 
-def _reads_gradient(resolver: Resolver, reached: Reached) -> bool:
+def reads_gradient(resolver: Resolver, reached: Reached) -> bool:
+    """Whether ``reached`` clips gradients, or reads or writes one."""
     node, module = reached.node, reached.module
     if isinstance(node, ast.Call):
         names = resolver.names(node.func, module)
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        return method in _CLIPPING or any(n.rpartition(".")[2] in _CLIPPING for n in names)
+        clips = method in _CLIPPING or any(n.rpartition(".")[2] in _CLIPPING for n in names)
+        return clips or (_is_of_another_library(names) and any(map(_is_parameters, node.args)))
     if not (isinstance(node, ast.Attribute) and node.attr == "grad"):
         return False
     if isinstance(node.value, ast.Name) and node.value.id in {"autograd", "torch"}:
         return False
     parent = module.parents.get(node)
     if not isinstance(node.ctx, ast.Load):
-        return isinstance(parent, ast.AugAssign)
+        clears = isinstance(parent, ast.Assign) and (
+            isinstance(parent.value, ast.Constant) and parent.value.value is None
+        )
+        return isinstance(node.ctx, ast.Store) and not clears
     while isinstance(parent, ast.Attribute):
         if parent.attr in {"zero_", "detach_", "requires_grad_"}:
             return False
@@ -283,3 +288,17 @@ def _reads_gradient(resolver: Resolver, reached: Reached) -> bool:
         isinstance(c, ast.Constant) and c.value is None for c in parent.comparators
     )
     return not is_test
+
+
+def _is_of_another_library(names: Iterable[str]) -> bool:
+    """Whether what is called so may look at the gradients of parameters that it is handed."""
+    return any(not name.startswith(("torch.", "builtins.", "itertools.")) for name in names)
+
+
+def _is_parameters(argument: ast.expr) -> bool:
+    """Whether ``argument`` is ``model.parameters()`` or the like."""
+    return (
+        isinstance(argument, ast.Call)
+        and isinstance(argument.func, ast.Attribute)
+        and argument.func.attr in {"parameters", "named_parameters"}
+    )

@@ -1,4 +1,4 @@
-"""autocast: where the GradScaler of float16 is updated, and where it cannot be."""
+"""autocast: where the GradScaler of float16 is updated, where it cannot be, and checks that its first steps would not pass."""
 
 from __future__ import annotations
 
@@ -246,4 +246,228 @@ def test_a_second_step_in_a_function_that_returns_early(rewrite: Rewrite) -> Non
         "return 1",
         "scaler.update()",
         "return 0",
+    ]
+
+
+ONE = """
+import math
+import sys
+
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+best = torch.load("best.pt")
+bad = 0
+
+
+{functions}
+for x, y in loader:
+    loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+{check}
+    optimizer.step()
+"""
+CLIP = "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+NORM = """
+def norm_of(network):
+    total = 0.0
+    for p in network.parameters():
+        total += p.grad.norm().item() ** 2
+    return total ** 0.5
+"""
+HAS_NAN = """
+def has_nan(network):
+    for p in network.parameters():
+        if torch.isnan(p.grad).any():
+            return True
+    return False
+"""
+STOP = """
+def stop_if(value):
+    if math.isnan(value):
+        print("stopped")
+        sys.exit(1)
+"""
+ABORT = """
+def abort(text):
+    print(text)
+    raise RuntimeError(text)
+"""
+
+
+def one(check: str, functions: str = "") -> str:
+    return ONE.format(check=indent(check.strip("\n"), "    "), functions=functions)
+
+
+ENDING = {
+    "raises at the norm": (CLIP + "if not torch.isfinite(norm):\n    raise ValueError(norm)", ""),
+    "asserts": ("for p in model.parameters():\n    assert not torch.isnan(p.grad).any()", ""),
+    "breaks": (CLIP + "norm = norm.item()\nif math.isnan(norm):\n    break", ""),
+    "a norm of the script's own": ("if math.isinf(norm_of(model)):\n    sys.exit()", NORM),
+    "a function that says so": ("if has_nan(model):\n    break", HAS_NAN),
+    "a function that is handed the norm": (CLIP + "stop_if(norm.item())", STOP),
+    "a function that raises": (CLIP + 'if norm > 1e4:\n    abort("diverged")', ABORT),
+    "a flag": (
+        "bad = False\nfor p in model.parameters():\n    if torch.isnan(p.grad).any():\n        bad = True\n"
+        "if bad:\n    raise ValueError",
+        "",
+    ),
+    "asked to raise": (
+        "nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=strict)",
+        "strict = len(sys.argv) > 1",
+    ),
+    "returned to a loop": (
+        "",
+        """
+def train_step(x, y):
+    loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return norm
+
+
+for x, y in loader:
+    norm = train_step(x, y)
+    if not torch.isfinite(norm):
+        raise ValueError(norm)
+""",
+    ),
+    "weights loaded": (CLIP + "if torch.isnan(norm):\n    model.load_state_dict(best)", ""),
+}
+
+
+@pytest.mark.parametrize(("check", "functions"), ENDING.values(), ids=ENDING)
+def test_bfloat16_alone_where_overflowing_gradients_end_the_training(
+    rewrite: Rewrite, name: str, check: str, functions: str
+) -> None:
+    (file,) = rewrite(one(check, functions), [name]).files
+    assert not file.errors
+    reasons = ("gradients that overflow", "clipping raises when gradients overflow")
+    assert any(reason in file.changes[0].message for reason in reasons)
+    assert "GradScaler" not in file.text
+
+
+GOING_ON: dict[str, tuple[str, list[str]]] = {
+    "the loss is checked": (
+        "if not math.isfinite(loss.item()):\n    raise ValueError",
+        ["if not math.isfinite(loss.item()):", "raise ValueError"],
+    ),
+    "the loss is checked by a function": ("stop_if(loss.item())", []),
+    "the norm is shown": (
+        CLIP + "if torch.isnan(norm):\n    print(norm)",
+        ["if torch.isnan(norm):"],
+    ),
+    "a step is left out": (
+        CLIP + "if not torch.isfinite(norm):\n    bad += 1\n    continue",
+        ["if not torch.isfinite(norm):", "scaler.update()", "continue"],
+    ),
+    "a kind of gradients is not supported": (
+        "for p in model.parameters():\n    grad = p.grad.data\n    if grad.is_sparse:\n        raise RuntimeError",
+        ["if grad.is_sparse:", "raise RuntimeError"],
+    ),
+    "gradients are missing": (
+        "for p in model.parameters():\n    grad = p.grad\n    if grad is None:\n        raise RuntimeError",
+        ["if grad is None:", "raise RuntimeError"],
+    ),
+    "the weights are checked": (
+        "for p in model.parameters():\n    assert not torch.isnan(p).any()",
+        [],
+    ),
+    "another loop is left": (
+        "for p in model.parameters():\n    if p.grad.norm() > 9:\n        print(p.shape)\n        break",
+        ["if p.grad.norm() > 9:", "break"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("check", "expected"), GOING_ON.values(), ids=GOING_ON)
+def test_scaled_where_the_training_goes_on(
+    rewrite: Rewrite, check: str, expected: list[str]
+) -> None:
+    found = scaled(rewrite, one(check, STOP))
+    assert found[-2:] == ["scaler.step(optimizer)", "scaler.update()"]
+    assert found[-2 - len(expected) : -2] == expected
+
+
+ACCUMULATED = "if step % 4 == 0:\n    optimizer.step()\n    optimizer.zero_grad()"
+LOOKED_AT = "print(model.weight.grad.norm())"
+
+
+def accumulating(*parts: str) -> str:
+    """A script whose optimizer steps in every fourth pass."""
+    source = ONE.format(check="", functions="step = 0").replace("    optimizer.zero_grad()\n", "")
+    body = "\n".join(["step += 1", *parts])
+    return source.replace("\n    optimizer.step()\n", indent(body, "    ") + "\n")
+
+
+@pytest.mark.parametrize("parts", [(LOOKED_AT, ACCUMULATED), (ACCUMULATED, LOOKED_AT)])
+def test_gradients_looked_at_in_passes_that_do_not_step(
+    rewrite: Rewrite, name: str, parts: tuple[str, ...]
+) -> None:
+    (file,) = rewrite(accumulating(*parts), [name]).files
+    assert "looked at in steps that do not apply them" in file.changes[0].message
+    assert "GradScaler" not in file.text
+
+
+UNSCALED = {
+    "where an option clips": ("if len(sys.argv) > 1:\n    " + CLIP, ""),
+    "by a loop": ("for p in model.parameters():\n    p.grad += 0.01 * p.detach()", ""),
+    "written anew": ("for p in model.parameters():\n    p.grad = torch.full_like(p, 0.01)", ""),
+    "in a function": ("print(norm_of(model))", NORM),
+    "by a library": (
+        "dispatch_clip_grad(model.parameters(), 1.0)",
+        "from timm.utils import dispatch_clip_grad",
+    ),
+}
+
+
+@pytest.mark.parametrize(("check", "functions"), UNSCALED.values(), ids=UNSCALED)
+def test_unscaled_above_what_looks_at_gradients(
+    rewrite: Rewrite, name: str, check: str, functions: str
+) -> None:
+    (file,) = rewrite(one(check, functions), [name], amp=AmpDtype.FP16).files
+    first = "    " + check.splitlines()[0]
+    assert f"    scaler.unscale_(optimizer)\n{first}\n" in file.text
+    assert file.text.count("unscale_") == 1
+
+
+NOT_UNSCALED = {
+    "gradients are set to nothing": "for p in model.parameters():\n    p.grad = None",
+    "weights are counted": "print(sum(p.numel() for p in model.parameters()))",
+}
+
+
+@pytest.mark.parametrize("check", NOT_UNSCALED.values(), ids=NOT_UNSCALED)
+def test_not_unscaled_for_what_looks_at_no_gradient(
+    rewrite: Rewrite, name: str, check: str
+) -> None:
+    (file,) = rewrite(one(check), [name], amp=AmpDtype.FP16).files
+    assert "scaler.step" in file.text
+    assert "unscale_" not in file.text
+
+
+def test_each_optimizer_unscaled_in_its_own_branch(rewrite: Rewrite) -> None:
+    branches = """
+if step % 2:
+    nn.utils.clip_grad_norm_(D.parameters(), 1.0)
+    opt_d.step()
+else:
+    nn.utils.clip_grad_norm_(G.parameters(), 1.0)
+    opt_g.step()
+"""
+    source = gan(D_STEP.replace(".detach()", "").replace("opt_d.step()", ""), branches)
+    (file,) = rewrite(source, ["autocast"], amp=AmpDtype.FP16).files
+    lines = [line.strip() for line in file.text.splitlines()]
+    assert [line for line in lines if line.startswith("scaler.")] == [
+        "scaler.scale(d_loss).backward()",
+        "scaler.unscale_(opt_d)",
+        "scaler.step(opt_d)",
+        "scaler.unscale_(opt_g)",
+        "scaler.step(opt_g)",
+        "scaler.update()",
     ]
