@@ -11,10 +11,10 @@ from .deferrals import Deferred, Refused
 from .loop_definitions import is_start, is_whole
 from .module_names import reads_elsewhere
 from .named_values import name_values
-from .reaching import reaching_bindings
+from .reaching import bindings_seen_in, reaching_bindings
 from .resolver import Resolver
-from .scopes import Assigned, Scope
-from .step_uses import excerpt
+from .scopes import Assigned, Binding, Scope
+from .step_uses import asks_if_none, excerpt
 from .syntax import LoopNode, Module
 from .trees import walk
 from .values import External
@@ -125,7 +125,9 @@ class Conversions:
         """Where the variable may be read or added to with the value the loop gave it."""
         module, loop = variable.module, variable.loop.node
         bindings = variable.scope.bindings[variable.name]
-        inside = [b for b in bindings if loop in module.ancestors(b.node)]
+        # A list is there before the loop adds to it, and may be known by then.
+        own = self._lists(variable) if variable.is_list else set[Binding]()
+        own |= {b for b in bindings if loop in module.ancestors(b.node)}
         for use in module.names_of(variable.name):
             found = module.scope(use).lookup(variable.name)
             if found is None or found[0] is not variable.scope or loop in module.ancestors(use):
@@ -136,8 +138,13 @@ class Conversions:
                 continue
             scope = module.scope(use)
             seen = reaching_bindings(module, variable.scope, bindings, scope, use)
-            if variable.is_list or any(binding in seen for binding in inside):
+            if not own.isdisjoint(seen) and not asks_if_none(module, use):
                 yield use
+
+    def _lists(self, variable: Deferred) -> set[Binding]:
+        """Where the lists are made that the loop may add to."""
+        bindings = variable.scope.bindings[variable.name]
+        return bindings_seen_in(variable.module, variable.scope, bindings, variable.loop.node)
 
     def _check_number(self, variable: Deferred, use: ast.Name) -> None:
         """Whatever ``use`` may see besides what the loop computes is a number of the same type."""
@@ -229,6 +236,11 @@ class Conversions:
                 break
             if not self._is_set_before(variable, loop):
                 break
+            if variable.is_list and any(
+                loop in module.ancestors(binding.node) and binding not in self._lists(variable)
+                for binding in variable.scope.bindings[variable.name]
+            ):
+                break  # it may end with another list
             place = loop
         return place
 
@@ -253,7 +265,7 @@ class Conversions:
         for use in later:
             if not module.span(place) < module.span(use):
                 raise Refused(use, f"`{variable.name}` is known elsewhere before the loop ends")
-        for binding in variable.scope.bindings[variable.name]:
+        for binding in self._lists(variable):
             if place not in module.ancestors(binding.node) and module.loops(
                 module.statement(binding.node)
             ) != module.loops(place):

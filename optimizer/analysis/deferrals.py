@@ -27,10 +27,10 @@ from .loop_definitions import (
     leaves,
     operators,
 )
-from .reaching import reaching_bindings
+from .reaching import bindings_seen_in
 from .resolver import Resolver
 from .scopes import Assigned, Binding, Deleted, Scope
-from .step_uses import excerpt, why_needed
+from .step_uses import asks_if_none, excerpt, why_needed
 from .syntax import Module, last_identifier
 from .tensor_kinds import TensorKind
 from .trees import walk
@@ -223,11 +223,12 @@ class LoopDeferral:
     ) -> list[Assigned]:
         """What the variable may be before the loop adds to it, and what the loop sets it back to."""
         statements = {d.statement for d in mine}
+        seen = bindings_seen_in(self.module, self._scope, bindings, self.loop.node)
         found: list[Assigned] = []
         for binding in bindings:
             statement = self.module.statement(binding.node)
             inside = self.loop.node in self.module.ancestors(binding.node)
-            if statement in statements or not (inside or self._reaches(binding, bindings, mine)):
+            if statement in statements or not (inside or binding in seen):
                 continue
             source = binding.source
             if isinstance(source, Deleted):
@@ -248,22 +249,6 @@ class LoopDeferral:
             raise Refused(mine[0].statement, f"it is not known which list `{name}` is")
         return found
 
-    def _reaches(self, binding: Binding, bindings: list[Binding], mine: list[Definition]) -> bool:
-        """Whether ``binding``, from outside the loop, is seen where the loop uses the variable."""
-        inside = [
-            use
-            for use in self.module.names_of(binding.name)
-            if self.loop.node in self.module.ancestors(use)
-            and (
-                isinstance(use.ctx, ast.Load) or isinstance(self.module.parents[use], ast.AugAssign)
-            )
-        ]
-        return any(
-            binding
-            in reaching_bindings(self.module, self._scope, bindings, self.module.scope(use), use)
-            for use in inside
-        )
-
     def _rare_uses(self, name: str, names: set[str], is_list: bool) -> Iterator[ast.Name]:
         owner = self._scope.bindings[name]
         for use in self.module.names_of(name):
@@ -275,6 +260,8 @@ class LoopDeferral:
             if isinstance(use.ctx, ast.Del):
                 raise Refused(use, f"`{name}` is deleted")
             if self.loop.node not in self.module.ancestors(use) or isinstance(use.ctx, ast.Store):
+                continue
+            if asks_if_none(self.module, use):
                 continue
             if self._is_part_of_definition(use, names) or self._is_list_method(use, is_list):
                 continue

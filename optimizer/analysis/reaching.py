@@ -51,6 +51,23 @@ def bindings_of(module: Module, name: ast.Name) -> list[Binding]:
     return reaching_bindings(module, *found, scope, name) if found is not None else []
 
 
+def bindings_seen_in(
+    module: Module, owner: Scope, bindings: list[Binding], node: ast.AST
+) -> set[Binding]:
+    """Those of ``bindings``, of one variable of ``owner``, that what reads it inside ``node``, or adds to it, may see."""
+    uses = (
+        use
+        for use in module.names_of(bindings[0].name)
+        if node in module.ancestors(use)
+        and (isinstance(use.ctx, ast.Load) or isinstance(module.parents[use], ast.AugAssign))
+    )
+    return {
+        binding
+        for use in uses
+        for binding in reaching_bindings(module, owner, bindings, module.scope(use), use)
+    }
+
+
 def assigned_values(module: Module, name: ast.Name) -> list[ast.expr]:
     """What the variable ``name`` may have been assigned last, but for parts of something."""
     sources = (binding.source for binding in bindings_of(module, name))

@@ -7,6 +7,7 @@ import ast
 from .facts import Fact
 from .resolver import Resolver
 from .syntax import Module, last_identifier
+from .trees import is_none
 
 SHOWS = frozenset(
     "set_postfix set_postfix_str set_description set_description_str progress_bar".split()
@@ -20,6 +21,15 @@ _LOGS = frozenset(
 def excerpt(module: Module, node: ast.AST) -> str:
     """The beginning of the code of ``node``, for messages."""
     return Fact(module, node).excerpt
+
+
+def asks_if_none(module: Module, node: ast.expr) -> bool:
+    """Whether ``node`` is only asked whether it is None, for which its value is not needed: ``loss is not None``."""
+    match module.parents[node]:
+        case ast.Compare(left, [ast.Is() | ast.IsNot()], [other]):
+            return is_none(other if node is left else left)
+        case _:
+            return False
 
 
 def why_needed(resolver: Resolver, node: ast.expr, module: Module) -> str:

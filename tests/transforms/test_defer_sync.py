@@ -330,6 +330,82 @@ def test_a_list_of_all_epochs_is_converted_behind_them(
     )
 
 
+EVALUATED = """\
+    losses = []
+    with torch.no_grad():
+        for x, y in test_loader:
+            losses.append(nn.functional.cross_entropy(model(x.to(device)), y.to(device)).item())
+    print(max(losses))
+"""
+TWO = HEAD + "test_loader = DataLoader(test_set, batch_size=64)\n"
+
+
+def test_two_loops_that_fill_lists_of_one_name(check_transformed: Callable[..., None]) -> None:
+    check_transformed(
+        script("losses = []", "losses.append(loss.item())", "print(max(losses))", TWO) + EVALUATED,
+        script(
+            "losses = []",
+            "losses.append(loss.detach())",
+            "losses = [value.item() for value in losses]\nprint(max(losses))",
+            TWO,
+        )
+        + EVALUATED.replace(".item()", "").replace(
+            "    print", "        losses = [value.item() for value in losses]\n    print"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "losses = losses[:0]",
+        "if epoch == 0:\n    losses = []",
+        "losses = []\nkept = losses",
+        "pass",
+    ],
+)
+def test_two_loops_that_may_fill_one_list(rewrite: Callable[..., Any], between: str) -> None:
+    second = EVALUATED.replace("    losses = []\n", indent(between, "    ") + "\n")
+    source = script("losses = []", "losses.append(loss.item())", "print(max(losses))", TWO) + second
+    text = rewrite(source, ["defer-sync"]).files[0].text
+    assert second in text
+
+
+def test_of_two_lists_the_last_one_is_read_behind_its_own_loop(
+    check_transformed: Callable[..., None],
+) -> None:
+    second = "    if epoch % 2:\n" + indent(
+        EVALUATED.replace("    print(max(losses))\n", ""), "    "
+    )
+    before = "losses = []\n" + script(
+        "losses = []", "losses.append(loss.item())", "print(max(losses))", TWO
+    )
+    after = "losses = []\n" + script(
+        "losses = []",
+        "losses.append(loss.detach())",
+        "losses = [value.item() for value in losses]\nprint(max(losses))",
+        TWO,
+    )
+    read = "            losses = [value.item() for value in losses]\n"
+    check_transformed(
+        before + second + "print(losses)\n",
+        after + second.replace(".item()", "") + read + "print(losses)\n",
+    )
+
+
+@pytest.mark.parametrize("test", ["last is None", "None is not last"])
+def test_none_is_told_without_waiting(check_transformed: Callable[..., None], test: str) -> None:
+    asked = "last = loss.item()\nif {}:\n    skipped += 1\nelse:\n    total += last"
+    check_transformed(
+        script("total, skipped = 0.0, 0", asked.format(test), "print(total)"),
+        script(
+            "total, skipped = 0.0, 0",
+            asked.format(test).replace("loss.item()", "loss.detach().double()"),
+            "print(float(total))",
+        ),
+    )
+
+
 def test_nothing_is_read_afterwards(check_transformed: Callable[..., None]) -> None:
     check_transformed(
         script("total = 0.0", "total += loss.item()", "pass"),
@@ -472,6 +548,8 @@ def test_only_exact_sums_where_no_others_are_allowed(
         ("pass", "print(f'{loss.item():.4f}')", "pass", "printed in every step"),
         ("total = 0.0", "total += loss.item()\nif total > 9:\n    break", "pass", "compared"),
         ("best = 9.0", "best = loss.item()\nif best:\n    break", "pass", "decides"),
+        ("best = 9.0", "best = loss.item()\nif best is 0.0:\n    break", "pass", "compared"),
+        ("best = 9.0", "best = loss.item()\nif best == None:\n    break", "pass", "compared"),
         ("best = 9.0", "best = loss.item()\nif best < 1e-3:\n    break", "pass", "compared"),
         ("pass", "if loss.item() != loss.item():\n    raise ValueError", "pass", "compared"),
         ("pass", "assert loss.item() < 1e6", "pass", "compared"),
