@@ -66,6 +66,7 @@ from ..optimizer.analysis.syntax import Module
 from ..optimizer.analysis.wording import listed
 from ..optimizer.analysis.worker_count import CountKind
 from ..optimizer.analysis.worker_edits import (
+    above_loops,
     assignments,
     count_edits,
     is_positive,
@@ -211,7 +212,8 @@ class DataLoaderWorkers(Transform):
         """Give the loaders of ``module`` workers, or more; those that say so in their own calls share one variable."""
         if not groups:
             return
-        first = common_statement(module, [count_place(script, group).node for group in groups])
+        places = [count_place(script, group).node for group in groups]
+        first = above_loops(script, module, common_statement(module, places))
         count = number_of_workers(script, module, first, options)
         codes = [count.at_least(group.count.written or 0) for group in groups]
         held = any(g.count.zero is not None and g.count.zero.holder is not None for g in groups)

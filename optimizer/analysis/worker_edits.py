@@ -12,6 +12,7 @@ from ..rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpres
 from .data_parallel import distributed_call
 from .facts import Argument, DataLoader
 from .free_names import assignment_beside, free_name, names_constants_in_capitals
+from .iterations import loops_around
 from .loader_settings import Setting, settings_by_place
 from .process_cores import SHARED, share
 from .process_groups import joins_process_group
@@ -40,6 +41,17 @@ class NumberOfWorkers:
     def at_least(self, least: int) -> str:
         """``code`` where it must be no less than ``least``; one worker there always is."""
         return self.code if self.setup is None or least <= 1 else f"max({least}, {self.code})"
+
+
+def above_loops(script: TrainingScript, module: Module, first: ast.stmt) -> ast.stmt:
+    """``first``, or the statement around it above which a variable is set once: a loop, or a function that a loop calls."""
+    loops = module.loops(first)
+    outermost: ast.stmt = loops[-1] if loops else first
+    if not any(True for _ in loops_around(script.resolver, outermost, module)):
+        return outermost
+    around = [a for a in module.ancestors(outermost) if a in module.tree.body]
+    top = around[0] if around else outermost
+    return top if isinstance(top, FunctionNode | ast.ClassDef) else outermost
 
 
 def number_of_workers(

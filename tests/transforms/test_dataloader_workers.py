@@ -253,6 +253,48 @@ def test_a_taken_name_is_not_used(rewrite: Callable[..., object]) -> None:
     assert "num_workers = 'some'\n" in text
 
 
+def test_the_cores_are_counted_above_the_loop_that_makes_the_loaders(
+    check_transformed: Check,
+) -> None:
+    train = """\
+        def main():
+            for fold in range(5):
+                train_loader = DataLoader(dataset, fold{})
+                test_loader = DataLoader(dataset, 9{})
+                for epoch in range(3):
+                    for batch in train_loader:
+                        print(batch)
+                for batch in test_loader:
+                    print(batch)
+        main()
+    """
+    kept = ", num_workers=num_workers, persistent_workers=num_workers > 0"
+    head, loop, rest = train.partition("            for fold")
+    counted = f"{head}            {CORES}            num_workers = {COUNT}\n{loop}{rest}"
+    after = counted.format(kept, ", num_workers=num_workers")
+    check_transformed(script("", train=train.format("", "")), script("", train=after))
+
+
+@pytest.mark.parametrize("decorator", ["", "@torch.no_grad()\n"])
+def test_the_cores_are_counted_above_a_function_that_a_loop_calls(
+    check_transformed: Check, decorator: str
+) -> None:
+    train = f"""\
+{decorator}def make(fold):
+    return DataLoader(torch.utils.data.Subset(dataset, range(fold)){{}})
+
+
+for fold in range(3):
+    for batch in make(fold):
+        print(batch)
+"""
+    capitals = COUNT.replace("cores", "CORES")
+    check_transformed(
+        script("\n\n", train=train.format("")),
+        script("\n\n", train=f"{CAPITALS}\n\n{train.format(f', num_workers={capitals}')}"),
+    )
+
+
 def test_keyword_dict_of_two_loaders(check_transformed: Check) -> None:
     train = TRAIN + "    for batch in val_loader:\n        model(batch)\n"
     loaders = """\
@@ -326,14 +368,14 @@ def test_only_what_is_gone_over_again_is_said_to_live_on(
 
 def test_loader_made_for_every_epoch(check_transformed: Check) -> None:
     train = """\
-        for epoch in range(3):
-            {}loader = DataLoader(dataset, 64{})
+        {}for epoch in range(3):
+            loader = DataLoader(dataset, 64{})
             for batch in loader:
                 print(batch)
     """
     check_transformed(
         script("", train=train.format("", "")),
-        script("", train=train.format(CORES + " " * 12, f", num_workers={COUNT}")),
+        script("", train=train.format(CORES + " " * 8, f", num_workers={COUNT}")),
     )
 
 
