@@ -125,9 +125,8 @@ def _method(resolver: Resolver, call: ast.Call, reached: Reached) -> FloatOnly |
             True,
         )
     if made & _SIMPLEX_DISTRIBUTIONS and function.attr == "rsample":
-        return FloatOnly(
-            f"the derivative of `{min(made)}.rsample`", "rsample", (function.value,), False
-        )
+        operands = _made_of(resolver, function.value, reached.module)
+        return FloatOnly(f"the derivative of `{min(made)}.rsample`", "rsample", operands, False)
     return None
 
 

@@ -2844,7 +2844,7 @@ def test_logits_are_no_help_where_something_else_stands_in_the_way(check_noop: C
     [
         (
             "MultivariateNormal(out, torch.eye(2).cuda())",
-            "what decomposes a matrix in `MultivariateNormal` is not implemented",
+            "by a matrix in `MultivariateNormal.log_prob` is not implemented",
         ),
         ("Normal(out, 1.0)", None),
     ],

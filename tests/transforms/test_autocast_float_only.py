@@ -59,7 +59,7 @@ def training(step: str, forward: str) -> str:
         ("h = self.fc(x)\nreturn h + torch.cholesky_inverse(h.t() @ h).sum()", IMPLEMENTED),
         ("h = self.fc(x).float()\nreturn h + torch.linalg.svdvals(h).sum()", MAGNIFIES),
         ("return self.fc(x) @ torch.matrix_exp(self.fc(x))", MAGNIFIES),
-        ("return self.fc(x) @ torch.linalg.inv(x.t())", MAGNIFIES),
+        ("return self.fc(x) @ torch.linalg.inv(x.t().float())", MAGNIFIES),
         ("return self.fc(x) + torch.linalg.svdvals(self.fc.weight @ self.W).sum()", IMPLEMENTED),
         ("return self.fc(x) + torch.linalg.svdvals(self.W + torch.eye(2)).sum()", None),
         ("return self.fc(x) + torch.linalg.slogdet(self.W)[1]", "wants float32"),
