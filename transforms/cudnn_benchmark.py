@@ -7,7 +7,8 @@ Another algorithm adds up in another order, so results differ by rounding.
 It is set beside the seeds or the device, where the networks of the training steps have convolutions and the batches of
 the loaders are proven to have one shape: samples are stacked as they are, which fails unless their shapes agree, or
 images end in a fixed size. A smaller last batch is one more shape and does no harm. Without CUDA nothing
-happens.
+happens. Where processes of the script's own train (`mp.spawn`, `mp.Process`), it is set in the function they run: what the first
+process sets does not reach them.
 
 Left alone: scripts that ask for determinism (`cudnn.deterministic`, `use_deterministic_algorithms`) or set the flag
 themselves; loaders with a `collate_fn`, a bucketing sampler or an iterable dataset; detection networks, whose images keep

@@ -3,7 +3,8 @@
 GPUs since Ampere multiply float32 matrices several times faster in TF32, which keeps the range of float32 and rounds
 the factors to 10 bits of mantissa; sums stay float32. PyTorch uses it for convolutions and recurrent layers by default
 (`torch.backends.cudnn.allow_tf32`), for matrix products only when asked. GPUs and CPUs without TF32 ignore the
-setting, so it stands without a condition, beside the seeds or the device.
+setting, so it stands without a condition, beside the seeds or the device, in the function that they run where processes of the script's own
+train (`mp.spawn`, `mp.Process`).
 
 It is set where a training step runs linear layers or attention in float32, which autocast leaves it to do where half
 precision is not safe (`autocast` runs first). Parameters, optimizer states and checkpoints do not change.

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from .constants import constant
 from .covariances import is_covariance_difference
+from .float32_values import Float32Values
+from .float_only import float_only
 from .forward_code import called_names, method_name
 from .host_numbers import is_number
 from .obstacles import Obstacle, ProbabilityLoss
@@ -35,18 +37,6 @@ _COMPLEX = (
     "torch.polar",
     "torchaudio.transforms.Spectrogram",
     "torchaudio.transforms.MelSpectrogram",
-)
-_DECOMPOSITIONS = frozenset(
-    "inverse inv svd svdvals det logdet slogdet cholesky cholesky_solve qr eig eigh eigvals eigvalsh symeig pinverse "
-    "pinv lstsq solve lu lu_solve matrix_exp matrix_power matrix_rank triangular_solve householder_product".split()
-)
-_DECOMPOSING = frozenset(
-    {"MultivariateNormal", "LowRankMultivariateNormal", "Wishart", "LKJCholesky"}
-)
-"""Distributions that decompose what they are given, or solve by it: ``torch.distributions``."""
-_FLOAT_ONLY = frozenset({"quantile", "nanquantile", "histc", "histogram", "histogramdd"})
-_NORMS = frozenset(
-    {"norm", "vector_norm", "matrix_norm", "cross", "multi_dot", "vecdot", "diagonal"}
 )
 _SAME_TYPE_WRITES = frozenset(
     "index_add_ index_copy_ index_put_ scatter_add_ masked_scatter_ put_ index_reduce_ scatter_reduce_ "
@@ -127,18 +117,23 @@ def _complex_numbers(resolver: Resolver, reached: Reached) -> _Finding:
     return None
 
 
-def _decomposition(resolver: Resolver, reached: Reached) -> _Finding:
-    for name in called_names(resolver, reached):
-        package, _, last = name.rpartition(".")
-        if package == "torch.linalg" and last not in _NORMS:
-            return f"`{name}` is not implemented for half precision", False
-        if name.startswith("torch.distributions.") and last in _DECOMPOSING:
-            return f"`{last}` decomposes a matrix, which half precision has no kernel for", False
-        if package == "torch" and last in _DECOMPOSITIONS | _FLOAT_ONLY:
-            return f"`{name}` is not implemented for half precision", False
-    method = method_name(resolver, reached)
-    if method in (_DECOMPOSITIONS | _FLOAT_ONLY) - {"solve", "eig", "lu"}:
-        return f"`.{method}()` is not implemented for half precision", False
+def _for_float32_alone(resolver: Resolver, reached: Reached) -> _Finding:
+    node, module = reached.node, reached.module
+    assert isinstance(node, ast.Call)
+    operation = float_only(resolver, node, module)
+    if operation is None:
+        return None
+    known = Float32Values(resolver, through_casts=True)
+    if not all(known.is_other(operand, module) for operand in operation.operands):
+        return operation.refusal, False
+    exact = Float32Values(resolver, through_casts=False)
+    if operation.is_volume:
+        return (
+            f"{operation.spoken}, a change of volume, is part of a likelihood that wants float32",
+            False,
+        )
+    if operation.magnifies and not all(exact.is_other(o, module) for o in operation.operands):
+        return operation.unsteady, False
     return None
 
 
@@ -261,7 +256,7 @@ def _may_be_tensor_index(resolver: Resolver, index: ast.expr, module: Module) ->
 _CALL_CHECKS: tuple[Callable[[Resolver, Reached], _Finding], ...] = (
     _loss_of_probabilities,
     _complex_numbers,
-    _decomposition,
+    _for_float32_alone,
     _write_in_place,
     _custom_function,
     _sparse,

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .facts import Fact
+from .float_only import float_only
 from .float_values import FloatTrace
 from .half_functions import is_host_copy, steep_operand
 from .half_products import may_multiply, may_run_outside, operands_of_one_type
@@ -74,7 +75,17 @@ def half_uses(
         if (value := steep_operand(resolver, call, module)) is not None
         and _loses_digits(resolver, call, value, module, trace, covered)
     )
-    found = (*leaving, *meeting, *rounding)
+    refused = (
+        HalfUse(module, call, value, True, f"`{Fact(module, call).excerpt}` outside of autocast")
+        for module in resolver.project.modules
+        for call in module.calls
+        if may_run_outside(resolver, call, module, covered)
+        and (operation := float_only(resolver, call, module)) is not None
+        and not operation.has_kernel
+        for value in operation.operands
+        if trace.may_be_half_outside(value, module)
+    )
+    found = (*leaving, *meeting, *rounding, *refused)
     return tuple(moved for use in found for moved in _at_calls(resolver, use, trace, floats))
 
 

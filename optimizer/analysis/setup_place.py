@@ -16,6 +16,7 @@ from .resolver import Resolver
 from .script import TrainingScript
 from .setting_lists import end_of_settings
 from .syntax import FunctionNode, Module
+from .training_processes import training_function, training_processes
 from .trees import walk
 
 _SEEDS = frozenset(
@@ -95,9 +96,20 @@ def setup_place(script: TrainingScript) -> SetupPlace | None:
 
 
 def _passed_by_all(script: TrainingScript) -> list[Block]:
-    """The blocks that lead to all training: where a second statement trains (``find_lr()``), none inside the first."""
-    blocks: list[Block] = []
-    for block in training_blocks(script):
+    """The blocks that lead to all training: where a second statement trains (``find_lr()``), none inside the first.
+
+    Where processes of their own train, these are in the function they run: what is set outside of it does not reach them.
+    """
+    resolver, blocks = script.resolver, list[Block]()
+    processes = training_processes(resolver)
+    if processes:
+        function = training_function(resolver, processes)
+        if function is None:
+            return []
+        leading = _blocks(resolver, function[0].body, function[1], methods=False)
+    else:
+        leading = training_blocks(script)
+    for block in leading:
         blocks.append(block)
         if any(_trains(script.resolver, statement, block.module) for statement in block.after):
             break
@@ -106,8 +118,12 @@ def _passed_by_all(script: TrainingScript) -> list[Block]:
 
 def training_blocks(script: TrainingScript, *, methods: bool = False) -> Iterator[Block]:
     """The blocks that lead from the script's beginning to its training, outside in; also through ``methods``."""
-    resolver, module = script.resolver, script.entry
-    body: Sequence[ast.stmt] = module.tree.body
+    return _blocks(script.resolver, script.entry.tree.body, script.entry, methods=methods)
+
+
+def _blocks(
+    resolver: Resolver, body: Sequence[ast.stmt], module: Module, *, methods: bool
+) -> Iterator[Block]:
     seen: set[FunctionNode] = set()
     while True:
         trains = next((s for s in body if _trains(resolver, s, module)), None)

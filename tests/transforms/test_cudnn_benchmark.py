@@ -279,7 +279,7 @@ def test_verified(check_verified: Check) -> None:
 
 
 def test_rather_in_the_script_than_in_its_launcher(check_transformed: Check) -> None:
-    """The launcher starts the training in two ways, of which only one would pass the place in it."""
+    """The launcher starts the training in two ways: what either sets does not reach the other."""
     head, _, body = script(setup="").partition("\n\n")
     body = "".join(f"    {line}\n" if line else "\n" for line in body.split("\n"))
     launcher = """\
@@ -299,5 +299,34 @@ def worker(rank, fn):
     before = f"{head}\nfrom launcher import launch\n\n\ndef main():\n{body.rstrip()}\n\n\nlaunch(main, 1)\n"
     check_transformed(
         {"train.py": before, "launcher.py": launcher},
-        {"train.py": before.replace("\nlaunch(", f"\n{FLAG}\nlaunch("), "launcher.py": launcher},
+        {
+            "train.py": before.replace("    loader =", f"    {FLAG}\n    loader ="),
+            "launcher.py": launcher,
+        },
     )
+
+
+def test_in_the_process_that_trains(check_transformed: Check) -> None:
+    before = f"""\
+        import torch
+        import torchvision
+        import torch.multiprocessing as mp
+        from torch import nn
+        from torch.utils.data import DataLoader
+        from torchvision import transforms
+
+        def worker(rank, seed):
+            torch.manual_seed(seed)
+            loader = DataLoader({CIFAR}, batch_size=64)
+            model = {CONVOLUTIONS}.to(rank)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x, y in loader:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x.to(rank)), y.to(rank)).backward()
+                optimizer.step()
+
+        if __name__ == "__main__":
+            mp.spawn(worker, args=(0,), nprocs=torch.cuda.device_count())
+    """
+    seed = "            torch.manual_seed(seed)\n"
+    check_transformed(before, before.replace(seed, f"{seed}            {FLAG}\n"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import pytest
 
@@ -515,23 +515,77 @@ def test_a_framework_owns_the_step(check_noop: Check) -> None:
     check_noop(script(setup), reason="Accelerate")
 
 
-def test_training_in_other_processes(check_noop: Check) -> None:
-    source = """\
-        import torch
-        import torch.multiprocessing as mp
-        from torch import nn
+STARTED = """\
+import torch
+import torch.multiprocessing as mp
+from torch import nn
 
-        def worker(rank):
-            model = nn.Linear(8, 8).cuda()
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            for x in batches:
-                optimizer.zero_grad()
-                model(x.cuda()).sum().backward()
-                optimizer.step()
+def train(rank, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in batches:
+        optimizer.zero_grad()
+        model(x.cuda()).sum().backward()
+        optimizer.step()
 
-        if __name__ == "__main__":
-            mp.spawn(worker, nprocs=2)
-    """
+def alone():
+    train(0, nn.Linear(512, 512).cuda())
+
+def worker(rank, n=1):
+    torch.cuda.set_device(rank)
+    model = nn.Linear(512, 512).cuda()
+    train(rank, model)
+
+class Worker(mp.Process):
+    def run(self):
+        worker(0)
+
+def launch(function, n):
+    mp.spawn(function, args=(n,), nprocs=n)
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+{start}
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "mp.spawn(worker, nprocs=2)",
+        "mp.start_processes(worker, nprocs=2)",
+        "launch(worker, 2)",
+        "mp.Process(target=worker, args=(0,)).start()",
+        'ctx = mp.get_context("spawn")\n[ctx.Process(target=worker, args=(r,)).start() for r in range(2)]',
+        "Worker().start()",
+        "mp.spawn(worker, nprocs=2) if torch.cuda.device_count() > 1 else worker(0)",
+    ],
+)
+def test_set_in_the_processes_that_train(check_transformed: Check, start: str) -> None:
+    before = STARTED.format(start=indent(start, " " * 4))
+    place = "    torch.cuda.set_device(rank)\n"
+    setting = '    torch.set_float32_matmul_precision("high")\n'
+    check_transformed(before, before.replace(place, f"{place}{setting}"))
+
+
+def test_processes_that_do_not_train(check_transformed: Check) -> None:
+    start = "mp.Process(target=print).start()\nworker(0)"
+    before = STARTED.format(start=indent(start, " " * 4)).replace("worker(0)\n\ndef", "pass\n\ndef")
+    seed = "    torch.manual_seed(0)\n"
+    setting = '    torch.set_float32_matmul_precision("high")\n'
+    check_transformed(before, before.replace(seed, f"{seed}{setting}"))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "for epoch in range(9):\n    alone()\nmp.spawn(worker, nprocs=2)",
+        "mp.spawn(worker, nprocs=2)\nmp.Process(target=train, args=(0, None)).start()",
+    ],
+)
+def test_no_place_that_all_processes_pass(check_noop: Check, start: str) -> None:
+    source = STARTED.format(start=indent(start, " " * 4)).replace(
+        "    train(rank, model)", "    for _ in range(3):\n        train(rank, model)"
+    )
     check_noop(source, reason="no place is found")
 
 

@@ -23,4 +23,6 @@ _SPECIAL = frozenset(
     "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l "
     "legendre_polynomial_p".split()
 )
-FLOAT_ONLY = _DECOMPOSITIONS | _OTHERS | _SPECIAL
+_DERIVATIVES = frozenset({"_dirichlet_grad"})
+"""What backward passes alone call, from ``ATen/native/cuda/Distributions.cu``: samples of a Beta or Dirichlet."""
+FLOAT_ONLY = _DERIVATIVES | _DECOMPOSITIONS | _OTHERS | _SPECIAL

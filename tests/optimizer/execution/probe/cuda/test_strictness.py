@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.multiprocessing
 from torch import Tensor, nn
-from torch.distributions import MultivariateNormal
+from torch.distributions import Dirichlet, MultivariateNormal
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -181,6 +181,7 @@ def test_decompositions_in_half_precision_raise(dtype: torch.dtype) -> None:
         lambda x: torch.linalg.solve(x, x),
         lambda x: torch.histc(x, 4),
         lambda x: MultivariateNormal(x[0], x, validate_args=False),
+        lambda x: Dirichlet((x + 1).requires_grad_()).rsample().sum().backward(),
     ):
         decompose(matrix)
         with pytest.raises(RuntimeError, match=r"not implemented for|Low precision"):

@@ -1,0 +1,95 @@
+"""autocast holds back where an operation that CUDA has for float32 alone would be given half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent, indent
+
+import pytest
+
+from torchopt_cli.optimizer.options import AmpDtype
+from torchopt_cli.optimizer.pipeline import RewriteResult
+
+SCRIPT = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 2)
+        self.W = nn.Parameter(torch.eye(2))
+
+    def forward(self, x):
+{forward}
+
+
+model = Net().cuda()
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    x, y = x.cuda(), y.cuda()
+    optimizer.zero_grad()
+    output = model(x)
+{step}
+    loss.backward()
+    optimizer.step()
+"""
+IMPLEMENTED = "is not implemented for half precision"
+MAGNIFIES = "magnifies the rounding of half precision"
+
+
+def training(step: str, forward: str) -> str:
+    """A script whose network runs ``forward`` and whose steps run ``step``."""
+    return SCRIPT.format(forward=indent(dedent(forward), " " * 8), step=indent(step, " " * 4))
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        ("return torch.special.bessel_j0(self.fc(x))", IMPLEMENTED),
+        ("return torch.special.bessel_j0(self.fc(x).float())", None),
+        ("return torch.special.entr(self.fc(x).sigmoid())", None),
+        ("return torch.special.ndtri(torch.softmax(self.fc(x), 1))", None),
+        ("h = self.fc(x)\nreturn torch.igamma(h.abs() + 1, h)", IMPLEMENTED),
+        ("h = self.fc(x)\nreturn h + h.histc(10).sum()", IMPLEMENTED),
+        ("h = self.fc(x)\nreturn h + torch.svd_lowrank(h, 2)[1].sum()", IMPLEMENTED),
+        ("h = self.fc(x)\nreturn h + torch.cholesky_inverse(h.t() @ h).sum()", IMPLEMENTED),
+        ("h = self.fc(x).float()\nreturn h + torch.linalg.svdvals(h).sum()", MAGNIFIES),
+        ("return self.fc(x) @ torch.matrix_exp(self.fc(x))", MAGNIFIES),
+        ("return self.fc(x) @ torch.linalg.inv(x.t().float())", MAGNIFIES),
+        ("return self.fc(x) + torch.linalg.svdvals(self.fc.weight @ self.W).sum()", IMPLEMENTED),
+        ("return self.fc(x) + torch.linalg.svdvals(self.W + torch.eye(2)).sum()", None),
+        ("return self.fc(x) + torch.linalg.slogdet(self.W)[1]", "wants float32"),
+        ("return self.fc(x) + torch.linalg.vector_norm(self.fc(x))", None),
+        ("return torch.distributions.Beta(self.fc(x), 1.0).rsample()", IMPLEMENTED),
+        ("h = F.softplus(self.fc(x)) + 1\nreturn torch.distributions.Beta(h, 1.0).rsample()", None),
+        ("return torch.distributions.Gamma(self.fc(x), 1.0).rsample()", None),
+    ],
+)
+def test_operations_for_float32_alone(
+    rewrite: Callable[..., RewriteResult], forward: str, said: str | None
+) -> None:
+    source = training("loss = criterion(output, y)", forward)
+    (file,) = rewrite(source, ["autocast"]).files
+    assert bool(file.changes) == (said is None), file.skips
+    assert said is None or said in file.skips[0].message
+
+
+@pytest.mark.parametrize(
+    ("use", "after"),
+    [
+        ("torch.histc(output, 10)", "torch.histc(output.float(), 10)"),
+        ("torch.linalg.svdvals(output.detach())", "torch.linalg.svdvals(output.detach().float())"),
+        ("output.detach().quantile(0.5)", "output.detach().float().quantile(0.5)"),
+        ("torch.linalg.svdvals(model.fc.weight)", "torch.linalg.svdvals(model.fc.weight)"),
+    ],
+)
+def test_operations_for_float32_alone_behind_the_step(
+    rewrite: Callable[..., RewriteResult], use: str, after: str
+) -> None:
+    source = training("loss = criterion(output, y)", "return self.fc(x)") + f"    print({use})\n"
+    (file,) = rewrite(source, ["autocast"], amp=AmpDtype.BF16).files
+    assert f"    print({after})" in file.text
