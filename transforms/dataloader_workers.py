@@ -37,7 +37,8 @@ opened before, or put tensors on the GPU; an `IterableDataset`, since each worke
 `--tier semantic` only one that does not ask `get_worker_info()` for its share); a
 sampler that the loop reads or changes; a loader made, or started by `next(iter(loader))`, in every step; a dataset,
 or what its items read, that is changed while the loop runs; batches that are kept for a whole pass as they come (`batches = list(loader)`, `labels.append(y)`), since
-each from a worker holds a file open, of which a process may have 1024 on most systems (moved to the GPU or cloned first they hold none); everything that cannot be traced. Where workers are not forked (macOS, Windows,
+each from a worker holds a file open, of which a process may have 1024 on most systems (moved to the GPU or cloned first they hold none); batches that are no copies of what the dataset holds and are
+written to in place (`batch_size=None` and `x.mul_(2)`); everything that cannot be traced. Where workers are not forked (macOS, Windows,
 Python 3.14 and later), what they need must pickle, and the script needs a main guard (see `main-guard`).
 
 Source: https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading and

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .batches import BatchTrace
+from .batches import BatchTrace, Parts
 from .composition import composed_of
 from .facts import DataLoader, Fact
 from .resolver import Resolver
@@ -21,9 +21,10 @@ _WRITES_ARGUMENT = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class BatchWrite(Fact):
-    """Code that writes to ``target``, which may be (a part of) a batch, in place."""
+    """Code that writes to ``target``, which may be ``parts`` of batches, in place."""
 
     target: ast.expr
+    parts: Parts
 
 
 def find_batch_writes(
@@ -32,11 +33,12 @@ def find_batch_writes(
     """The code that may write to a batch, wherever it lies, in source order per module."""
     trace = BatchTrace(resolver, loaders)
     return tuple(
-        BatchWrite(module, node, target)
+        BatchWrite(module, node, target, parts)
         for module in resolver.project.modules
         for node in module.nodes
         for target in _written(resolver, node, module)
-        if any(part is not None for part in trace.parts(target, module))
+        for parts in (trace.parts(target, module),)
+        if any(part is not None for part in parts)
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..options import Options
 from .composition import composed_of
 from .dataset_changes import DatasetChange, changes_of_dataset
+from .dataset_views import write_to_dataset
 from .datasets import Dataset, DatasetKind, find_datasets, function_code
 from .facts import DataLoader, Fact, LoopKind
 from .held_objects import Holding, holding_of
@@ -75,7 +76,7 @@ def workers_refused(script: TrainingScript, loader: DataLoader, options: Options
         _dataset_reasons(script, loader, work),
         _code_reasons(script, loader, work),
         _use_reasons(script, loader, work),
-        _memory_reasons(script, loader, options),
+        _memory_reasons(script, loader, work, options),
         _cost_reasons(script, work, options),
     )
     return next((reason for group in reasons for reason in group), None)
@@ -205,7 +206,15 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
         )
 
 
-def _memory_reasons(script: TrainingScript, loader: DataLoader, options: Options) -> Iterator[str]:
+def _memory_reasons(
+    script: TrainingScript, loader: DataLoader, work: WorkerCode, options: Options
+) -> Iterator[str]:
+    write = write_to_dataset(script, loader, work.datasets, options)
+    if write is not None:
+        yield (
+            f"`{write.excerpt}` ({write.place}) writes to what the dataset holds, since its batches are no "
+            "copies; those of a worker would be"
+        )
     kept = kept_batches(script, loader, options)
     if kept is not None:
         yield (

@@ -1352,6 +1352,20 @@ def test_batches_that_are_kept(
         check_noop(source, reason, target=Target.CUDA)
 
 
+def test_batches_that_are_the_datasets_own(check_noop: Check) -> None:
+    code = dataset_class("""\
+        def __init__(self):
+            self.images = torch.load("images")
+        def __getitem__(self, i):
+            return self.images[i], torch.fft.fft(self.images[i])
+    """)
+    train = TRAIN.replace("in loader:\n", "in loader:\n        batch[0].mul_(2)\n")
+    check_noop(
+        script("loader = DataLoader(dataset, batch_size=None)\n", code, train),
+        "`batch[0].mul_(2)` (line 20) writes to what the dataset holds",
+    )
+
+
 def test_loader_that_nobody_goes_over(check_noop: Check) -> None:
     check_noop(script("loader = DataLoader(dataset)\n", train=""), "no loop over it was found")
 
