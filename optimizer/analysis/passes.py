@@ -103,7 +103,8 @@ def _iterable(node: ast.AST) -> ast.AST:
 
 def _takes_turns(loop: ast.For | ast.AsyncFor, names: list[ast.Name], module: Module) -> bool:
     """Whether ``loop`` gives one of ``names`` another value each time."""
-    targets = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
+    named = [n for n in walk(loop.target) if isinstance(n, ast.Name)]
+    targets = {n.id for n in named if isinstance(n.ctx, ast.Store)}  # not `self` of `self.epoch`
     return any(
         name.id in targets and module.function(name) is module.function(loop) for name in names
     )

@@ -334,6 +334,7 @@ def test_one_pass_needs_no_living_on(check_transformed: Check) -> None:
         ("for epoch in range(3):\n    test(train_loader)\n    test(loader)\n", True),
         ("for epoch in range(3):\n    for it in (loader, train_loader):\n        evaluate(it)\n", True),
         ("for epoch in range(3):\n    evaluate(globals()['train_loader'])\nevaluate(loader)\n", True),
+        ("class Run:\n    def __init__(self, batches):\n        self.batches = batches\n    def fit(self):\n        for self.epoch in range(3):\n            for it in self.batches:\n                print(it)\nRun(loader).fit()\n", True),
         ("for name, epochs in zip('ab', [1, 2]):\n    evaluate(loader)\n", True),
     ],
 )  # fmt: skip
