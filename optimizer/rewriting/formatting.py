@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from .calls import exploded_call
 from .lines import NOT_CODE, reindent, split_lines, tokens, width, with_newlines
+from .spacing import with_spaces_of
 from .style import Style
 
 # What makes a lone header or decorator a statement that can be parsed: lines before and after it.
@@ -64,7 +65,7 @@ def longest_line(code: str, prefix: str) -> int:
 
 @lru_cache(maxsize=256)
 def _black(code: str, line_length: int) -> str | None:
-    """``code`` in black's layout; None where that would change more than the layout."""
+    """``code`` in black's layout, the spaces as they are; None where that would change more than the layout."""
     code = "\n".join(line.rstrip("\r\n") for line in split_lines(code))
     if (exploded := exploded_call(code, line_length)) is not None:
         return exploded
@@ -85,8 +86,11 @@ def _black(code: str, line_length: int) -> str | None:
         return None
     lines = formatted.rstrip("\n").split("\n")
     result = "\n".join(lines[before.count("\n") : len(lines) - after.count("\n")])
-    same = _dump(formatted) == tree and _significant(result) == _significant(code)
-    return result if same else None
+    if _dump(formatted) != tree or _significant(result) != _significant(code):
+        return None
+    spaced = with_spaces_of(code, result)
+    fits = longest_line(spaced, "") <= max(longest_line(result, ""), line_length)
+    return spaced if fits and _dump(before + spaced + after) == tree else result
 
 
 def _parenthesized(code: str) -> str:

@@ -106,7 +106,7 @@ def test_line_ends_are_those_of_the_file(span: Find, rewritten: Rewrite) -> None
         ),
         (
             "for x in f(argument_one, argument_two): g( x )\n",
-            "for x in f(\n    argument_one, argument_two, k=value_\n):\n    g(x)\n",
+            "for x in f(\n    argument_one, argument_two, k=value_\n):\n    g( x )\n",
         ),
         (
             "async def h():\n    async with f(argument_one):\n        g( )\n",
@@ -255,3 +255,41 @@ def test_lines_that_were_too_long_before_keep_the_breaks_of_their_author(
     kept = made.replace("delta),", "delta, k=1),")
     assert with_argument(longer + made) == longer + kept
     assert with_argument(made) != kept
+
+
+@pytest.mark.parametrize(
+    ("call", "behind", "broken"),
+    [
+        (
+            "y = f(x[i * n:(i+1) * n], k = 1",
+            ")[0]",
+            "y = f(\n    x[i * n:(i+1) * n],\n    k = 1,\n    other = 'b',\n)[0]",
+        ),
+        (
+            "if f({'k':1, 'lang':x[ 0 ]}",
+            ") ==3 : pass",
+            "if (\n    f({'k':1, 'lang':x[ 0 ]}, other='b')\n    ==3\n):\n    pass",
+        ),
+        (
+            'y = f(f"{a  + b}", -  c',
+            ")[1]+h[d:e,::2]",
+            "y = (\n    f(f\"{a  + b}\", -  c, other='b')[1]\n    +h[d:e,::2]\n)",
+        ),
+    ],
+)
+def test_what_stays_in_a_line_keeps_its_spaces(
+    call: str, behind: str, broken: str, span: Find, rewritten: Rewrite
+) -> None:
+    text = f"{call}{behind}\n"
+    edit = SetArgument(span(text, call[call.index("f(") :] + ")"), "other", "'b'")
+    assert rewritten(text, edit, style=NARROW) == f"{broken}\n"
+
+
+def test_wide_spaces_that_would_be_too_long_again_are_not_kept(
+    span: Find, rewritten: Rewrite
+) -> None:
+    text = "y = f(aaaaaaaaa          +          bbbbbbbbb)[0]\n"
+    edit = SetArgument(span(text, text[4:-4]), "other", "'bcd'")
+    assert rewritten(text, edit, style=NARROW) == (
+        "y = f(\n    aaaaaaaaa + bbbbbbbbb, other='bcd'\n)[0]\n"
+    )
