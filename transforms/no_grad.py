@@ -33,7 +33,7 @@ from ..optimizer.analysis.references import reference
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.trees import walk
 from ..optimizer.options import Options, Tier
-from ..optimizer.rewriting.edits import Decorate, Edit, FileEdit, Wrap
+from ..optimizer.rewriting.edits import Decorate, Edit, FileEdit, Span, Wrap
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _REASON = "no backward pass runs in it, and no tensor computed in it reaches one"
@@ -112,13 +112,15 @@ class NoGrad(Transform):
         padded = zeroed_padding(script.resolver) if fused else None
         done = {node for inference in script.inference for node in _nodes(inference)}
         frozen = [forward for forward in script.frozen_forwards if forward.node not in done]
+        changes: dict[Inference | FrozenForward, Change] = {}
         for code in (*script.inference, *frozen):
             refusal = _refusal(fused, padded, options)
             if refusal is not None:
                 yield self.skip(code.path, code.span, refusal)
                 continue
             change = self._frozen(code) if isinstance(code, FrozenForward) else self._change(code)
-            yield _rounded(change, fused[0]) if fused else change
+            changes[code] = _rounded(change, fused[0]) if fused else change
+        yield from _one_block_each(changes)
 
     def _frozen(self, forward: FrozenForward) -> Change:
         module = forward.module
@@ -153,6 +155,51 @@ class NoGrad(Transform):
         without = "without gradients" if guard is None else f"with gradients only if `{guard.code}`"
         edits = (*mode.edits, FileEdit(module.path, edit))
         return self.change(inference.path, inference.span, f"{what} {without}", reason, edits)
+
+
+def _one_block_each(changes: dict[Inference | FrozenForward, Change]) -> Iterator[Change]:
+    """The ``changes``, as one where a block would begin right behind another."""
+    first: dict[ast.stmt | None, Inference | FrozenForward] = {
+        code.statements[0]: code for code in changes if _is_block(code)
+    }
+    joined: set[Inference | FrozenForward] = set()
+    for code in sorted(changes, key=lambda code: (code.path, code.span)):
+        if code in joined:
+            continue
+        change, last = changes[code], code
+        while _is_block(last) and (following := first.get(_behind(last))) is not None:
+            change = _together(change, changes[following])
+            joined.add(following)
+            last = following
+        yield change
+
+
+def _is_block(code: Inference | FrozenForward) -> bool:
+    return bool(code.statements) and (isinstance(code, FrozenForward) or code.guard is None)
+
+
+def _behind(code: Inference | FrozenForward) -> ast.stmt | None:
+    """The statement right behind those of ``code``."""
+    last = code.statements[-1]
+    block = code.module.block(last)
+    return next(iter(block[block.index(last) + 1 :]), None)
+
+
+def _together(one: Change, other: Change) -> Change:
+    *imports, first = one.edits
+    wrap, behind = first.edit, other.edits[-1].edit
+    assert isinstance(wrap, Wrap)
+    assert isinstance(behind, Wrap)
+    here, there = one.span, other.span
+    edits = (*imports, replace(first, edit=replace(wrap, last=behind.last)))
+    return replace(
+        one,
+        tier=max(one.tier, other.tier),
+        span=Span(here.line, here.column, there.end_line, there.end_column),
+        message=one.message if one.message == other.message else f"{one.message}; {other.message}",
+        reason=one.reason if one.reason == other.reason else f"{one.reason}; {other.reason}",
+        edits=edits,
+    )
 
 
 def _rounded(change: Change, layer: Fact) -> Change:

@@ -297,3 +297,28 @@ criterion = Criterion(teacher)
     source = script(run="s = student(x)", loss="loss = criterion(s, x)", setup=setup)
     result = rewrite(source, ["no-grad"])
     assert not [skip for file in result.files for skip in file.skips]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "right = (student(x).argmax(1) == y).sum()\nt = teacher(x)",
+        "t = teacher(x)\nright = (student(x).argmax(1) == y).sum()",
+    ],
+)
+def test_what_is_measured_beside_it_is_in_one_block_with_it(
+    check_transformed: Check, run: str
+) -> None:
+    loss = f"{LOSS}\nprint(right)"
+    block = f"with torch.no_grad():\n{indent(run, '    ')}"
+    check_transformed(script(run, loss), script(block, loss))
+
+
+def test_blocks_with_something_in_between_stay_apart(check_transformed: Check) -> None:
+    right, between = "right = (student(x).argmax(1) == y).sum()", "print(epoch)"
+    blocks = [f"with torch.no_grad():\n    {code}" for code in (right, RUN)]
+    loss = f"{LOSS}\nprint(right)"
+    check_transformed(
+        script(f"{right}\n{between}\n{RUN}", loss),
+        script(f"{blocks[0]}\n{between}\n{blocks[1]}", loss),
+    )
