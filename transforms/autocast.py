@@ -195,11 +195,10 @@ class Autocast(Transform):
             restored,
             options.torch_version,
         )
-        where = "steps" if len(codes) > 1 else "step"
         yield self.change(
             first.path,
             _span(first),
-            f"forward and loss of the training {where} under autocast in {precision.value}{doubt}"
+            f"forward and loss of {_counted(codes)} under autocast in {precision.value}{doubt}"
             f"{_left_out(script, codes)}",
             "every loss, backward and update of the step is known, and no operation in it needs float32",
             plan.edits(),
@@ -266,6 +265,17 @@ def _left_out(script: TrainingScript, codes: Sequence[HalfCode]) -> str:
         and not any(run.node in steps for run in script.resolver.callees(call.node, call.module))
     ]
     return f"; `{calls[0].excerpt}` stays in float32" if calls else ""
+
+
+def _counted(codes: Sequence[HalfCode]) -> str:
+    """The training steps and the evaluations among ``codes``, in words."""
+    evaluations = sum(isinstance(half.code, EvaluationCode) for half in codes)
+    steps = "the training step" if len(codes) - evaluations == 1 else "the training steps"
+    if not evaluations:
+        return steps
+    return (
+        f"{steps} and of {'the evaluation' if evaluations == 1 else f'{evaluations} evaluations'}"
+    )
 
 
 def _span(code: StepCode | EvaluationCode) -> Span:

@@ -98,7 +98,7 @@ class _Trace(ABC):
 
     def _call(self, call: ast.Call, module: Module) -> bool:
         if call in self._producers:
-            return True
+            return not self._runs_outside(call, module)
         function = call.func
         last = last_identifier(function)
         if last in _EXACT_RESULTS:
@@ -119,6 +119,12 @@ class _Trace(ABC):
             return any(self._returns_half(f, (), call, module) for f in functions)
         receiver = [function.value] if isinstance(function, ast.Attribute) else []
         return self._any([*receiver, *given], module)
+
+    def _runs_outside(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call`` is a part of the run outside of autocast whose values are followed."""
+        if self._outside is None or module.function(call) is not self._outside:
+            return False
+        return may_run_outside(self._resolver, call, module, self._covered or frozenset())
 
     def _name(self, name: ast.Name, module: Module) -> bool:
         bindings = bindings_of(module, name)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from torchopt_cli.optimizer.options import AmpDtype
+from torchopt_cli.optimizer.pipeline import RewriteResult
 
 Check = Callable[..., None]
 
@@ -197,3 +198,74 @@ with torch.no_grad():
         start + HELPER + after + covered,
         amp=AmpDtype.BF16,
     )
+
+
+EVALUATED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Flatten(), nn.Linear(57600, 10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train_loader = DataLoader(train_set, batch_size=64)
+val_loader = DataLoader(val_set, batch_size=64)
+
+
+def compute_loss(model, batch):
+    x, y = batch
+    return F.cross_entropy(model(x.cuda()), y.cuda())
+
+
+def evaluate(model, loader):
+    model.eval()
+    with torch.no_grad():
+        {evaluate}
+
+
+for batch in train_loader:
+    optimizer.zero_grad()
+    loss = compute_loss(model, batch)
+    loss.backward()
+    optimizer.step()
+{after}
+"""
+EVALUATION_LOOP = """total = 0.0
+        for batch in loader:
+            total += compute_loss(model, batch).item()
+        return total"""
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "after", "regions", "told"),
+    [
+        (
+            EVALUATION_LOOP,
+            "evaluate(model, val_loader)",
+            2,
+            "the training step and of the evaluation under",
+        ),
+        (
+            EVALUATION_LOOP,
+            "evaluate(model, val_loader)\nfor x, y in val_loader:\n    with torch.no_grad():\n"
+            "        print(F.cross_entropy(model(x.cuda()), y.cuda()))",
+            3,
+            "the training step and of 2 evaluations under",
+        ),
+        (
+            "return sum(compute_loss(model, batch).item() for batch in loader)",
+            "evaluate(model, val_loader)",
+            1,
+            "the training step under",
+        ),
+    ],
+)
+def test_evaluations_by_a_function_of_the_steps(
+    rewrite: Callable[..., RewriteResult], evaluate: str, after: str, regions: int, told: str
+) -> None:
+    """What such a function runs outside of autocast is float32 as it is."""
+    source = EVALUATED.format(evaluate=evaluate, after=after)
+    (file,) = rewrite(source, ["autocast"], amp=AmpDtype.BF16).files
+    assert file.text.count("with torch.autocast(") == regions
+    assert told in file.changes[0].message
+    assert ".float()" not in file.text
