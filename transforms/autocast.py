@@ -377,7 +377,7 @@ def _precision(
     if options.amp is AmpDtype.BF16:
         return only_float16 or (Precision.BFLOAT16, None, "")
     obstacles = [obstacle for half in codes for obstacle in half.float16_obstacles]
-    scaling = obstacles[0] if obstacles else loss_scaling(script.resolver, steps)
+    scaling = obstacles[0] if obstacles else loss_scaling(script.resolver, steps, script.loops)
     if isinstance(scaling, LossScaling):
         if options.amp is AmpDtype.FP16:
             return Precision.FLOAT16, scaling, ""

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from .companions import Companion, find_companion, sees_attribute
+from .facts import Loop
 from .fused_updates import fused_momentum, wraps_optimizer
 from .not_scalable import NotScalable, NotScalableError
 from .resolver import Resolver
+from .scaler_lifetimes import made_once
 from .scaler_updates import ScalerUpdate, scaler_updates
 from .steps import StepCode
 from .unscalings import Unscaling, unscalings_of
@@ -29,8 +31,10 @@ class LossScaling:
     updates: tuple[ScalerUpdate, ...]
 
 
-def loss_scaling(resolver: Resolver, steps: Sequence[StepCode]) -> LossScaling | NotScalable:
-    """How one scaler serves all of ``steps``."""
+def loss_scaling(
+    resolver: Resolver, steps: Sequence[StepCode], loops: Iterable[Loop]
+) -> LossScaling | NotScalable:
+    """How one scaler serves all of ``steps``; ``loops`` are those of the project."""
     try:
         _all_in_sight(steps)
         _all_scaled(resolver, steps)
@@ -39,9 +43,9 @@ def loss_scaling(resolver: Resolver, steps: Sequence[StepCode]) -> LossScaling |
         updates = [
             found for step in steps for found in scaler_updates(resolver, step, unscalings[step])
         ]
-        scaling = LossScaling(
-            _companion(resolver, steps), tuple(chain(*unscalings.values())), tuple(updates)
-        )
+        companion = _companion(resolver, steps)
+        made_once(resolver, companion, steps, loops)
+        scaling = LossScaling(companion, tuple(chain(*unscalings.values())), tuple(updates))
     except NotScalableError as error:
         return error.fact
     # Last: `fused-optimizer` fuses what cannot be scaled, which is then not why it is not scaled.

@@ -471,3 +471,42 @@ else:
         "scaler.step(opt_g)",
         "scaler.update()",
     ]
+
+
+ANEW = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from data import folds, train_set
+
+loader = DataLoader(train_set, batch_size=64)
+
+
+def fit(net, loader):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+
+
+"""
+NET = "net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Flatten(), nn.Linear(57600, 10)).cuda()"
+
+
+@pytest.mark.parametrize(
+    ("body", "scales"),
+    [
+        (f"{NET}\nfit(net, loader)\n", True),
+        (f"for fold in folds:\n    {NET}\n    fit(net, loader)\n", True),
+        (f"{NET}\nfor epoch in range(9):\n    fit(net, loader)\n", False),
+    ],
+)
+def test_a_scaler_is_not_made_anew_for_every_epoch(
+    rewrite: Rewrite, body: str, scales: bool
+) -> None:
+    (file,) = rewrite(ANEW + body, ["autocast"]).files
+    assert ("scaler.update()" in file.text) is scales
+    assert "torch.autocast" in file.text
+    assert ("made anew in a loop" in file.changes[0].message) is not scales

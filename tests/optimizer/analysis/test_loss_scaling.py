@@ -24,7 +24,7 @@ second = torch.optim.SGD(other.parameters(), lr=0.1)
 
 def scaling(script: Script, body: str) -> LossScaling | NotScalable:
     understood = script(HEAD + dedent(body))
-    return loss_scaling(understood.resolver, understood.step_code)
+    return loss_scaling(understood.resolver, understood.step_code, understood.loops)
 
 
 def updated_below(found: LossScaling | NotScalable) -> list[str]:
