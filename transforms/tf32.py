@@ -6,12 +6,16 @@ the factors to 10 bits of mantissa; sums stay float32. PyTorch uses it for convo
 setting, so it stands without a condition, beside the seeds or the device, in the function that they run where processes of the script's own
 train (`mp.spawn`, `mp.Process`).
 
-It is set where a training step runs linear layers or attention in float32, which autocast leaves it to do where half
-precision is not safe (`autocast` runs first). Parameters, optimizer states and checkpoints do not change.
+It is set where a training step runs linear layers, recurrent cells or attention in float32, which autocast leaves it to do where
+half precision is not safe (`autocast` runs first). Parameters, optimizer states and checkpoints do not change.
 
 Left alone: scripts that decide about precision themselves (`allow_tf32`, `fp32_precision`) or ask for determinism; scripts
-that compute in float64, decompose matrices, take distances from matrix products, or sines and cosines of them, subtract Gram matrices or covariances, differentiate gradients, fit with LBFGS, attack the network (`x.grad.sign()`) or compare numbers closely; steps under
-autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks that the script takes to half precision itself; networks of convolutions with a linear layer or two at the end, and of linear layers that are small for their batches, which gain nothing; scripts for the CPU.
+that compute in float64, decompose matrices, take distances from matrix products, or sines and cosines of them, subtract Gram
+matrices or covariances, differentiate gradients, fit with LBFGS, attack the network (`x.grad.sign()`) or compare numbers
+closely; scripts that take matrix products out of autocast (`autocast(enabled=False)`, or `q.float() @ k.float()` beside it);
+steps under autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks that the script takes
+to half precision itself; networks of convolutions with a linear layer or two at the end, and of linear layers that are small
+for their batches, which gain nothing; scripts for the CPU.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html and
 https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
@@ -114,7 +118,7 @@ class Tf32(Transform):
             place.module.path,
             place.module.span(place.statement),
             f"float32 matrix products in TF32 (`{code}`)",
-            "the training step runs linear layers in float32, and nothing seen depends on their last bits",
+            f"{_computed(script.resolver, step)} in float32, and nothing seen depends on their last bits",
             (*setting.edits, place.insertion(code)),
         )
 
@@ -158,11 +162,23 @@ def _step_refusal(script: TrainingScript, step: StepCode, options: Options) -> s
     return _without_products(network_layers(resolver, networks), len(networks))
 
 
+def _computed(resolver: Resolver, step: StepCode) -> str:
+    layers = network_layers(
+        resolver, networks_run(resolver, step.nodes(resolver, into_forward=True))
+    )
+    if layers.cells and not layers.linear and not layers.products:
+        return "the training step computes the matrix products of recurrent cells"
+    return "the training step computes matrix products"
+
+
 def _without_products(layers: NetworkLayers, networks: int) -> str | None:
-    if not layers.linear and not layers.products:
+    products = (*layers.products, *layers.cells)
+    if not layers.linear and not products:
         if layers.convolutions:
             return "the networks consist of convolutions, which use TF32 already"
+        if layers.recurrent:
+            return "the networks consist of recurrent layers, which use TF32 already"
         return "no matrix products are known in the networks of the step"
-    if layers.convolutions and not layers.products and len(layers.linear) <= _FEW_LAYERS * networks:
+    if layers.convolutions and not products and len(layers.linear) <= _FEW_LAYERS * networks:
         return "the time goes into convolutions, which use TF32 already"
     return None

@@ -24,6 +24,9 @@ _PRODUCTS = frozenset(
 )
 _PRODUCT_METHODS = frozenset("matmul mm bmm mv addmm baddbmm addbmm".split())
 _LINEAR = frozenset({"Linear", "LazyLinear", "Bilinear"})
+_CELLS = frozenset({"RNNCell", "LSTMCell", "GRUCell"})
+_RECURRENT = frozenset({"RNN", "LSTM", "GRU"})
+_KINDS = ("linear", "convolution", "recurrent", "cell")
 _ATTENTION = frozenset(
     "MultiheadAttention Transformer TransformerEncoder TransformerDecoder TransformerEncoderLayer "
     "TransformerDecoderLayer".split()
@@ -53,22 +56,23 @@ _NETWORK_LIBRARIES = ("torchvision.", "timm.", "transformers.", "segmentation_mo
 class NetworkLayers:
     """What some networks are made of.
 
-    ``linear`` are fully connected layers, ``products`` other matrix products (attention among them), ``convolutions``
-    convolutions, library networks known to consist of them included.
+    ``linear`` are fully connected layers, ``products`` other matrix products (attention among them),
+    ``convolutions`` convolutions, library networks known to consist of them included, ``recurrent`` recurrent layers, and
+    ``cells`` those that run step by step, as linear layers do.
     """
 
     linear: tuple[CallFact, ...]
     products: tuple[Reached, ...]
     convolutions: tuple[CallFact, ...]
+    recurrent: tuple[CallFact, ...]
+    cells: tuple[CallFact, ...]
 
 
 def network_layers(resolver: Resolver, models: Iterable[Model]) -> NetworkLayers:
     """The layers of ``models``, each place once."""
-    models = tuple(models)
-    linear: list[CallFact] = []
+    found: dict[str, list[CallFact]] = {kind: [] for kind in _KINDS}
     products: list[Reached] = []
-    convolutions: list[CallFact] = []
-    for reached in network_code(resolver, models):
+    for reached in network_code(resolver, tuple(models)):
         node = reached.node
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             products.append(reached)
@@ -76,18 +80,10 @@ def network_layers(resolver: Resolver, models: Iterable[Model]) -> NetworkLayers
             continue
         names = resolver.names(node.func, reached.module)
         for name in sorted(names):
-            last = name.rpartition(".")[2]
-            fact = CallFact(reached.module, node, name)
-            if name.startswith(_CONVOLUTIONAL_LIBRARIES):
-                if not last.startswith(_NOT_CONVOLUTIONAL):
-                    convolutions.append(fact)
-            elif not name.startswith(_NN):
-                continue
-            elif last in _CONVOLUTIONS:
-                convolutions.append(fact)
-            elif last in _LINEAR:
-                linear.append(fact)
-            elif last in _ATTENTION | _PRODUCTS:
+            kind = _kind(name)
+            if kind in found:
+                found[kind].append(CallFact(reached.module, node, name))
+            elif kind == "product":
                 products.append(reached)
         if (
             not names
@@ -95,7 +91,25 @@ def network_layers(resolver: Resolver, models: Iterable[Model]) -> NetworkLayers
             and node.func.attr in _PRODUCT_METHODS
         ):
             products.append(reached)
-    return NetworkLayers(tuple(linear), tuple(products), tuple(convolutions))
+    linear, convolutions, recurrent, cells = (tuple(found[kind]) for kind in _KINDS)
+    return NetworkLayers(linear, tuple(products), convolutions, recurrent, cells)
+
+
+def _kind(name: str) -> str | None:
+    """What sort of layer or operation a library's ``name`` is."""
+    last = name.rpartition(".")[2]
+    if name.startswith(_CONVOLUTIONAL_LIBRARIES):
+        return None if last.startswith(_NOT_CONVOLUTIONAL) else "convolution"
+    if not name.startswith(_NN):
+        return None
+    sorts = {
+        "linear": _LINEAR,
+        "convolution": _CONVOLUTIONS,
+        "recurrent": _RECURRENT,
+        "cell": _CELLS,
+        "product": _ATTENTION | _PRODUCTS,
+    }
+    return next((kind for kind, names in sorts.items() if last in names), None)
 
 
 def has_parameters(resolver: Resolver, model: Model) -> bool:

@@ -11,7 +11,14 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 
 from .constants import constant
-from .linear_origins import LinearOrigins, Origin, is_library_layer
+from .linear_origins import LinearOrigins, Origin
+from .matrix_products import (
+    LINEAR_LAYERS,
+    PRODUCT_LAYERS,
+    is_half_product,
+    is_linear_layer,
+    is_summed_product,
+)
 from .obstacles import Obstacle
 from .reach import Reached
 from .resolver import Resolver
@@ -19,12 +26,6 @@ from .signatures import call_argument
 from .syntax import Module, last_identifier
 
 _WAVES = frozenset({"sin", "cos", "sin_", "cos_"})
-_METHODS = frozenset("matmul mm bmm mv addmm addbmm baddbmm addmv".split())
-_PRODUCTS = _METHODS | {"einsum", "linear", "chain_matmul", "multi_dot"}
-"""What autocast computes in half precision, and TF32 in its own."""
-_CONVOLUTIONS = frozenset(f"conv{n}d" for n in (1, 2, 3))
-_LAYERS = frozenset({"Linear", "LazyLinear"})
-_CONVOLUTION_LAYERS = frozenset(f"{kind}{n}d" for kind in ("Conv", "LazyConv") for n in (1, 2, 3))
 _MADE = frozenset("arange linspace range tensor full ones zeros".split())
 _MADE_LIKE = frozenset("new_tensor new_full new_ones new_zeros".split())
 _WHOLE_UP_TO = 256
@@ -52,15 +53,12 @@ def half_angles(resolver: Resolver, nodes: Iterable[Reached], rounded: _Test) ->
     covered = frozenset(reached.node for reached in code)
 
     def is_product(node: ast.expr, module: Module) -> bool:
-        return node in covered and (
-            _is_product(resolver, node, module, _PRODUCTS | _CONVOLUTIONS)
-            or _is_layer(resolver, node, module, _LAYERS | _CONVOLUTION_LAYERS)
-        )
+        return node in covered and is_half_product(resolver, node, module)
 
     def takes_type(node: ast.expr, module: Module) -> bool:
         return node in covered and _takes_type(resolver, node, module, rounded)
 
-    products = LinearOrigins(resolver, is_product, _LAYERS | _CONVOLUTION_LAYERS)
+    products = LinearOrigins(resolver, is_product, PRODUCT_LAYERS)
     positions = LinearOrigins(resolver, takes_type)
     for angle, module in angles:
         for origins, message in ((products, _OF_A_PRODUCT), (positions, _OF_ROUNDED)):
@@ -75,7 +73,7 @@ class ProductAngles:
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._products = LinearOrigins(resolver, self._is_summed, _LAYERS)
+        self._products = LinearOrigins(resolver, self._is_summed, LINEAR_LAYERS)
 
     def product(self, node: ast.AST, module: Module) -> Origin | None:
         """The matrix product of whose results ``node`` takes the sine or cosine."""
@@ -83,9 +81,9 @@ class ProductAngles:
         return self._products.of(angle, module) if angle is not None else None
 
     def _is_summed(self, node: ast.expr, module: Module) -> bool:
-        if _is_product(self._resolver, node, module, _PRODUCTS):
-            return not _sums_nothing(node)
-        return _is_layer(self._resolver, node, module, _LAYERS)
+        return is_summed_product(self._resolver, node, module) or is_linear_layer(
+            self._resolver, node, module
+        )
 
 
 def _angle(resolver: Resolver, node: ast.AST, module: Module) -> ast.expr | None:
@@ -101,35 +99,6 @@ def _angle(resolver: Resolver, node: ast.AST, module: Module) -> ast.expr | None
     if isinstance(node.func, ast.Attribute) and not resolver.callees(node, module):
         return node.func.value
     return None
-
-
-def _is_product(
-    resolver: Resolver, node: ast.expr, module: Module, functions: frozenset[str]
-) -> bool:
-    if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.MatMult)
-    if not isinstance(node, ast.Call) or last_identifier(node.func) not in functions:
-        return False
-    names = resolver.names(node.func, module)
-    if names:
-        return all(name.startswith("torch.") for name in names)
-    return last_identifier(node.func) in _METHODS and not resolver.callees(node, module)
-
-
-def _is_layer(resolver: Resolver, node: ast.expr, module: Module, layers: frozenset[str]) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    return any(is_library_layer(v, layers) for v in resolver.values(node.func, module))
-
-
-def _sums_nothing(node: ast.expr) -> bool:
-    """Whether ``node`` is an ``einsum`` that multiplies without a sum: ``einsum("i,j->ij", x, y)``."""
-    match node:
-        case ast.Call(args=[ast.Constant(value=str(equation)), *_]):
-            given, arrow, kept = equation.replace(" ", "").partition("->")
-            return bool(arrow) and set(given) - {",", "."} <= set(kept)
-        case _:
-            return False
 
 
 def _takes_type(resolver: Resolver, node: ast.expr, module: Module, rounded: _Test) -> bool:

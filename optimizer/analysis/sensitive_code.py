@@ -11,6 +11,7 @@ from .covariances import is_covariance_difference
 from .exchanged_numbers import is_of_exchanged_numbers
 from .facts import Fact
 from .gradient_graphs import may_build_gradient_graph
+from .kept_float32 import products_in_float32, regions_in_float32, uses_autocast
 from .loop_definitions import arithmetic_root, handed_over
 from .meters import gives_to_meter
 from .obstacles import Obstacle
@@ -39,6 +40,7 @@ _CHECKS = frozenset(
 def needs_float32_products(resolver: Resolver) -> Fact | None:
     """The first place of the project that wants matrix products in full float32; None when nothing is seen to."""
     angles = ProductAngles(resolver)
+    under_autocast = uses_autocast(resolver)
     return next(
         (
             found
@@ -47,6 +49,8 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
                 _careful_calls(resolver, module),
                 _rounded_products(resolver, module, angles),
                 _precise_types(resolver, module),
+                regions_in_float32(resolver, module),
+                products_in_float32(resolver, module) if under_autocast else (),
             )
         ),
         None,

@@ -684,3 +684,90 @@ def test_verified(check_verified: Check) -> None:
             optimizer.step()
         """
     )
+
+
+FLOAT32_REGION = """
+class Scores(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(8, 8)
+
+    def forward(self, x):
+        q = self.query(x)
+        with torch.autocast("cuda", enabled=False):
+            return {product}
+
+
+torch.manual_seed(0)
+"""
+FLOAT32_FUNCTION = """
+@torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+def forward(ctx, q, k):
+    return torch.matmul(q, k.t())
+
+
+torch.manual_seed(0)
+"""
+
+
+@pytest.mark.parametrize("product", ["q.float() @ x.t()", "torch.einsum('ij,kj->ik', q, x)"])
+def test_autocast_is_off_for_a_product(check_noop: Check, product: str) -> None:
+    source = script(FLOAT32_REGION.format(product=product), model="Scores()")
+    check_noop(source, reason='which TF32 would round (`torch.autocast("cuda", enabled=False)`)')
+
+
+def test_a_function_that_casts_its_inputs_to_float32(check_noop: Check) -> None:
+    check_noop(script(FLOAT32_FUNCTION), reason="autocast is off here")
+
+
+@pytest.mark.parametrize("product", ["q.sigmoid() * x", "q.float().softmax(-1)"])
+def test_autocast_is_off_for_something_else(check_transformed: Check, product: str) -> None:
+    before = script(FLOAT32_REGION.format(product=product), model="Scores()")
+    seed = "torch.manual_seed(0)\n"
+    setting = 'torch.set_float32_matmul_precision("high")\n'
+    check_transformed(before, before.replace(seed, seed + setting))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "loss = loss + (x.float() @ y.float().t()).sum()",
+        "a, b = x.float(), y.to(torch.float32)\n    loss = loss + torch.matmul(a / 8, b.t()).sum()",
+    ],
+)
+def test_operands_taken_back_to_float32_beside_autocast(check_noop: Check, more: str) -> None:
+    source = script(OPTIONS, more=more).replace(
+        "    loss = nn", '    with torch.autocast("cuda", enabled=args.amp):\n        loss = nn'
+    )
+    check_noop(source, reason="taken back to float32")
+
+
+def test_operands_made_float32_where_there_is_no_autocast(check_transformed: Check) -> None:
+    more = "loss = loss + (x.float() @ y.float().t()).sum()"
+    after = 'torch.manual_seed(0)\ntorch.set_float32_matmul_precision("high")'
+    check_transformed(script(more=more), script(after, more=more))
+
+
+RECURRENT = """
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.{layer}(8, 8)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+torch.manual_seed(0)
+"""
+
+
+def test_recurrent_layers_are_in_tf32_as_it_is(check_noop: Check) -> None:
+    source = script(RECURRENT.format(layer="LSTM"), model="Tagger()")
+    check_noop(source, reason="the networks consist of recurrent layers, which use TF32 already")
+
+
+def test_recurrent_cells(rewrite: Callable[..., RewriteResult]) -> None:
+    source = script(RECURRENT.format(layer="LSTMCell"), model="Tagger()")
+    (change,) = rewrite(source, ["tf32"]).files[0].changes
+    assert "the matrix products of recurrent cells in float32" in change.reason
