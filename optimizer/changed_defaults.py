@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 
-from .analysis.options import destination
-from .analysis.project import load_project
-from .analysis.signatures import call_argument
+from .analysis.calls.signatures import call_argument
+from .analysis.program.project import load_project
+from .analysis.values.options import destination
 from .comparison.findings import Finding, Kind, note
 from .execution.observations import Checkpoint, CheckpointEntry, Observations
 from .execution.runner import ScriptVersion

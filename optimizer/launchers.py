@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .analysis.syntax import Module
+from .analysis.program.syntax import Module
 from .execution.module_runs import ModuleRun, module_run
 from .rewriting.edits import NewFile
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..transforms.base import Advice, Change, Skip, Transform
 from .analysis import understand
-from .analysis.cuda_condition import unnamed_device
+from .analysis.devices.cuda_condition import unnamed_device
 from .analysis.script import TrainingScript
 from .config import suggestion
 from .errors import TorchoptError

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from .analysis import understand
-from .analysis.process_groups import joins_process_group
-from .analysis.project import load_project
+from .analysis.distributed.process_groups import joins_process_group
+from .analysis.program.project import load_project
 from .execution.runner import ScriptVersion
 from .source import Sources, parse
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ..transforms.base import Change
-from .analysis.script import TrainingScript
-from .analysis.sharing import (
+from .analysis.program.sharing import (
     Definition,
     in_words,
     other_importer,
     outermost,
     user_of_definition,
 )
-from .analysis.syntax import Module
+from .analysis.program.syntax import Module
+from .analysis.script import TrainingScript
 from .options import Tier
 from .rewriting.edits import FileEdit
 from .suppression import edited_span

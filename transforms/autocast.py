@@ -39,16 +39,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from ..optimizer.analysis.autocast_edits import AutocastPlan, Precision
+from ..optimizer.analysis.devices.network_device import network_device
 from ..optimizer.analysis.facts import DeviceKind, Fact, seen_at
-from ..optimizer.analysis.half_steps import HalfCode, data_parallel, half_code, script_obstacle
-from ..optimizer.analysis.half_values import HalfUse, half_uses
-from ..optimizer.analysis.logits import logits_form
-from ..optimizer.analysis.loss_scaling import LossScaling, loss_scaling
-from ..optimizer.analysis.network_device import network_device
-from ..optimizer.analysis.not_scalable import NotScalable
+from ..optimizer.analysis.networks.small_layers import small_layers
 from ..optimizer.analysis.obstacles import Obstacle, ProbabilityLoss
-from ..optimizer.analysis.precision import (
+from ..optimizer.analysis.precision.autocast_edits import AutocastPlan, Precision
+from ..optimizer.analysis.precision.half_steps import (
+    HalfCode,
+    data_parallel,
+    half_code,
+    script_obstacle,
+)
+from ..optimizer.analysis.precision.half_values import HalfUse, half_uses
+from ..optimizer.analysis.precision.logits import logits_form
+from ..optimizer.analysis.precision.loss_scaling import LossScaling, loss_scaling
+from ..optimizer.analysis.precision.not_scalable import NotScalable
+from ..optimizer.analysis.precision.precision import (
     FrameworkUse,
     PrecisionUse,
     find_precision_uses,
@@ -56,11 +62,10 @@ from ..optimizer.analysis.precision import (
     runs_in_double,
     under_autocast,
 )
-from ..optimizer.analysis.resolver import Resolver
+from ..optimizer.analysis.program.sharing import user_of_definition
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.sharing import user_of_definition
-from ..optimizer.analysis.small_layers import small_layers
-from ..optimizer.analysis.steps import EvaluationCode, StepCode
+from ..optimizer.analysis.training.steps import EvaluationCode, StepCode
+from ..optimizer.analysis.values.resolver import Resolver
 from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, Span
 from .base import Change, Example, Skip, Stage, StepPart, Transform

@@ -27,15 +27,15 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
+from ..optimizer.analysis.editing.references import reference
+from ..optimizer.analysis.editing.splice import Piece, bounds, spliced
 from ..optimizer.analysis.facts import CallFact, Fact, seen_at
-from ..optimizer.analysis.layout_neutral import LayoutObstacle
-from ..optimizer.analysis.memory_formats import ChannelsLast, channels_last
-from ..optimizer.analysis.precision import may_do_without_autocast, under_autocast
-from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.networks.layout_neutral import LayoutObstacle
+from ..optimizer.analysis.networks.memory_formats import ChannelsLast, channels_last
+from ..optimizer.analysis.precision.precision import may_do_without_autocast, under_autocast
+from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.splice import Piece, bounds, spliced
-from ..optimizer.analysis.steps import StepCode
-from ..optimizer.analysis.syntax import Module
+from ..optimizer.analysis.training.steps import StepCode
 from ..optimizer.options import Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform

@@ -37,7 +37,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from ..optimizer.analysis.compilation import (
+from ..optimizer.analysis.compiling.compilation import (
     FEWEST_STEPS,
     compile_candidates,
     compiled_networks,
@@ -47,17 +47,17 @@ from ..optimizer.analysis.compilation import (
     pads_batches,
     provable_steps,
 )
-from ..optimizer.analysis.compile_points import CompilePoint
+from ..optimizer.analysis.compiling.compile_points import CompilePoint
+from ..optimizer.analysis.compiling.graph_breaks import CompileObstacle, script_compile_obstacle
+from ..optimizer.analysis.compiling.graph_captures import capture_obstacle
+from ..optimizer.analysis.devices.network_device import condition_imports, network_device, uses_cuda
 from ..optimizer.analysis.facts import CallFact, DeviceKind, Fact, Model, seen_at
-from ..optimizer.analysis.graph_breaks import CompileObstacle, script_compile_obstacle
-from ..optimizer.analysis.graph_captures import capture_obstacle
-from ..optimizer.analysis.network_device import condition_imports, network_device, uses_cuda
+from ..optimizer.analysis.networks.small_layers import MOST_LAYERS_AS_THEY_ARE, small_layers
+from ..optimizer.analysis.networks.trained import trained_or_in_part
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.precision import FrameworkUse
+from ..optimizer.analysis.precision.precision import FrameworkUse
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.small_layers import MOST_LAYERS_AS_THEY_ARE, small_layers
-from ..optimizer.analysis.steps import StepCode
-from ..optimizer.analysis.trained import trained_or_in_part
+from ..optimizer.analysis.training.steps import StepCode
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import CompileMode, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore

@@ -23,16 +23,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..optimizer.analysis.backend_settings import Topic
-from ..optimizer.analysis.convolution_shapes import VaryingShape, varying_convolution_shapes
+from ..optimizer.analysis.devices.network_device import network_device
+from ..optimizer.analysis.editing.references import reference
 from ..optimizer.analysis.facts import DeviceKind, Fact, seen_at
-from ..optimizer.analysis.forward_code import networks_run
-from ..optimizer.analysis.network_device import network_device
-from ..optimizer.analysis.network_layers import network_layers
-from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.networks.convolution_shapes import (
+    VaryingShape,
+    varying_convolution_shapes,
+)
+from ..optimizer.analysis.networks.forward_code import networks_run
+from ..optimizer.analysis.networks.network_layers import network_layers
+from ..optimizer.analysis.precision.backend_settings import Topic
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.setup_place import settings_refused, setup_place
-from ..optimizer.analysis.steps import StepCode
+from ..optimizer.analysis.training.setup_place import settings_refused, setup_place
+from ..optimizer.analysis.training.steps import StepCode
 from ..optimizer.options import Options, Tier
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 

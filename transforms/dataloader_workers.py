@@ -50,23 +50,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..optimizer.analysis.facts import DataLoader
-from ..optimizer.analysis.free_names import (
+from ..optimizer.analysis.editing.free_names import (
     common_statement,
 )
-from ..optimizer.analysis.loader_settings import said_later, settings_by_place
-from ..optimizer.analysis.needless_workers import (
+from ..optimizer.analysis.facts import DataLoader
+from ..optimizer.analysis.loading.loader_settings import said_later, settings_by_place
+from ..optimizer.analysis.loading.needless_workers import (
     WORKER_ARGUMENTS,
     are_needless,
     removal_refused,
 )
-from ..optimizer.analysis.passes import passes_repeat
-from ..optimizer.analysis.random_draws import draws_random_numbers
-from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.syntax import Module
-from ..optimizer.analysis.wording import listed
-from ..optimizer.analysis.worker_count import CountKind
-from ..optimizer.analysis.worker_edits import (
+from ..optimizer.analysis.loading.passes import passes_repeat
+from ..optimizer.analysis.loading.random_draws import draws_random_numbers
+from ..optimizer.analysis.loading.worker_count import CountKind
+from ..optimizer.analysis.loading.worker_edits import (
     above_loops,
     assignments,
     count_edits,
@@ -75,7 +72,7 @@ from ..optimizer.analysis.worker_edits import (
     prefetches,
     shared_variable,
 )
-from ..optimizer.analysis.worker_groups import (
+from ..optimizer.analysis.loading.worker_groups import (
     SHARES_OF_A_STREAM,
     WorkerGroup,
     count_place,
@@ -87,7 +84,10 @@ from ..optimizer.analysis.worker_groups import (
     unwanted,
     worker_groups,
 )
-from ..optimizer.analysis.workers import persistence_refused
+from ..optimizer.analysis.loading.workers import persistence_refused
+from ..optimizer.analysis.program.syntax import Module
+from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import (
     FileEdit,

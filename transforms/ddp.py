@@ -47,8 +47,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..optimizer.analysis.data_parallel import data_parallel_calls, distributed_call
-from ..optimizer.analysis.distributed import Distribution, find_distribution
+from ..optimizer.analysis.distributed.data_parallel import data_parallel_calls, distributed_call
+from ..optimizer.analysis.distributed.distributed import Distribution, find_distribution
 from ..optimizer.analysis.facts import Fact, seen_at
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.script import TrainingScript

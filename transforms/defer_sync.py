@@ -38,11 +38,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..optimizer.analysis.causal_hints import CausalHint
-from ..optimizer.analysis.deferral_edits import deferral_edits, has_double, meter_edits
-from ..optimizer.analysis.deferral_plan import LoopPlan
-from ..optimizer.analysis.graph_leaks import GraphLeak
+from ..optimizer.analysis.attention.causal_hints import CausalHint
+from ..optimizer.analysis.autograd.graph_leaks import GraphLeak
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.syncs.deferral_edits import deferral_edits, has_double, meter_edits
+from ..optimizer.analysis.syncs.deferral_plan import LoopPlan
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument

@@ -24,7 +24,9 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import ClassVar
 
-from ..optimizer.analysis.amp_names import (
+from ..optimizer.analysis.calls.signatures import call_argument
+from ..optimizer.analysis.editing.references import quoted, reference
+from ..optimizer.analysis.precision.amp_names import (
     DEVICE_AMP_NAMES,
     AmpReference,
     AmpUse,
@@ -32,10 +34,8 @@ from ..optimizer.analysis.amp_names import (
     amp_imports,
     find_amp_references,
 )
-from ..optimizer.analysis.references import quoted, reference
+from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.signatures import call_argument
-from ..optimizer.analysis.syntax import Module
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, ReplaceStatement
 from .base import Change, Example, Skip, Stage, Transform

@@ -21,11 +21,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..optimizer.analysis.alias_rewrites import AliasRewrite, rewrite_aliases
-from ..optimizer.analysis.computed_moves import ComputedMove
-from ..optimizer.analysis.construction import Construction
-from ..optimizer.analysis.device_code import DeviceCode
-from ..optimizer.analysis.host_moves import HostMove
+from ..optimizer.analysis.devices.alias_rewrites import AliasRewrite, rewrite_aliases
+from ..optimizer.analysis.devices.computed_moves import ComputedMove
+from ..optimizer.analysis.devices.construction import Construction
+from ..optimizer.analysis.devices.device_code import DeviceCode
+from ..optimizer.analysis.devices.host_moves import HostMove
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier

@@ -22,7 +22,7 @@ import ast
 from collections.abc import Iterator
 
 from ..optimizer.analysis.facts import Argument, DataLoader
-from ..optimizer.analysis.last_batches import full_batches, only_trains
+from ..optimizer.analysis.loading.last_batches import full_batches, only_trains
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument

@@ -20,11 +20,11 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..optimizer.analysis.cache_release import CacheRelease, Pace, memory_queries
-from ..optimizer.analysis.imports import orphaned_imports
+from ..optimizer.analysis.devices.cache_release import CacheRelease, Pace, memory_queries
+from ..optimizer.analysis.editing.imports import orphaned_imports
+from ..optimizer.analysis.program.syntax import Module
+from ..optimizer.analysis.program.trees import walk
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.syntax import Module
-from ..optimizer.analysis.trees import walk
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, RemoveStatement

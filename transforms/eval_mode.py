@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..optimizer.analysis.network_modes import Mode, ModeSlip
+from ..optimizer.analysis.networks.network_modes import Mode, ModeSlip
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore

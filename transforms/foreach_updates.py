@@ -38,17 +38,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..optimizer.analysis.declared_numbers import is_declared_number
-from ..optimizer.analysis.equal_networks import EqualNetworks
+from ..optimizer.analysis.autograd.grad_modes import suspended_around
+from ..optimizer.analysis.editing.free_names import free_name
+from ..optimizer.analysis.editing.references import reference
 from ..optimizer.analysis.facts import Fact, seen_at
-from ..optimizer.analysis.free_names import free_name
-from ..optimizer.analysis.grad_modes import suspended_around
-from ..optimizer.analysis.network_layers import has_parameters
+from ..optimizer.analysis.networks.equal_networks import EqualNetworks
+from ..optimizer.analysis.networks.network_layers import has_parameters
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.parameter_loops import ParameterLoop, kept_gradient_graph, read_later
-from ..optimizer.analysis.parameter_updates import Average, Clamp, Operand, Rule, symmetric_bound
-from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.optimizers.parameter_loops import (
+    ParameterLoop,
+    kept_gradient_graph,
+    read_later,
+)
+from ..optimizer.analysis.optimizers.parameter_updates import (
+    Average,
+    Clamp,
+    Operand,
+    Rule,
+    symmetric_bound,
+)
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.values.declared_numbers import is_declared_number
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceStatement
 from .base import Change, Example, Skip, Stage, StepPart, Transform

@@ -29,8 +29,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..optimizer.analysis.lifetimes import LateRelease
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.training.lifetimes import LateRelease
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter
 from .base import Change, Example, Skip, Stage, Transform

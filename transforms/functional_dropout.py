@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..optimizer.analysis.functional_dropout import TRAINING_POSITION
+from ..optimizer.analysis.networks.functional_dropout import TRAINING_POSITION
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument

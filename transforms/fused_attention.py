@@ -28,15 +28,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from ..optimizer.analysis.attention import Attention, names_in
-from ..optimizer.analysis.backend_settings import Topic
+from ..optimizer.analysis.attention.attention import Attention, names_in
+from ..optimizer.analysis.autograd.gradient_graphs import gradient_graphs
+from ..optimizer.analysis.editing.imports import orphaned_imports
+from ..optimizer.analysis.editing.references import reference
 from ..optimizer.analysis.facts import Fact
-from ..optimizer.analysis.gradient_graphs import gradient_graphs
-from ..optimizer.analysis.imports import orphaned_imports
-from ..optimizer.analysis.layer_access import hooking_call, mapping_call
-from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.networks.layer_access import hooking_call, mapping_call
+from ..optimizer.analysis.precision.backend_settings import Topic
+from ..optimizer.analysis.program.trees import walk
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.trees import walk
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertBefore, RemoveStatement, ReplaceExpression
 from .base import Change, Example, Skip, Stage, StepPart, Transform

@@ -34,25 +34,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..optimizer.analysis.facts import DeviceKind, Optimizer, seen_at
-from ..optimizer.analysis.fused_updates import (
-    FUSED_ON_CPU_SINCE,
-    fused_obstacle,
-    may_step,
-)
-from ..optimizer.analysis.lightning import accelerator
-from ..optimizer.analysis.lightning_updates import fused_where, lightning_obstacle
-from ..optimizer.analysis.network_device import (
+from ..optimizer.analysis.devices.network_device import (
     NetworkDevice,
     condition_imports,
     network_device,
     uses_cuda,
 )
+from ..optimizer.analysis.facts import DeviceKind, Optimizer, seen_at
+from ..optimizer.analysis.frameworks.lightning import accelerator
+from ..optimizer.analysis.frameworks.lightning_updates import fused_where, lightning_obstacle
+from ..optimizer.analysis.networks.trained import trained_networks, trained_or_in_part
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.optimizer_state import loads_optimizer_state
-from ..optimizer.analysis.precision import LIGHTNING
+from ..optimizer.analysis.optimizers.fused_updates import (
+    FUSED_ON_CPU_SINCE,
+    fused_obstacle,
+    may_step,
+)
+from ..optimizer.analysis.optimizers.optimizer_state import loads_optimizer_state
+from ..optimizer.analysis.precision.precision import LIGHTNING
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.trained import trained_networks, trained_or_in_part
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform

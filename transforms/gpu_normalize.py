@@ -27,16 +27,16 @@ import ast
 from collections.abc import Iterator
 from textwrap import dedent
 
-from ..optimizer.analysis.bound_names import is_imported
-from ..optimizer.analysis.free_names import free_name
-from ..optimizer.analysis.image_batches import ImageBatches, ImageCopy
-from ..optimizer.analysis.image_edits import pipeline_edits
-from ..optimizer.analysis.image_pipelines import Normalization
-from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.calls.signatures import call_argument
+from ..optimizer.analysis.editing.bound_names import is_imported
+from ..optimizer.analysis.editing.free_names import free_name
+from ..optimizer.analysis.editing.references import reference
+from ..optimizer.analysis.images.image_batches import ImageBatches, ImageCopy
+from ..optimizer.analysis.images.image_edits import pipeline_edits
+from ..optimizer.analysis.images.image_pipelines import Normalization
+from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.signatures import call_argument
-from ..optimizer.analysis.syntax import Module
-from ..optimizer.analysis.unpacking import assigned_parts
+from ..optimizer.analysis.values.unpacking import assigned_parts
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from .base import Change, Example, Skip, Stage, StepPart, Transform

@@ -28,11 +28,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..optimizer.analysis.accumulation import Accumulation, find_accumulation, framework_obstacle
 from ..optimizer.analysis.facts import Fact, seen_at
-from ..optimizer.analysis.mean_losses import batch_norms
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.training.accumulation import (
+    Accumulation,
+    find_accumulation,
+    framework_obstacle,
+)
+from ..optimizer.analysis.training.mean_losses import batch_norms
 from ..optimizer.options import Options, Tier
 from .base import Change, Example, Skip, Stage, Transform
 

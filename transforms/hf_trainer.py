@@ -26,12 +26,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..optimizer.analysis.editing.references import quoted, reference
 from ..optimizer.analysis.facts import Fact, seen_at
-from ..optimizer.analysis.references import quoted, reference
+from ..optimizer.analysis.frameworks.training_arguments import HuggingFaceUse, TrainingArguments
+from ..optimizer.analysis.loading.workers import copies_refused, persistence_refused
+from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.syntax import Module
-from ..optimizer.analysis.training_arguments import HuggingFaceUse, TrainingArguments
-from ..optimizer.analysis.workers import copies_refused, persistence_refused
 from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
 from .base import Change, Example, Skip, Stage, Transform

@@ -26,13 +26,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from textwrap import dedent, indent
 
-from ..optimizer.analysis.free_names import free_name
-from ..optimizer.analysis.imports import orphaned_imports
-from ..optimizer.analysis.profiling import AUTOGRAD_PROFILER, StepProfile
-from ..optimizer.analysis.references import Reference, reference
+from ..optimizer.analysis.editing.free_names import free_name
+from ..optimizer.analysis.editing.imports import orphaned_imports
+from ..optimizer.analysis.editing.references import Reference, reference
+from ..optimizer.analysis.program.syntax import Module
+from ..optimizer.analysis.program.trees import walk
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.syntax import Module
-from ..optimizer.analysis.trees import walk
+from ..optimizer.analysis.training.profiling import AUTOGRAD_PROFILER, StepProfile
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import (
     AddImport,

@@ -30,20 +30,24 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..optimizer.analysis.autocast_edits import float_again, receiver
+from ..optimizer.analysis.editing.references import quoted, reference
 from ..optimizer.analysis.facts import seen_at
-from ..optimizer.analysis.lightning import (
+from ..optimizer.analysis.frameworks.lightning import (
     LightningTrainer,
     LightningUse,
     accelerator,
     keeps_whole_network,
 )
-from ..optimizer.analysis.lightning_losses import KeptLosses
-from ..optimizer.analysis.lightning_precision import lightning_half_uses
-from ..optimizer.analysis.references import quoted, reference
+from ..optimizer.analysis.frameworks.lightning_losses import KeptLosses
+from ..optimizer.analysis.frameworks.lightning_precision import lightning_half_uses
+from ..optimizer.analysis.frameworks.trainer_arguments import (
+    Translation,
+    Untranslatable,
+    translated,
+)
+from ..optimizer.analysis.precision.autocast_edits import float_again, receiver
+from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.syntax import Module
-from ..optimizer.analysis.trainer_arguments import Translation, Untranslatable, translated
 from ..optimizer.options import AmpDtype, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertBefore, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, Transform

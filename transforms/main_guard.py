@@ -23,13 +23,13 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from ..optimizer.analysis.facts import DataLoader, Fact
-from ..optimizer.analysis.guarding import Weight, statements_needed_by_workers, weight
-from ..optimizer.analysis.iterations import started_at_import
+from ..optimizer.analysis.loading.iterations import started_at_import
+from ..optimizer.analysis.loading.spawning import starts_workers_by_fork, top_level_statement
+from ..optimizer.analysis.loading.worker_count import CountKind, worker_count
+from ..optimizer.analysis.loading.worker_groups import held_back_by_missing_guard
+from ..optimizer.analysis.loading.workers import spawning_refused, starts_at_import
+from ..optimizer.analysis.program.guarding import Weight, statements_needed_by_workers, weight
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.spawning import starts_workers_by_fork, top_level_statement
-from ..optimizer.analysis.worker_count import CountKind, worker_count
-from ..optimizer.analysis.worker_groups import held_back_by_missing_guard
-from ..optimizer.analysis.workers import spawning_refused, starts_at_import
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, Wrap
 from .base import Change, Example, Skip, Stage, Transform

@@ -25,13 +25,13 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..optimizer.analysis.evaluation import Inference
+from ..optimizer.analysis.autograd.frozen_networks import FrozenForward
+from ..optimizer.analysis.autograd.fused_inference import fused_layers, zeroed_padding
+from ..optimizer.analysis.editing.references import reference
+from ..optimizer.analysis.evaluation.evaluation import Inference
 from ..optimizer.analysis.facts import Fact
-from ..optimizer.analysis.frozen_networks import FrozenForward
-from ..optimizer.analysis.fused_inference import fused_layers, zeroed_padding
-from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.program.trees import walk
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.trees import walk
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import Decorate, Edit, FileEdit, Span, Wrap
 from .base import Change, Example, Skip, Stage, StepPart, Transform

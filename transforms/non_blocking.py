@@ -21,11 +21,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..optimizer.analysis.batch_memory import host_write_after, pins_memory
-from ..optimizer.analysis.batch_objects import refuses_argument
-from ..optimizer.analysis.batches import BatchCopy, Place
+from ..optimizer.analysis.calls.signatures import call_argument
+from ..optimizer.analysis.loading.batch_memory import host_write_after, pins_memory
+from ..optimizer.analysis.loading.batch_objects import refuses_argument
+from ..optimizer.analysis.loading.batches import BatchCopy, Place
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.signatures import call_argument
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import Edit, FileEdit, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform

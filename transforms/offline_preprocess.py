@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from ..optimizer.analysis.datasets import Dataset, DatasetKind
-from ..optimizer.analysis.image_transforms import ImageTransform, image_transforms
-from ..optimizer.analysis.item_cost import only_indexes
-from ..optimizer.analysis.item_work import Work, WorkKind, is_deterministic, item_work
-from ..optimizer.analysis.passes import passes_repeat
+from ..optimizer.analysis.images.image_transforms import ImageTransform, image_transforms
+from ..optimizer.analysis.loading.datasets import Dataset, DatasetKind
+from ..optimizer.analysis.loading.item_cost import only_indexes
+from ..optimizer.analysis.loading.item_work import Work, WorkKind, is_deterministic, item_work
+from ..optimizer.analysis.loading.passes import passes_repeat
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options
 from .base import Advice, Advisor, Example

@@ -23,16 +23,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..optimizer.analysis.batch_memory import pinning_refused, pins_memory, says_no_pinning
-from ..optimizer.analysis.cuda_condition import cuda_condition, is_conditional_on_cuda
+from ..optimizer.analysis.devices.cuda_condition import cuda_condition, is_conditional_on_cuda
+from ..optimizer.analysis.devices.network_device import condition_imports
 from ..optimizer.analysis.facts import DataLoader
-from ..optimizer.analysis.loader_settings import (
+from ..optimizer.analysis.loading.batch_memory import pinning_refused, pins_memory, says_no_pinning
+from ..optimizer.analysis.loading.loader_settings import (
     Setting,
     said_later,
     settings_by_place,
     takes_setting,
 )
-from ..optimizer.analysis.network_device import condition_imports
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit

@@ -25,12 +25,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..optimizer.analysis.file_reads import FileRead, FileReader
-from ..optimizer.analysis.free_names import free_name
-from ..optimizer.analysis.passes import passes_repeat
-from ..optimizer.analysis.references import quoted, reference
+from ..optimizer.analysis.editing.free_names import free_name
+from ..optimizer.analysis.editing.references import quoted, reference
+from ..optimizer.analysis.loading.file_reads import FileRead, FileReader
+from ..optimizer.analysis.loading.passes import passes_repeat
+from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.syntax import Module
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from .base import Change, Example, Skip, Stage, StepPart, Transform

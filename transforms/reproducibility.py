@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from ..optimizer.analysis.facts import Fact
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.seeding import Seeding, Wish
+from ..optimizer.analysis.training.seeding import Seeding, Wish
 from ..optimizer.options import Options
 from .base import Advice, Advisor, Example
 

@@ -30,15 +30,15 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..optimizer.analysis.data_parallel import data_parallel_calls
+from ..optimizer.analysis.distributed.data_parallel import data_parallel_calls
+from ..optimizer.analysis.editing.free_names import free_name
+from ..optimizer.analysis.editing.references import reference
 from ..optimizer.analysis.facts import DataLoader
-from ..optimizer.analysis.free_names import free_name
-from ..optimizer.analysis.indexed_batches import can_repeat, indexing_refused
-from ..optimizer.analysis.loaders import PARAMETERS
-from ..optimizer.analysis.references import reference
+from ..optimizer.analysis.loading.indexed_batches import can_repeat, indexing_refused
+from ..optimizer.analysis.loading.loaders import PARAMETERS
+from ..optimizer.analysis.loading.tensor_datasets import IndexedTensors, Layout, indexed_tensors
+from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.syntax import Module
-from ..optimizer.analysis.tensor_datasets import IndexedTensors, Layout, indexed_tensors
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import (
     AddImport,

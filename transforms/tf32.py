@@ -26,25 +26,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..optimizer.analysis.backend_settings import BackendSetting, Topic
+from ..optimizer.analysis.autograd.input_gradients import ATTACKED, input_gradient
+from ..optimizer.analysis.devices.network_device import network_device
+from ..optimizer.analysis.editing.references import quoted, reference
 from ..optimizer.analysis.facts import DeviceKind, Fact, Model, seen_at
-from ..optimizer.analysis.forward_code import networks_run
-from ..optimizer.analysis.input_gradients import ATTACKED, input_gradient
-from ..optimizer.analysis.network_device import network_device
-from ..optimizer.analysis.network_layers import NetworkLayers, network_layers
+from ..optimizer.analysis.networks.forward_code import networks_run
+from ..optimizer.analysis.networks.network_layers import NetworkLayers, network_layers
+from ..optimizer.analysis.networks.small_layers import small_layers
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.precision import (
+from ..optimizer.analysis.precision.backend_settings import BackendSetting, Topic
+from ..optimizer.analysis.precision.precision import (
     half_precision_use,
     may_do_without_autocast,
     under_autocast,
 )
-from ..optimizer.analysis.references import quoted, reference
-from ..optimizer.analysis.resolver import Resolver
+from ..optimizer.analysis.precision.sensitive_code import needs_float32_products
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.sensitive_code import needs_float32_products
-from ..optimizer.analysis.setup_place import settings_refused, setup_place
-from ..optimizer.analysis.small_layers import small_layers
-from ..optimizer.analysis.steps import StepCode
+from ..optimizer.analysis.training.setup_place import settings_refused, setup_place
+from ..optimizer.analysis.training.steps import StepCode
+from ..optimizer.analysis.values.resolver import Resolver
 from ..optimizer.options import Options, Tier
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 

@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..optimizer.analysis.facts import seen_at
-from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.spawned_training import (
+from ..optimizer.analysis.distributed.spawned_training import (
     SpawnedTraining,
     spawn_calls,
     spawned_training,
 )
+from ..optimizer.analysis.facts import seen_at
+from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.launchers import launch_command, launchers
 from ..optimizer.options import Options, Tier
 from .base import Change, Example, Skip, Stage, Transform

@@ -22,10 +22,10 @@ import ast
 from collections.abc import Iterator
 
 from ..optimizer.analysis.facts import DataLoader
-from ..optimizer.analysis.image_transforms import ImageShape, image_shape
+from ..optimizer.analysis.images.image_transforms import ImageShape, image_shape
+from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.syntax import Module
-from ..optimizer.analysis.values import External, Literal, Made, whole_number
+from ..optimizer.analysis.values.values import External, Literal, Made, whole_number
 from ..optimizer.options import Options
 from .base import Advice, Advisor, Example
 

@@ -21,17 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..optimizer.analysis.classes import class_attribute
-from ..optimizer.analysis.constant_graphs import varying_graph
+from ..optimizer.analysis.autograd.constant_graphs import varying_graph
+from ..optimizer.analysis.calls.reach import Reached
 from ..optimizer.analysis.facts import Fact, seen_at
-from ..optimizer.analysis.gradient_clearing import GradientClearing, other_gradient_use
-from ..optimizer.analysis.loops import backward_calls
+from ..optimizer.analysis.networks.trained import trained_networks
 from ..optimizer.analysis.obstacles import Obstacle
-from ..optimizer.analysis.reach import Reached
+from ..optimizer.analysis.optimizers.gradient_clearing import GradientClearing, other_gradient_use
+from ..optimizer.analysis.program.classes import class_attribute
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.steps import StepCode
-from ..optimizer.analysis.trained import trained_networks
-from ..optimizer.analysis.values import Made
+from ..optimizer.analysis.training.loops import backward_calls
+from ..optimizer.analysis.training.steps import StepCode
+from ..optimizer.analysis.values.values import Made
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit
 from .base import Change, Example, Skip, Stage, StepPart, Transform

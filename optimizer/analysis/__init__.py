@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from ..source import Sources
-from .project import load_project
-from .resolver import Resolver
+from .program.project import load_project
 from .script import TrainingScript
+from .values.resolver import Resolver
 
 _DEEPEST = 10_000
 """Frames: what an expression is may hang on a hundred others, each asked about within the one before and some eight

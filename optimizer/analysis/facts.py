@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import Path
 
 from ..rewriting.edits import Span
-from .syntax import FunctionNode, LoopNode, Module
-from .values import Class, Value
+from .program.syntax import FunctionNode, LoopNode, Module
+from .values.values import Class, Value
 
 
 @dataclass(frozen=True, eq=False)

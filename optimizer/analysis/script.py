@@ -8,20 +8,20 @@ from functools import cached_property
 from pathlib import Path
 
 from ..options import Options, Target
-from .attention import Attention, find_attention
-from .backend_settings import BackendSetting, find_backend_settings
-from .batch_writes import BatchWrite, find_batch_writes
-from .batches import BatchCopy, BatchTrace, find_batch_copies
-from .cache_release import CacheRelease, find_cache_releases
-from .causal_hints import CausalHint, find_causal_hints
-from .computed_moves import ComputedMove, find_computed_moves
-from .construction import Construction, find_constructions
-from .converted_copies import ConvertedCopy, find_converted_copies
-from .datasets import Dataset, find_datasets
-from .deferral_plan import LoopPlan, plan_loops
-from .devices import device_kind, find_devices, mentions_accelerator, mentions_cuda
-from .evaluation import Inference, Unproven, find_inference
-from .evaluation_code import find_evaluation_code
+from .attention.attention import Attention, find_attention
+from .attention.causal_hints import CausalHint, find_causal_hints
+from .autograd.frozen_networks import FrozenForward, KeptGradients, find_frozen
+from .autograd.graph_leaks import GraphLeak, find_graph_leaks
+from .calls.reach import functions_run, never_runs
+from .devices.cache_release import CacheRelease, find_cache_releases
+from .devices.computed_moves import ComputedMove, find_computed_moves
+from .devices.construction import Construction, find_constructions
+from .devices.converted_copies import ConvertedCopy, find_converted_copies
+from .devices.devices import device_kind, find_devices, mentions_accelerator, mentions_cuda
+from .devices.host_moves import HostMove, find_host_moves
+from .devices.tensor_aliases import TensorAlias, find_tensor_aliases
+from .evaluation.evaluation import Inference, Unproven, find_inference
+from .evaluation.evaluation_code import find_evaluation_code
 from .facts import (
     DataLoader,
     DeviceKind,
@@ -32,35 +32,35 @@ from .facts import (
     Model,
     Optimizer,
 )
-from .file_reads import FileReader, find_file_readers
-from .framework_wrapping import wrapper_of_loader
-from .frozen_networks import FrozenForward, KeptGradients, find_frozen
-from .functional_dropout import FunctionalDropout, find_functional_dropouts
-from .gradient_clearing import GradientClearing, find_gradient_clearings
-from .graph_leaks import GraphLeak, find_graph_leaks
-from .host_moves import HostMove, find_host_moves
-from .image_batches import ImageBatches, find_image_batches
-from .inplace_activations import InplaceActivations, find_inplace_activations
-from .iterations import Iteration, find_iterations
-from .lifetimes import LateRelease, find_late_releases
-from .lightning import LightningUse
-from .lightning_losses import KeptLosses, find_kept_losses
-from .lightning_passes import TrainerRuns
-from .loaders import find_loaders
-from .loops import find_loops
-from .models import find_models, find_optimizers, models_in
-from .network_modes import ModeSlip, find_mode_slips
-from .parameter_loops import ParameterLoop, find_parameter_loops, find_state_dict_loops
-from .precision import LIGHTNING, FrameworkUse, find_frameworks
-from .profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
-from .project import Project
-from .reach import functions_run, never_runs
-from .resolver import Resolver, Values
-from .seeding import Seeding, find_seeding
-from .steps import EvaluationCode, StepCode, find_step_code
-from .syntax import FunctionNode, Module
-from .tensor_aliases import TensorAlias, find_tensor_aliases
-from .training_arguments import HuggingFaceUse
+from .frameworks.framework_wrapping import wrapper_of_loader
+from .frameworks.lightning import LightningUse
+from .frameworks.lightning_losses import KeptLosses, find_kept_losses
+from .frameworks.lightning_passes import TrainerRuns
+from .frameworks.training_arguments import HuggingFaceUse
+from .images.image_batches import ImageBatches, find_image_batches
+from .loading.batch_writes import BatchWrite, find_batch_writes
+from .loading.batches import BatchCopy, BatchTrace, find_batch_copies
+from .loading.datasets import Dataset, find_datasets
+from .loading.file_reads import FileReader, find_file_readers
+from .loading.iterations import Iteration, find_iterations
+from .loading.loaders import find_loaders
+from .networks.functional_dropout import FunctionalDropout, find_functional_dropouts
+from .networks.inplace_activations import InplaceActivations, find_inplace_activations
+from .networks.models import find_models, find_optimizers, models_in
+from .networks.network_modes import ModeSlip, find_mode_slips
+from .optimizers.gradient_clearing import GradientClearing, find_gradient_clearings
+from .optimizers.parameter_loops import ParameterLoop, find_parameter_loops, find_state_dict_loops
+from .precision.backend_settings import BackendSetting, find_backend_settings
+from .precision.precision import LIGHTNING, FrameworkUse, find_frameworks
+from .program.project import Project
+from .program.syntax import FunctionNode, Module
+from .syncs.deferral_plan import LoopPlan, plan_loops
+from .training.lifetimes import LateRelease, find_late_releases
+from .training.loops import find_loops
+from .training.profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
+from .training.seeding import Seeding, find_seeding
+from .training.steps import EvaluationCode, StepCode, find_step_code
+from .values.resolver import Resolver, Values
 
 
 @dataclass(frozen=True, eq=False)

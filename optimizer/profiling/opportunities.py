@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 from ...transforms.base import StepPart, Transform
-from ..analysis.worker_count import most_workers
+from ..analysis.loading.worker_count import most_workers
 from ..execution.profile_record import Operator, Phase
 from ..options import Target
 from ..rewrite_result import AppliedChange

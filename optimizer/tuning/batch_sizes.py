@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ...transforms.base import Change, Skip, Stage, Transform
-from ..analysis.batch_size import BatchSize, find_batch_size
 from ..analysis.facts import seen_at
+from ..analysis.loading.batch_size import BatchSize, find_batch_size
 from ..analysis.script import TrainingScript
 from ..execution.observations import Timing
 from ..execution.runner import RunSettings

@@ -15,7 +15,7 @@ _FOLDERS = [
     Path(next(iter(optimizer.__path__))) / "analysis",
     Path(next(iter(transforms.__path__))),
 ]
-_MODULES = [path for folder in _FOLDERS for path in sorted(folder.glob("*.py"))]
+_MODULES = [path for folder in _FOLDERS for path in sorted(folder.rglob("*.py"))]
 _NUMBERS = {"lineno", "end_lineno", "line", "end_line"}
 _FILLED_IN = re.compile(r"\blines? (\{\w*\}|%\w)")
 

@@ -10,9 +10,16 @@ from textwrap import dedent
 import pytest
 
 from torchopt_cli.optimizer.analysis import understand
+from torchopt_cli.optimizer.analysis.program.syntax import Module
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.syntax import Module
-from torchopt_cli.optimizer.analysis.values import Class, External, Function, Literal, Made, Value
+from torchopt_cli.optimizer.analysis.values.values import (
+    Class,
+    External,
+    Function,
+    Literal,
+    Made,
+    Value,
+)
 from torchopt_cli.optimizer.source import Sources
 
 

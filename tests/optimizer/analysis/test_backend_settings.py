@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.backend_settings import Topic
+from torchopt_cli.optimizer.analysis.precision.backend_settings import Topic
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

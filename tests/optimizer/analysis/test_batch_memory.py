@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.batch_memory import (
+from torchopt_cli.optimizer.analysis.loading.batch_memory import (
     host_write_after,
     pinning_refused,
     pins_memory,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.batch_size import BatchSize, find_batch_size
+from torchopt_cli.optimizer.analysis.loading.batch_size import BatchSize, find_batch_size
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

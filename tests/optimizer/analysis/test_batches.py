@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.batches import BatchTrace
+from torchopt_cli.optimizer.analysis.loading.batches import BatchTrace
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

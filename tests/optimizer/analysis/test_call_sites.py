@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.values import Unknown
+from torchopt_cli.optimizer.analysis.values.values import Unknown
 
 Files = str | Mapping[str, str]
 Script = Callable[[Files], TrainingScript]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.resolver import Resolver
+from torchopt_cli.optimizer.analysis.program.syntax import Module
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.syntax import Module
+from torchopt_cli.optimizer.analysis.values.resolver import Resolver
 
 Ask = Callable[..., set[object]]
 Script = Callable[..., TrainingScript]

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from textwrap import dedent
 
-from torchopt_cli.optimizer.analysis.companions import Companion, find_companion
+from torchopt_cli.optimizer.analysis.editing.companions import Companion, find_companion
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

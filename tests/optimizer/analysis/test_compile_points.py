@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.compile_points import compile_point
+from torchopt_cli.optimizer.analysis.compiling.compile_points import compile_point
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

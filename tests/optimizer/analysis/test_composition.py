@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.composition import composed_of
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.values import Literal
+from torchopt_cli.optimizer.analysis.values.composition import composed_of
+from torchopt_cli.optimizer.analysis.values.values import Literal
 
 Script = Callable[..., TrainingScript]
 

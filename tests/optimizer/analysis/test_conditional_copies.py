@@ -8,9 +8,9 @@ from textwrap import indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.conditional_copies import ConditionalCopies
+from torchopt_cli.optimizer.analysis.devices.conditional_copies import ConditionalCopies
+from torchopt_cli.optimizer.analysis.program.trees import is_name
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.trees import is_name
 
 Script = Callable[..., TrainingScript]
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.constants import constant
+from torchopt_cli.optimizer.analysis.values.constants import constant
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.counts import is_count
+from torchopt_cli.optimizer.analysis.distributed.counts import is_count
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -8,7 +8,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.covariances import is_covariance_difference
+from torchopt_cli.optimizer.analysis.precision.covariances import is_covariance_difference
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

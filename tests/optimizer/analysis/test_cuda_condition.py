@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.cuda_condition import cuda_condition
+from torchopt_cli.optimizer.analysis.devices.cuda_condition import cuda_condition
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

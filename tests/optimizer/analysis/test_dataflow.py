@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.dataflow import Flow, dotted, read_names
 from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.values.dataflow import Flow, dotted, read_names
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from textwrap import indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.dataset_changes import changes_of_dataset
+from torchopt_cli.optimizer.analysis.loading.dataset_changes import changes_of_dataset
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.dataset_views import write_to_dataset
+from torchopt_cli.optimizer.analysis.loading.dataset_views import write_to_dataset
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.options import Options, Target
 

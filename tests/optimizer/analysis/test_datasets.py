@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.datasets import Dataset, DatasetKind, is_iterable
+from torchopt_cli.optimizer.analysis.loading.datasets import Dataset, DatasetKind, is_iterable
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.declared_numbers import is_declared_number
 from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.values.declared_numbers import is_declared_number
 
 from .conftest import questions
 

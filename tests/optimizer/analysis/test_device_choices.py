@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.device_choices import (
+from torchopt_cli.optimizer.analysis.devices.device_choices import (
     IS_AVAILABLE,
     DeviceChoice,
     condition,

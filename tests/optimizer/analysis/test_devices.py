@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.devices import mentions_cuda
+from torchopt_cli.optimizer.analysis.devices.devices import mentions_cuda
 from torchopt_cli.optimizer.analysis.facts import DeviceKind
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.environments import drawn_rows, steps_environment
+from torchopt_cli.optimizer.analysis.precision.environments import drawn_rows, steps_environment
 
 SCRIPT = """
     import random

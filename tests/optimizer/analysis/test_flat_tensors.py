@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.flat_tensors import FlatTrace, Shape
 from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.tensors.flat_tensors import FlatTrace, Shape
 
 from .conftest import questions
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.float_values import FloatTrace
+from torchopt_cli.optimizer.analysis.precision.float_values import FloatTrace
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 from .conftest import questions

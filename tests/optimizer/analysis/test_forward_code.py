@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from torchopt_cli.optimizer.analysis.forward_code import (
+from torchopt_cli.optimizer.analysis.calls.reach import Reached
+from torchopt_cli.optimizer.analysis.networks.forward_code import (
     called_names,
     forward_code,
     layer_classes,
     method_name,
 )
-from torchopt_cli.optimizer.analysis.reach import Reached
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

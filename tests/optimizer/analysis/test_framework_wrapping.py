@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from torchopt_cli.optimizer.analysis.facts import LoopKind
-from torchopt_cli.optimizer.analysis.framework_wrapping import wrapper_of_loader
+from torchopt_cli.optimizer.analysis.frameworks.framework_wrapping import wrapper_of_loader
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.free_names import (
+from torchopt_cli.optimizer.analysis.editing.free_names import (
     assignment_beside,
     common_statement,
     free_name,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.fused_updates import fused_momentum
-from torchopt_cli.optimizer.analysis.optimizer_state import loads_optimizer_state
+from torchopt_cli.optimizer.analysis.optimizers.fused_updates import fused_momentum
+from torchopt_cli.optimizer.analysis.optimizers.optimizer_state import loads_optimizer_state
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

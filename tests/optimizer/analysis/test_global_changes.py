@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.global_changes import global_setters
 from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.values.global_changes import global_setters
 
 Script = Callable[..., TrainingScript]
 HEAD = """\

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.gradient_clearing import other_gradient_use
+from torchopt_cli.optimizer.analysis.optimizers.gradient_clearing import other_gradient_use
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.gradient_graphs import gradient_graphs
+from torchopt_cli.optimizer.analysis.autograd.gradient_graphs import gradient_graphs
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 HEAD = """

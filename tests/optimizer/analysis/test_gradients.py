@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.gradients import Gradients
-from torchopt_cli.optimizer.analysis.networks import Networks
+from torchopt_cli.optimizer.analysis.autograd.gradients import Gradients
+from torchopt_cli.optimizer.analysis.networks.networks import Networks
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.guarding import (
+from torchopt_cli.optimizer.analysis.program.guarding import (
     Weight,
     statements_needed_by_workers,
     weight,

@@ -7,8 +7,8 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.half_constants import constant_obstacle
-from torchopt_cli.optimizer.analysis.reach import Reached
+from torchopt_cli.optimizer.analysis.calls.reach import Reached
+from torchopt_cli.optimizer.analysis.precision.half_constants import constant_obstacle
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 HEAD = """

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis import half_trace
-from torchopt_cli.optimizer.analysis.half_values import half_uses
+from torchopt_cli.optimizer.analysis.precision import half_trace
+from torchopt_cli.optimizer.analysis.precision.half_values import half_uses
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

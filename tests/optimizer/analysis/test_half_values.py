@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.half_values import HalfUse, half_uses
-from torchopt_cli.optimizer.analysis.reach import reached_nodes
+from torchopt_cli.optimizer.analysis.calls.reach import reached_nodes
+from torchopt_cli.optimizer.analysis.precision.half_values import HalfUse, half_uses
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.held_objects import Holding, holding_of
+from torchopt_cli.optimizer.analysis.loading.held_objects import Holding, holding_of
 
 
 @pytest.mark.parametrize(

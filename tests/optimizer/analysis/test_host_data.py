@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.host_data import HostData
-from torchopt_cli.optimizer.analysis.legacy_tensors import legacy_dtype, takes_sizes
+from torchopt_cli.optimizer.analysis.devices.host_data import HostData
+from torchopt_cli.optimizer.analysis.devices.legacy_tensors import legacy_dtype, takes_sizes
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.image_pipelines import find_image_pipelines
-from torchopt_cli.optimizer.analysis.pil_images import is_pil_image
+from torchopt_cli.optimizer.analysis.images.image_pipelines import find_image_pipelines
+from torchopt_cli.optimizer.analysis.images.pil_images import is_pil_image
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.image_transforms import (
+from torchopt_cli.optimizer.analysis.images.image_transforms import (
     ImageShape,
     image_shape,
     image_transforms,

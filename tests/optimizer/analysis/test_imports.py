@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.imports import orphaned_imports
+from torchopt_cli.optimizer.analysis.editing.imports import orphaned_imports
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.rewriting.edits import (
     Edit,

@@ -7,7 +7,7 @@ from textwrap import indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.item_cost import only_indexes, only_reads
+from torchopt_cli.optimizer.analysis.loading.item_cost import only_indexes, only_reads
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -7,7 +7,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.item_state import stored_changes
+from torchopt_cli.optimizer.analysis.loading.item_state import stored_changes
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.iterations import (
+from torchopt_cli.optimizer.analysis.loading.iterations import (
     loops_around,
     runs_when_imported,
     top_level_starts,

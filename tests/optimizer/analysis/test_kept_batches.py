@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.kept_batches import kept_batches
+from torchopt_cli.optimizer.analysis.loading.kept_batches import kept_batches
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.options import Options, Target
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.layout_neutral import _FUNCTIONS, _METHODS
+from torchopt_cli.optimizer.analysis.networks.layout_neutral import _FUNCTIONS, _METHODS
 
 torch = pytest.importorskip("torch")
 

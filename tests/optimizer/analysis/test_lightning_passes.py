@@ -7,10 +7,10 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.batch_memory import pinning_refused
-from torchopt_cli.optimizer.analysis.passes import passes_repeat
+from torchopt_cli.optimizer.analysis.loading.batch_memory import pinning_refused
+from torchopt_cli.optimizer.analysis.loading.passes import passes_repeat
+from torchopt_cli.optimizer.analysis.loading.workers import persistence_refused, workers_refused
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.workers import persistence_refused, workers_refused
 from torchopt_cli.optimizer.options import Options
 
 Script = Callable[..., TrainingScript]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.loader_settings import setting_of, settings_by_place
+from torchopt_cli.optimizer.analysis.loading.loader_settings import setting_of, settings_by_place
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

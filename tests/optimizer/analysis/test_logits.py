@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from torchopt_cli.optimizer.analysis import understand
-from torchopt_cli.optimizer.analysis.logits import logits_form
+from torchopt_cli.optimizer.analysis.precision.logits import logits_form
 from torchopt_cli.optimizer.rewriting.apply import apply_edits
 from torchopt_cli.optimizer.source import Sources
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from torchopt_cli.optimizer.analysis.distributed_obstacles import loss_reduction
-from torchopt_cli.optimizer.analysis.reductions import Reduction
+from torchopt_cli.optimizer.analysis.distributed.distributed_obstacles import loss_reduction
 from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.training.reductions import Reduction
 
 HEAD = """\
 import torch

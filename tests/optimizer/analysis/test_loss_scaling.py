@@ -7,7 +7,11 @@ from textwrap import dedent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.loss_scaling import LossScaling, NotScalable, loss_scaling
+from torchopt_cli.optimizer.analysis.precision.loss_scaling import (
+    LossScaling,
+    NotScalable,
+    loss_scaling,
+)
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

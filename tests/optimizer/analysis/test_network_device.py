@@ -8,10 +8,14 @@ from textwrap import dedent
 
 import pytest
 
+from torchopt_cli.optimizer.analysis.devices.network_device import (
+    cuda_test,
+    network_device,
+    uses_cuda,
+)
 from torchopt_cli.optimizer.analysis.facts import DeviceKind
-from torchopt_cli.optimizer.analysis.network_device import cuda_test, network_device, uses_cuda
+from torchopt_cli.optimizer.analysis.networks.trained import trained_networks
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.trained import trained_networks
 
 Script = Callable[..., TrainingScript]
 

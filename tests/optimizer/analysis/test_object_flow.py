@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.object_flow import ObjectFlow, Use
 from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.values.object_flow import ObjectFlow, Use
 
 Script = Callable[..., TrainingScript]
 

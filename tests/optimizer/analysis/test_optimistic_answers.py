@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchopt_cli.optimizer.analysis.optimistic_answers import OptimisticAnswers
+from torchopt_cli.optimizer.analysis.values.optimistic_answers import OptimisticAnswers
 
 Graph = dict[int, list[int]]
 QUESTIONS = range(7)

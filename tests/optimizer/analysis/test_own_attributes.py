@@ -7,7 +7,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.own_attributes import is_kept_before
+from torchopt_cli.optimizer.analysis.editing.own_attributes import is_kept_before
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -7,8 +7,12 @@ from textwrap import dedent
 
 import pytest
 
+from torchopt_cli.optimizer.analysis.devices.placement import (
+    default_device_call,
+    move_target,
+    on_gpu,
+)
 from torchopt_cli.optimizer.analysis.facts import DeviceKind
-from torchopt_cli.optimizer.analysis.placement import default_device_call, move_target, on_gpu
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.possible_numbers import possible_numbers
+from torchopt_cli.optimizer.analysis.precision.possible_numbers import possible_numbers
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 from .conftest import questions

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.precision import (
+from torchopt_cli.optimizer.analysis.precision.precision import (
     find_frameworks,
     find_precision_uses,
     imported_packages,

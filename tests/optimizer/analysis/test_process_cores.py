@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.process_cores import core_counts
+from torchopt_cli.optimizer.analysis.loading.process_cores import core_counts
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 SCRIPT = """\

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.process_groups import joins_process_group
+from torchopt_cli.optimizer.analysis.distributed.process_groups import joins_process_group
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Understand = Callable[..., TrainingScript]

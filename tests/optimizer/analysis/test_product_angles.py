@@ -7,8 +7,8 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.product_angles import ProductAngles, half_angles
-from torchopt_cli.optimizer.analysis.reach import Reached
+from torchopt_cli.optimizer.analysis.calls.reach import Reached
+from torchopt_cli.optimizer.analysis.precision.product_angles import ProductAngles, half_angles
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -8,7 +8,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.product_distances import is_product_distance
+from torchopt_cli.optimizer.analysis.precision.product_distances import is_product_distance
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -4,7 +4,12 @@ import sys
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.questions import MOST_NESTED, MOST_STEPS, Answers, Questions
+from torchopt_cli.optimizer.analysis.values.questions import (
+    MOST_NESTED,
+    MOST_STEPS,
+    Answers,
+    Questions,
+)
 
 
 class Reachable:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.random_draws import draws_random_numbers
+from torchopt_cli.optimizer.analysis.loading.random_draws import draws_random_numbers
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.reach import never_runs, reached_nodes
+from torchopt_cli.optimizer.analysis.calls.reach import never_runs, reached_nodes
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.references import reference
+from torchopt_cli.optimizer.analysis.editing.references import reference
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.rewriting.edits import AddImport, FileEdit
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.row_sizes import row_numbers
 from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.tensors.row_sizes import row_numbers
 
 from .conftest import questions
 

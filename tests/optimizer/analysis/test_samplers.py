@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from torchopt_cli.optimizer.analysis.facts import Fact
-from torchopt_cli.optimizer.analysis.samplers import sampler_obstacle
+from torchopt_cli.optimizer.analysis.loading.samplers import sampler_obstacle
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.seeding import Wish
+from torchopt_cli.optimizer.analysis.training.seeding import Wish
 
 IMPORTS = "import random, torch\nimport numpy as np\nfrom torch.backends import cudnn\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchopt_cli.optimizer.analysis import understand
-from torchopt_cli.optimizer.analysis.sharing import other_importer, other_user
+from torchopt_cli.optimizer.analysis.program.sharing import other_importer, other_user
 from torchopt_cli.optimizer.source import Sources
 
 PROJECT = {

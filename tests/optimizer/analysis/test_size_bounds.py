@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.size_bounds import size_bounds
+from torchopt_cli.optimizer.analysis.tensors.size_bounds import size_bounds
 
 from .conftest import questions
 

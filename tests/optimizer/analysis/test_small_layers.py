@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.small_layers import MOST_PRODUCTS, SmallLayers, small_layers
+from torchopt_cli.optimizer.analysis.networks.small_layers import (
+    MOST_PRODUCTS,
+    SmallLayers,
+    small_layers,
+)
 
 SCRIPT = """
     import torch

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.spawning import (
+from torchopt_cli.optimizer.analysis.loading.spawning import (
     names_set_in,
     starts_workers_by_fork,
     unpicklable,
 )
+from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.options import Options
 
 Script = Callable[..., TrainingScript]

@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
+from torchopt_cli.optimizer.analysis.program.statements import are_alternatives
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.statements import are_alternatives
 
 Script = Callable[..., TrainingScript]
 

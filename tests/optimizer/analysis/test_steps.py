@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.steps import StepCode
+from torchopt_cli.optimizer.analysis.training.steps import StepCode
 
 Script = Callable[..., TrainingScript]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.batches import BatchTrace
+from torchopt_cli.optimizer.analysis.loading.batches import BatchTrace
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.tensor_kinds import TensorKind, TensorKinds
+from torchopt_cli.optimizer.analysis.tensors.tensor_kinds import TensorKind, TensorKinds
 
 HEAD = """\
 import numpy as np

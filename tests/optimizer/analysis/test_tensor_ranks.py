@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.tensor_ranks import TensorRanks
+from torchopt_cli.optimizer.analysis.tensors.tensor_ranks import TensorRanks
 
 HEAD = """\
 import torch

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from torchopt_cli.optimizer.analysis.networks.trained import trained_networks
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.trained import trained_networks
 
 HEAD = """
 import itertools

@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.triangles import Triangle, Triangles
+from torchopt_cli.optimizer.analysis.tensors.triangles import Triangle, Triangles
 
 torch = pytest.importorskip("torch")
 

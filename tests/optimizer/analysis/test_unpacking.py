@@ -6,7 +6,11 @@ import ast
 
 import pytest
 
-from torchopt_cli.optimizer.analysis.unpacking import assigned_parts, unpacked_names, written_part
+from torchopt_cli.optimizer.analysis.values.unpacking import (
+    assigned_parts,
+    unpacked_names,
+    written_part,
+)
 
 
 def _assignment(code: str) -> tuple[ast.expr, ast.expr]:

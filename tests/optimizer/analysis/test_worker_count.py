@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from torchopt_cli.optimizer.analysis.loading.worker_count import CountKind, other_use, worker_count
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.worker_count import CountKind, other_use, worker_count
 
 Script = Callable[..., TrainingScript]
 HEAD = """\

@@ -7,8 +7,8 @@ from textwrap import indent
 
 import pytest
 
+from torchopt_cli.optimizer.analysis.loading.worker_state import Hazard, dataset_obstacles
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.worker_state import Hazard, dataset_obstacles
 
 Script = Callable[..., TrainingScript]
 HEAD = """\

@@ -1,0 +1,1 @@
+"""Attention that is written out operation by operation."""

@@ -1,0 +1,1 @@
+"""Where gradients are recorded, and what needs them."""

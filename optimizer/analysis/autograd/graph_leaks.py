@@ -1,0 +1,114 @@
+"""Sums and lists that hold on to the autograd graph of every step: ``total += loss``.
+
+Where the loss is backpropagated in the same pass, its graph is spent: what the sum holds on to can never be used.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..calls.signatures import call_argument
+from ..facts import Fact, Loop, LoopKind
+from ..program.syntax import LoopNode, Module
+from ..syncs.device_reads import backpropagated_by, step_loop
+from ..syncs.loop_definitions import Definition, definitions_in, leaf_name, leaves
+from ..values.host_numbers import is_number
+from ..values.resolver import Resolver
+
+
+@dataclass(frozen=True, eq=False)
+class GraphLeak(Fact):
+    """A statement that adds ``losses``, with their graphs, to ``total``.
+
+    ``shown`` is a place that prints ``total`` as a tensor, where the graph can be seen.
+    """
+
+    node: ast.stmt
+    total: str
+    losses: tuple[ast.Name, ...]
+    shown: ast.Call | None
+
+
+def find_graph_leaks(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[GraphLeak, ...]:
+    """All of them, in source order per module."""
+    by_node = {loop.node: loop for loop in loops}
+    return tuple(
+        leak
+        for module in resolver.project.modules
+        for node in module.nodes_of(ast.AugAssign, ast.Expr)
+        for definition in definitions_in(node)
+        for leak in _leak(resolver, definition, module, by_node)
+    )
+
+
+def _leak(
+    resolver: Resolver, definition: Definition, module: Module, loops: dict[LoopNode, Loop]
+) -> Iterator[GraphLeak]:
+    statement = definition.statement
+    loop = step_loop(module, statement, loops)
+    if loop is None or loop.kind is not LoopKind.TRAINING:
+        return
+    if isinstance(statement, ast.AugAssign) and not isinstance(statement.op, ast.Add):
+        return
+    losses = [
+        leaf
+        for leaf in leaves(definition.value)
+        if isinstance(leaf, ast.Name) and _is_spent(leaf, statement, module)
+    ]
+    others = [leaf for leaf in leaves(definition.value) if leaf not in losses]
+    if not losses or not all(is_number(resolver, leaf, module) for leaf in others):
+        return
+    if any(leaf_name(leaf) == definition.name for leaf in losses):
+        return
+    if _meets_autograd(definition.name, module):
+        return
+    if definition.appends and not _only_summarised(resolver, definition.name, module):
+        return
+    shown = _shown(definition.name, module)
+    yield GraphLeak(module, statement, definition.name, tuple(losses), shown)
+
+
+def _is_spent(loss: ast.Name, statement: ast.stmt, module: Module) -> bool:
+    """Whether every pass that runs ``statement`` backpropagates ``loss`` and frees its graph."""
+    around = [statement, *module.ancestors(statement)]
+    for call in backpropagated_by(loss, module):
+        kept = [call_argument(call, "retain_graph"), call_argument(call, "create_graph")]
+        block = module.block(module.statement(call))
+        if not any(kept) and len(call.args) <= 1 and any(node in block for node in around):
+            return True
+    return False
+
+
+def _meets_autograd(total: str, module: Module) -> bool:
+    """Whether something asks the variable ``total``, or what it is passed to, for gradients."""
+    for use in module.names_of(total):
+        for ancestor in module.ancestors(use):
+            if isinstance(ancestor, ast.stmt):
+                break
+            name = getattr(ancestor, "attr", "")
+            if name in {"backward", "requires_grad", "grad_fn", "grad", "retain_grad"}:
+                return True
+    return False
+
+
+def _only_summarised(resolver: Resolver, name: str, module: Module) -> bool:
+    """Whether the list ``name`` is given to nothing but functions of libraries, which cannot ask for its graphs."""
+    for use in module.names_of(name):
+        parent = module.parents[use]
+        if isinstance(use.ctx, ast.Store) or getattr(parent, "attr", "") in {"append", "clear"}:
+            continue
+        if not (isinstance(parent, ast.Call) and use in parent.args):
+            return False
+        if not resolver.names(parent.func, module):
+            return False
+    return True
+
+
+def _shown(total: str, module: Module) -> ast.Call | None:
+    for use in module.names_of(total):
+        parent = module.parents[use]
+        if isinstance(parent, ast.Call) and getattr(parent.func, "id", "") in {"print", "str"}:
+            return parent
+    return None

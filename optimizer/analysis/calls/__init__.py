@@ -1,0 +1,1 @@
+"""Which calls reach which functions, and with what."""

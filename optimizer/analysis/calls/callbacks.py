@@ -1,0 +1,65 @@
+"""Functions that are used as values, and so may be called from anywhere."""
+
+from __future__ import annotations
+
+import ast
+
+from ..program.syntax import FunctionNode, Module, last_identifier
+from ..values.resolver import Resolver
+from ..values.values import Attribute, Element, Function, Unknown
+
+_GRAD_MODES = frozenset({"torch.no_grad", "torch.inference_mode", "torch.enable_grad"})
+
+
+def is_handed_around(resolver: Resolver, function: FunctionNode) -> bool:
+    """Whether ``function`` is named anywhere without being called there."""
+    for module in resolver.project.modules:
+        for node in module.nodes_of(ast.Name, ast.Attribute):
+            if last_identifier(node) != function.name or not isinstance(node.ctx, ast.Load):
+                continue
+            parent = module.parents[node]
+            if isinstance(parent, ast.Call) and parent.func is node:
+                continue
+            if any(
+                isinstance(value, Function) and value.node is function
+                for value in resolver.values(node, module)
+            ):
+                return True
+    return False
+
+
+def has_known_callers(resolver: Resolver, function: FunctionNode, module: Module) -> bool:
+    """Whether nothing but the calls of ``function`` that are seen gets what it gives."""
+    if isinstance(function, ast.AsyncFunctionDef) or function.name.startswith("__"):
+        return False
+    plain = all(
+        (isinstance(d, ast.Name) and d.id in {"staticmethod", "classmethod"})
+        or resolver.names(d.func if isinstance(d, ast.Call) else d, module) & _GRAD_MODES
+        for d in function.decorator_list
+    )
+    sites = {site.call for site in resolver.call_sites(function)}
+    return (
+        plain
+        and not is_handed_around(resolver, function)
+        and not any(
+            call not in sites and _may_call(resolver, call, other, function)
+            for other in resolver.project.modules
+            for call in other.calls
+        )
+    )
+
+
+def _may_call(resolver: Resolver, call: ast.Call, module: Module, function: FunctionNode) -> bool:
+    """Whether ``call`` names ``function`` on an object that is not known."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != function.name:
+        return False
+    values = resolver.values(call.func, module)
+    return any(isinstance(value, Unknown | Attribute | Element) for value in values)
+
+
+def is_property(function: FunctionNode) -> bool:
+    """Whether reading an attribute calls ``function``."""
+    return any(
+        isinstance(d, ast.Name) and d.id in {"property", "cached_property"}
+        for d in function.decorator_list
+    )

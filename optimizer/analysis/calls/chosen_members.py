@@ -1,0 +1,165 @@
+"""Functions and classes of first-party modules that are chosen by name when the script runs.
+
+``models.__dict__[args.arch](..)`` and ``getattr(models, args.arch)(..)`` call any of those that ``models`` has, or of those that
+the option allows: ``choices`` are written out, or picked from the module's names by how these begin.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..program.project import Project
+from ..program.syntax import Module
+from ..values.values import (
+    Class,
+    Display,
+    External,
+    Function,
+    Literal,
+    Made,
+    Option,
+    Unknown,
+    Value,
+    union,
+)
+from .signatures import call_argument
+
+if TYPE_CHECKING:
+    from ..values.resolver import Resolver
+
+
+def is_called(chosen: ast.expr, module: Module) -> bool:
+    """Whether ``chosen`` is a function or class: it is called on the spot, or wherever its variable is read."""
+    parent = module.parents[chosen]
+    if isinstance(parent, ast.Call):
+        return parent.func is chosen
+    match parent:
+        case ast.Assign(targets=[ast.Name(name)]):
+            function = module.function(parent)
+            reads = [
+                read
+                for read in module.names_of(name)
+                if module.function(read) is function and isinstance(read.ctx, ast.Load)
+            ]
+            return bool(reads) and all(is_called(read, module) for read in reads)
+        case _:
+            return False
+
+
+def chosen_members(
+    resolver: Resolver, owner: Module, key: ast.expr, module: Module
+) -> frozenset[Value]:
+    """What may be called that ``key`` (of ``module``) names in the module ``owner``."""
+    if _is_written_to(resolver.project, owner):
+        return frozenset([Unknown(f"members of {owner.name}")])
+    names = set(_names(resolver.project, owner, set()))
+    allowed = _allowed(resolver, key, module, names)
+    members = union(resolver.module_attribute(owner, name) for name in sorted(allowed))
+    found = frozenset(
+        member
+        for member in members
+        if isinstance(member, Class | Function)
+        or (isinstance(member, External) and member.name.startswith("torchvision.models."))
+    )
+    return found or frozenset([Unknown(f"members of {owner.name}")])
+
+
+def _is_written_to(project: Project, owner: Module) -> bool:
+    """Whether members may be put into a module that are not written out there: ``models.__dict__[name] = ..``."""
+    return owner.rebinds_by_name or any(
+        isinstance(node.value, ast.Attribute)
+        and node.value.attr == "__dict__"
+        and isinstance(node.ctx, ast.Store)
+        for module in project.modules
+        for node in module.nodes_of(ast.Subscript)
+    )
+
+
+def _names(project: Project, module: Module, seen: set[Module]) -> Iterator[str]:
+    """The public names of ``module``, those of its star imports among them."""
+    if module in seen:
+        return
+    seen.add(module)
+    scope = module.scopes.by_node[module.tree]
+    for name in scope.bindings:
+        if not name.startswith("_"):
+            yield name
+    for star in scope.star_imports:
+        source = project.find(module, star)
+        if source is not None:
+            exported = _exported(source)
+            names = _names(project, source, seen)
+            yield from names if exported is None else exported
+
+
+def _exported(module: Module) -> list[str] | None:
+    """The names in ``__all__``; None where the file has no such list, or fills it otherwise."""
+    assigned = [module.parents[name] for name in module.names_of("__all__")]
+    match assigned:
+        case [ast.Assign(value=ast.List(elts) | ast.Tuple(elts))]:
+            return [ast.literal_eval(element) for element in elts if _is_text(element)]
+        case _:
+            return None
+
+
+def _allowed(resolver: Resolver, key: ast.expr, module: Module, names: set[str]) -> set[str]:
+    """Those of ``names`` that ``key`` may be."""
+    allowed: set[str] = set()
+    for value in resolver.values(key, module):
+        match value:
+            case Literal(str(name)):
+                allowed |= {name} & names
+            case Option(_, call, declared) if choices := call_argument(call, "choices"):
+                allowed |= _choices(resolver, choices, declared, names)
+            case _:
+                return names
+    return allowed
+
+
+def _choices(resolver: Resolver, choices: ast.expr, module: Module, names: set[str]) -> set[str]:
+    allowed: set[str] = set()
+    for value in resolver.values(choices, module):
+        match value:
+            case Made(
+                ast.Call(args=[inner]), made_in, External("builtins.sorted" | "builtins.list")
+            ):
+                allowed |= _choices(resolver, inner, made_in, names)
+            case Display(ast.List(elts) | ast.Tuple(elts)) if all(map(_is_text, elts)):
+                allowed |= {str(ast.literal_eval(element)) for element in elts} & names
+            case Display(
+                ast.ListComp(ast.Name(elt), [generator])
+                | ast.GeneratorExp(ast.Name(elt), [generator])
+            ) if getattr(generator.target, "id", None) == elt:
+                conditions = generator.ifs
+                allowed |= {n for n in names if all(_holds(c, n) is not False for c in conditions)}
+            case _:
+                return names
+    return allowed
+
+
+def _holds(condition: ast.expr, name: str) -> bool | None:
+    """Whether ``condition`` is true of ``name``, None where that is not known: ``name.islower() and callable(..)``."""
+    match condition:
+        case ast.UnaryOp(ast.Not(), operand):
+            known = _holds(operand, name)
+            return None if known is None else not known
+        case ast.BoolOp(operator, values):
+            decisive = isinstance(operator, ast.Or)
+            answers = [_holds(value, name) for value in values]
+            if decisive in answers:
+                return decisive
+            return None if None in answers else not decisive
+        case ast.Call(ast.Attribute(ast.Name(), "islower"), []):
+            return name.islower()
+        case ast.Call(ast.Attribute(ast.Name(), "startswith"), [ast.Constant(str(start))]):
+            return name.startswith(start)
+        case ast.Call(ast.Attribute(ast.Name(), "endswith"), [ast.Constant(str(end))]):
+            return name.endswith(end)
+        case _:
+            return None
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -1,0 +1,227 @@
+"""What code runs when a piece of code runs: its own nodes and those of the first-party functions it calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias, TypeGuard
+
+from ..networks.models import is_module_class
+from ..program.syntax import FunctionNode, Module, last_identifier
+from ..program.trees import child_nodes, walk
+from ..values.composition import call_arguments
+from ..values.resolver import Resolver
+from ..values.values import Class, External, Function, Made
+
+_LEXICAL = "_torchopt_lexical"
+_RUN_ARGUMENTS = frozenset(
+    {
+        "builtins.map",
+        "builtins.filter",
+        "builtins.sorted",
+        "builtins.min",
+        "builtins.max",
+        "functools.reduce",
+        "itertools.starmap",
+        "torch.utils.checkpoint.checkpoint",
+    }
+)
+"""Library functions that run the functions they are given."""
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+Called: TypeAlias = tuple[FunctionNode | ast.Lambda, Module]
+"""A function with the module it stands in."""
+
+
+class Reached(NamedTuple):
+    """A node that runs, the module it stands in, and whether it stands in the code asked about itself.
+
+    A tuple, since one is made for every node: a frozen dataclass takes three times as long to make.
+    """
+
+    node: ast.AST
+    module: Module
+    direct: bool
+
+
+def lexical_nodes(roots: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The nodes of ``roots`` that run with them: bodies of functions and classes defined inside do not."""
+    for root in roots:
+        yield root
+        yield from _lexical_nodes_below(root)
+
+
+def _lexical_nodes_below(root: ast.AST) -> Sequence[ast.AST]:
+    """Remembered on ``root``, as the children of nodes are; without ``root``, a cycle only the collector would free."""
+    known: Sequence[ast.AST] | None = root.__dict__.get(_LEXICAL)
+    if known is not None:
+        return known
+    found: list[ast.AST] = []
+    pending = [] if isinstance(root, _DEFINITIONS) else [*child_nodes(root)[::-1]]
+    while pending:
+        node = pending.pop()
+        found.append(node)
+        if not isinstance(node, _DEFINITIONS):
+            pending += child_nodes(node)[::-1]
+    root.__dict__[_LEXICAL] = found
+    return found
+
+
+def reached_nodes(
+    resolver: Resolver, roots: Iterable[ast.AST], module: Module, *, into_forward: bool = False
+) -> Iterator[Reached]:
+    """Every node that runs when ``roots`` run, following calls to first-party functions, each function once.
+
+    Functions handed to ``.step(...)`` (closures), to ``map`` and its like count as called. A model's ``forward`` is followed only when asked,
+    or where it is a training step itself, as that of a meta-learner.
+    """
+    seen: set[FunctionNode | ast.Lambda] = set()
+    pending: list[tuple[list[ast.AST], Module, bool]] = [(list(roots), module, True)]
+    while pending:
+        nodes, current, direct = pending.pop()
+        for node in lexical_nodes(nodes):
+            yield Reached(node, current, direct)
+            if not isinstance(node, ast.Call):
+                continue
+            for function, owner in called(resolver, node, current):
+                if function in seen or (
+                    not into_forward and _is_forward(resolver, function, owner)
+                ):
+                    continue
+                seen.add(function)
+                body = function.body if isinstance(function.body, list) else [function.body]
+                pending.append((list(body), owner, False))
+
+
+def _is_forward(resolver: Resolver, function: FunctionNode | ast.Lambda, module: Module) -> bool:
+    """Whether ``function`` is the ``forward`` of a network, not of some other object."""
+    cls = module.parents.get(function)
+    return (
+        getattr(function, "name", "") == "forward"
+        and isinstance(cls, ast.ClassDef)
+        and is_module_class(resolver, Class(cls, module))
+        and not _is_training_step(function)
+    )
+
+
+def _is_training_step(function: FunctionNode | ast.Lambda) -> bool:
+    """Whether ``function`` itself backpropagates and updates weights."""
+    body = function.body if isinstance(function.body, list) else [function.body]
+    methods = {
+        node.func.attr
+        for node in lexical_nodes(body)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    return {"backward", "step"} <= methods
+
+
+def called(resolver: Resolver, call: ast.Call, module: Module) -> Sequence[Called]:
+    """The first-party functions that run when ``call`` does, those among the functions handed to it included."""
+    known = resolver.called.get(call)
+    if known is None:
+        known = tuple(_called(resolver, call, module))
+        if not resolver.is_tracing:  # Within a trace, cycles may have been cut.
+            resolver.called[call] = known
+    return known
+
+
+def _called(resolver: Resolver, call: ast.Call, module: Module) -> Iterator[Called]:
+    for callee in resolver.callees(call, module):
+        yield callee.node, callee.module
+    pending: list[tuple[ast.expr, Module]] = []
+    for value in resolver.values(call.func, module):
+        if isinstance(value, Made) and value.maker == External("functools.partial"):
+            pending += [(argument, value.module) for argument in value.call.args[:1]]
+        elif isinstance(value, External) and value.name in _RUN_ARGUMENTS:
+            pending += [(argument, module) for argument in call_arguments(call)]
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "step":
+        pending += [(argument, module) for argument in call_arguments(call)]
+    for argument, owner in pending:
+        for value in resolver.values(argument, owner):
+            if isinstance(value, Function):
+                yield value.node, value.module
+
+
+def functions_run(resolver: Resolver, module: Module) -> frozenset[FunctionNode | ast.Lambda]:
+    """The first-party functions that run, as far as can be seen, when ``module`` runs as a script.
+
+    A function that is only named (``mp.spawn(main)``, ``partial(train, ..)``) is taken to be called by whoever gets it.
+    """
+    found: set[FunctionNode | ast.Lambda] = set()
+    pending: list[tuple[list[ast.AST], Module]] = [(list(module.tree.body), module)]
+    while pending:
+        nodes, current = pending.pop()
+        for node in lexical_nodes(nodes):
+            for function, owner in _mentioned(resolver, node, current):
+                if function not in found:
+                    found.add(function)
+                    body = function.body if isinstance(function.body, list) else [function.body]
+                    pending.append((list(body), owner))
+    return frozenset(found)
+
+
+def _mentioned(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Called]:
+    if isinstance(node, ast.Call):
+        yield from called(resolver, node, module)
+    elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+        for value in resolver.values(node, module):
+            if isinstance(value, Function):
+                yield value.node, value.module
+
+
+def never_runs(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` stands where the script does not get in an imported file.
+
+    That is below the file's own main guard, or in a function or class that is named nowhere else in the script: a leftover.
+    """
+    if module is resolver.project.entry:
+        return False
+    top = _top_statement(node, module)
+    if not _needs_its_name(top) or module.function(node) is None:
+        return module.leaves_out(node)
+    known = resolver.named_elsewhere.get(top)
+    if known is None:  # Its nodes are asked about one by one; each answer reads the whole project.
+        known = resolver.named_elsewhere[top] = _is_named_elsewhere(resolver, top)
+    return not known
+
+
+def _needs_its_name(top: ast.AST) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
+    """Whether the code of ``top`` is reached by its name alone: no decorator and no base class has heard of it."""
+    match top:
+        case ast.FunctionDef():
+            return not top.decorator_list
+        case ast.ClassDef():
+            bases = [ast.unparse(base) for base in top.bases]
+            return not (top.decorator_list or top.keywords) and bases in ([], ["object"])
+        case _:
+            return False
+
+
+def _is_named_elsewhere(resolver: Resolver, defined: ast.FunctionDef | ast.ClassDef) -> bool:
+    own = set(walk(defined))
+    return any(
+        _says(mentioned) == defined.name
+        and mentioned not in own
+        and not other.leaves_out(mentioned)
+        for other in resolver.project.modules
+        for mentioned in other.nodes_of(ast.Name, ast.Attribute, ast.Constant, ast.alias)
+    )
+
+
+def _top_statement(node: ast.AST, module: Module) -> ast.AST:
+    around = [node, *module.ancestors(node)]
+    return next((one for one in around if module.parents.get(one) is module.tree), node)
+
+
+def _says(node: ast.AST) -> object:
+    """The name by which ``node`` may stand for a function: what a text says, too, and what an import renames."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.alias(name=name, asname=asname):
+            return name if asname is not None else None
+        case ast.expr():
+            return last_identifier(node)
+        case _:
+            return None

@@ -1,0 +1,1 @@
+"""Which networks ``torch.compile`` pays for, and where they are compiled."""

@@ -1,0 +1,256 @@
+"""What in the code of a network keeps ``torch.compile`` from paying, or from working.
+
+What its tracer follows and what it breaks off at:
+https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/torch.compiler_faq.html
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..calls.reach import Reached, lexical_nodes, never_runs
+from ..calls.signatures import call_argument
+from ..facts import Fact, Model
+from ..networks.forward_code import called_names, forward_code, layer_classes, method_name
+from ..program.scopes import Assigned
+from ..program.syntax import Module
+from ..program.trees import walk
+from ..values.resolver import Resolver
+from ..values.values import Class, Display, Value
+
+_RECURRENT = frozenset({"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"})
+_TRACED = frozenset({"torch", "torchvision", "timm", "transformers", "einops", "numpy"})
+"""Libraries whose layers and functions the compiler follows: PyTorch's own, NumPy's calls, and those of the suites it is
+measured on in every night (https://hud.pytorch.org/benchmark/compilers)."""
+_KNOWN = _TRACED | sys.stdlib_module_names | {"builtins"}
+_CONTAINERS = frozenset({"torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict"})
+_ADDING = frozenset({"append", "extend", "insert", "add_module"})
+_TENSOR_TESTS = frozenset(
+    "any all item sum max min mean norm isnan isinf isfinite equal allclose is_nonzero nonzero count_nonzero".split()
+)
+_BY_VALUES = frozenset("unique unique_consecutive nonzero argwhere masked_select bincount".split())
+"""What gives as many values as it finds: such shapes the compiler does not follow."""
+_TO_PYTHON = frozenset({"item", "tolist", "numpy", "is_nonzero"})
+_LEGACY_CONSTRUCTORS = frozenset(
+    f"torch.{prefix}{kind}Tensor"
+    for prefix in ("", "cuda.")
+    for kind in ("", "Float", "Double", "Half", "Long", "Int", "Byte", "Bool")
+)
+
+
+@dataclass(frozen=True, eq=False)
+class CompileObstacle(Fact):
+    """Code that ``torch.compile`` cannot take, or gains nothing from; ``message`` says why."""
+
+    message: str
+
+
+def compile_obstacles(resolver: Resolver, network: Model) -> Iterator[CompileObstacle]:
+    """What keeps ``network`` from being compiled, in its own forward code and in the layers it is made of."""
+    maker = network.library_name
+    if maker is not None and _is_foreign(maker):
+        yield CompileObstacle(network.module, network.node, _unseen(maker))
+    for cls in layer_classes(resolver, [network]):
+        yield from _recurrent_layers(resolver, cls)
+        yield from _foreign_layers(resolver, cls)
+    for reached in forward_code(resolver, [network]):
+        message = _obstacle(resolver, reached)
+        if message is not None:
+            yield CompileObstacle(reached.module, reached.node, message)
+
+
+def _recurrent_layers(resolver: Resolver, cls: Class) -> Iterator[CompileObstacle]:
+    for node in lexical_nodes(_method_bodies(cls)):
+        if isinstance(node, ast.Call):
+            for name in resolver.names(node.func, cls.module):
+                package, _, last = name.rpartition(".")
+                if package == "torch.nn" and last in _RECURRENT:
+                    why = f"recurrent layers (`nn.{last}`) gain nothing from being compiled"
+                    yield CompileObstacle(cls.module, node, why)
+
+
+def _foreign_layers(resolver: Resolver, cls: Class) -> Iterator[CompileObstacle]:
+    """Those in containers; what is called by name shows in the forward code."""
+    for put_in, module in _put_in_containers(resolver, cls):
+        made = [(put_in, resolver.maker_names(put_in, module))]
+        made += [
+            (n, resolver.names(n.func, module)) for n in walk(put_in) if isinstance(n, ast.Call)
+        ]
+        for node, makers in made:
+            for name in sorted(filter(_is_foreign, makers)):
+                yield CompileObstacle(module, node, _unseen(name))
+
+
+def _put_in_containers(resolver: Resolver, cls: Class) -> Iterator[tuple[ast.expr, Module]]:
+    """What ``cls`` makes its containers of layers of, by way of lists too, and what it adds to them later."""
+    module = cls.module
+    calls = [node for node in lexical_nodes(_method_bodies(cls)) if isinstance(node, ast.Call)]
+    lists: set[Value] = set()
+    for call in calls:
+        if resolver.names(call.func, module) & _CONTAINERS:
+            for argument in call.args:
+                yield argument, module
+                given = argument.value if isinstance(argument, ast.Starred) else argument
+                lists.update(v for v in resolver.values(given, module) if isinstance(v, Display))
+    yield from ((v.node, v.module) for v in lists if isinstance(v, Display))
+    for call in calls:
+        match call.func:
+            case ast.Attribute(value=holder, attr=method) if method in _ADDING:
+                is_container = resolver.maker_names(holder, module) & _CONTAINERS
+                if is_container or resolver.values(holder, module) & lists:
+                    yield from ((argument, module) for argument in call.args)
+            case _:
+                pass
+
+
+def _is_foreign(name: str) -> bool:
+    return name.partition(".")[0] not in _KNOWN and not name.startswith("<")
+
+
+def _unseen(name: str) -> str:
+    return f"whether `{name}` can be compiled is not known"
+
+
+def _method_bodies(cls: Class) -> list[ast.AST]:
+    return [s for m in cls.node.body if isinstance(m, ast.FunctionDef) for s in m.body]
+
+
+def _obstacle(resolver: Resolver, reached: Reached) -> str | None:
+    match reached.node:
+        case ast.Call():
+            return _call(resolver, reached)
+        case (
+            ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test)
+        ):
+            return _data_dependent(resolver, test, reached)
+        case ast.For(iter=iterable):
+            return _loop_over_shape(resolver, iterable, reached)
+        case ast.AugAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+            return f"`self.{name}` changes in every pass, and each value is compiled anew"
+        case _:
+            return None
+
+
+def _call(resolver: Resolver, reached: Reached) -> str | None:
+    names = called_names(resolver, reached)
+    method = method_name(resolver, reached)
+    if method == "backward" or "torch.autograd.backward" in names:
+        return "a backward pass inside of it is no part of a graph"
+    if method in _TO_PYTHON:
+        return f"`.{method}()` takes a value out of the graph"
+    if method in _BY_VALUES or any(n.removeprefix("torch.") in _BY_VALUES for n in names):
+        return "the shape of a result depends on the values in a tensor"
+    if method == "requires_grad_" and _asks_for_gradients(reached.node):
+        return (
+            "a tensor made in it asks for gradients (`.requires_grad_()`), which breaks the graph"
+        )
+    if names & _LEGACY_CONSTRUCTORS or method == "new":
+        return "a legacy tensor constructor cannot be traced"
+    if any(n.startswith("numpy.random.") for n in names):
+        return "NumPy's random numbers cannot be traced"
+    if "builtins.print" in names:
+        return "printing breaks the graph"
+    if any(n.startswith("torch.nn.utils.rnn.") for n in names):
+        return "packed sequences have another shape in every batch"
+    return next((_unseen(name) for name in sorted(names) if _is_foreign(name)), None)
+
+
+def _asks_for_gradients(call: ast.AST) -> bool:
+    given = call_argument(call, "requires_grad", 0) if isinstance(call, ast.Call) else None
+    return not (isinstance(given, ast.Constant) and given.value is False)
+
+
+def _data_dependent(resolver: Resolver, test: ast.expr, reached: Reached) -> str | None:
+    """A branch on the value of a tensor."""
+    for node in walk(test):
+        if not isinstance(node, ast.Call):
+            continue
+        inner = Reached(node, reached.module, False)
+        names = called_names(resolver, inner)
+        on_tensor = method_name(resolver, inner) in _TENSOR_TESTS
+        if on_tensor or any(
+            n.rpartition(".")[0] == "torch" and n.rpartition(".")[2] in _TENSOR_TESTS for n in names
+        ):
+            return "a branch depends on the values in a tensor"
+    return None
+
+
+def _loop_over_shape(resolver: Resolver, iterable: ast.expr, reached: Reached) -> str | None:
+    """A loop over a dimension of the input: it is unrolled, for every length anew."""
+    if not isinstance(iterable, ast.Call) or "builtins.range" not in resolver.names(
+        iterable.func, reached.module
+    ):
+        return None
+    for node in [inner for argument in iterable.args for inner in _with_values(argument, reached)]:
+        is_size = isinstance(node, ast.Call) and method_name(
+            resolver, Reached(node, reached.module, False)
+        ) in {"size", "dim"}
+        if is_size or (isinstance(node, ast.Attribute) and node.attr == "shape"):
+            return "a loop over a dimension of the input is unrolled"
+    return None
+
+
+def _with_values(node: ast.expr, reached: Reached) -> Iterator[ast.AST]:
+    """The nodes of ``node`` and of what is assigned to the local names in it."""
+    for inner in walk(node):
+        yield inner
+        if isinstance(inner, ast.Name):
+            found = reached.module.scope(inner).lookup(inner.id)
+            for binding in found[1] if found else ():
+                if isinstance(binding.source, Assigned):
+                    yield from walk(binding.source.value)
+
+
+def script_compile_obstacle(resolver: Resolver) -> CompileObstacle | None:
+    """What about the script as a whole keeps its networks from being compiled."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            message = _in_script(resolver, Reached(call, module, True))
+            if message is not None and not never_runs(resolver, call, module):
+                return CompileObstacle(module, call, message)
+    return None
+
+
+def _in_script(resolver: Resolver, reached: Reached) -> str | None:
+    names = called_names(resolver, reached)
+    for prefix, message in _SCRIPT_WIDE:
+        if any(n.startswith(prefix) for n in names):
+            return message
+    function = reached.node.func if isinstance(reached.node, ast.Call) else None
+    method = function.attr if isinstance(function, ast.Attribute) else None
+    if method in _HOOKS:
+        return "hooks on modules may not run once the network is compiled"
+    if method in {"to_sparse", "to_sparse_csr", "to_sparse_coo"}:
+        return "sparse tensors are not compiled"
+    if method in {"add_graph", "share_memory"}:
+        return f"`.{method}()` needs the network uncompiled"
+    return None
+
+
+_SCRIPT_WIDE = (
+    ("torch.compile", "it is compiled already"),
+    ("torch._dynamo", "it is compiled already"),
+    ("torch.jit.", "the script exports the network with TorchScript"),
+    ("torch.onnx.", "the script exports the network to ONNX"),
+    ("torch.export.", "the script exports the network"),
+    ("torch.fx.", "the script rewrites the network with FX"),
+    ("torch.ao.quantization.", "the script quantizes the network"),
+    ("torch.quantization.", "the script quantizes the network"),
+    ("torch.cuda.graph", "the step is captured in a CUDA graph"),
+    ("torch.cuda.CUDAGraph", "the step is captured in a CUDA graph"),
+    ("torch.cuda.make_graphed_callables", "the step is captured in a CUDA graph"),
+    ("torch.nn.parallel.DataParallel", "DataParallel replicas are not compiled"),
+    ("torch.nn.parallel.data_parallel", "DataParallel replicas are not compiled"),
+    ("torch.nn.parallel.parallel_apply", "DataParallel replicas are not compiled"),
+    ("torch.sparse", "sparse tensors are not compiled"),
+    ("torch.spmm", "sparse tensors are not compiled"),
+    ("torch.func.", "the script uses function transforms"),
+    ("functorch.", "the script uses function transforms"),
+)
+_HOOKS = frozenset(
+    "register_forward_hook register_forward_pre_hook register_full_backward_hook register_backward_hook "
+    "register_full_backward_pre_hook".split()
+)

@@ -1,0 +1,1 @@
+"""Which devices a script runs on, and how its tensors and networks get there."""

@@ -1,0 +1,140 @@
+"""Where a script spreads a network over GPUs already: ``nn.DataParallel`` and ``torch.distributed``."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from ...rewriting.edits import FileEdit, SetArgument
+from ..calls.signatures import call_argument
+from ..facts import CallFact, Fact
+from ..networks.models import is_module_class
+from ..obstacles import Obstacle
+from ..program.syntax import Module
+from ..values.resolver import Resolver
+from ..values.values import Class
+from .process_names import Place, ProcessNames
+
+DATA_PARALLEL = "torch.nn.parallel.DataParallel"
+_DISTRIBUTED = frozenset(
+    {
+        "torch.distributed.init_process_group",
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.multiprocessing.spawn",
+        "torch.distributed.fsdp.FullyShardedDataParallel",
+        "apex.parallel.DistributedDataParallel",
+        "horovod.torch.init",
+    }
+)
+_MOVES = frozenset({"cuda", "to"})
+
+
+@dataclass(frozen=True, eq=False)
+class DataParallelUse(Fact):
+    """``statement`` is ``name = nn.DataParallel(network).cuda()``; ``moves`` are the moves behind the wrapper."""
+
+    node: ast.Call
+    statement: ast.Assign
+    network: ast.expr
+    moves: tuple[str, ...]
+
+    @property
+    def target(self) -> ast.expr:
+        return self.statement.targets[0]
+
+
+def distributed_call(resolver: Resolver) -> CallFact | None:
+    """The first call by which the script runs in several processes already."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            names = sorted(resolver.names(call.func, module) & _DISTRIBUTED)
+            if names:
+                return CallFact(module, call, names[0])
+    return None
+
+
+def data_parallel_calls(resolver: Resolver) -> tuple[CallFact, ...]:
+    """The calls of ``nn.DataParallel``."""
+    return tuple(
+        CallFact(module, call, DATA_PARALLEL)
+        for module in resolver.project.modules
+        if "DataParallel" in module.source.text
+        for call in module.calls
+        if DATA_PARALLEL in resolver.names(call.func, module)
+    )
+
+
+def data_parallel_use(resolver: Resolver, call: CallFact) -> DataParallelUse | Obstacle:
+    """The statement around a call of ``nn.DataParallel``, or why it is left alone."""
+    module = call.module
+    network = call_argument(call.node, "module", 0)
+    if network is None:
+        return Obstacle(module, call.node, "what is wrapped is not seen")
+    outer: ast.expr = call.node
+    moves: list[str] = []
+    while True:
+        parent = module.parents[outer]
+        grand = module.parents.get(parent)
+        if (
+            isinstance(parent, ast.Attribute)
+            and parent.attr in _MOVES
+            and isinstance(grand, ast.Call)
+            and grand.func is parent
+        ):
+            whole, inner = module.code(grand), module.code(outer)
+            moves.append(whole[len(inner) :])
+            outer = grand
+            continue
+        break
+    statement = module.parents[outer]
+    if not (isinstance(statement, ast.Assign) and len(statement.targets) == 1):
+        return Obstacle(module, call.node, "the wrapped network is not simply kept in a variable")
+    target = statement.targets[0]
+    if isinstance(target, ast.Name | ast.Attribute):
+        return DataParallelUse(module, call.node, statement, network, tuple(moves))
+    return Obstacle(module, call.node, "the wrapped network is not simply kept in a variable")
+
+
+def wraps_part(resolver: Resolver, call: CallFact) -> bool:
+    """Whether ``call`` wraps a part of a network, kept as its attribute: ``model.features = nn.DataParallel(..)``."""
+    module, statement = call.module, call.module.statement(call.node)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    target = statement.targets[0]
+    if not isinstance(target, ast.Attribute):
+        return False
+    if isinstance(target.value, ast.Name) and target.value.id == "self":
+        cls = module.enclosing_class(target)
+        return cls is not None and is_module_class(resolver, Class(cls, module))
+    return True
+
+
+def part_edit(call: CallFact, names: ProcessNames) -> FileEdit:
+    """The edit by which ``nn.DataParallel`` around a part of a network keeps to the GPU of its process.
+
+    The part stays wrapped, so that checkpoints keep their keys.
+    """
+    module = call.module
+    given = call_argument(call.node, "device_ids", 1)
+    before = module.code(given) if given is not None else "None"
+    mine, world = names.name(Place.LOCAL_RANK, module), names.name(Place.WORLD_SIZE, module)
+    code = f"[{mine}] if {world} > 1 else {before}"
+    return FileEdit(module.path, SetArgument(module.span(call.node), "device_ids", code, 1))
+
+
+def later_move(use: DataParallelUse) -> ast.Call | None:
+    """The move of the wrapped network to its device further down: ``model.cuda()``."""
+    module: Module = use.module
+    target = module.code(use.target)
+    wanted = ast.dump(ast.parse(target, mode="eval").body)
+    for call in module.calls:
+        function = call.func
+        if (
+            isinstance(function, ast.Attribute)
+            and function.attr in _MOVES
+            and call.lineno > use.statement.lineno
+            and module.function(call) is module.function(use.statement)
+            and ast.dump(ast.parse(module.code(function.value), mode="eval").body) == wanted
+        ):
+            return call
+    return None

@@ -1,0 +1,379 @@
+"""Whether a training script can run as one process per GPU with the same result, and the edits that takes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ...rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
+from ..facts import CallFact, DataLoader, Fact
+from ..loading.data_preparation import Preparation, find_preparation, prepared_by
+from ..loading.process_cores import shared_core_edits
+from ..networks.forward_code import layer_classes
+from ..networks.layer_choices import layer_choice
+from ..networks.layer_uses import layer_left_out
+from ..networks.network_flow import NetworkFlow, network_flow
+from ..networks.trained import trained_in_each
+from ..obstacles import Obstacle
+from ..program.statements import only_one_runs
+from ..script import TrainingScript
+from ..syncs.telling import Telling
+from ..training.epoch_loops import EpochLoop, epoch_loop
+from ..training.mean_losses import WEIGHTS, batch_norms
+from ..training.reductions import Reduction
+from ..training.setup_place import Block, training_blocks
+from ..training.steps import StepCode
+from ..training.synchronization import accumulation_edits
+from .checkpoint_reads import checkpoint_edits
+from .common_decisions import agree_on_decisions
+from .data_parallel import (
+    DataParallelUse,
+    data_parallel_calls,
+    data_parallel_use,
+    part_edit,
+    wraps_part,
+)
+from .distributed_obstacles import (
+    loss_reduction,
+    script_obstacle,
+    step_obstacle,
+    unscaled,
+)
+from .divergence import Divergence
+from .evaluation_shares import EvaluationShare, EvaluationShares, find_evaluation_shares
+from .log_files import log_edits
+from .meeting_place import meeting_place, process_group_edit
+from .network_wrapping import Wrapping, wrap_beside, wrap_instead, wrapped_name
+from .process_gpus import gpu_edits, gpu_notes
+from .process_names import Place, ProcessNames, taken_name
+from .process_sums import find_common_sums
+from .rank_zero import (
+    RankZeroAction,
+    find_rank_zero_actions,
+    find_told_results,
+    progress_bar_edits,
+    rank_zero_edits,
+    shared_service_edits,
+)
+from .sharded_loader import ShardedLoader, shard_loader
+from .share_notes import share_notes
+from .shared_metrics import evaluation_edits, told_figure_edits, training_sum_edits
+from .told_figures import ToldFigures, find_told_figures
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution(Fact):
+    """A training that can be distributed: ``edits`` do it, ``notes`` say what is not as it was."""
+
+    replaces_data_parallel: bool
+    edits: tuple[FileEdit, ...]
+    notes: tuple[str, ...]
+
+
+class _NotPossibleError(Exception):
+    def __init__(self, fact: Fact) -> None:
+        super().__init__()
+        self.fact = fact
+
+
+def find_distribution(
+    script: TrainingScript, step: StepCode, gpus: int | None, *, sync_batchnorm: bool
+) -> Distribution | Fact:
+    """How the training of ``step`` runs in several processes, ``gpus`` if that is known, or why it does not."""
+    try:
+        return _Plan(script, step, gpus, sync_batchnorm).distribution()
+    except _NotPossibleError as error:
+        return error.fact
+
+
+class _Plan:
+    def __init__(
+        self, script: TrainingScript, step: StepCode, gpus: int | None, sync_batchnorm: bool
+    ) -> None:
+        self._script, self._step, self._gpus = script, step, gpus
+        self._resolver = script.resolver
+        self._names = ProcessNames(script.entry)
+        self._sync_batchnorm = sync_batchnorm
+        self._notes: list[str] = []
+        self._flow: NetworkFlow | None = None
+        self._forward: CallFact | None = None
+        self._divergence: Divergence | None = None
+
+    def distribution(self) -> Distribution:
+        script, step, resolver = self._script, self._step, self._resolver
+        self._refuse_if(script_obstacle(script, step))
+        for module in script.modules:
+            self._refuse_if(taken_name(module))
+        loaders = self._loaders()
+        self._refuse_if(step_obstacle(script, step))
+        blocks = list(training_blocks(script, methods=True))
+        preparation = self._preparation(blocks)
+        group = self._process_group(blocks, loaders, preparation)
+        network, metrics = [*self._network()], [*self._metrics()]
+        shuffles = any(loader.shuffles for loader in loaders)
+        epochs = [*self._epochs(loaders)] if shuffles else []
+        # What is put before one statement comes in this order: a dataset that is made ahead of its loader waits, too.
+        data = [edit for loader in loaders for edit in loader.edits]
+        edits = [*network, *self._barriers(preparation), *data, *metrics, *epochs]
+        edits.insert(0, group)
+        edits += [*self._rank_zero(preparation, edits)]
+        edits += gpu_edits(self._resolver, self._script.modules, self._names)
+        edits += shared_core_edits(self._resolver, self._script.loaders, self._names)
+        edits += checkpoint_edits(self._script, self._step.loop, self._names)
+        edits += log_edits(self._resolver, script.modules, self._names)
+        self._say_what_changes()
+        edits[:0] = self._names.edits(edits)
+        place = step.backwards[0]
+        replaced = bool(data_parallel_calls(resolver))
+        return Distribution(place.module, place.node, replaced, tuple(edits), tuple(self._notes))
+
+    def _refuse(self, fact: Fact, why: str) -> NoReturn:
+        raise _NotPossibleError(Obstacle(fact.module, fact.node, why))
+
+    def _refuse_if(self, fact: Fact | None) -> None:
+        if fact is not None:
+            raise _NotPossibleError(fact)
+
+    # The processes
+
+    def _process_group(
+        self,
+        blocks: list[Block],
+        loaders: list[ShardedLoader],
+        preparation: Preparation | None,
+    ) -> FileEdit:
+        entry = self._script.entry
+        beforehand: set[ast.AST] = {loader.loader.node for loader in loaders}
+        if preparation is not None:
+            beforehand.add(preparation.node)
+        place = meeting_place(self._resolver, entry, blocks, beforehand)
+        if place is None:
+            why = "the way from the script's beginning to its training is not seen"
+            self._refuse(self._step, why)
+        if place.also_imported:
+            self._names.alone_where_imported()
+        return process_group_edit(place, self._names, waits_long=preparation is not None)
+
+    # Network and data
+
+    def _network(self) -> Iterator[FileEdit]:
+        script, resolver, step = self._script, self._resolver, self._step
+        each = [trained_in_each(resolver, optimizer) for optimizer in script.optimizers]
+        networks = {network for trained in each for network in trained}
+        if not all(each) or len(networks) != 1 or not all(networks):
+            self._refuse(
+                script.optimizers[0], "what the optimizer trains is not seen to be one network"
+            )
+        network = networks.pop()
+        forwards = [
+            call
+            for call in step.loop.forwards
+            if network & {m.node for m in script.models_of(call.node.func, call.module)}
+        ]
+        if len(forwards) != 1:
+            why = f"the network runs in {len(forwards) or 'no'} places of the step, not in one"
+            self._refuse(forwards[1] if len(forwards) > 1 else step.backwards[0], why)
+        self._forward = forwards[0]
+        models = script.models_of(forwards[0].node.func, forwards[0].module)
+        classes = layer_classes(resolver, models)
+        unused = layer_left_out(resolver, classes) or layer_choice(resolver, forwards[0], classes)
+        wrapping = Wrapping(self._names, self._sync_batchnorm, unused is not None)
+        calls = data_parallel_calls(resolver)
+        parts = [call for call in calls if wraps_part(resolver, call)]
+        yield from (part_edit(call, self._names) for call in parts)
+        uses = [data_parallel_use(resolver, call) for call in calls if call not in parts]
+        for use in uses:
+            if not isinstance(use, DataParallelUse):
+                raise _NotPossibleError(use)
+        if len(uses) > 1:
+            self._refuse(uses[1], "`DataParallel` is used more than once")
+        if uses and isinstance(uses[0], DataParallelUse):
+            replaced = wrap_instead(script, uses[0], wrapping)
+            if isinstance(replaced, Obstacle):
+                raise _NotPossibleError(replaced)
+            yield from replaced
+            return
+        flow = network_flow(resolver, step, forwards[0])
+        if isinstance(flow, Obstacle):
+            raise _NotPossibleError(flow)
+        self._flow = flow
+        edits = wrap_beside(script, flow, wrapping)
+        if isinstance(edits, Obstacle):
+            raise _NotPossibleError(edits)
+        yield from edits
+
+    def _loaders(self) -> list[ShardedLoader]:
+        """The DataLoader of the training; several where a test chooses one of them."""
+        loaders = self._step.loop.loaders
+        if not loaders or not only_one_runs(loaders):
+            self._refuse(
+                self._step.loop, "the loop over the batches does not go over one DataLoader"
+            )
+        return [self._sharded(loader) for loader in loaders]
+
+    def _sharded(self, loader: DataLoader) -> ShardedLoader:
+        sharded = shard_loader(self._script, loader, self._step.loop, self._names, self._gpus)
+        if not isinstance(sharded, ShardedLoader):
+            raise _NotPossibleError(sharded)
+        return sharded
+
+    def _metrics(self) -> Iterator[FileEdit]:
+        """What is measured in shares, put together; what is decided by it, decided by all alike."""
+        script, step, names = self._script, self._step, self._names
+        sums = find_common_sums(self._resolver, step.loop, script.loaders)
+        summed = [a for a in sums if a.share is not None]
+        yield from training_sum_edits(sums, names)
+        if loss_reduction(self._resolver, step) is Reduction.SUM:
+            loss = unscaled(self._resolver, step.backwards[0].loss, step.module)
+            code = f"{step.module.code(loss)} * {names.name(Place.WORLD_SIZE, step.module)}"
+            span = step.module.span(loss)
+            yield FileEdit(step.module.path, ReplaceExpression(span, code))
+            self._notes.append(
+                "the loss is a sum: times the number of processes, of which the mean is taken"
+            )
+        shares = find_evaluation_shares(script)
+        statistics = batch_norms(self._resolver) and not self._sync_batchnorm
+        edits = evaluation_edits(
+            self._resolver, shares, names, self._is_wrapped, same_statistics=statistics
+        )
+        if isinstance(edits, Obstacle):
+            shares, edits = EvaluationShares((), (), (edits,)), ()
+        yield from edits
+        for why in shares.obstacles[:1]:
+            self._notes.append(f"every process evaluates all of the data: {why.message}")
+        agreed = agree_on_decisions(
+            script,
+            step,
+            [
+                (a.loop.node, a.name)
+                for a in [*summed, *(x for s in shares.loops for x in s.accumulators)]
+            ],
+            [step.loop.node, *(share.node for share in shares.loops)],
+            names,
+        )
+        if isinstance(agreed, Obstacle):
+            raise _NotPossibleError(agreed)
+        self._divergence = agreed.divergence
+        yield from agreed.edits
+        if self._forward is not None:
+            network = self._forward.module.code(self._forward.node.func)
+            if self._flow is not None and self._forward.node.func in self._flow.uses:
+                network = wrapped_name(self._flow)
+            yield from accumulation_edits(
+                self._resolver, step, self._forward, network, agreed.divergence, names
+            )
+
+    def _is_wrapped(self, network: ast.expr, share: EvaluationShare) -> bool:
+        """Whether ``network`` in ``share`` is called with the DistributedDataParallel around it."""
+        if self._flow is None:
+            return bool(data_parallel_calls(self._resolver))
+        names = {hop.parameter for hop in self._flow.hops if hop.function is share.loop.function}
+        inside = share.node in share.module.ancestors(network)
+        return bool(names) and not (inside and getattr(network, "id", None) not in names)
+
+    def _epochs(self, loaders: list[ShardedLoader]) -> Iterator[FileEdit]:
+        epochs = epoch_loop(self._resolver, self._step.loop)
+        if epochs is None:
+            return
+        if not isinstance(epochs, EpochLoop):
+            raise _NotPossibleError(epochs)
+        name = epochs.name_of(self._resolver, [loader.loader for loader in loaders])
+        if name is None:
+            self._refuse(epochs, "the DataLoader has no name in the loop over epochs")
+        module = epochs.module
+        world = self._names.name(Place.WORLD_SIZE, module)
+        code = f"if {world} > 1:\n    {name}.sampler.set_epoch({epochs.counter.id})  # another order in every epoch"
+        first = module.span(epochs.node.body[0])
+        yield FileEdit(module.path, InsertBefore(first, code, outside=True))
+
+    # What one process does
+
+    def _preparation(self, blocks: list[Block]) -> Preparation | None:
+        for module in self._script.modules:
+            if module is not self._script.entry:
+                imported = [s for s in module.tree.body if s not in module.main_only]
+                found = find_preparation(self._resolver, imported, module)
+                if found is not None:
+                    why = (
+                        "every process would write this at the same time, when it imports the file"
+                    )
+                    self._refuse(found, why)
+        for block in blocks:
+            found = find_preparation(self._resolver, block.before, block.module)
+            if isinstance(found, Preparation):
+                return found
+            self._refuse_if(found)
+        return None
+
+    def _barriers(self, preparation: Preparation | None) -> Iterator[FileEdit]:
+        if preparation is None:
+            return
+        module, names = preparation.module, self._names
+        rank, dist = names.name(Place.RANK, module), names.distributed(module)
+        world = names.name(Place.WORLD_SIZE, module)
+        first = f"if {rank} > 0:\n    {dist}.barrier()  # the first process prepares the data"
+        then = f"if {rank} == 0 and {world} > 1:\n    {dist}.barrier()"
+        yield FileEdit(module.path, InsertBefore(module.span(preparation.node), first))
+        yield FileEdit(module.path, InsertAfter(module.span(preparation.last), then))
+
+    def _rank_zero(
+        self, preparation: Preparation | None, edits_of_all: Sequence[FileEdit]
+    ) -> Iterator[FileEdit]:
+        functions = self._script.functions_run
+        left_out: set[ast.AST] = set()
+        if preparation is not None:
+            left_out = {*preparation.functions, *prepared_by(preparation)}
+        told = self._told_figures(left_out)
+        opened = told.opened if told is not None else ()
+        actions = find_rank_zero_actions(self._resolver, functions, left_out, opened, edits_of_all)
+        assert self._divergence is not None
+        self._notes += share_notes(self._resolver, actions, self._divergence, told)
+        ahead: dict[RankZeroAction, str] = {}
+        if told is not None:
+            edits, ahead = told_figure_edits(told, actions, self._names)
+            yield from edits
+        yield from rank_zero_edits(actions, ahead, self._names)
+        results = find_told_results(self._resolver, functions, left_out)
+        yield from filter(None, (result.edit(self._names) for result in results))
+        yield from progress_bar_edits(self._resolver, functions, self._names)
+        yield from shared_service_edits(self._resolver, functions, self._names)
+
+    def _told_figures(self, left_out: Collection[ast.AST]) -> ToldFigures | None:
+        loop, divergence = self._step.loop, self._divergence
+        inside = loop.function
+        runs = inside in self._script.functions_run if inside else loop.module is self._script.entry
+        if divergence is None or not runs or inside in left_out:
+            return None
+        telling = Telling(self._resolver, loop.module, left_out)
+        return find_told_figures(self._resolver, loop, divergence, telling)
+
+    # What is not as it was
+
+    def _say_what_changes(self) -> None:
+        self._notes += gpu_notes(self._resolver, self._script.modules)
+        if batch_norms(self._resolver):
+            if self._sync_batchnorm:
+                self._notes.append("BatchNorm normalizes by the whole batch (SyncBatchNorm)")
+            else:
+                self._notes.append(
+                    "BatchNorm normalizes by each process's part of a batch (--sync-batchnorm: by the whole batch)"
+                )
+        is_weighted = loss_reduction(self._resolver, self._step) is Reduction.WEIGHTED
+        if is_weighted or any(self._weighs(module_call) for module_call in self._losses()):
+            self._notes.append(
+                "the loss is a mean that weighs samples, taken in each process by itself"
+            )
+
+    def _losses(self) -> Iterator[CallFact]:
+        for module in self._script.modules:
+            for call in module.calls:
+                for name in self._resolver.names(call.func, module):
+                    if (
+                        name.startswith("torch.nn.") and "loss" in name.lower()
+                    ) or "cross_entropy" in name:
+                        yield CallFact(module, call, name)
+
+    def _weighs(self, loss: CallFact) -> bool:
+        return any(keyword.arg in WEIGHTS for keyword in loss.node.keywords)

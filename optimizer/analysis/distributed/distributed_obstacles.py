@@ -1,0 +1,241 @@
+"""What keeps a training from running in several processes: code that DistributedDataParallel would break."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+
+from ..calls.reach import Reached, lexical_nodes, reached_nodes
+from ..facts import Fact, Loop, LoopKind, Optimizer
+from ..loading.datasets import DatasetKind, find_datasets
+from ..networks.forward_losses import returns_mean
+from ..networks.models import may_be_lbfgs
+from ..obstacles import Obstacle
+from ..precision.precision import find_frameworks
+from ..program.statements import are_alternatives
+from ..program.syntax import Module
+from ..script import TrainingScript
+from ..training.batch_targets import AnyTargets
+from ..training.loops import backward_calls
+from ..training.loss_reductions import LossReductions
+from ..training.mean_losses import compares_samples, not_a_mean, sets_reduction
+from ..training.reductions import Reduced, Reduction
+from ..training.setup_place import training_blocks
+from ..training.steps import StepCode
+from ..values.dataflow import Flow, own_nodes
+from ..values.resolver import Resolver
+from ..values.values import External, Made
+from .data_parallel import DATA_PARALLEL, distributed_call
+from .process_gpus import gpu_obstacle
+
+_AVERAGES = re.compile(r"swa_utils|torch_ema|AveragedModel")
+_CONVERT = frozenset({"half", "bfloat16", "double"})
+_SPLITS = frozenset(
+    {
+        "torch.utils.data.random_split",
+        "torch.randperm",
+        "numpy.random.permutation",
+        "numpy.random.shuffle",
+        "random.shuffle",
+        "random.sample",
+        "numpy.random.choice",
+        "sklearn.model_selection.train_test_split",
+    }
+)
+_ADD_UP = frozenset({Reduction.MEAN, Reduction.WEIGHTED, Reduction.SUM})
+"""Losses of which the parts of a batch make up that of the whole."""
+_LIBRARY = {"torch": "torch", "numpy": "numpy", "random": "random", "sklearn": "numpy"}
+
+
+def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
+    """What of the script as a whole stands against several processes."""
+    resolver = script.resolver
+    framework = next(iter(find_frameworks(resolver)), None)
+    if framework is not None:
+        why = f"{framework.framework} runs the training, and spreads it over GPUs itself"
+        return Obstacle(framework.module, framework.node, why)
+    running = distributed_call(resolver)
+    if running is not None:
+        return Obstacle(
+            running.module, running.node, "the script runs in several processes already"
+        )
+    another = _another(script.optimizers)
+    if another is not None:
+        why = "several optimizers take turns: which network waits for which gradients is not proven"
+        return Obstacle(another.module, another.node, why)
+    if not script.optimizers:
+        return Obstacle(step.module, step.backwards[0].node, "no optimizer is seen")
+    for optimizer in script.optimizers:
+        if may_be_lbfgs(resolver, optimizer):
+            why = "LBFGS calls the network as often as it likes"
+            return Obstacle(optimizer.module, optimizer.node, why)
+    every = [Reached(n, module, True) for module in script.modules for n in module.nodes]
+    backwards = [c for c in backward_calls(every) if not resolver.callees(c.node, c.module)]
+    if len(backwards) != 1:
+        why = f"{len(backwards)} backward passes are seen, not one"
+        return Obstacle(backwards[1].module, backwards[1].node, why) if backwards else None
+    return (
+        gpu_obstacle(resolver)
+        or _converted(script)
+        or _unseeded(script)
+        or _gathered(script, step)
+        or _averages(script)
+    )
+
+
+def _converted(script: TrainingScript) -> Fact | None:
+    """Where a network gets another type once it is wrapped: the buckets of its gradients are made for the first."""
+    for module in script.modules:
+        for call in module.calls:
+            if not (isinstance(call.func, ast.Attribute) and call.func.attr in _CONVERT):
+                continue
+            values = script.values(call.func.value, module)
+            if any(isinstance(v, Made) and v.maker == External(DATA_PARALLEL) for v in values):
+                why = "the network gets another type once it is wrapped, which DistributedDataParallel does not take"
+                return Obstacle(module, call, why)
+    return None
+
+
+def _another(optimizers: Iterable[Optimizer]) -> Optimizer | None:
+    """An optimizer that may train beside another: they are not the branches of a test that chooses one."""
+    for one, other in combinations(optimizers, 2):
+        if one.module is not other.module or not are_alternatives(one.node, other.node, one.module):
+            return other
+    return None
+
+
+def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
+    """What in the training step is another thing when every process has only a part of the batch."""
+    resolver, module = script.resolver, step.module
+    backward = step.backwards[0]
+    if backward.node.args or backward.node.keywords:
+        return Obstacle(module, backward.node, "the backward pass has arguments of its own")
+    reached = list(step.nodes(resolver))
+    mixing = compares_samples(list(_behind_loss(resolver, step)), resolver)
+    if mixing is not None:
+        why = "the loss may compare the samples of a batch, of which every process would have only a part"
+        return Obstacle(mixing.module, mixing.node, why)
+    for each in reached:
+        if isinstance(each.node, ast.Call) and "torch.autograd.grad" in resolver.names(
+            each.node.func, each.module
+        ):
+            why = (
+                "gradients are asked for by `torch.autograd.grad`, which no other process hears of"
+            )
+            return Obstacle(each.module, each.node, why)
+    thawed = _thaws(script)
+    if thawed is not None:
+        return thawed
+    loss = unscaled(resolver, backward.loss, module)
+    found = not_a_mean(resolver, loss, module, AnyTargets())
+    if found is not None and returns_mean(resolver, loss, module):
+        found = None
+    if found is not None and loss_reduction(resolver, step) in _ADD_UP:
+        found = None
+    return found or sets_reduction(resolver)
+
+
+def _behind_loss(resolver: Resolver, step: StepCode) -> Iterator[Reached]:
+    """What runs for the loss to be computed; not what only measures, such as an accuracy."""
+    backward = step.backwards[0]
+    flow = Flow(step.module, tuple(step.node.body))
+    behind = flow.statements_behind(backward.loss, backward.statement)
+    for statement in sorted({*behind, backward.statement}, key=lambda s: s.lineno):
+        yield from reached_nodes(resolver, own_nodes(statement), step.module)
+    for region in step.regions if step.callers else ():
+        yield from reached_nodes(resolver, region.statements, region.module)
+
+
+def loss_reduction(resolver: Resolver, step: StepCode) -> Reduced:
+    """How the loss of the step is reduced from the samples of its batch."""
+    loss = _without_scaler(resolver, step.backwards[0].loss, step.module)
+    return LossReductions(resolver, step.node).of(loss, step.module)
+
+
+def _thaws(script: TrainingScript) -> Fact | None:
+    """Where parameters begin or cease to be trained once the network is wrapped, which settles which of them are."""
+    for block in list(training_blocks(script, methods=True))[-1:]:
+        for reached in reached_nodes(script.resolver, [block.trains], block.module):
+            node = reached.node
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in {"requires_grad", "requires_grad_"}
+                and (isinstance(node.ctx, ast.Store) or node.attr.endswith("_"))
+            ):
+                why = "what is trained changes in the course of the training"
+                return Obstacle(reached.module, node, why)
+    return None
+
+
+def unscaled(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:
+    """``loss`` without the scaling that float16 needs, and without the mean over DataParallel's replicas."""
+    match _without_scaler(resolver, loss, module):
+        case ast.Call(func=ast.Attribute(value=inner, attr="mean"), args=[], keywords=[]):
+            return unscaled(resolver, inner, module)
+        case inner:
+            return inner
+
+
+def _without_scaler(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:
+    match loss:
+        case ast.Call(func=ast.Attribute(value=scaler, attr="scale"), args=[inner], keywords=[]):
+            makers = resolver.maker_names(scaler, module)
+            if makers and all(name.endswith("GradScaler") for name in makers):
+                return inner
+        case _:
+            pass
+    return loss
+
+
+def _unseeded(script: TrainingScript) -> Fact | None:
+    """Where data is split by chance, and by another chance in every process."""
+    for module in script.modules:
+        for call in module.calls:
+            for name in script.resolver.names(call.func, module) & _SPLITS:
+                told = {"generator", "random_state", "seed"} & {k.arg for k in call.keywords}
+                library = _LIBRARY[name.partition(".")[0]]
+                inside = module.function(call)
+                if told or script.seeding.is_seeded(library):
+                    continue
+                if inside is not None and inside not in script.functions_run:
+                    continue
+                why = f"drawn without a seed, this would be another one in every process (seed {library})"
+                return Obstacle(module, call, why)
+    return None
+
+
+def _gathered(script: TrainingScript, step: StepCode) -> Fact | None:
+    """Where tensors to be trained on, such as features, are gathered in an order that every process shuffles by itself."""
+    datasets = (find_datasets(script.resolver, loader) for loader in step.loop.loaders)
+    in_memory = any(d.kind is DatasetKind.IN_MEMORY for found in datasets for d in found)
+    if script.seeding.is_seeded("torch") or not in_memory:
+        return None
+    for loop in script.loops:
+        if loop.kind in {LoopKind.TRAINING, LoopKind.EPOCHS} or not _gathers(loop):
+            continue
+        for loader in loop.loaders:
+            if loader not in step.loop.loaders and "shuffle" in loader.arguments:
+                shuffle = loader.arguments["shuffle"]
+                if not script.resolver.is_always(shuffle.value, shuffle.module, False):
+                    why = "gathered from a shuffled DataLoader without a seed, the data would have another order in every process (seed torch)"
+                    return Obstacle(loader.module, loader.node, why)
+    return None
+
+
+def _gathers(loop: Loop) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in {"append", "extend"}
+        for node in lexical_nodes([loop.node])
+    )
+
+
+def _averages(script: TrainingScript) -> Fact | None:
+    for module in script.modules:
+        found = module.search(_AVERAGES)
+        if found is not None:
+            return Obstacle(
+                module, module.tree, f"`{found.group()}` keeps an average of the weights"
+            )
+    return None

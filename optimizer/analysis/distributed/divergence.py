@@ -1,0 +1,315 @@
+"""What is not the same in every process that trains on a share of each batch: measurements, draws, times.
+
+A variable diverges where one of the bindings that reach it does: from a batch or a network's results, from random
+numbers or the clock, or because it was made under a condition that diverges. Objects that are handed something that
+diverges do from then on. Reductions and broadcasts (``agreed``) end it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+
+from ..calls.signatures import argument_for
+from ..facts import DataLoader
+from ..loading.random_draws import is_draw
+from ..program.reaching import reaching_bindings
+from ..program.scopes import Assigned, Binding, Iterated, Managed, Parameter, Path, Untraceable
+from ..program.syntax import FunctionNode, Module
+from ..program.trees import child_nodes
+from ..training.loops import WRAPPING_ITERATORS, is_forward, iterated_loaders
+from ..values.resolver import Resolver
+from ..values.unpacking import unpacked_element
+from ..values.values import Class, External, Instance, Made
+
+CLOCK = ("time.", "datetime.", "uuid.", "os.getpid", "builtins.input", "torch.cuda.mem", "psutil.")
+_SAME_ANYWAY = frozenset(
+    {"builtins.len", "builtins.isinstance", "builtins.hasattr", "builtins.type"}
+)
+_SAME_METHODS = frozenset({"dim", "is_floating_point", "parameters", "state_dict", "keys"})
+_SHAPE = frozenset({"dtype", "device", "ndim", "is_cuda"})
+_MUTATORS = frozenset({"append", "extend", "add", "insert", "setdefault", "appendleft"})
+
+
+class Divergence:
+    """Answers for one script, once. ``agreed`` are nodes whose values all processes have in common.
+
+    An ``ast.expr`` among them is agreed as it stands; a ``(loop, name)`` is so for all that reads ``name`` behind ``loop``.
+    """
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        loaders: tuple[DataLoader, ...],
+        agreed: Collection[ast.AST],
+        sums: Collection[tuple[ast.AST, str]],
+    ) -> None:
+        self._resolver, self._loaders, self._agreed = resolver, loaders, frozenset(agreed)
+        self._sums = frozenset(sums)
+        self._bindings: set[Binding] = set()
+        self._attributes: set[tuple[ast.ClassDef, str]] = set()
+        self._returns: set[ast.AST] = set()
+        self._owners = list(self._all_bindings())
+        self._settle()
+
+    def agreeing(self, agreed: Collection[ast.AST]) -> Divergence:
+        """What diverges where all processes have the values of ``agreed`` in common as well."""
+        every = self._agreed.union(agreed)
+        return Divergence(self._resolver, self._loaders, every, self._sums) if agreed else self
+
+    def of(self, expression: ast.expr, module: Module) -> bool:
+        """Whether ``expression`` may be another thing in every process."""
+        return self._expression(expression, module)
+
+    def has_sum(self, loop: ast.AST, name: str) -> bool:
+        """Whether all processes have in common what ``loop`` has added up as ``name``."""
+        return (loop, name) in self._sums
+
+    def binds(self, binding: Binding) -> bool:
+        """Whether the value of ``binding`` may be another one in every process."""
+        return binding in self._bindings
+
+    def decides(
+        self, node: ast.AST, module: Module, outside: ast.AST | None = None
+    ) -> ast.expr | None:
+        """The outermost condition around ``node`` that diverges, within its function and inside of ``outside``."""
+        found: ast.expr | None = None
+        child = node
+        for around in module.ancestors(node):
+            if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or (
+                around is outside
+            ):
+                break
+            if (
+                isinstance(around, ast.If | ast.While)
+                and child is not around.test
+                and self._expression(around.test, module)
+            ):
+                found = around.test
+            child = around
+        return found
+
+    # To the fixed point
+
+    def _all_bindings(self) -> Iterator[tuple[Module, Binding]]:
+        for module in self._resolver.project.modules:
+            for scope in module.scopes.by_node.values():
+                for bindings in scope.bindings.values():
+                    for binding in bindings:
+                        yield module, binding
+
+    def _settle(self) -> None:
+        size = -1
+        while size != len(self._bindings) + len(self._attributes) + len(self._returns):
+            size = len(self._bindings) + len(self._attributes) + len(self._returns)
+            for module, binding in self._owners:
+                if binding not in self._bindings and self._binding(binding, module):
+                    self._bindings.add(binding)
+            for module in self._resolver.project.modules:
+                self._effects(module)
+
+    def _binding(self, binding: Binding, module: Module) -> bool:
+        match binding.source:
+            case Assigned(value=value, path=path):
+                made = self._part(value, path, module)
+            case Iterated(iterable=iterable, path=path):
+                made = self._element(iterable, path, module)
+            case Managed(context=context):
+                made = self._expression(context, module)
+            case Parameter(function=function):
+                return isinstance(function, ast.FunctionDef) and self._given(function, binding.name)
+            case Untraceable() if isinstance(
+                parent := module.parents.get(binding.node), ast.AugAssign
+            ):
+                made = self._expression(parent.value, module) or self._name(parent.target, module)
+            case _:
+                return False
+        return made or self._made_under(binding.node, module)
+
+    def _made_under(self, node: ast.AST, module: Module) -> bool:
+        return self.decides(node, module) is not None
+
+    def _part(self, value: ast.expr, path: Path, module: Module) -> bool:
+        return self._expression(unpacked_element(value, path), module)
+
+    def _element(self, iterable: ast.expr, path: Path, module: Module) -> bool:
+        if path[:1] == (0,) and self._counts(iterable, module):
+            return False
+        if iterated_loaders(self._resolver, self._loaders, iterable, module)[0]:
+            return True
+        return self._expression(iterable, module)
+
+    def _counts(
+        self, iterable: ast.expr, module: Module, within: frozenset[ast.AST] = frozenset()
+    ) -> bool:
+        """Whether ``iterable`` is an ``enumerate``, maybe in a progress bar."""
+        if iterable in within:
+            return False
+        within |= {iterable}
+        if not isinstance(iterable, ast.Call):
+            values = self._resolver.values(iterable, module)
+            made = [v for v in values if isinstance(v, Made) and isinstance(v.maker, External)]
+            known = bool(made) and len(made) == len(values)
+            return known and all(self._counts(v.call, v.module, within) for v in made)
+        names = self._resolver.names(iterable.func, module)
+        if names == frozenset({"builtins.enumerate"}):
+            return True
+        bars = bool(names) and names <= WRAPPING_ITERATORS and bool(iterable.args)
+        return bars and self._counts(iterable.args[0], module, within)
+
+    def _given(self, function: FunctionNode, name: str) -> bool:
+        for site in self._resolver.call_sites(function):
+            passed = argument_for(function, name, site.call, site.bound)
+            given = passed.given if passed is not None else None
+            if given is not None and self._expression(given, site.module):
+                return True
+        return False
+
+    # What statements do to objects
+
+    def _effects(self, module: Module) -> None:
+        for node in module.nodes_of(ast.Return):
+            function = module.function(node)
+            if function is None or function in self._returns or node.value is None:
+                continue
+            if self._expression(node.value, module) or self._made_under(node, module):
+                self._returns.add(function)
+        for node in module.nodes_of(ast.Assign, ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                for part in [target, *(target.elts if isinstance(target, ast.Tuple) else [])]:
+                    if isinstance(part, ast.Attribute | ast.Subscript) and (
+                        self._expression(node.value, module) or self._made_under(node, module)
+                    ):
+                        self._changed(part, module)
+        for call in module.calls:
+            function = call.func
+            if not isinstance(function, ast.Attribute) or self._resolver.names(function, module):
+                continue
+            for_effect = isinstance(module.parents[call], ast.Expr) or function.attr in _MUTATORS
+            if for_effect and not self._resolver.callees(call, module):
+                given = [*call.args, *(keyword.value for keyword in call.keywords)]
+                if any(self._expression(argument, module) for argument in given):
+                    self._changed(function.value, module)
+
+    def _changed(self, target: ast.expr, module: Module) -> None:
+        """The object that ``target`` is a part of has got something that diverges."""
+        base = target
+        while isinstance(base, ast.Attribute | ast.Subscript):
+            if isinstance(base, ast.Attribute):
+                classes = list(self._classes_of(base.value, module))
+                self._attributes.update((cls.node, base.attr) for cls in classes)
+                if classes:
+                    return
+            base = base.value
+        if isinstance(base, ast.Name):
+            found = module.scope(base).lookup(base.id)
+            for binding in found[1] if found else ():
+                if binding not in self._bindings:
+                    self._bindings.add(binding)
+                    self._changed_arguments(binding)
+
+    def _classes_of(self, owner: ast.expr, module: Module) -> Iterator[Class]:
+        """The first-party classes that ``owner`` may be an object of."""
+        for value in self._resolver.values(owner, module):
+            if isinstance(value, Instance):
+                yield value.cls
+            elif isinstance(value, Made) and isinstance(value.maker, Class):
+                yield value.maker
+
+    def _changed_arguments(self, binding: Binding) -> None:
+        if isinstance(binding.source, Parameter) and isinstance(
+            function := binding.source.function, ast.FunctionDef
+        ):
+            for site in self._resolver.call_sites(function):
+                passed = argument_for(function, binding.name, site.call, site.bound)
+                if passed is not None and isinstance(passed.given, ast.Name | ast.Attribute):
+                    self._changed(passed.given, site.module)
+
+    # Expressions
+
+    def _expression(self, node: ast.expr, module: Module) -> bool:
+        if node in self._agreed:
+            return False
+        match node:
+            case ast.Constant() | ast.Lambda():
+                return False
+            case ast.Name():
+                return self._name(node, module)
+            case ast.Attribute(value=value, attr=attr):
+                return attr not in _SHAPE and (
+                    self._of_object(node, module) or self._expression(value, module)
+                )
+            case ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=0)):
+                return False
+            case ast.Call():
+                return self._call(node, module)
+            case _:
+                return any(self._expression(child, module) for child in _expressions(node))
+
+    def _of_object(self, node: ast.Attribute, module: Module) -> bool:
+        """Whether ``node`` is an attribute in which an object of the script keeps something that diverges."""
+        for cls in self._classes_of(node.value, module):
+            if (cls.node, node.attr) in self._attributes:
+                return True
+            for method in cls.node.body:  # a property
+                if method in self._returns and getattr(method, "name", "") == node.attr:
+                    return True
+        return False
+
+    def _name(self, node: ast.expr, module: Module) -> bool:
+        if not isinstance(node, ast.Name):
+            return False
+        scope = module.scope(node)
+        found = scope.lookup(node.id)
+        if found is None:
+            return False
+        owner, bindings = found
+        if not any(binding in self._bindings for binding in bindings):
+            return False
+        seen = reaching_bindings(module, owner, bindings, scope, node)
+        return any(b in self._bindings and not self._is_summed(b, node, module) for b in seen)
+
+    def _is_summed(self, binding: Binding, use: ast.Name, module: Module) -> bool:
+        """Whether ``binding`` is in a loop whose sums all processes share, and ``use`` below it."""
+        around = list(module.ancestors(use))
+        return any(
+            (loop, binding.name) in self._sums and loop not in around
+            for loop in module.loops(binding.node)
+        )
+
+    def _call(self, call: ast.Call, module: Module) -> bool:
+        resolver = self._resolver
+        names = resolver.names(call.func, module)
+        if names and names <= _SAME_ANYWAY:
+            return False
+        if any(name.startswith(CLOCK) or is_draw(name) for name in names):
+            return True
+        if is_forward(resolver, call, module):
+            return True
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        callees = resolver.callees(call, module)
+        if callees:
+            if all(getattr(callee.node, "name", "") != "__init__" for callee in callees):
+                return any(callee.node in self._returns for callee in callees)
+            return any(self._expression(argument, module) for argument in given)
+        if isinstance(call.func, ast.Attribute):
+            sizes = call.func.attr == "size" and [ast.dump(a) for a in call.args] == [
+                ast.dump(ast.Constant(0))
+            ]
+            if sizes or call.func.attr in _SAME_METHODS:
+                return False
+            if self._expression(call.func.value, module):
+                return True
+        return any(self._expression(argument, module) for argument in given)
+
+
+def _expressions(node: ast.AST) -> Iterator[ast.expr]:
+    for child in child_nodes(node):
+        if isinstance(child, ast.expr):
+            yield child
+        elif isinstance(child, ast.comprehension):
+            yield child.iter
+            yield from child.ifs
+        elif isinstance(child, ast.keyword | ast.FormattedValue | ast.Slice):
+            yield from _expressions(child)

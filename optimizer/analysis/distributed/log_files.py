@@ -1,0 +1,56 @@
+"""Files that a script opens to write its log, and keeps open: only the first of several processes may write them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ...rewriting.edits import FileEdit, ReplaceExpression
+from ..calls.signatures import call_argument
+from ..program.module_names import reads_of
+from ..program.syntax import Module
+from ..values.resolver import Resolver
+from .process_names import Place, ProcessNames
+
+_WRITES = frozenset({"write", "writelines", "flush", "close"})
+_WRITERS = frozenset({"csv.writer", "csv.DictWriter"})
+
+
+def is_log(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` opens a file that is only written to, by way of a variable: ``log = open(path, "w")``."""
+    if resolver.names(call.func, module) != frozenset({"builtins.open"}) or not call.args:
+        return False
+    mode = call_argument(call, "mode", 1)
+    if not (isinstance(mode, ast.Constant) and mode.value in {"w", "a", "wt", "at"}):
+        return False
+    match module.parents[call]:
+        case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]):
+            uses = list(reads_of(resolver, target, module))
+            return bool(uses) and all(_only_writes(resolver, *use) for use in uses)
+        case _:
+            return False
+
+
+def log_edits(
+    resolver: Resolver, modules: tuple[Module, ...], names: ProcessNames
+) -> Iterator[FileEdit]:
+    """Let every process but the first write its log to nowhere."""
+    for module in modules:
+        for call in module.calls:
+            if is_log(resolver, call, module):
+                nowhere = f"{names.spelled(module, 'os')}.devnull"
+                first = f"{names.name(Place.RANK, module)} == 0"
+                code = f"{module.code(call.args[0])} if {first} else {nowhere}"
+                yield FileEdit(module.path, ReplaceExpression(module.span(call.args[0]), code))
+
+
+def _only_writes(resolver: Resolver, use: ast.expr, module: Module) -> bool:
+    match module.parents[use]:
+        case ast.Attribute(attr=method):
+            return method in _WRITES
+        case ast.keyword(arg="file"):
+            return True
+        case ast.Call(func=function, args=[first, *_]) if first is use:
+            return bool(resolver.names(function, module) & _WRITERS)
+        case _:
+            return False

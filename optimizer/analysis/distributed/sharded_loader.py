@@ -1,0 +1,274 @@
+"""A training DataLoader that gives each of several processes its own part of every batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ...rewriting.edits import FileEdit, InsertBefore, ReplaceExpression, SetArgument
+from ..editing.references import quoted
+from ..facts import Argument, DataLoader, Fact, Loop
+from ..loading.datasets import find_datasets, is_iterable
+from ..loading.last_batches import only_trains
+from ..loading.loaders import DATALOADER, PARAMETERS
+from ..obstacles import Obstacle
+from ..program.syntax import Module, first_name
+from ..script import TrainingScript
+from ..training.batch_division import counted_on, known_number, other_use
+from ..values.resolver import Resolver
+from ..values.values import Literal
+from .process_names import Place, ProcessNames
+
+_SAMPLER = "train_sampler"
+_DEFAULTS = {"batch_size": "1", "shuffle": "False", "drop_last": "False"}
+_NEEDED = ("dataset", "batch_size")
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedLoader(Fact):
+    """A DataLoader whose batches can be shared by processes; ``shuffles`` says whether every epoch has its own order."""
+
+    loader: DataLoader
+    shuffles: bool
+    edits: tuple[FileEdit, ...]
+
+
+def shard_loader(
+    script: TrainingScript,
+    loader: DataLoader,
+    loop: Loop,
+    names: ProcessNames,
+    processes: int | None,
+) -> ShardedLoader | Fact:
+    """``loader`` with a DistributedSampler, or what forbids that."""
+    resolver = script.resolver
+    obstacle = _obstacle(script, loader, loop, processes or 1)
+    if obstacle is not None:
+        return obstacle
+    module, statement = loader.module, loader.module.statement(loader.node)
+    own = _empty_sampler(loader)
+    bound = any(_SAMPLER in scope.bindings for scope in module.scopes.by_node.values())
+    sampler_name = own.id if own is not None else _SAMPLER
+    if (own is None and bound) or (own is not None and _is_used_elsewhere(own, loader)):
+        return Obstacle(module, loader.node, f"`{sampler_name}` is a name of the script's own")
+    edits: list[FileEdit] = []
+    dataset = loader.arguments["dataset"]
+    code = module.code(dataset.value)
+    rows: list[str] = []
+    if not isinstance(dataset.value, ast.Name | ast.Attribute):
+        name = _free_name(module)
+        rows.append(f"{name} = {module.unindented_code(dataset.value)}")
+        edits.append(_replaced(module, dataset.value, name))
+        code = name
+    size = loader.arguments["batch_size"]
+    world = names.name(Place.WORLD_SIZE, module)
+    batch = _said(loader, "batch_size")
+    if not isinstance(size.value, ast.Constant | ast.Name | ast.Attribute):
+        batch = f"({batch})"
+    told = quoted(module, "every process gets an equal part of every batch")
+    rows.append(f"assert {batch} % {world} == 0, {told}")
+    sampler = names.imported(module, "torch.utils.data", "DistributedSampler")
+    shuffle = loader.arguments.get("shuffle")
+    shuffles = shuffle is not None and not _is(resolver, loader, shuffle, False)
+    given = ", ".join([code, *_sampler_arguments(script, loader, shuffle, shuffles)])
+    if module is not script.entry and module.function(loader.node) is None:
+        # Made as the file is imported, before the processes have met.
+        given += f", num_replicas={world}, rank={names.name(Place.RANK, module)}"
+    rows.append(f"{sampler_name} = {sampler}({given}) if {world} > 1 else None")
+    edits.append(FileEdit(module.path, InsertBefore(module.span(statement), "\n".join(rows))))
+    changed = {"batch_size": f"{batch} // {world}"}
+    if shuffle is not None and shuffles and not _asks_for(shuffle.value, sampler_name):
+        alone = f"{sampler_name} is None"
+        literal = isinstance(shuffle.value, ast.Constant) and _is(resolver, loader, shuffle, True)
+        changed["shuffle"] = alone if literal else f"{_said(loader, 'shuffle')} and {alone}"
+    edits += _changed_arguments(loader, changed)
+    if own is None:
+        place = PARAMETERS.index("sampler")
+        edit = SetArgument(module.span(loader.node), "sampler", sampler_name, place)
+        edits.append(FileEdit(module.path, edit))
+    return ShardedLoader(module, loader.node, loader, shuffles, tuple(edits))
+
+
+def _empty_sampler(loader: DataLoader) -> ast.Name | None:
+    """The variable that ``loader`` is given for its sampler, as scripts do that leave room for one: it is None."""
+    given = loader.arguments.get("sampler")
+    if given is None or given.value not in _written(loader):
+        return None
+    return given.value if isinstance(given.value, ast.Name) else None
+
+
+def _is_used_elsewhere(sampler: ast.Name, loader: DataLoader) -> bool:
+    """Whether the variable is that of another function, or used for more than ``loader`` and to ask whether it is there."""
+    module = loader.module
+    owner = module.scope(sampler).lookup(sampler.id)
+    if owner is None or owner[0].node is not (module.function(loader.node) or module.tree):
+        return True
+    for use in module.names_of(sampler.id):
+        if isinstance(use.ctx, ast.Load) and module.scope(use).lookup(use.id) == owner:
+            asked = isinstance(module.parents[use], ast.Compare)
+            if not asked and loader.node not in module.ancestors(use):
+                return True
+    return False
+
+
+def _asks_for(test: ast.expr, name: str) -> bool:
+    """Whether ``test`` is ``name is None``."""
+    return isinstance(test, ast.Compare) and ast.unparse(test) == f"{name} is None"
+
+
+def _written(loader: DataLoader) -> set[ast.expr]:
+    """The arguments that stand in the call of ``loader`` itself."""
+    return {*loader.node.args, *(k.value for k in loader.node.keywords if k.arg is not None)}
+
+
+def _keyword_dict(loader: DataLoader) -> ast.expr | None:
+    """The variable with the one dict of keywords that ``loader`` is made with."""
+    dicts = [k.value for k in loader.node.keywords if k.arg is None]
+    is_variable = len(dicts) == 1 and isinstance(dicts[0], ast.Name | ast.Attribute)
+    return dicts[0] if is_variable else None
+
+
+def _said(loader: DataLoader, name: str) -> str:
+    """How the argument ``name`` of ``loader`` is spelled beside its call."""
+    module, argument = loader.module, loader.arguments[name]
+    keywords = _keyword_dict(loader)
+    if argument.value in _written(loader) or keywords is None:
+        return module.code(argument.value)
+    key, code = quoted(module, name), module.code(keywords)
+    if len(loader.displays) == 1 and _holds(loader.displays[0][0], name):
+        return f"{code}[{key}]"
+    return f"{code}.get({key}, {_DEFAULTS[name]})"  # put into the dict later, maybe
+
+
+def _holds(display: ast.Dict | ast.Call, key: str) -> bool:
+    """Whether ``key`` is written in ``display``."""
+    if isinstance(display, ast.Dict):
+        return any(isinstance(k, ast.Constant) and k.value == key for k in display.keys)
+    return any(keyword.arg == key for keyword in display.keywords)
+
+
+def _changed_arguments(loader: DataLoader, changed: Mapping[str, str]) -> Iterator[FileEdit]:
+    """The edits that give ``loader`` the arguments ``changed``, where they stand or over those of its dict."""
+    module, keywords = loader.module, _keyword_dict(loader)
+    over: list[str] = []
+    for name, code in changed.items():
+        value = loader.arguments[name].value
+        if value in _written(loader):
+            yield _replaced(module, value, code)
+        else:
+            over.append(f"{quoted(module, name)}: {code}")
+    if over and keywords is not None:
+        yield _replaced(
+            module, keywords, "{" + ", ".join([f"**{module.code(keywords)}", *over]) + "}"
+        )
+
+
+def _obstacle(
+    script: TrainingScript, loader: DataLoader, loop: Loop, processes: int
+) -> Fact | None:
+    resolver, module = script.resolver, loader.module
+    why = _not_shared(resolver, loader) or only_trains(
+        resolver, loader, script.loops, script.iterations
+    )
+    if why is not None:
+        return Obstacle(module, loader.node, f"its DataLoader cannot be shared: {why}")
+    size = loader.arguments["batch_size"]
+    values = resolver.values(size.value, size.module)
+    number = known_number(values)
+    written = [v.value for v in values if isinstance(v, Literal)]
+    if number is not None and number in written and number % processes:
+        why = f"a batch of {number} samples does not divide into {processes} equal parts"
+        return Obstacle(module, loader.node, why)
+    if number is not None:
+        counted = counted_on(resolver, number, loop)
+        if counted is not None:
+            return counted
+    if isinstance(size.value, ast.Constant):
+        return None
+    return other_use(resolver, values, script.loaders)
+
+
+def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
+    module = loader.module
+    if loader.opaque is not None:
+        return f"`{module.code(loader.opaque)}` is not known"
+    if resolver.names(loader.node.func, module) != frozenset({DATALOADER}):
+        return "its class is the script's own"
+    for name in ("sampler", "batch_sampler"):
+        given = loader.arguments.get(name)
+        if given is not None and not resolver.is_always(given.value, given.module, None):
+            return f"it has a `{name}` of its own"
+    for name in (*_NEEDED, "shuffle", "drop_last"):
+        argument = loader.arguments.get(name)
+        by_dict = argument is not None and argument.value not in _written(loader)
+        if by_dict and (_keyword_dict(loader) is None or name == "dataset"):
+            return f"its `{name}` comes by a dict"
+        if argument is None and name in _NEEDED:
+            return f"its `{name}` is not given"
+    if any(
+        isinstance(p, ast.comprehension | ast.DictComp | ast.ListComp | ast.Lambda)
+        for p in module.ancestors(loader.node)
+    ):
+        return "it is one of several that one expression makes"
+    datasets = find_datasets(resolver, loader)
+    if any(is_iterable(resolver, dataset) for dataset in datasets):
+        return "its dataset is only iterated: every process would read all of it"
+    shuffle = loader.arguments.get("shuffle")
+    if not datasets and (shuffle is None or not _is(resolver, loader, shuffle, True)):
+        return "the length of its dataset is not known"
+    return None
+
+
+def _sampler_arguments(
+    script: TrainingScript, loader: DataLoader, shuffle: Argument | None, shuffles: bool
+) -> Iterator[str]:
+    resolver = script.resolver
+    if shuffle is None or not shuffles:
+        yield "shuffle=False"
+    elif not _is(resolver, loader, shuffle, True) and not (
+        (own := _empty_sampler(loader)) is not None and _asks_for(shuffle.value, own.id)
+    ):
+        yield f"shuffle={_said(loader, 'shuffle')}"
+    seed = _seed(script, loader)
+    if shuffles and seed is not None:
+        yield f"seed={seed}"
+    drop_last = loader.arguments.get("drop_last")
+    if drop_last is not None and not _is(resolver, loader, drop_last, False):
+        yield f"drop_last={_said(loader, 'drop_last')}"
+
+
+def _seed(script: TrainingScript, loader: DataLoader) -> str | None:
+    """The script's own seed as it can be written where the loader is made."""
+    seeds = [seed for seed in script.seeding.seeds if "torch" in seed.libraries]
+    if not seeds or not isinstance(seeds[0].node, ast.Call) or not seeds[0].node.args:
+        return None
+    first, place = seeds[0].node.args[0], seeds[0].module
+    if isinstance(first, ast.Constant):
+        return None if first.value == 0 else place.code(first)
+    base = first_name(first)
+    if base is None or place is not loader.module:
+        return None
+    there = place.scope(first).lookup(base.id)
+    here = loader.module.scope(loader.node).lookup(base.id)
+    same = there is not None and here is not None and there[0] is here[0]
+    return place.code(first) if same else None
+
+
+def _replaced(module: Module, node: ast.expr, code: str) -> FileEdit:
+    return FileEdit(module.path, ReplaceExpression(module.span(node), code))
+
+
+def _is(resolver: Resolver, loader: DataLoader, argument: Argument, wanted: bool) -> bool:
+    """Whether ``argument`` is ``wanted``; what a dict says may change before and after the loader is made."""
+    if argument.value not in _written(loader):
+        return False
+    return resolver.is_always(argument.value, argument.module, wanted)
+
+
+def _free_name(module: Module) -> str:
+    taken = {name for scope in module.scopes.by_node.values() for name in scope.bindings}
+    name = "train_set"
+    while name in taken:
+        name = f"_{name}"
+    return name

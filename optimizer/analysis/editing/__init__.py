@@ -1,0 +1,1 @@
+"""What edits need: names, imports, the spelling of a file."""

@@ -1,0 +1,1 @@
+"""Code that runs networks for their results only."""

@@ -1,0 +1,1 @@
+"""Lightning, and the trainers and wrappers of Hugging Face's libraries."""

@@ -1,0 +1,1 @@
+"""Images on their way from a dataset to the device."""

@@ -1,0 +1,1 @@
+"""Datasets, the loaders that read them, and their batches."""

@@ -1,0 +1,1 @@
+"""Networks, their layers, and how these are laid out in memory."""

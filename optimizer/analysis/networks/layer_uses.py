@@ -1,0 +1,56 @@
+"""Whether every layer of a network takes part in each of its forward passes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from ..facts import Fact
+from ..obstacles import Obstacle
+from ..program.syntax import Module
+from ..values.resolver import Resolver
+from ..values.values import Class
+from .models import is_module_value
+
+
+def layer_left_out(resolver: Resolver, classes: Iterable[Class]) -> Fact | None:
+    """A layer of ``classes`` that is made and then never named again: it gets no gradient."""
+    for cls in classes:
+        found = _left_out(resolver, cls, cls.module)
+        if found is not None:
+            return found
+    return None
+
+
+def _left_out(resolver: Resolver, cls: Class, module: Module) -> Fact | None:
+    read = {
+        node.attr
+        for node in ast.walk(cls.node)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    others = {
+        node.attr
+        for other in resolver.project.modules
+        for node in other.nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    by_name = any(
+        (isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"getattr", "vars"})
+        or (
+            isinstance(node, ast.Attribute)
+            and node.attr in {"children", "modules", "_modules", "__dict__"}
+        )
+        for node in ast.walk(cls.node)
+    )
+    if by_name:
+        return None
+    for (owner, name), assigned in module.self_assignments.items():
+        if owner is not cls.node or name in read or name in others:
+            continue
+        for value, path in assigned:
+            if path or not isinstance(value, ast.Call):
+                continue
+            made = resolver.values(value, module)
+            if made and all(is_module_value(resolver, v) for v in made):
+                return Obstacle(module, value, f"`self.{name}` is never used")
+    return None

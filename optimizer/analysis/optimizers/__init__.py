@@ -1,0 +1,1 @@
+"""Optimizers and other updates of parameters."""

@@ -1,0 +1,87 @@
+"""Where a script loads the state of an optimizer, as it does to go on with a run."""
+
+from __future__ import annotations
+
+import ast
+
+from ..calls.reach import never_runs
+from ..networks.models import is_module_class, models_in, replaced
+from ..obstacles import Obstacle
+from ..program.reaching import bindings_of
+from ..program.scopes import Assigned
+from ..program.syntax import Module
+from ..values.resolver import Resolver
+from ..values.values import Class, External, Instance, Literal, Made, Value
+
+_COPIES = frozenset({"copy.copy", "copy.deepcopy"})
+_OF_NETWORKS = frozenset({"to", "cuda", "parameters", "named_parameters", "requires_grad_"})
+"""Methods of networks that no optimizer has."""
+
+
+def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
+    """Where the script may load the state of an optimizer; where it certainly does, if anywhere."""
+    possible: Obstacle | None = None
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
+                continue
+            values = replaced(resolver, resolver.values(call.func.value, module), _copied)
+            if values and all(_is_no_optimizer(resolver, value) for value in values):
+                continue
+            if never_runs(resolver, call, module):
+                continue
+            loading = Obstacle(module, call, "the script loads the state of an optimizer")
+            if any(map(is_torch_optimizer, values)):
+                return loading
+            if _is_used_as_network(call.func.value, module):
+                continue
+            possible = possible or loading
+    return possible
+
+
+def _copied(value: Value) -> tuple[ast.expr, Module] | None:
+    """What ``value`` is a copy of: ``copy.deepcopy(model)``."""
+    match value:
+        case Made(ast.Call(args=[copied, *_]), module, External(name)) if name in _COPIES:
+            return copied, module
+        case _:
+            return None
+
+
+def _is_used_as_network(loaded: ast.expr, module: Module) -> bool:
+    """Whether the variable ``loaded`` is moved to a device, say: ``network = build(args).to(device)``."""
+    if not isinstance(loaded, ast.Name):
+        return False
+    sources = (binding.source for binding in bindings_of(module, loaded))
+    made = [source.value for source in sources if isinstance(source, Assigned)]
+    called = [
+        module.parents[use]
+        for use in module.names_of(loaded.id)
+        if module.function(use) is module.function(loaded)
+    ]
+    methods = [value.func for value in made if isinstance(value, ast.Call)]
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in _OF_NETWORKS
+        for node in (*called, *methods)
+    )
+
+
+def _is_no_optimizer(resolver: Resolver, value: Value) -> bool:
+    if isinstance(value, Instance):
+        return is_module_class(resolver, value.cls)
+    if not isinstance(value, Made):
+        return isinstance(value, Literal)  # the ``None`` of what is made later, or by a subclass
+    if isinstance(value.maker, Class):
+        return bool(models_in(resolver, frozenset([value])))
+    if is_torch_optimizer(value):
+        return False
+    return value.maker.name.startswith("torch") or bool(models_in(resolver, frozenset([value])))
+
+
+def is_torch_optimizer(value: object) -> bool:
+    """Whether ``value`` is one of the optimizers of ``torch.optim``."""
+    if not (isinstance(value, Made) and isinstance(value.maker, External)):
+        return False
+    name = value.maker.name
+    others = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")
+    return name.startswith("torch.optim.") and not name.startswith(others)

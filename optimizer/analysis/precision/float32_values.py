@@ -1,0 +1,138 @@
+"""Which values are certainly float32 in code that runs under autocast.
+
+What autocast computes in float32 by itself is in
+https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-autocast-to-float32.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from ..networks.models import is_module_class
+from ..program.classes import family
+from ..program.syntax import Module, last_identifier
+from ..values.resolver import Resolver
+from ..values.values import Class
+from .float_values import FloatTrace
+
+_IN_FLOAT32 = frozenset(
+    "acos asin cosh erfinv exp expm1 log log10 log1p log2 pow reciprocal rsqrt sinh tan softplus softmax log_softmax "
+    "softmin logsumexp layer_norm group_norm rms_norm norm vector_norm matrix_norm prod cumprod cumsum sum cdist dist "
+    "cosine_similarity normalize".split()
+)
+_FLOAT32_LAYERS = frozenset(
+    "Softmax LogSoftmax Softmin Softplus LayerNorm GroupNorm RMSNorm CosineSimilarity".split()
+)
+"""Functions, methods and layers that autocast runs in float32."""
+_MADE = frozenset(
+    "arange empty eye full linspace logspace normal ones rand randint randn randperm tensor zeros".split()
+)
+"""Functions whose result is of a type of their own."""
+_SAME_TYPE = frozenset(
+    "abs add addcdiv addcmul cat clamp clip concat cos deg2rad detach diag diag_embed diagonal div "
+    "empty_like expand expand_as flatten flip full_like gather index_select lgamma masked_fill max maximum mean min "
+    "minimum mul narrow neg ones_like permute rand_like randn_like relu repeat reshape roll select sigmoid sin "
+    "softsign sqrt square squeeze stack sub t tanh transpose tril triu unbind unsqueeze view view_as where zeros_like "
+    "std var".split()
+)
+"""Functions and methods whose result is of the type of their operands."""
+
+_FULL = frozenset(f"torch.{name}" for name in ("float", "float32", "double", "float64"))
+
+
+class Float32Values(FloatTrace):
+    """``through_casts``: what is cast to float32 counts, whatever it was made of.
+
+    Without it only what weights and constants are made of does: a batch has often been measured, or been through a network.
+    """
+
+    def __init__(self, resolver: Resolver, *, through_casts: bool) -> None:
+        super().__init__(resolver, {})
+        self._through_casts = through_casts
+
+    def is_other(self, node: ast.expr, module: Module) -> bool:
+        """Whether ``node`` certainly is float32, or no floating-point number at all."""
+        match node:
+            case ast.Constant():
+                return True
+            case ast.UnaryOp(operand=operand) | ast.Starred(value=operand):
+                return self.is_other(operand, module)
+            case ast.BinOp(op=ast.Pow()) if self._through_casts:
+                return True
+            case ast.BinOp(left=left, op=op, right=right):
+                return not isinstance(op, ast.MatMult) and self._all([left, right], module)
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                return self._all(elements, module)
+            case ast.IfExp(body=body, orelse=orelse):
+                return self._all([body, orelse], module)
+            case ast.Subscript(value=value):
+                return self.is_other(value, module)
+            case ast.Call() if (found := self._call(node, module)) is not None:
+                return found
+            case ast.Attribute(attr=name) if name in {"shape", "device", "dtype"}:
+                return True
+            case ast.Attribute() if self._is_buffer(node, module):
+                return True
+            case _:
+                return super().is_other(node, module)
+
+    def _gives_batches(self, node: ast.expr, module: Module) -> bool:
+        return self._through_casts and super()._gives_batches(node, module)
+
+    def _all(self, nodes: list[ast.expr], module: Module) -> bool:
+        return all(self.is_other(node, module) for node in nodes)
+
+    def _call(self, call: ast.Call, module: Module) -> bool | None:
+        """Whether the result of ``call`` is float32; None where the call is none that is known here."""
+        names = self._resolver.names(call.func, module)
+        function = last_identifier(call.func) or ""
+        given = [*call.args, *(k.value for k in call.keywords if k.arg not in {"dim", "device"})]
+        if not names and isinstance(call.func, ast.Attribute):
+            if self._resolver.callees(call, module):
+                return None
+            layers = {n.rpartition(".")[2] for n in self._resolver.maker_names(call.func, module)}
+            if layers and layers <= _FLOAT32_LAYERS:
+                return self._through_casts or self._all(given, module)
+            given = [call.func.value, *given]
+            if self._is_cast(call, module):
+                return self._through_casts or self.is_other(call.func.value, module)
+        elif not names or not all(
+            n.partition(".")[0] in {"torch", "math", "builtins"} for n in names
+        ):
+            return None
+        elif all(n.startswith("math.") or n in {"builtins.float", "builtins.len"} for n in names):
+            return True
+        elif function in _MADE:
+            dtype = next((k.value for k in call.keywords if k.arg == "dtype"), None)
+            return dtype is None or self._is_full(dtype, module)
+        if function in _IN_FLOAT32:
+            return self._through_casts or self._all(given, module)
+        return self._all(given, module) if function in _SAME_TYPE else None
+
+    def _is_cast(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call`` is ``x.float()``, ``x.double()`` or ``x.to(torch.float32)``."""
+        function = last_identifier(call.func)
+        if function in {"float", "double"}:
+            return True
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        return function in {"to", "type"} and any(self._is_full(one, module) for one in given)
+
+    def _is_full(self, dtype: ast.expr, module: Module) -> bool:
+        names = self._resolver.names(dtype, module)
+        return bool(names) and names <= _FULL
+
+    def _is_buffer(self, node: ast.Attribute, module: Module) -> bool:
+        """Whether ``node`` is a buffer of its layer: ``self.register_buffer("mean", ...)``."""
+        cls = module.enclosing_class(node)
+        if cls is None or not is_module_class(self._resolver, Class(cls, module)):
+            return False
+        return any(
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr == "register_buffer"
+            and member.module.enclosing_class(call) is member.node
+            and call.args
+            and isinstance(call.args[0], ast.Constant)
+            and call.args[0].value == node.attr
+            for member in family(self._resolver, cls, module)
+            for call in member.module.calls
+        )

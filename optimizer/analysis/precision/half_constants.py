@@ -1,0 +1,172 @@
+"""Constants that a half-precision type cannot hold: ``masked_fill(mask, -1e9)`` raises in float16, ``+ 1e-8`` adds nothing there.
+
+bfloat16 has nearly the range of float32, but ends below ``torch.finfo(torch.float32).max``, which raises in it as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator
+
+from ..calls.reach import Reached
+from ..calls.signatures import call_argument
+from ..networks.forward_code import called_names, method_name
+from ..obstacles import Obstacle
+from ..program.syntax import Module
+from ..program.trees import is_none
+from ..values.constants import constant
+from ..values.host_numbers import is_number
+from ..values.resolver import Resolver
+from .possible_numbers import possible_numbers
+
+_Rounded = Callable[[ast.expr, Module], bool]
+
+_FLOAT16_MAX = 65504.0
+_BFLOAT16_MAX = 3.3895313892515355e38
+_FLOAT16_TINY = 2.0**-25
+"""What is no larger rounds to zero: half of the smallest subnormal number."""
+
+_FILLING = {
+    "masked_fill": ("value", 1),
+    "masked_fill_": ("value", 1),
+    "fill_": ("value", 0),
+    "index_fill": ("value", 2),
+    "index_fill_": ("value", 2),
+    "new_full": ("fill_value", 1),
+    "scatter": ("value", 2),
+    "scatter_": ("value", 2),
+    "clamp": ("min", 0),
+    "clamp_": ("min", 0),
+    "clamp_min": ("min", 0),
+    "clamp_min_": ("min", 0),
+    "clip": ("min", 0),
+    "clip_": ("min", 0),
+}
+"""Methods that write a number into a tensor of the type they are called on, and which of their arguments that is."""
+_FUNCTIONS = {
+    **{
+        f"torch.{name}": (keyword, position + 1)
+        for name, (keyword, position) in _FILLING.items()
+        if name not in {"new_full", "fill_"}
+    },
+    "torch.full_like": ("fill_value", 1),
+    "torch.nn.functional.pad": ("value", 3),
+    "torch.nn.functional.threshold": ("value", 2),
+}
+_UPPER_BOUNDS = frozenset({"clamp", "clamp_", "clip", "clip_"})
+_LOWER_BOUNDS = _UPPER_BOUNDS | {"clamp_min", "clamp_min_"}
+_CHOOSING = frozenset({"torch.where", "torch.maximum", "torch.minimum"})
+_ADDING = frozenset({"add", "add_"})
+
+
+def constant_obstacle(resolver: Resolver, reached: Reached, rounded: _Rounded) -> Obstacle | None:
+    """The constant in ``reached`` that half precision, or float16 alone, makes infinite or zero."""
+    module = reached.module
+    for number, tensor in _written(resolver, reached):
+        value = _largest(resolver, number, module)
+        if abs(value) > _FLOAT16_MAX:
+            both = abs(value) > _BFLOAT16_MAX and (tensor is None or rounded(tensor, module))
+            return _overflow(reached, value, both)
+    for number, tensor in _combined(reached):
+        value = _largest(resolver, number, module)
+        if abs(value) > _FLOAT16_MAX and constant(tensor) is None and rounded(tensor, module):
+            return _overflow(reached, value, abs(value) > _BFLOAT16_MAX)
+    for number in _kept_from_zero(resolver, reached):
+        small = [n for n in possible_numbers(resolver, number, module) if n]
+        value = min(small, key=abs, default=1.0)
+        if abs(value) <= _FLOAT16_TINY:
+            message = f"the constant {value:g} is zero in float16"
+            return Obstacle(module, reached.node, message, float16_only=True)
+    return None
+
+
+def _overflow(reached: Reached, value: float, both: bool) -> Obstacle:
+    types = "half precision" if both else "float16"
+    message = f"the constant {value:g} overflows in {types}"
+    return Obstacle(reached.module, reached.node, message, float16_only=not both)
+
+
+def _largest(resolver: Resolver, number: ast.expr, module: Module) -> float:
+    """The finite number farthest from zero that ``number`` may be; zero where it is none."""
+    numbers = (n for n in possible_numbers(resolver, number, module) if abs(n) < math.inf)
+    return max(numbers, key=abs, default=0.0)
+
+
+def _written(resolver: Resolver, reached: Reached) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """The numbers that ``reached`` writes into tensors, each with the tensor that has the type of the result."""
+    match reached.node:
+        case ast.Call() as call:
+            yield from _written_by_call(resolver, reached, call)
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                if isinstance(target, ast.Subscript):
+                    yield value, target.value
+        case _:
+            return
+
+
+def _combined(reached: Reached) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The operands of sums and products, each with the other: ``(1 - mask) * -1e9``."""
+    match reached.node:
+        case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult(), right):
+            yield left, right
+            yield right, left
+        case ast.AugAssign(target=target, op=ast.Add() | ast.Sub() | ast.Mult(), value=value):
+            yield value, target
+        case _:
+            return
+
+
+def _written_by_call(
+    resolver: Resolver, reached: Reached, call: ast.Call
+) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    method, names = method_name(resolver, reached), called_names(resolver, reached)
+    if names & _CHOOSING:
+        for index, argument in enumerate(call.args):
+            others = [other for place, other in enumerate(call.args) if place != index]
+            yield argument, others[-1] if others else None
+        return
+    filling, tensor = _FILLING.get(method or ""), None
+    if filling is not None and isinstance(call.func, ast.Attribute):
+        tensor = call.func.value
+    else:
+        filling = next((_FUNCTIONS[name] for name in names if name in _FUNCTIONS), None)
+        tensor = call_argument(call, "input", 0)
+    if filling is None or _has_own_type(call):
+        return
+    keyword, position = filling
+    given = [call_argument(call, keyword, position)]
+    if keyword == "min":
+        given.append(call_argument(call, "max", position + 1))
+    yield from ((number, tensor) for number in given if number is not None)
+
+
+def _has_own_type(call: ast.Call) -> bool:
+    dtype = call_argument(call, "dtype")
+    return dtype is not None and not is_none(dtype)
+
+
+def _kept_from_zero(resolver: Resolver, reached: Reached) -> Iterator[ast.expr]:
+    """The numbers that ``reached`` adds to tensors, or bounds them from below by."""
+    module = reached.module
+    match reached.node:
+        case ast.BinOp(left, ast.Add(), right):
+            for number, other in ((left, right), (right, left)):
+                if constant(other) is None and not is_number(resolver, other, module):
+                    yield number
+        case ast.AugAssign(target=target, op=ast.Add(), value=number):
+            if not is_number(resolver, target, module):
+                yield number
+        case ast.Call() as call:
+            method, names = method_name(resolver, reached), called_names(resolver, reached)
+            is_function = bool(names & {f"torch.{name}" for name in _LOWER_BOUNDS | _ADDING})
+            if "torch.maximum" in names:
+                yield from call.args
+            elif is_function or method in _LOWER_BOUNDS | _ADDING:
+                last = "other" if "add" in (method or min(names)) else "min"
+                bound = call_argument(call, last, 1 if is_function else 0)
+                if bound is not None:
+                    yield bound
+        case _:
+            return

@@ -1,0 +1,54 @@
+"""How long a GradScaler lives: one that is made anew for every batch or epoch of a training searches its scale each time."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..calls.reach import reached_nodes
+from ..editing.companions import Companion
+from ..facts import Loop, LoopKind
+from ..networks.forward_code import networks_run
+from ..program.syntax import LoopNode, Module
+from ..training.steps import StepCode
+from ..values.resolver import Resolver
+from .not_scalable import NotScalableError
+
+_ANEW = (
+    "the optimizer is made anew in a loop, and a GradScaler made there would search its scale from the start each time, "
+    "leaving out steps"
+)
+
+
+def made_once(
+    resolver: Resolver, companion: Companion, steps: Sequence[StepCode], loops: Iterable[Loop]
+) -> None:
+    """That a scaler which is made as ``companion`` is made once in a training: what goes over folds makes new networks, too."""
+    by_node = {loop.node: loop for loop in loops}
+    networks = {
+        model.node for step in steps for model in networks_run(resolver, step.nodes(resolver))
+    }
+    for node, module in _around(resolver, companion.statement, companion.module):
+        loop = by_node.get(node)
+        is_of_batches = loop is not None and (
+            loop.loaders or loop.kind in {LoopKind.TRAINING, LoopKind.EVALUATION}
+        )
+        inside = {reached.node for reached in reached_nodes(resolver, node.body, module)}
+        if is_of_batches or not networks <= inside:
+            raise NotScalableError(module, node, _ANEW)
+
+
+def _around(
+    resolver: Resolver, statement: ast.stmt, module: Module
+) -> Iterator[tuple[LoopNode, Module]]:
+    """The loops around ``statement``, and around the calls of the functions it stands in."""
+    pending: list[tuple[ast.AST, Module]] = [(statement, module)]
+    seen: set[ast.AST] = set()
+    while pending:
+        at, where = pending.pop()
+        for loop in where.loops(at):
+            yield loop, where
+        function = where.function(at)
+        if function is not None and function not in seen:
+            seen.add(function)
+            pending += [(site.call, site.module) for site in resolver.call_sites(function)]

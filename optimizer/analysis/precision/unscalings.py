@@ -1,0 +1,71 @@
+"""Where a GradScaler unscales gradients: above what looks at them between the last backward pass and the update."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..facts import Fact
+from ..program.statements import exclude_each_other, position
+from ..program.syntax import Module
+from ..training.steps import StepCode, Update
+from .not_scalable import NotScalableError
+
+
+@dataclass(frozen=True, eq=False)
+class Unscaling(Fact):
+    """Above the statement ``node`` the gradients of ``optimizer`` must be unscaled."""
+
+    node: ast.stmt
+    optimizer: ast.expr
+
+
+def unscalings_of(step: StepCode) -> Iterable[Unscaling]:
+    """Where gradients are looked at between the last backward and an update."""
+    found: dict[tuple[str, ast.stmt], Unscaling] = {}
+    for reader in step.gradient_readers:
+        for update in _applying(step, reader):
+            block = step.module.block(update.statement)
+            holders = [reader, *(a for a in step.module.ancestors(reader) if a in block)]
+            holder = next((h for h in holders if isinstance(h, ast.stmt) and h in block), None)
+            if holder is None:
+                why = "gradients are looked at in steps that do not apply them"
+                raise NotScalableError(step.module, reader, why)
+            optimizer = step.module.code(update.optimizer)
+            earlier = [u for (name, _), u in found.items() if name == optimizer]
+            if not any(step.module.block(u.node) is block for u in earlier):
+                found[optimizer, holder] = Unscaling(step.module, holder, update.optimizer)
+    return found.values()
+
+
+def _applying(step: StepCode, reader: ast.stmt) -> list[Update]:
+    """The updates that come next after ``reader``, all up to the next backward."""
+    here, module = position(reader), step.module
+    reached = [u for u in step.updates if not exclude_each_other(module, reader, u.statement)]
+    later = [update for update in reached if position(update.statement) > here]
+    if not later:
+        if reached and not any(_precedes(module, u.statement, reader) for u in reached):
+            why = "gradients are looked at in steps that do not apply them"
+            raise NotScalableError(module, reader, why)
+        return []  # after the step, gradients are unscaled
+    backwards = [at for b in step.backwards if (at := position(b.statement)) > here]
+    if backwards and min(backwards) <= min(position(update.statement) for update in later):
+        why = "gradients are looked at before the last backward pass of the step"
+        raise NotScalableError(module, reader, why)
+    end = min(backwards, default=(sys.maxsize, 0))
+    return [update for update in later if position(update.statement) < end]
+
+
+def _precedes(module: Module, earlier: ast.stmt, later: ast.stmt) -> bool:
+    """Whether ``earlier`` has run wherever ``later`` does."""
+    blocks = [module.block(s) for s in (later, *module.ancestors(later)) if isinstance(s, ast.stmt)]
+    holder: ast.AST = earlier
+    while isinstance(holder, ast.stmt):
+        if any(holder in block for block in blocks):
+            return True
+        holder = module.parents[holder]
+        if isinstance(holder, ast.If | ast.While | ast.Match):
+            return False
+    return False

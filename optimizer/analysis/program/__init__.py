@@ -1,0 +1,1 @@
+"""The files of a project: their syntax, scopes and imports."""

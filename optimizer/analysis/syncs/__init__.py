@@ -1,0 +1,1 @@
+"""Where a loop waits for the device to have a number."""

@@ -1,0 +1,97 @@
+"""The edits that keep the numbers of a loop on the device until they are looked at."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ...rewriting.edits import Edit, InsertAfter, InsertBefore, ReplaceExpression
+from ..autograd.grad_modes import suspended_around
+from ..editing.splice import bounds
+from ..program.project import Project
+from ..program.syntax import Module
+from ..tensors.tensor_kinds import TensorKind
+from ..values.resolver import Resolver
+from .conversions import Conversion, Where
+from .deferrals import Deferred
+from .deferred_meters import DeferredMeter
+from .device_reads import DeviceRead
+
+_MPS = re.compile(r"\bmps\b|current_accelerator")
+_PRIMARY = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+
+
+def has_double(project: Project) -> bool:
+    """Whether every device the script may choose has float64; Apple's has not."""
+    return not any(module.search(_MPS) for module in project.modules)
+
+
+def deferral_edits(
+    resolver: Resolver, variable: Deferred, conversions: tuple[Conversion, ...]
+) -> Iterator[Edit]:
+    """The edits that make ``variable`` hold tensors in its loop, and numbers where it is looked at."""
+    module = variable.module
+    for read in variable.reads:
+        is_element = variable.is_list and any(d.value is read.node for d in variable.definitions)
+        code = _on_device(resolver, read, is_element=is_element, is_integer=variable.is_integer)
+        yield ReplaceExpression(module.span(read.node), code)
+    converter = "int" if variable.is_integer else "float"
+    number = f"{converter}({variable.name})"
+    if variable.is_list:
+        number = f"[value.item() for value in {variable.name}]"
+    statement = f"{variable.name} = {number}"
+    for conversion in conversions:
+        span = module.span(conversion.node)
+        if conversion.where is Where.IN_PLACE:
+            yield ReplaceExpression(span, number)
+        elif conversion.where is Where.BEFORE:
+            yield InsertBefore(span, statement)
+        else:
+            yield InsertAfter(span, statement)
+
+
+def meter_edits(resolver: Resolver, meter: DeferredMeter) -> Iterator[Edit]:
+    """The edits that give ``meter`` tensors, and make its figures numbers where they are looked at."""
+    module = meter.module
+    for read in meter.reads:
+        code = _on_device(resolver, read, is_element=False, is_integer=False)
+        yield ReplaceExpression(module.span(read.node), code)
+    for figure in meter.figures:
+        yield ReplaceExpression(module.span(figure), f"float({module.code(figure)})")
+
+
+def _on_device(resolver: Resolver, read: DeviceRead, *, is_element: bool, is_integer: bool) -> str:
+    """The tensor of ``read``, without its graph, in the precision in which Python would have added its number."""
+    code = tensor_code(read)
+    if read.kind is TensorKind.FLOAT and not suspended_around(resolver, read.node, read.module):
+        code += ".detach()"
+    if is_element or is_integer:
+        return code
+    return f"{code}.double()" if has_double(resolver.project) else f"{code}.float()"
+
+
+def tensor_code(read: DeviceRead) -> str:
+    """The code of the tensor that is read, without ``.item()`` and what else fetches it."""
+    module = read.module
+    wrapper = module.parents[read.tensor]
+    if isinstance(wrapper, ast.Attribute):
+        argument = read.node if isinstance(read.node.func, ast.Attribute) else read.node.args[0]
+        return _text(module, bounds(module, argument)[0], _dot(module, wrapper))
+    code = module.code(read.tensor)
+    return code if isinstance(read.tensor, _PRIMARY) else f"({code})"
+
+
+def _dot(module: Module, attribute: ast.Attribute) -> int:
+    """Where the text of ``attribute``'s value ends, with its parentheses."""
+    text = "\n".join(module.lines)
+    dot = bounds(module, attribute)[1] - len(attribute.attr)
+    while text[dot] != ".":
+        dot -= 1
+    while text[dot - 1].isspace() or text[dot - 1] == "\\":
+        dot -= 1
+    return dot
+
+
+def _text(module: Module, start: int, end: int) -> str:
+    return "\n".join(module.lines)[start:end]

@@ -1,0 +1,80 @@
+"""What a step does with a number it has read from the device, in words."""
+
+from __future__ import annotations
+
+import ast
+
+from ..facts import Fact
+from ..program.syntax import Module, last_identifier
+from ..program.trees import is_none
+from ..values.resolver import Resolver
+
+SHOWS = frozenset(
+    "set_postfix set_postfix_str set_description set_description_str progress_bar".split()
+)
+"""Methods of progress bars that show what they are given."""
+_LOGS = frozenset(
+    "add_scalar add_scalars log log_metric log_metrics log_dict info debug warning write writerow plot".split()
+)
+
+
+def excerpt(module: Module, node: ast.AST) -> str:
+    """The beginning of the code of ``node``, for messages."""
+    return Fact(module, node).excerpt
+
+
+def asks_if_none(module: Module, node: ast.expr) -> bool:
+    """Whether ``node`` is only asked whether it is None, for which its value is not needed: ``loss is not None``."""
+    match module.parents[node]:
+        case ast.Compare(left, [ast.Is() | ast.IsNot()], [other]):
+            return is_none(other if node is left else left)
+        case _:
+            return False
+
+
+def why_needed(resolver: Resolver, node: ast.expr, module: Module) -> str:
+    """What becomes of ``node`` in every step, as the end of a sentence about it."""
+    child: ast.AST = node
+    for ancestor in module.ancestors(node):
+        match ancestor:
+            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) if test is child:
+                return f"decides what happens next (`{excerpt(module, test)}`)"
+            case ast.Assert() | ast.Compare() | ast.BoolOp():
+                return f"is compared in every step (`{excerpt(module, ancestor)}`)"
+            case ast.Call() if child is not ancestor.func:
+                found = _taken(ancestor, module)
+                if found is not None:
+                    return found
+            case ast.Return() | ast.Yield():
+                return "is returned from the loop"
+            case ast.Subscript() if ancestor.slice is child:
+                return f"picks an element (`{excerpt(module, ancestor)}`)"
+            case ast.AugAssign(target=target) if not isinstance(target, ast.Name):
+                return f"goes into `{excerpt(module, target)}`, which may be read anywhere"
+            case ast.Assign(targets=[target, *_]) if not isinstance(target, ast.Name):
+                return f"goes into `{excerpt(module, target)}`, which may be read anywhere"
+            case ast.stmt():
+                return f"is used in every step (`{excerpt(module, ancestor)}`)"
+            case _:
+                pass
+        child = ancestor
+    return "is used in every step"
+
+
+def _taken(call: ast.Call, module: Module) -> str | None:
+    function = call.func
+    name = last_identifier(function)
+    code = excerpt(module, function)
+    if name == "print":
+        return "is printed in every step"
+    if name in SHOWS:
+        return f"is shown in every step (`{code}`)"
+    if name in _LOGS:
+        return f"is logged in every step (`{code}`)"
+    if name == "step":
+        return f"is what `{code}` goes by"
+    if name in {"append", "extend", "add", "update", "insert"} and isinstance(
+        function, ast.Attribute
+    ):
+        return f"goes into `{excerpt(module, function.value)}`, which may be read anywhere"
+    return None

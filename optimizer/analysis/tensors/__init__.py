@@ -1,0 +1,1 @@
+"""What tensors are: their type, shape and memory."""

@@ -1,0 +1,1 @@
+"""Loops over batches, the steps in them, and their losses."""

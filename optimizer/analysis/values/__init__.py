@@ -1,0 +1,1 @@
+"""What expressions may be: values followed through variables, attributes and options."""

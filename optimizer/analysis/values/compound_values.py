@@ -1,0 +1,194 @@
+"""What attributes, calls and subscripts may give, by what their parts may be."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from ..calls.chosen_members import chosen_members, is_called
+from ..calls.unpacked_keywords import unpacked_keyword
+from ..program.classes import class_attribute, self_attribute, super_attribute, unbound
+from ..program.syntax import FunctionNode, Module
+from ..program.trees import child_nodes
+from .containers import select
+from .options import option_value
+from .values import (
+    SLICE,
+    Attribute,
+    Class,
+    Display,
+    External,
+    FirstPartyModule,
+    Function,
+    Instance,
+    Literal,
+    Made,
+    Unknown,
+    Value,
+    external,
+    union,
+)
+
+if TYPE_CHECKING:
+    from .resolver import Resolver
+
+Values = frozenset[Value]
+_NONE: Values = frozenset()
+_PARSERS = ("argparse.", "configargparse.")
+"""ConfigArgParse is argparse whose options may stand in a file or in the environment as well."""
+_SAME_OBJECT_METHODS = frozenset(
+    "to cuda cpu train eval float half double bfloat16 requires_grad_ share_memory apply type contiguous detach "
+    "clone long int bool xpu".split()
+)
+"""Methods of modules and tensors whose result, for tracing, is the object they were called on."""
+_CHOSEN_FROM = frozenset({"torch.optim", "torchvision.models"})
+"""Libraries whose members are alike, so that any one of them, chosen by its name when the script runs, is known enough."""
+_ANY = "<any>"
+
+
+def attribute_values(resolver: Resolver, node: ast.Attribute, module: Module) -> Values:
+    """What the attribute ``node`` may be."""
+    found: set[Value] = set()
+    for base in resolver.values(node.value, module):
+        found |= _attribute_of(resolver, base, node.attr)
+    return frozenset(found)
+
+
+def _attribute_of(resolver: Resolver, base: Value, name: str) -> Values:
+    match base:
+        case External():
+            return external(f"{base.name}.{name}")
+        case FirstPartyModule(module):
+            if found := resolver.module_attribute(module, name):
+                return found
+            child = resolver.project.by_name.get(f"{module.name}.{name}")
+            return frozenset(
+                [FirstPartyModule(child) if child else Unknown(f"{module.name}.{name}")]
+            )
+        case Class():
+            found = frozenset(unbound(v) for v in class_attribute(resolver, base, name))
+            return found or frozenset([Attribute(base, name)])
+        case Instance(cls):
+            return self_attribute(resolver, cls, name) or frozenset([Attribute(base, name)])
+        case Made(call, module, External("builtins.super")):
+            around = module.enclosing_class(call)
+            found = super_attribute(resolver, Class(around, module), name) if around else _NONE
+            return found or frozenset([Attribute(base, name)])
+        case Made(_, _, Class() as cls):
+            return class_attribute(resolver, cls, name) or frozenset([Attribute(base, name)])
+        case Made(_, _, External(maker)) if maker.startswith(_PARSERS):
+            option = option_value(resolver, base, name)
+            return frozenset([option if option is not None else Attribute(base, name)])
+        case Unknown():
+            return frozenset([base])
+        case _:
+            return frozenset([Attribute(base, name)])
+
+
+def call_values(resolver: Resolver, node: ast.Call, module: Module) -> Values:
+    """What the call ``node`` may give."""
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME_OBJECT_METHODS:
+        base = resolver.values(node.func.value, module)
+        # Of a class it is the class's own: `AllReduce.apply(loss)` computes.
+        objects = frozenset(
+            v for v in base if not isinstance(v, (External, FirstPartyModule, Class))
+        )
+        if objects:
+            return objects
+    found: set[Value] = set()
+    callees = resolver.values(node.func, module)
+    # What is None for want of a package (`except ImportError: FusedAdam = None`) gives nothing when it is called.
+    for callee in [one for one in callees if not isinstance(one, Literal)] or callees:
+        if callee == External("builtins.getattr"):
+            found |= _named_attribute(resolver, node, module)
+        else:
+            found |= _result(resolver, callee, node, module)
+    return frozenset(found)
+
+
+def _named_attribute(resolver: Resolver, node: ast.Call, module: Module) -> Values:
+    """What ``getattr(base, name)`` may give: a name that is only known in the run gives any member of a library."""
+    result = frozenset([Made(node, module, External("builtins.getattr"))])
+    if len(node.args) != 2 or node.keywords:
+        return result
+    bases = resolver.values(node.args[0], module)
+    if chosen := _chosen_from(resolver, bases, node.args[1], node, module):
+        return chosen
+    if not all(isinstance(base, External) and base.name in _CHOSEN_FROM for base in bases):
+        return result
+    try:
+        name = resolver.literal(node.args[1], module)
+    except LookupError:
+        name = _ANY
+    return union(_attribute_of(resolver, base, str(name)) for base in bases) or result
+
+
+def _chosen_from(
+    resolver: Resolver, owners: Values, key: ast.expr, chosen: ast.expr, module: Module
+) -> Values:
+    """What ``chosen`` may be that is looked up by ``key`` in first-party modules, nothing where it is not called."""
+    modules = [owner.module for owner in owners if isinstance(owner, FirstPartyModule)]
+    if not modules or len(modules) < len(owners) or not is_called(chosen, module):
+        return _NONE
+    return union(chosen_members(resolver, owner, key, module) for owner in modules)
+
+
+def _result(resolver: Resolver, callee: Value, node: ast.Call, module: Module) -> Values:
+    match callee:
+        case External() | Class():
+            return frozenset([Made(node, module, callee)])
+        case Function(ast.FunctionDef() | ast.AsyncFunctionDef() as function, owner):
+            returned = [r.value for r in _returns(function) if r.value is not None]
+            values = [resolver.values(r, owner) for r in returned]
+            return union(values) if values else frozenset([Unknown("returns nothing")])
+        case Function(ast.Lambda() as function, owner):
+            return resolver.values(function.body, owner)
+        case Attribute(of, name) if isinstance(of, Made) and isinstance(of.maker, External):
+            return frozenset([Made(node, module, External(f"{of.maker.name}.{name}"))])
+        case Attribute(of, name) if isinstance(of, (Made, Instance)):
+            return frozenset([Made(node, module, External(f"<{name}>"))])
+        case Unknown():
+            return frozenset([callee])
+        case _:
+            return frozenset([Display(node, module)])
+
+
+def subscript_values(resolver: Resolver, node: ast.Subscript, module: Module) -> Values:
+    """What the subscript ``node`` may be."""
+    try:
+        key = resolver.literal(node.slice, module)
+    except LookupError:
+        key = None
+    if isinstance(node.value, ast.Attribute) and node.value.attr == "__dict__":
+        owners = resolver.values(node.value.value, module)
+        if chosen := _chosen_from(resolver, owners, node.slice, node, module):
+            return chosen
+    if isinstance(key, str) and (given := unpacked_keyword(resolver, node.value, key, module)):
+        return given
+    base = resolver.values(node.value, module)
+    if any(isinstance(v, External) and v.name.endswith(".__dict__") for v in base):
+        # `models.__dict__[args.arch]`: some member of the module.
+        return frozenset(
+            External(f"{v.name.removesuffix('.__dict__')}.{_ANY}")
+            for v in base
+            if isinstance(v, External)
+        )
+    if isinstance(node.slice, ast.Slice) and node.slice.step is None:
+        return select(resolver, base, (SLICE,))
+    if not isinstance(key, int | str):
+        return select(resolver, base, ("each",))
+    return select(resolver, base, (key,))
+
+
+def _returns(function: FunctionNode) -> list[ast.Return]:
+    found: list[ast.Return] = []
+    pending: list[ast.AST] = list(function.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Return):
+            found.append(node)
+        elif not isinstance(
+            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+        ):
+            pending.extend(child_nodes(node))
+    return found

@@ -1,0 +1,181 @@
+"""Picks parts out of tuples, lists and dicts that are written out in the source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .unpacking import element_at
+from .values import SLICE, Display, Element, External, Made, Unknown, Value, union
+
+if TYPE_CHECKING:
+    from ..program.syntax import Module
+    from .resolver import Resolver
+
+_Part = int | str
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
+
+
+def select(
+    resolver: Resolver, values: frozenset[Value], path: tuple[_Part, ...]
+) -> frozenset[Value]:
+    """The part of each value that ``path`` leads to; parts that are not written out become :class:`Element`."""
+    for depth, part in enumerate(path):
+        found: set[Value] = set()
+        for value in values:
+            inner = _part(resolver, value, part)
+            if inner is None:
+                found |= _opaque(value, path[depth:])
+            else:
+                found |= select(resolver, inner, path[depth + 1 :])
+        return frozenset(found)
+    return values
+
+
+def _opaque(value: Value, path: tuple[_Part, ...]) -> frozenset[Value]:
+    if isinstance(value, Unknown):
+        return frozenset([value])
+    if isinstance(value, Element):
+        return frozenset([Element(value.of, (*value.path, *path))])
+    return frozenset([Element(value, path)])
+
+
+def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | None:
+    if isinstance(value, Made):
+        return _keyword_of_dict_call(resolver, value, part)
+    if not isinstance(value, Display):
+        return None
+    node = value.node
+    if isinstance(node, (ast.Tuple, ast.List)):
+        element = element_at(node.elts, part)
+        if element is not None:
+            return resolver.values(element, value.module)
+        starred = any(isinstance(each, ast.Starred) for each in node.elts)
+        if part in {"each", SLICE} and not starred and node.elts:
+            return union(resolver.values(e, value.module) for e in node.elts)
+    if isinstance(node, ast.Dict):
+        return _dict_part(resolver, node, value, part)
+    if isinstance(node, ast.DictComp):
+        return resolver.values(node.value, value.module)
+    if isinstance(node, _COMPREHENSIONS):
+        return resolver.values(node.elt, value.module)
+    return None
+
+
+def _dict_part(
+    resolver: Resolver, node: ast.Dict, value: Display, part: _Part
+) -> frozenset[Value] | None:
+    for key, item in zip(reversed(node.keys), reversed(node.values), strict=True):
+        if key is None:
+            inner = select(resolver, resolver.values(item, value.module), (part,))
+            if not any(isinstance(v, Element | Unknown) for v in inner):
+                return inner
+        elif isinstance(key, ast.Constant) and key.value == part:
+            return resolver.values(item, value.module)
+    if part == "each" and node.values:
+        return union(resolver.values(v, value.module) for v in node.values)
+    if not node.keys:
+        return union(resolver.values(*put) for put in _put_in(resolver, value, part)) or None
+    return None
+
+
+def uses_by_name(made: Display) -> list[ast.Name]:
+    """The uses of the variable that the dict or list ``made`` is assigned to; none where it goes by no name."""
+    module = made.module
+    match module.parents[made.node]:
+        case (
+            ast.Assign(targets=[ast.Name() as holder]) | ast.AnnAssign(target=ast.Name() as holder)
+        ):
+            place = module.scope(holder).lookup(holder.id)
+        case _:
+            return []
+    names = module.names_of(holder.id)
+    return [name for name in names if module.scope(name).lookup(name.id) == place]
+
+
+def _uses(resolver: Resolver, made: Display) -> Iterator[tuple[ast.expr, Module]]:
+    """The uses of the variable, or attribute of ``self``, that the dict ``made`` is assigned to.
+
+    An attribute of that name is taken to be the same, whosever it is.
+    """
+    match made.module.parents[made.node]:
+        case (
+            ast.Assign(targets=[ast.Attribute(ast.Name("self"), name)])
+            | ast.AnnAssign(target=ast.Attribute(ast.Name("self"), name))
+        ):
+            for module in resolver.project.modules:
+                for attribute in module.attributes_of(name):
+                    yield attribute, module
+        case _:
+            for use in uses_by_name(made):
+                yield use, made.module
+
+
+def _put_in(resolver: Resolver, made: Display, part: _Part) -> list[tuple[ast.expr, Module]]:
+    """What is put into the empty dict ``made`` under the key ``part``, or under keys that are computed.
+
+    Nothing where it is filled in another way, too, or may be by modules that are imported by a name that is computed.
+    """
+    found: list[tuple[ast.expr, Module]] = []
+    for use, module in _uses(resolver, made):
+        user = module.parents[use]
+        stored = module.parents[user]
+        if isinstance(user, ast.Attribute) and user.attr in {"update", "setdefault"}:
+            return []
+        if not isinstance(user, ast.Subscript) or not isinstance(user.ctx, ast.Store):
+            continue
+        if not isinstance(stored, ast.Assign):
+            return []
+        if part == "each" or not isinstance(user.slice, ast.Constant) or user.slice.value == part:
+            found.append((stored.value, module))
+    return [] if any(map(_imports_by_name, resolver.project.modules)) else found
+
+
+def _imports_by_name(module: Module) -> bool:
+    return any(module.calls_named(name) for name in ("import_module", "__import__"))
+
+
+def _keyword_of_dict_call(resolver: Resolver, value: Made, part: _Part) -> frozenset[Value] | None:
+    if not (isinstance(value.maker, External) and value.maker.name == "builtins.dict"):
+        return None
+    for keyword in value.call.keywords:
+        if keyword.arg == part:
+            return resolver.values(keyword.value, value.module)
+    return None
+
+
+def parts_of_elements(
+    resolver: Resolver, iterables: frozenset[Value], path: tuple[_Part, ...]
+) -> frozenset[Value]:
+    """What ``path`` leads to in each element, looked for behind ``zip``, ``enumerate`` and ``reversed``."""
+    found: set[Value] = set()
+    for value in iterables:
+        source, rest = value, path
+        match value:
+            case Made(call, _, External("builtins.zip")) if path and isinstance(path[0], int):
+                source, rest = element_at(call.args, path[0]) or value, path[1:]
+            case Made(call, _, External("builtins.enumerate")) if path[:1] == (1,) and call.args:
+                source, rest = call.args[0], path[1:]
+            case Made(call, _, External("builtins.reversed")) if call.args:
+                source = call.args[0]
+            case _:
+                pass
+        if isinstance(source, ast.expr) and isinstance(value, Made):
+            found |= parts_of_elements(resolver, resolver.values(source, value.module), rest)
+        else:
+            found |= select(resolver, _elements(resolver, frozenset([value])), path)
+    return frozenset(found)
+
+
+def _elements(resolver: Resolver, iterables: frozenset[Value]) -> frozenset[Value]:
+    found: set[Value] = set()
+    for value in iterables:
+        if isinstance(value, Display) and isinstance(value.node, ast.List | ast.Tuple | ast.Set):
+            for element in value.node.elts:
+                found |= resolver.values(element, value.module)
+        elif isinstance(value, Display) and isinstance(value.node, _COMPREHENSIONS):
+            found |= resolver.values(value.node.elt, value.module)
+        else:
+            found.add(Element(value, ("each",)))
+    return frozenset(found)
