@@ -355,8 +355,9 @@ def _root(node: ast.expr) -> ast.expr:
 
 
 def _uniform(normalization: Normalization | None) -> str:
-    """The operations of ``Normalize`` when every channel has the same numbers."""
+    """The operations of ``Normalize`` when every channel has the same numbers, but for those that change none."""
     if normalization is None:
         return ""
     mean, std = normalization.mean[0], normalization.std[0]
-    return f".sub_({mean!r}).div_({std!r})"
+    moved = f".sub_({mean!r})" if mean != 0 else ""
+    return f"{moved}.div_({std!r})" if std != 1 else moved

@@ -157,6 +157,23 @@ def test_equal_channels_need_no_tensors(check_transformed: Check, numbers: str) 
     )
 
 
+@pytest.mark.parametrize(
+    ("numbers", "operations"),
+    [
+        ("(0.0,), (0.25,)", ".div_(0.25)"),
+        ("(0.5,), (1.0,)", ".sub_(0.5)"),
+        ("(0,), (1,)", ""),
+    ],
+)
+def test_numbers_that_change_nothing_are_left_out(
+    check_transformed: Check, numbers: str, operations: str
+) -> None:
+    check_transformed(
+        script(TRANSFORM.replace(NORMALIZE, f"transforms.Normalize({numbers})"), loop=SHORT),
+        script(NEW_TRANSFORM, loop=uniform().replace(".sub_(0.5).div_(0.25)", operations)),
+    )
+
+
 def test_a_line_that_would_get_too_long(check_transformed: Check) -> None:
     helper = """\
         # ToTensor and Normalize, for uint8 images that are on the device already.

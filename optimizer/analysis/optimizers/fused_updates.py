@@ -123,9 +123,9 @@ def _kind(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
         v.name for v in callees if isinstance(v, External) and not v.name.startswith("torch.")
     ]
     if foreign:
-        is_fused = foreign[0].rpartition(".")[2].startswith("Fused")
-        why = "is fused already" if is_fused else "has no fused kernel"
-        return _here(optimizer, f"`{foreign[0]}` {why}")
+        name = f"`{min(foreign)}`"
+        it_is = f"it may be {name}," if len(callees) > 1 else f"{name} is"
+        return _here(optimizer, f"{it_is} an optimizer of another library")
     names = {v.name.rpartition(".")[2] for v in callees if isinstance(v, External)}
     if len(names) != len(callees):
         return _here(optimizer, f"what `{module.code(call.func)}` is cannot be resolved")
