@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..optimizer.analysis.autograd.input_gradients import ATTACKED, input_gradient
+from ..optimizer.analysis.autograd.input_gradients import input_gradient
 from ..optimizer.analysis.devices.network_device import network_device
 from ..optimizer.analysis.editing.references import quoted, reference
 from ..optimizer.analysis.facts import DeviceKind, Fact, Model, seen_at
@@ -137,10 +137,9 @@ def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
 
 
 def _attack(resolver: Resolver, steps: list[StepCode]) -> Obstacle | None:
-    """A step that goes by the signs of gradients: the setting holds for all of them."""
+    """A step that goes by gradients of an input: the setting holds for all of them."""
     found = (input_gradient(resolver, step) for step in steps)
-    gradient = next((gradient for gradient in found if gradient is not None), None)
-    return Obstacle(gradient.module, gradient.node, ATTACKED) if gradient is not None else None
+    return next((gradient for gradient in found if gradient is not None), None)
 
 
 def _step_refusal(script: TrainingScript, step: StepCode, options: Options) -> str | None:

@@ -8,25 +8,35 @@ from collections.abc import Iterable, Iterator
 from ..calls.reach import Reached, lexical_nodes
 from ..calls.signatures import call_argument
 from ..facts import Fact
-from ..program.reaching import bindings_of
+from ..networks.models import is_module_class
+from ..obstacles import Obstacle
+from ..program.reaching import assigned_values, bindings_of
 from ..program.scopes import Iterated
 from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
 from ..training.steps import StepCode
 from ..values.resolver import Resolver
+from ..values.values import Class, Made
 
 _FACTORIES = frozenset("zeros ones full empty rand randn tensor Parameter".split())
 _PARAMETERS = frozenset({"parameters", "named_parameters", "param_groups", "children", "modules"})
 
 
-ATTACKED = "gradients of the input are taken, as an attack does, whose signs rounding changes"
-"""Why a step with such gradients keeps its precision."""
+_ATTACKED = "gradients of the input are taken, as an attack does, whose signs rounding changes"
+_SEARCHED = "the optimizer changes an input of the network and not weights, as an attack does, whose outcome rounding changes"
 
 
-def input_gradient(resolver: Resolver, step: StepCode) -> Fact | None:
-    """Where ``step``, which steps no optimizer, reads the gradient of a tensor that it makes require one; None elsewhere."""
+def input_gradient(resolver: Resolver, step: StepCode) -> Obstacle | None:
+    """Where ``step`` takes gradients of an input, to go by their signs or to have an optimizer change it; None elsewhere."""
     if step.updates:
-        return None
+        searched = _searched(resolver, step)
+        return Obstacle(searched.module, searched.node, _SEARCHED) if searched else None
+    read = _read(resolver, step)
+    return Obstacle(read.module, read.node, _ATTACKED) if read else None
+
+
+def _read(resolver: Resolver, step: StepCode) -> Fact | None:
+    """Where ``step``, which steps no optimizer, reads the gradient of a tensor that it makes require one."""
     nodes = list(step.nodes(resolver))
     function = step.module.function(step.node)
     above = [] if function is None else _above(lexical_nodes(function.body), step.module)
@@ -98,3 +108,78 @@ def _is_weight(tensor: ast.expr, module: Module) -> bool:
         )
         for binding in bindings_of(module, tensor)
     )
+
+
+def _searched(resolver: Resolver, step: StepCode) -> Fact | None:
+    """The optimizer of a step that runs a network, where all that its optimizers change are tensors made to require gradients."""
+    optimizers = _optimizers(resolver, step)
+    if not optimizers or not step.loop.forwards:
+        return None
+    for made in optimizers:
+        tensors = _optimized(made)
+        if not tensors or not all(_is_input(resolver, t, made.module) for t in tensors):
+            return None
+    return Fact(optimizers[0].module, optimizers[0].call)
+
+
+def _optimizers(resolver: Resolver, step: StepCode) -> list[Made]:
+    """What makes the optimizers that step."""
+    stepped = [(update.optimizer, update.module) for update in step.updates]
+    values = [value for given, module in stepped for value in resolver.values(given, module)]
+    return [value for value in values if isinstance(value, Made)]
+
+
+def _optimized(made: Made) -> list[ast.expr]:
+    """The tensors that an optimizer is handed one by one, and what else it is handed."""
+    given = call_argument(made.call, "params", 0)
+    found: list[ast.expr] = []
+    pending = [] if given is None else [given]
+    seen = set[ast.expr]()
+    while pending:
+        part = pending.pop()
+        if part in seen:
+            continue
+        seen.add(part)
+        match part:
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                pending += elements
+            case ast.Dict(keys=keys, values=values):
+                named = zip(keys, values, strict=True)
+                pending += [
+                    v for k, v in named if isinstance(k, ast.Constant) and k.value == "params"
+                ]
+            case ast.Name() if any(
+                isinstance(value, ast.List | ast.Tuple)
+                for value in assigned_values(made.module, part)
+            ):
+                pending += assigned_values(made.module, part)
+            case _:
+                found.append(part)
+    return found
+
+
+def _is_input(resolver: Resolver, tensor: ast.expr, module: Module) -> bool:
+    """Whether ``tensor`` is one that the script makes require gradients outside of a network."""
+    if not isinstance(tensor, ast.Name | ast.Attribute) or _is_weight(tensor, module):
+        return False
+    holder = module.enclosing_class(tensor)
+    if isinstance(tensor, ast.Attribute) and (
+        holder is None or is_module_class(resolver, Class(holder, module))
+    ):
+        return False
+    text = ast.unparse(tensor)
+    return any(
+        ast.unparse(made) == text
+        for node in module.nodes_of(ast.Assign, ast.Call)
+        for made in (*_made_to_require(node, module), *_parameters_made(node))
+    )
+
+
+def _parameters_made(node: ast.AST) -> Iterable[ast.expr]:
+    match node:
+        case ast.Assign(targets=targets, value=ast.Call(func=function)) if (
+            last_identifier(function) == "Parameter"
+        ):
+            return targets
+        case _:
+            return ()

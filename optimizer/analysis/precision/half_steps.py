@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..autograd.gradient_graphs import may_build_gradient_graph
-from ..autograd.input_gradients import ATTACKED, input_gradient
+from ..autograd.input_gradients import input_gradient
 from ..calls.reach import Reached, never_runs, reached_nodes
 from ..calls.signatures import call_argument
 from ..facts import CallFact, Fact, Model
@@ -168,7 +168,7 @@ def _nodes(
 def _in_the_whole_step(resolver: Resolver, step: StepCode) -> Obstacle | None:
     gradient = input_gradient(resolver, step)
     if gradient is not None:
-        return Obstacle(gradient.module, gradient.node, ATTACKED)
+        return gradient
     for reached in step.nodes(resolver, into_forward=True):
         node = reached.node
         if not isinstance(node, ast.Call):
