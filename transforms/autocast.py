@@ -22,7 +22,7 @@ code or neighbour found so is another one in half precision) or differences of G
 image that a network computes (``F.grid_sample``, ``F.affine_grid``); with sines and cosines of a matrix product (Fourier features, sine
 layers, rotary positions by ``einsum``) or of positions that take the type of what a network computes; with constants that overflow in
 bfloat16 as well (``masked_fill(mask, torch.finfo(torch.float32).min)`` raises); with ratios of probabilities to
-those kept before, as in PPO (``torch.exp(new_log_prob - old_log_prob)``: half precision alone moves them by 0.05 to 0.2); for networks that never move to a GPU;
+those kept before, as in PPO (``torch.exp(new_log_prob - old_log_prob)``: half precision alone moves them by 0.05 to 0.2); for networks that a library quantizes, or that never move to a GPU;
 for networks of linear layers that are small for the batches they are given, where the host is what a step waits for (``--amp bf16`` asks for it anyway).
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
 logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, checks that end the training where gradients overflow, closures, optimizers that step out of sight, updates written by hand,

@@ -1,4 +1,4 @@
-"""``autocast`` and ``tf32`` where an optimizer changes an input of the network, and where it trains weights."""
+"""``autocast`` and ``tf32`` where a network is quantized, where an optimizer changes an input of the network, and where it trains weights."""
 
 from __future__ import annotations
 
@@ -74,3 +74,24 @@ def test_weights_are_no_inputs(
     changed, said = reasons(rewrite, name, made, given, read)
     assert changed or "input of the network" not in said
     assert changed or name == "tf32", said
+
+
+@pytest.mark.parametrize(
+    ("imported", "used", "quantizes"),
+    [
+        ("from torch.ao.quantization import prepare_qat", "prepare_qat(net, inplace=True)", True),
+        ("import brevitas.nn as qnn", "net.append(qnn.QuantLinear(10, 10))", True),
+        ("import bitsandbytes as bnb", "net.append(bnb.nn.Linear8bitLt(10, 10))", True),
+        ("import bitsandbytes as bnb", "print(bnb.__version__)", False),
+    ],
+)
+def test_quantized_networks_keep_float32(
+    rewrite: Rewrite, imported: str, used: str, quantizes: bool
+) -> None:
+    source = SEARCH.format(made="pass", given="net.parameters()", read="x")
+    source = source.replace("loader =", f"{used}\nloader =").replace(
+        "import torch\n", f"import torch\n{imported}\n", 1
+    )
+    (file,) = rewrite(source, ["autocast"]).files
+    assert any("quantizes" in skip.message for skip in file.skips) is quantizes
+    assert bool(file.changes) is not quantizes

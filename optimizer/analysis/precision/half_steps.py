@@ -48,6 +48,15 @@ _SCRIPTED = (
     "torch.ao.quantization.",
     "torch.quantization.",
 )
+_QUANTIZING = (
+    "torch.ao.quantization.",
+    "torch.quantization.",
+    "torchao.quantization.",
+    "brevitas.",
+    "pytorch_quantization.",
+    "bitsandbytes.nn.",
+    "auto_gptq.",
+)
 _CAPTURED = ("torch.cuda.graph", "torch.cuda.CUDAGraph", "torch.cuda.make_graphed_callables")
 
 
@@ -308,6 +317,8 @@ def script_obstacle(resolver: Resolver, packages: frozenset[str]) -> Obstacle | 
 
 def _in_script(names: Iterable[str]) -> str | None:
     for name in names:
+        if name.startswith(_QUANTIZING):
+            return f"`{name}` quantizes, and rounds to its steps what it is given in float32"
         if name.startswith(_CAPTURED):
             return "the step is captured in a CUDA graph"
         if name.startswith("torch.sparse") or name in {"torch.spmm", "torch.hspmm"}:
