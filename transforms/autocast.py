@@ -41,8 +41,9 @@ from typing import ClassVar
 
 from ..optimizer.analysis.devices.network_device import network_device
 from ..optimizer.analysis.facts import DeviceKind, Fact, seen_at
+from ..optimizer.analysis.networks.forward_code import networks_run
 from ..optimizer.analysis.networks.small_layers import small_layers
-from ..optimizer.analysis.obstacles import Obstacle, ProbabilityLoss
+from ..optimizer.analysis.obstacles import KeptRatio, Obstacle, ProbabilityLoss
 from ..optimizer.analysis.precision.autocast_edits import AutocastPlan, Precision
 from ..optimizer.analysis.precision.half_steps import (
     HalfCode,
@@ -341,7 +342,17 @@ def _by_fitness(
             codes.append(found)
         else:
             stopped.append((step, found))
+    for step, obstacle in stopped[:]:
+        if isinstance(obstacle, KeptRatio):
+            alike = [half for half in codes if _share_network(resolver, half, step)]
+            stopped += [(half.code, obstacle) for half in alike if isinstance(half.code, StepCode)]
+            codes = [half for half in codes if half not in alike]
     return codes, done, stopped
+
+
+def _share_network(resolver: Resolver, half: HalfCode, step: StepCode) -> bool:
+    networks = networks_run(resolver, [*step.nodes(resolver, into_forward=True)])
+    return not {n.node for n in networks}.isdisjoint(n.node for n in half.networks)
 
 
 def _small(script: TrainingScript, codes: Sequence[HalfCode], options: Options) -> str | None:

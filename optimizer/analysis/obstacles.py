@@ -23,3 +23,8 @@ class Obstacle(Fact):
 @dataclass(frozen=True, eq=False)
 class ProbabilityLoss(Obstacle):
     """Binary cross entropy of probabilities: the same loss of logits would be no obstacle."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRatio(Obstacle):
+    """A ratio to what a network gave before: no step may change that network's precision, whichever phase of a training it is in."""

@@ -139,3 +139,22 @@ def test_ratios_to_kept_probabilities_keep_float32(rewrite: Rewrite, step: str) 
 @pytest.mark.parametrize("step", OTHERS)
 def test_other_exponentials_and_quotients_run_under_autocast(rewrite: Rewrite, step: str) -> None:
     assert "torch.autocast" in rewritten(rewrite, step)
+
+
+@pytest.mark.parametrize(("network", "kept"), [("policy", True), ("critic", False)])
+def test_other_steps_of_the_same_network_keep_float32_too(
+    rewrite: Rewrite, network: str, kept: bool
+) -> None:
+    auxiliary = (
+        "layers = nn.Conv2d(4, 32, 8, stride=4), nn.Flatten(), nn.Linear(12800, 6)\n"
+        "critic = nn.Sequential(*layers).cuda()\n"
+        f"other = torch.optim.Adam({network}.parameters())\n"
+        "for x, chosen, old, advantages in batches:\n"
+        f"    loss = F.cross_entropy({network}(x.cuda()), chosen.cuda())\n"
+        "    other.zero_grad()\n    loss.backward()\n    other.step()\n"
+    )
+    source = HEAD + indent(dedent(RATIOS[0]) + TAIL, "    ") + auxiliary
+    files = {"train.py": source, "rollouts.py": "from memories import batches, memory\n"}
+    file = rewrite(files, ["autocast"]).files[0]
+    assert ("torch.autocast" in file.text) is not kept
+    assert sum("ratio of a probability" in skip.message for skip in file.skips) == 1 + kept

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from ..calls.reach import Reached
 from ..calls.signatures import argument_for
 from ..networks.forward_code import called_names
-from ..obstacles import Obstacle
+from ..obstacles import KeptRatio
 from ..program.reaching import assigned_values, bindings_of
 from ..program.scopes import Assigned, Binding, Parameter
 from ..program.syntax import FunctionNode, Module, last_identifier
@@ -35,12 +35,12 @@ _RATIO = "the ratio of a probability to the one kept before is off by more in ha
 
 def probability_ratios(
     resolver: Resolver, nodes: Sequence[Reached], forwards: frozenset[ast.Call]
-) -> Iterator[Obstacle]:
+) -> Iterator[KeptRatio]:
     """Ratios in ``nodes``, which would run under autocast, of what ``forwards`` make to what is none of theirs."""
     origins = _Origins(resolver, nodes, forwards)
     for reached in nodes:
         if any(origins.is_ratio(*pair, reached.module) for pair in _pairs(resolver, reached)):
-            yield Obstacle(reached.module, reached.node, _RATIO)
+            yield KeptRatio(reached.module, reached.node, _RATIO)
 
 
 def _pairs(resolver: Resolver, reached: Reached) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
