@@ -1,7 +1,7 @@
 """Operations that CUDA has for float32 and float64, and for no reduced type: on a half tensor they raise.
 
 Taken from the list of operations that PyTorch tests itself by, where ``dtypesIfCUDA`` has float32 and neither float16
-nor bfloat16 (``torch.testing._internal.common_methods_invocations.op_db``; the same in 2.4 and 2.14), as far as they arrive below
+nor bfloat16 (``torch.testing._internal.common_methods_invocations.op_db``, as of 2.14), as far as they arrive below
 autograd under a name of their own. The rest of them is made of these, or checks its type by itself on every device.
 """
 
