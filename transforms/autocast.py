@@ -344,15 +344,13 @@ def _by_fitness(
             stopped.append((step, found))
     for step, obstacle in stopped[:]:
         if isinstance(obstacle, KeptRatio):
-            alike = [half for half in codes if _share_network(resolver, half, step)]
+            kept = {
+                n.node for n in networks_run(resolver, [*step.nodes(resolver, into_forward=True)])
+            }
+            alike = [h for h in codes if not kept.isdisjoint(n.node for n in h.networks)]
             stopped += [(half.code, obstacle) for half in alike if isinstance(half.code, StepCode)]
             codes = [half for half in codes if half not in alike]
     return codes, done, stopped
-
-
-def _share_network(resolver: Resolver, half: HalfCode, step: StepCode) -> bool:
-    networks = networks_run(resolver, [*step.nodes(resolver, into_forward=True)])
-    return not {n.node for n in networks}.isdisjoint(n.node for n in half.networks)
 
 
 def _small(script: TrainingScript, codes: Sequence[HalfCode], options: Options) -> str | None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 from ..calls.reach import Reached, lexical_nodes
 from ..calls.signatures import call_argument
-from ..facts import Fact
 from ..networks.models import is_module_class
 from ..obstacles import Obstacle
 from ..program.reaching import assigned_values, bindings_of
@@ -29,13 +28,11 @@ _SEARCHED = "the optimizer changes an input of the network and not weights, as a
 def input_gradient(resolver: Resolver, step: StepCode) -> Obstacle | None:
     """Where ``step`` takes gradients of an input, to go by their signs or to have an optimizer change it; None elsewhere."""
     if step.updates:
-        searched = _searched(resolver, step)
-        return Obstacle(searched.module, searched.node, _SEARCHED) if searched else None
-    read = _read(resolver, step)
-    return Obstacle(read.module, read.node, _ATTACKED) if read else None
+        return _searched(resolver, step)
+    return _read(resolver, step)
 
 
-def _read(resolver: Resolver, step: StepCode) -> Fact | None:
+def _read(resolver: Resolver, step: StepCode) -> Obstacle | None:
     """Where ``step``, which steps no optimizer, reads the gradient of a tensor that it makes require one."""
     nodes = list(step.nodes(resolver))
     function = step.module.function(step.node)
@@ -50,7 +47,7 @@ def _read(resolver: Resolver, step: StepCode) -> Fact | None:
             case ast.Attribute(value=value, attr="grad", ctx=ast.Load()) if ast.unparse(
                 value
             ) in inputs.get(reached.module, ()):
-                return Fact(reached.module, reached.node)
+                return Obstacle(reached.module, reached.node, _ATTACKED)
             case _:
                 pass
     return None
@@ -110,7 +107,7 @@ def _is_weight(tensor: ast.expr, module: Module) -> bool:
     )
 
 
-def _searched(resolver: Resolver, step: StepCode) -> Fact | None:
+def _searched(resolver: Resolver, step: StepCode) -> Obstacle | None:
     """The optimizer of a step that runs a network, where all that its optimizers change are tensors made to require gradients."""
     optimizers = _optimizers(resolver, step)
     if not optimizers or not step.loop.forwards:
@@ -119,7 +116,7 @@ def _searched(resolver: Resolver, step: StepCode) -> Fact | None:
         tensors = _optimized(made)
         if not tensors or not all(_is_input(resolver, t, made.module) for t in tensors):
             return None
-    return Fact(optimizers[0].module, optimizers[0].call)
+    return Obstacle(optimizers[0].module, optimizers[0].call, _SEARCHED)
 
 
 def _optimizers(resolver: Resolver, step: StepCode) -> list[Made]:

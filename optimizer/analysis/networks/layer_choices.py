@@ -37,7 +37,7 @@ def layer_choice(
     """Where layers of ``classes``, which the training runs by ``forward``, choose anew each time which layers they run."""
     choices = _Choices(resolver, forward)
     own = {cls.node for cls in classes}
-    for function in Networks(resolver).forwards:
+    for function in choices.networks.forwards:
         cls = function.module.enclosing_class(function.node)
         if cls in own:
             found = choices.find(function)
@@ -50,6 +50,7 @@ class _Choices:
     def __init__(self, resolver: Resolver, forward: CallFact) -> None:
         self._resolver = resolver
         self._forward = forward
+        self.networks = Networks(resolver)
 
     def find(self, function: Function) -> Obstacle | None:
         module = function.module
@@ -90,7 +91,7 @@ class _Choices:
         is_method = isinstance(call.func, ast.Attribute) and not self._resolver.callees(
             call, module
         )
-        return is_method and not Networks(self._resolver).is_call(call, module)
+        return is_method and not self.networks.is_call(call, module)
 
     def _is_layers(self, node: ast.expr, module: Module) -> bool:
         makers = self._resolver.maker_names(node, module)

@@ -15,25 +15,20 @@ from .models import is_module_value
 
 def layer_left_out(resolver: Resolver, classes: Iterable[Class]) -> Fact | None:
     """A layer of ``classes`` that is made and then never named again: it gets no gradient."""
+    named = {
+        node.attr
+        for module in resolver.project.modules
+        for node in module.nodes_of(ast.Attribute)
+        if isinstance(node.ctx, ast.Load)
+    }
     for cls in classes:
-        found = _left_out(resolver, cls, cls.module)
+        found = _left_out(resolver, cls, cls.module, named)
         if found is not None:
             return found
     return None
 
 
-def _left_out(resolver: Resolver, cls: Class, module: Module) -> Fact | None:
-    read = {
-        node.attr
-        for node in ast.walk(cls.node)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-    }
-    others = {
-        node.attr
-        for other in resolver.project.modules
-        for node in other.nodes
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-    }
+def _left_out(resolver: Resolver, cls: Class, module: Module, named: set[str]) -> Fact | None:
     by_name = any(
         (isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"getattr", "vars"})
         or (
@@ -45,7 +40,7 @@ def _left_out(resolver: Resolver, cls: Class, module: Module) -> Fact | None:
     if by_name:
         return None
     for (owner, name), assigned in module.self_assignments.items():
-        if owner is not cls.node or name in read or name in others:
+        if owner is not cls.node or name in named:
             continue
         for value, path in assigned:
             if path or not isinstance(value, ast.Call):
