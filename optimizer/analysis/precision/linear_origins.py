@@ -12,7 +12,7 @@ from ..program.classes import class_attribute, kept_as
 from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Binding, Iterated, Parameter, Path, Untraceable
 from ..program.syntax import FunctionNode, Module, last_identifier
-from ..program.trees import walk
+from ..tensors.tensor_kinds import returned_by
 from ..values.composition import call_arguments
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_element
@@ -179,13 +179,9 @@ def _first(found: Iterable[Origin | None]) -> Origin | None:
 def _results(functions: Sequence[Function], path: Path) -> Iterable[_Place]:
     """What ``functions`` return, and the part of it that ``path`` leads to."""
     for function in functions:
-        node = function.node
-        if isinstance(node, ast.Lambda):
-            yield node.body, function.module, path
-            continue
-        for returned in walk(node):
-            if isinstance(returned, ast.Return) and returned.value is not None:
-                yield returned.value, function.module, path
+        for returned in returned_by(function):
+            if returned is not None:
+                yield returned, function.module, path
 
 
 def _element(value: ast.expr, module: Module, path: Path) -> _Place:

@@ -17,8 +17,9 @@ from ..networks.forward_code import called_names
 from ..obstacles import KeptRatio
 from ..program.reaching import assigned_values, bindings_of
 from ..program.scopes import Assigned, Binding, Parameter
-from ..program.syntax import FunctionNode, Module, last_identifier
+from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
+from ..tensors.tensor_kinds import returned_by
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_element
@@ -116,8 +117,8 @@ class _Origins:
                 continue
             yield part
             for function in self._resolver.callees(part, module):
-                for returned in _returned(function.node):
-                    if returned in self._nodes:
+                for returned in returned_by(function):
+                    if returned is not None and returned in self._nodes:
                         yield from self._behind(returned, function.module, seen)
 
     def _bound(self, binding: Binding, module: Module, seen: set[ast.AST]) -> Iterator[ast.Call]:
@@ -131,10 +132,3 @@ class _Origins:
                         yield from self._behind(passed.given, site.module, seen)
             case _:
                 pass
-
-
-def _returned(function: FunctionNode | ast.Lambda) -> list[ast.expr]:
-    if isinstance(function, ast.Lambda):
-        return [function.body]
-    exits = [node.value for node in walk(function) if isinstance(node, ast.Return)]
-    return [value for value in exits if value is not None]
