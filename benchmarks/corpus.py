@@ -28,10 +28,10 @@ from typing import Any, TypeVar
 
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
+from torchopt_cli.optimizer.measuring.timing_settings import in_turns_of_their_length
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.timing_settings import in_turns_of_their_length
 from torchopt_cli.optimizer.tuning.tune import TuneSettings, tune
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
 from .equivalence import Verdict, equivalence, original_texts, texts_digest, version_digest

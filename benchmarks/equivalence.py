@@ -17,9 +17,9 @@ from typing import Any
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.original_runs import original_runs
-from torchopt_cli.optimizer.verification import verify_against
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.original_runs import original_runs
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import verify_against
 
 from .scripts import CorpusScript, prepare
 

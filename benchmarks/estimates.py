@@ -22,13 +22,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchopt_cli.optimizer.ablation import Gain, measure_gains
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
-from torchopt_cli.optimizer.pipeline import Rewritten, rewrite_all
+from torchopt_cli.optimizer.measuring.ablation import Gain, measure_gains
+from torchopt_cli.optimizer.pipeline.rewrite import Rewritten, rewrite_all
 from torchopt_cli.optimizer.profiling.opportunities import Opportunity, opportunities
 from torchopt_cli.optimizer.profiling.profile import ProfileSettings, ScriptFailed, profile
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
 from .machine import load, machine

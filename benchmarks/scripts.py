@@ -18,11 +18,11 @@ from tests.verification.warm import warm_interpreter
 from torchopt_cli.optimizer.config import Settings, load_settings
 from torchopt_cli.optimizer.execution.observations import ENDED_WELL
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
-from torchopt_cli.optimizer.measurement import pace
+from torchopt_cli.optimizer.measuring.measurement import pace
 from torchopt_cli.optimizer.options import Options, Tier
-from torchopt_cli.optimizer.pipeline import Rewritten, rewrite_all
+from torchopt_cli.optimizer.pipeline.rewrite import Rewritten, rewrite_all
 from torchopt_cli.optimizer.profiling.opportunities import usable_cores
-from torchopt_cli.optimizer.verified_rewrite import changed_version, claimed_tier
+from torchopt_cli.optimizer.verifying.verified_rewrite import changed_version, claimed_tier
 from torchopt_cli.transforms.registry import all_transforms
 
 if sys.version_info >= (3, 11):

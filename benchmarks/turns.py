@@ -19,7 +19,7 @@ from torchopt_cli.optimizer.execution.observations import (
 )
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.execution.turn_taking import Start, run_in_turns
-from torchopt_cli.optimizer.measurement import (
+from torchopt_cli.optimizer.measuring.measurement import (
     Run,
     Speedup,
     TooShort,

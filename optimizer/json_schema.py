@@ -12,7 +12,7 @@ import types
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from .verification_json import ReportJson
+from .verifying.report_json import ReportJson
 
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 

@@ -20,9 +20,9 @@ from benchmarks.scripts import CorpusScript, Prepared, rewritten, rewritten_vers
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.original_runs import OriginalRuns
-from torchopt_cli.optimizer.verification_result import Seen, VerificationReport
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.original_runs import OriginalRuns
+from torchopt_cli.optimizer.verifying.result import Seen, VerificationReport
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..ablation import Ablation, measure_gains
 from ..config import Settings
+from ..measuring.ablation import Ablation, measure_gains
 from ..terminal import progress_bar
-from ..verified_rewrite import Rewrite
+from ..verifying.verified_rewrite import Rewrite
 from .verify import verify_settings
 
 if TYPE_CHECKING:

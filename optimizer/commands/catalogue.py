@@ -54,7 +54,7 @@ def stage_label(transform: Transform) -> str:
 def report_broken_transforms() -> None:
     """Tell about the transforms that are missing because their modules cannot be imported."""
     from ...transforms.registry import broken_transforms
-    from ..transaction import internal_error
+    from ..pipeline.transaction import internal_error
 
     for broken in broken_transforms():
         message = f"{broken.name} is left out: {internal_error(broken.error)}"

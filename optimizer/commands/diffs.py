@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ..diff_paths import DiffPaths
-from ..rewrite_result import RewrittenFile
+from ..pipeline.diff_paths import DiffPaths
+from ..pipeline.result import RewrittenFile
 from ..terminal import display_path, painter, print_note
 
 
 def print_diff(files: Sequence[RewrittenFile]) -> None:
     """Print the changes of ``files`` to stdout, and tell on stderr where the diff applies, if that is elsewhere."""
-    from ..rewrite_report import to_diff
+    from ..pipeline.report import to_diff
 
     if not files:
         return

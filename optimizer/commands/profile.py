@@ -80,12 +80,12 @@ def profile(
 
 def _profile(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     from ...transforms.registry import all_transforms
-    from ..pipeline import rewrite_all
+    from ..execution.script_versions import original_version
+    from ..pipeline.rewrite import rewrite_all
     from ..profiling import document, report
     from ..profiling.opportunities import opportunities
     from ..profiling.profile import ProfileSettings, ScriptFailed
     from ..profiling.profile import profile as measure
-    from ..script_versions import original_version
 
     settings = flags.over(load_settings(script.parent))
     options = settings.options_in(script.parent)

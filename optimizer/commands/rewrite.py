@@ -43,10 +43,10 @@ from .flags import (
 
 if TYPE_CHECKING:
     from ...transforms.base import Transform
-    from ..interactive import Questions
-    from ..pipeline import Rewritten
-    from ..rewrite_report import FileReport
-    from ..verified_rewrite import VerifiedRewrite
+    from ..pipeline.interactive import Questions
+    from ..pipeline.report import FileReport
+    from ..pipeline.rewrite import Rewritten
+    from ..verifying.verified_rewrite import VerifiedRewrite
 
 
 def rewrite(
@@ -147,7 +147,7 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     verified: tuple[VerifiedRewrite, ...] | None = None
     verdict = ExitCode.OK
     if settings.verify:
-        from ..verified_rewrite import exit_code
+        from ..verifying.verified_rewrite import exit_code
         from .verified import verify_and_roll_back, what_is_left
 
         verified = verify_and_roll_back(
@@ -186,7 +186,7 @@ class Rewriter:
         jobs = min(jobs, len(discovery.groups))
         if jobs <= 1:
             return self.without(with_progress(discovery.scripts, "Rewriting"), frozenset())
-        from ..parallel_rewrite import rewrite_in_processes
+        from ..pipeline.parallel import rewrite_in_processes
 
         return rewrite_in_processes(
             discovery.scripts,
@@ -199,7 +199,7 @@ class Rewriter:
 
     def without(self, scripts: Iterable[Path], ignored: frozenset[str]) -> Rewritten:
         """``scripts`` rewritten by the transforms whose names are not ``ignored``."""
-        from ..pipeline import rewrite_all
+        from ..pipeline.rewrite import rewrite_all
 
         def options(script: Path) -> Options:
             wanted = self.options_in(script.parent)
@@ -236,7 +236,7 @@ def _write(
 
 
 def _questions() -> Questions:
-    from ..interactive import Questions
+    from ..pipeline.interactive import Questions
 
     return Questions(sys.stdin, sys.stderr, painter(sys.stderr))
 
@@ -266,7 +266,7 @@ def _options_in_folder(
 
 def _note_what_cannot_run(transforms: Sequence[Transform], options: Options) -> None:
     """Tell what the user asked for and will not get; raises for names that are no transform's."""
-    from ..pipeline import selected_transforms
+    from ..pipeline.rewrite import selected_transforms
 
     selected_transforms(transforms, options)
     for transform in transforms:
@@ -331,7 +331,7 @@ def _report(
     written: bool,
     verified: tuple[VerifiedRewrite, ...] | None,
 ) -> None:
-    from ..rewrite_report import FileReport, to_text
+    from ..pipeline.report import FileReport, to_text
     from .diffs import print_diff
 
     for file in rewritten.files:
@@ -362,13 +362,13 @@ def _told_to_a_program(
 ) -> str:
     if format is Format.SARIF:
         from ...transforms.registry import all_transforms
-        from ..sarif import to_sarif
+        from ..pipeline.sarif import to_sarif
 
         return to_sarif(reports, all_transforms())
     if format is Format.GITHUB:
-        from ..workflow_commands import to_workflow_commands
+        from ..pipeline.workflow_commands import to_workflow_commands
 
         return to_workflow_commands(reports)
-    from ..rewrite_report import to_json
+    from ..pipeline.report import to_json
 
     return to_json(reports, verified)

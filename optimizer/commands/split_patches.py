@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..diff_paths import DiffPaths
 from ..errors import TorchoptError
-from ..pipeline import Rewritten
+from ..pipeline.diff_paths import DiffPaths
+from ..pipeline.rewrite import Rewritten
+from ..pipeline.split_patches import Rewrite, split_patches
 from ..source import SourceFile, write_all
-from ..split_patches import Rewrite, split_patches
 from ..terminal import display_path, print_note
 from .diffs import note_where_to_apply
 
@@ -26,7 +26,7 @@ def write_patches(
 ) -> None:
     """Write the patches of ``whole`` to ``folder``, which is made if there are any; what else is there stays.
 
-    The arguments are those of :func:`..split_patches.split_patches`. Raises :class:`TorchoptError` when ``folder``
+    The arguments are those of :func:`..pipeline.split_patches.split_patches`. Raises :class:`TorchoptError` when ``folder``
     cannot hold them.
     """
     if not whole.changed:

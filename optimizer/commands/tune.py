@@ -36,7 +36,7 @@ from .rewrite import write_files
 from .verify import WIDTH_OF_A_FILE, verify_settings
 
 if TYPE_CHECKING:
-    from ..pipeline import Rewritten
+    from ..pipeline.rewrite import Rewritten
 
 _BUDGET_MINUTES = 15.0
 

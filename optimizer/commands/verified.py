@@ -7,15 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO, TypeAlias
 
-from ..ablation import measure_gains
 from ..config import Settings
-from ..pipeline import Rewritten
-from ..rewrite_result import RewriteResult
+from ..measuring.ablation import measure_gains
+from ..pipeline.result import RewriteResult
+from ..pipeline.rewrite import Rewritten
 from ..terminal import progress_bar
-from ..verification import Progress
-from ..verified_rewrite import Ending, Rewrite, Tell, VerifiedRewrite, applied, verified_rewrite
-from ..verified_rewrite_report import render_text
-from ..verify_settings import VerifySettings
+from ..verifying.settings import VerifySettings
+from ..verifying.verification import Progress
+from ..verifying.verified_rewrite import (
+    Ending,
+    Rewrite,
+    Tell,
+    VerifiedRewrite,
+    applied,
+    verified_rewrite,
+)
+from ..verifying.verified_rewrite_report import render_text
 from .verify import WIDTH_OF_A_FILE, verify_settings
 
 RewriteWithout: TypeAlias = Callable[[Iterable[Path], frozenset[str]], Rewritten]

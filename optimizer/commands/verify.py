@@ -42,12 +42,12 @@ from .flags import (
 )
 
 if TYPE_CHECKING:
-    from ..ablation import Ablation
     from ..execution.runner import ScriptVersion
-    from ..pipeline import Rewritten
-    from ..rewrite_result import RewrittenFile
-    from ..verification_result import VerificationReport
-    from ..verify_settings import VerifySettings
+    from ..measuring.ablation import Ablation
+    from ..pipeline.result import RewrittenFile
+    from ..pipeline.rewrite import Rewritten
+    from ..verifying.result import VerificationReport
+    from ..verifying.settings import VerifySettings
 
 WIDTH_OF_A_FILE = 120
 
@@ -149,8 +149,8 @@ def verify_changes(
 
     Judged at the highest tier of the changes. Raises TorchoptError when there is nothing to compare.
     """
-    from ..script_versions import original_version
-    from ..verified_rewrite import changed_version, claimed_tier
+    from ..execution.script_versions import original_version
+    from ..verifying.verified_rewrite import changed_version, claimed_tier
 
     changed = [file for file in files if file.changed]
     before = original_version(entry, arguments, settings.nproc_per_node)
@@ -163,7 +163,8 @@ def tell(
     report: VerificationReport, ablation: Ablation | None, as_json: bool, stream: TextIO
 ) -> ExitCode:
     """Print ``report``, and the ``ablation`` if there was one, on ``stream``; gives the exit status it asks for."""
-    from .. import ablation_report, verification_report
+    from ..measuring import ablation_report
+    from ..verifying import report as verification_report
 
     if as_json:
         document: dict[str, object] = {**verification_report.to_json(report)}
@@ -199,7 +200,7 @@ def _verify(
     elif flags.attribute:
         raise TorchoptError("--attribute is about torchopt's own rewrite: leave out REWRITTEN")
     else:
-        from ..script_versions import beside, original_version
+        from ..execution.script_versions import beside, original_version
         from ..source import SourceFile, parse
 
         parse(SourceFile.read(original))
@@ -217,7 +218,7 @@ def _verify_rewrite(
 ) -> tuple[VerificationReport | None, Ablation | None]:
     """Rewrite ``script`` in memory and verify that; None when there is nothing to rewrite."""
     from ...transforms.registry import all_transforms
-    from ..pipeline import rewrite_all
+    from ..pipeline.rewrite import rewrite_all
     from .catalogue import report_broken_transforms
 
     report_broken_transforms()
@@ -247,7 +248,7 @@ def _verify_rewrite(
 def _compared(
     before: ScriptVersion, after: ScriptVersion, tier: Tier | None, settings: Settings
 ) -> VerificationReport:
-    from .. import verification
+    from ..verifying import verification
 
     wanted = verify_settings(settings, tier)
     with progress_bar() as show:
@@ -258,7 +259,7 @@ def _compared(
 
 def verify_settings(settings: Settings, tier: Tier | None = None) -> VerifySettings:
     """How to verify what claims ``tier``, by the user's ``settings``."""
-    from ..verify_settings import EPOCH_SECONDS, VerifySettings
+    from ..verifying.settings import EPOCH_SECONDS, VerifySettings
 
     defaults = VerifySettings(find_python(settings.python), Path.cwd())
     return VerifySettings(

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from ..errors import TorchoptError
 from ..execution.runner import ScriptVersion
+from ..execution.script_versions import beside, by_torchrun
 from ..gpus import VISIBLE_GPUS
-from ..script_versions import beside, by_torchrun
 from ..source import SourceFile, parse
 from ..terminal import display_path
-from ..verify_settings import EPOCH_SECONDS
+from ..verifying.settings import EPOCH_SECONDS
 from .base import Base, read_base
 from .judge import Job, Judgement, Limits, judge
 from .settings import Device, GatedScript, GateSettings

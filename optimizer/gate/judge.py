@@ -15,7 +15,7 @@ from ..errors import ExitCode, TorchoptError
 from ..execution.observations import said_last
 from ..execution.profile_record import Phase
 from ..execution.runner import RunSettings, ScriptVersion, run
-from ..measurement import (
+from ..measuring.measurement import (
     Measurement,
     Speedup,
     TimedRun,
@@ -23,13 +23,13 @@ from ..measurement import (
     compare_speeds,
     log_speedups,
 )
+from ..measuring.timed_runs import RunFailed, time_side_by_side
+from ..measuring.timing_settings import settings_by_pace
 from ..options import Tier
 from ..profiling.profile import ProfileSettings, ScriptFailed, StepProfile, profile
-from ..timed_runs import RunFailed, time_side_by_side
-from ..timing_settings import settings_by_pace
-from ..verification import verify
-from ..verification_result import VerificationReport
-from ..verify_settings import VerifySettings
+from ..verifying.result import VerificationReport
+from ..verifying.settings import VerifySettings
+from ..verifying.verification import verify
 from .precision import FIRST_PAIRS, pairs_needed
 
 TIMED_SECONDS = 10.0
@@ -64,7 +64,7 @@ class Job:
     """One comparison to make. ``name`` is what to call it; ``before`` is the original, or the script in the base.
 
     ``expected`` is the speedup of a change that is in order, None where any is: 1 against a base commit.
-    ``steps`` and ``epoch_seconds`` are as in :class:`.verify_settings.VerifySettings`. ``emulated`` asks for CUDA to be emulated, in which case no speed is measured. ``env`` is for the script's runs.
+    ``steps`` and ``epoch_seconds`` are as in :class:`..verifying.settings.VerifySettings`. ``emulated`` asks for CUDA to be emulated, in which case no speed is measured. ``env`` is for the script's runs.
     """
 
     name: str

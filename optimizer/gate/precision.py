@@ -13,7 +13,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from ..measurement import student_t
+from ..measuring.measurement import student_t
 
 FIRST_PAIRS = 4
 SMALLEST_MARGIN = 0.02

@@ -19,7 +19,7 @@ from ...transforms.base import StepPart, Transform
 from ..analysis.loading.worker_count import most_workers
 from ..execution.profile_record import Operator, Phase
 from ..options import Target
-from ..rewrite_result import AppliedChange
+from ..pipeline.result import AppliedChange
 from .profile import StepProfile
 
 LAUNCH_BOUND = 0.5

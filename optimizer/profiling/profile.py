@@ -26,8 +26,8 @@ from ..execution.observations import (
 )
 from ..execution.profile_record import LoaderAlone, Operator, Phase, RunProfile, SyncPoint
 from ..execution.runner import Mode, RunSettings, ScriptVersion, run
-from ..interludes import stretch
-from ..measurement import settled_rounds
+from ..measuring.interludes import stretch
+from ..measuring.measurement import settled_rounds
 
 FEWEST_ROUNDS = 10
 """Rounds of which each stretch of a profiled run still has two."""

@@ -17,7 +17,7 @@ from ..analysis.loading.batch_size import BatchSize, find_batch_size
 from ..analysis.script import TrainingScript
 from ..execution.observations import Timing
 from ..execution.runner import RunSettings
-from ..measurement import pace, read_run
+from ..measuring.measurement import pace, read_run
 from ..options import Options, Tier
 from ..rewriting.edits import FileEdit, ReplaceExpression
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...transforms.base import Stage, Transform
 from ..errors import TorchoptError
 from ..options import AmpDtype, CompileMode, Options
-from ..pipeline import Rewritten, rewrite_all
+from ..pipeline.rewrite import Rewritten, rewrite_all
 from ..profiling.opportunities import workers_needed
 from ..profiling.profile import StepProfile
 from .batch_sizes import SetBatchSize

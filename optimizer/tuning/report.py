@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..terminal import plain_table, print_table
-from ..verified_rewrite import Ending
-from ..verified_rewrite_report import to_json as verified_json
+from ..verifying.verified_rewrite import Ending
+from ..verifying.verified_rewrite_report import to_json as verified_json
 from .search import Outcome, Trial
 from .tune import Tuned
 

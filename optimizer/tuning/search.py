@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ..measurement import Speedup
-from ..measurement import speedup as speedup_of
+from ..measuring.measurement import Speedup
+from ..measuring.measurement import speedup as speedup_of
 from ..options import AmpDtype, CompileMode
 from .configurations import WRITTEN_BY, Configuration, alternatives, groups
 

@@ -14,17 +14,17 @@ from ...transforms.base import Transform
 from ..errors import TorchoptError
 from ..execution.observations import ENDED_WELL
 from ..execution.runner import RunSettings, ScriptVersion, run
-from ..measurement import TooShort, read_run, speedup
+from ..execution.script_versions import original_version
+from ..measuring.measurement import TooShort, read_run, speedup
+from ..measuring.timed_runs import RunFailed, time_side_by_side
+from ..measuring.timing_settings import timed_run_settings
 from ..options import AmpDtype, CompileMode, Options, Tier
-from ..pipeline import Rewritten
+from ..pipeline.rewrite import Rewritten
 from ..profiling.opportunities import opportunities, usable_cores
 from ..profiling.profile import ProfileSettings, ScriptFailed, profile
-from ..script_versions import original_version
-from ..timed_runs import RunFailed, time_side_by_side
-from ..timing_settings import timed_run_settings
-from ..verification import samples_per_round
-from ..verified_rewrite import Ending, VerifiedRewrite, changed_version, verified_rewrite
-from ..verify_settings import VerifySettings
+from ..verifying.settings import VerifySettings
+from ..verifying.verification import samples_per_round
+from ..verifying.verified_rewrite import Ending, VerifiedRewrite, changed_version, verified_rewrite
 from .batch_sizes import for_as_many_samples, log_throughput_ratio
 from .configurations import WRITTEN_BY, Configuration, Rewriter, applied, worth_trying
 from .journal import Journal

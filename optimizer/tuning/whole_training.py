@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..execution.observations import Timing
-from ..measurement import log_speedup, read_run
+from ..measuring.measurement import log_speedup, read_run
 
 
 def log_training_speedup(original: Timing, rewritten: Timing, asked: int) -> float:

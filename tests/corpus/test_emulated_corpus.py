@@ -13,10 +13,10 @@ from torchopt_cli.optimizer.environment import inspect_environment
 from torchopt_cli.optimizer.execution.observations import ENDED_WELL, Observations
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.options import Options, Target, Tier
-from torchopt_cli.optimizer.pipeline import rewrite_script
+from torchopt_cli.optimizer.pipeline.rewrite import rewrite_script
 from torchopt_cli.optimizer.source import Sources
-from torchopt_cli.optimizer.verification import verify
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import verify
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

@@ -13,12 +13,12 @@ from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.environment import inspect_environment
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Options, Tier
-from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
-from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
+from torchopt_cli.optimizer.verifying.original_runs import OriginalRuns, original_runs
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult, rewrite_script
 from torchopt_cli.optimizer.source import Sources
-from torchopt_cli.optimizer.verification import verify_against
-from torchopt_cli.optimizer.verification_result import VerificationReport
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import verify_against
+from torchopt_cli.optimizer.verifying.result import VerificationReport
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchopt_cli.optimizer.options import AmpDtype, Options, Tier
-from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult, rewrite_script
+from torchopt_cli.optimizer.pipeline.undefined_names import undefined_names
 from torchopt_cli.optimizer.rewriting.losslessness import check_lossless
 from torchopt_cli.optimizer.source import SourceFile, Sources
-from torchopt_cli.optimizer.undefined_names import undefined_names
 from torchopt_cli.transforms.registry import all_transforms
 
 from .grammar import GeneratedScript, training_scripts

@@ -13,10 +13,10 @@ import pytest
 from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Options, Tier
-from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult, rewrite_script
 from torchopt_cli.optimizer.source import Sources
-from torchopt_cli.optimizer.verification import verify
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import verify
 from torchopt_cli.transforms.registry import all_transforms, broken_transforms
 
 from . import table

@@ -8,8 +8,8 @@ from textwrap import dedent, indent
 import pytest
 
 from torchopt_cli.optimizer.options import AmpDtype, Target, Tier
-from torchopt_cli.optimizer.pipeline import RewriteResult
-from torchopt_cli.optimizer.rewrite_result import RewrittenFile
+from torchopt_cli.optimizer.pipeline.result import RewrittenFile
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 Check = Callable[..., None]
 Rewrite = Callable[..., RewriteResult]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from torchopt_cli.optimizer.options import AmpDtype
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 Check = Callable[..., None]
 

@@ -8,7 +8,7 @@ from textwrap import dedent, indent
 import pytest
 
 from torchopt_cli.optimizer.options import CompileMode, Target
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 Check = Callable[..., None]
 Rewrite = Callable[..., RewriteResult]

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from torchopt_cli.optimizer.options import Target, Tier
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 Check = Callable[..., None]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from torchopt_cli.optimizer.options import Target
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 GPUS = {"gpus": 2}
 SCRIPT = """\

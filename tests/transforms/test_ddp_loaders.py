@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 GPUS = {"gpus": 2}
 SCRIPT = """\

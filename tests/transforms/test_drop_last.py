@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchopt_cli.optimizer.options import Options, Tier
-from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult, rewrite_script
 from torchopt_cli.optimizer.source import Sources
 from torchopt_cli.transforms.registry import all_transforms
 

@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.rewrite_result import RewriteResult
+from torchopt_cli.optimizer.pipeline.result import RewriteResult
 
 from . import table
 

@@ -7,7 +7,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.rewrite_result import RewriteResult
+from torchopt_cli.optimizer.pipeline.result import RewriteResult
 
 Check = Callable[..., None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchopt_cli.optimizer.options import AmpDtype, Options, Tier
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 from torchopt_cli.transforms.registry import all_transforms
 
 from . import table

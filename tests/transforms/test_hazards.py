@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from torchopt_cli.optimizer.options import AmpDtype
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 Rewrite = Callable[..., RewriteResult]
 

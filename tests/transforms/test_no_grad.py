@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 Check = Callable[..., None]
 

@@ -7,7 +7,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 Check = Callable[..., None]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchopt_cli.optimizer.options import AmpDtype, CompileMode
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 from torchopt_cli.transforms.registry import all_transforms
 
 Rewrite = Callable[..., RewriteResult]

@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 Check = Callable[..., None]
 

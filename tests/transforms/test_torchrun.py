@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchopt_cli.optimizer.pipeline import RewriteResult
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 from . import table
 

@@ -40,7 +40,7 @@ from pathlib import Path
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.environment import inspect_environment
 from torchopt_cli.optimizer.options import Options, Target, Tier
-from torchopt_cli.optimizer.pipeline import rewrite_script
+from torchopt_cli.optimizer.pipeline.rewrite import rewrite_script
 from torchopt_cli.optimizer.source import Sources
 from torchopt_cli.transforms.registry import all_transforms
 

@@ -24,10 +24,10 @@ from pathlib import Path
 
 from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
-from torchopt_cli.optimizer.original_runs import OriginalRuns, original_runs
-from torchopt_cli.optimizer.verification import verify_against
-from torchopt_cli.optimizer.verification_result import VerificationReport
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.original_runs import OriginalRuns, original_runs
+from torchopt_cli.optimizer.verifying.result import VerificationReport
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import verify_against
 
 from .cases import HERE, Case, cases, script_folder
 from .warm import warm_interpreter

@@ -14,8 +14,8 @@ from torchopt_cli.optimizer.comparison.findings import Finding, Kind
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.verification_result import Seen, VerificationReport
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.result import Seen, VerificationReport
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
 
 from . import cases as patches
 from .cases import HERE, BadCase, Case, cases, read

@@ -10,19 +10,20 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from torchopt_cli.optimizer import ablation, verified_rewrite
 from torchopt_cli.optimizer.cli import main
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.observations import Observations, Status, Timing
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion
-from torchopt_cli.optimizer.measurement import Measurement, TimedRun, compare_speeds
+from torchopt_cli.optimizer.measuring import ablation
+from torchopt_cli.optimizer.measuring.measurement import Measurement, TimedRun, compare_speeds
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.original_runs import OriginalRuns
-from torchopt_cli.optimizer.verification import Progress
-from torchopt_cli.optimizer.verification_result import ScriptFailure, Seen, VerificationReport
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying import verified_rewrite
+from torchopt_cli.optimizer.verifying.original_runs import OriginalRuns
+from torchopt_cli.optimizer.verifying.result import ScriptFailure, Seen, VerificationReport
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import Progress
 
 Project = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]

@@ -15,15 +15,15 @@ from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.errors import ExitCode
 from torchopt_cli.optimizer.execution.observations import Observations, Status, Timing
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion
-from torchopt_cli.optimizer.measurement import TimedRun, compare_speeds
+from torchopt_cli.optimizer.measuring.measurement import TimedRun, compare_speeds
 from torchopt_cli.optimizer.options import Options, Target, Tier
 from torchopt_cli.optimizer.profiling.profile import StepProfile
 from torchopt_cli.optimizer.tuning import tune as module
 from torchopt_cli.optimizer.tuning.tune import Tuned
-from torchopt_cli.optimizer.verification import Progress
-from torchopt_cli.optimizer.verification_result import Seen, VerificationReport
-from torchopt_cli.optimizer.verified_rewrite import Ending, Rewrite, VerifiedRewrite
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.result import Seen, VerificationReport
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import Progress
+from torchopt_cli.optimizer.verifying.verified_rewrite import Ending, Rewrite, VerifiedRewrite
 
 Project = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]

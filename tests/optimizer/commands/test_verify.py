@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from torchopt_cli.optimizer import verification, verification_report
 from torchopt_cli.optimizer.cli import main
 from torchopt_cli.optimizer.errors import ExitCode
 from torchopt_cli.optimizer.execution.observations import Status
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.options import Tier
-from torchopt_cli.optimizer.verification_result import ScriptFailure, Seen, VerificationReport
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying import report as verification_report
+from torchopt_cli.optimizer.verifying import verification
+from torchopt_cli.optimizer.verifying.result import ScriptFailure, Seen, VerificationReport
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
 
 Project = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]

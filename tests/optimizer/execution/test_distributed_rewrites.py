@@ -26,11 +26,11 @@ from torchopt_cli.optimizer.execution.observations import Status
 from torchopt_cli.optimizer.execution.ranks import batches_in_turn
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.options import Options
-from torchopt_cli.optimizer.pipeline import RewriteResult, rewrite_script
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult, rewrite_script
 from torchopt_cli.optimizer.source import Sources
-from torchopt_cli.optimizer.verification import verify
-from torchopt_cli.optimizer.verification_result import VerificationReport
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.result import VerificationReport
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import verify
 from torchopt_cli.transforms.registry import all_transforms
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

@@ -16,8 +16,8 @@ from torchopt_cli.optimizer.comparison.structure import compare_structure
 from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.execution.observations import Observations, Status
 from torchopt_cli.optimizer.execution.runner import RunSettings, ScriptVersion, run
-from torchopt_cli.optimizer.verification import verify
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import verify
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

@@ -14,10 +14,10 @@ from torchopt_cli.optimizer.comparison.verdict import Outcome, judge_exact
 from torchopt_cli.optimizer.execution.observations import Observations, Status
 from torchopt_cli.optimizer.execution.probe.start import OLDEST_EMULATING_TORCH
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
-from torchopt_cli.optimizer.verification import verify
-from torchopt_cli.optimizer.verification_json import to_json
-from torchopt_cli.optimizer.verification_report import exit_code
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.report import exit_code
+from torchopt_cli.optimizer.verifying.report_json import to_json
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import verify
 
 torch = pytest.importorskip("torch")
 

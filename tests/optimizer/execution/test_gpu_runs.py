@@ -13,8 +13,8 @@ from torchopt_cli.optimizer.execution.observations import Observations, Status
 from torchopt_cli.optimizer.execution.profile_record import Phase
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.execution.turn_taking import Start, run_in_turns
-from torchopt_cli.optimizer.verification import verify
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import verify
 
 torch = pytest.importorskip("torch")
 

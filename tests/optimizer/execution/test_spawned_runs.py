@@ -12,9 +12,9 @@ from torchopt_cli.optimizer.comparison.verdict import Outcome
 from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.observations import Observations, Status
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
-from torchopt_cli.optimizer.verification import verify
-from torchopt_cli.optimizer.verification_result import VerificationReport
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.result import VerificationReport
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
+from torchopt_cli.optimizer.verifying.verification import verify
 
 pytestmark = pytest.mark.torch
 

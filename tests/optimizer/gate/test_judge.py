@@ -19,8 +19,8 @@ from torchopt_cli.optimizer.gate import judge as module
 from torchopt_cli.optimizer.gate.judge import Gated, Job, Limits, judge
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.profiling.profile import PhaseTime, ProfileSettings, StepProfile
-from torchopt_cli.optimizer.verification_result import ScriptFailure, Seen, VerificationReport
-from torchopt_cli.optimizer.verify_settings import VerifySettings
+from torchopt_cli.optimizer.verifying.result import ScriptFailure, Seen, VerificationReport
+from torchopt_cli.optimizer.verifying.settings import VerifySettings
 
 BEFORE, AFTER = ScriptVersion(Path("train.py")), ScriptVersion(Path("train_fast.py"))
 LIMITS = Limits(Path("python"), Path("/p"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from torchopt_cli.optimizer.gate.precision import FIRST_PAIRS, pairs_needed
-from torchopt_cli.optimizer.measurement import student_t
+from torchopt_cli.optimizer.measuring.measurement import student_t
 
 
 def test_runs_that_agree_need_no_more() -> None:

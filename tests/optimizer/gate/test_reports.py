@@ -17,7 +17,7 @@ from torchopt_cli.optimizer.gate.reports import (
     to_markdown,
     to_text,
 )
-from torchopt_cli.optimizer.measurement import TimedRun, compare_speeds
+from torchopt_cli.optimizer.measuring.measurement import TimedRun, compare_speeds
 
 
 def made(gated: Gated, reason: str = "why", **fields: object) -> Judgement:

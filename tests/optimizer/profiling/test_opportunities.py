@@ -8,6 +8,7 @@ import pytest
 from torchopt_cli.optimizer.execution.observations import Versions
 from torchopt_cli.optimizer.execution.profile_record import LoaderAlone, Operator, Phase
 from torchopt_cli.optimizer.options import Target, Tier
+from torchopt_cli.optimizer.pipeline.result import AppliedChange
 from torchopt_cli.optimizer.profiling import opportunities as module
 from torchopt_cli.optimizer.profiling.opportunities import (
     NOTHING_ON_A_CPU,
@@ -18,7 +19,6 @@ from torchopt_cli.optimizer.profiling.opportunities import (
     workers_save,
 )
 from torchopt_cli.optimizer.profiling.profile import PhaseTime, StepProfile
-from torchopt_cli.optimizer.rewrite_result import AppliedChange
 from torchopt_cli.transforms.registry import all_transforms
 
 CPU, GPU = Versions("3.11", "2.9.0", "cpu"), Versions("3.11", "2.9.0", "NVIDIA H100")
