@@ -28,7 +28,8 @@ root, is neither. A loss that is a sum over samples is multiplied by the number 
 their gradients. A part of a network in `DataParallel` stays there, on the GPU of its process, and the whole is wrapped.
 Where an optimizer steps every few batches, `no_sync()` lets only the last of them exchange gradients.
 `find_unused_parameters=True`, which costs a walk through every step's graph, is set where a layer is never used or the forward
-pass may leave layers out: by chance, by what a batch holds, or as the training goes on.
+pass may leave layers out (by chance, by what a batch holds, or as the training goes on), and where the loss leaves out what
+layers make for nothing else.
 
 Not the same: BatchNorm normalizes by each process's part of a batch (`--sync-batchnorm` keeps it to the whole batch), a
 dataset that does not divide is filled up with a few samples twice, and a loss that weighs samples (class weights,

@@ -1199,6 +1199,58 @@ def test_layers_that_are_left_out_now_and_then_are_looked_for(
     assert "DistributedDataParallel(model, find_unused_parameters=True)" in text
 
 
+LEFT_OUT = [
+    ("logits, _ = model(x)", "return logits, aux"),
+    ("logits, aux = model(x)\n        seen = aux.detach().mean()", "return logits, aux"),
+    (
+        "logits, aux = model(x)\n        hits = (aux.argmax(1) == y).sum().item()",
+        "return logits, aux",
+    ),
+    ("out = model(x)\n        logits = out[0]", "return logits, aux"),
+    ("logits = model(x)[0]", "return logits, aux"),
+    ("logits = model(x)['logits']", "return {'logits': logits, 'aux': aux}"),
+    ("logits = model(x).logits", "out = Out(logits=logits, aux=aux)\n        return out"),
+    ("logits = chosen(model(x))", "return logits, aux"),
+]
+ALL_USED = [
+    ("logits, aux = model(x)\n        logits = logits + aux", "return logits, aux"),
+    ("logits, _ = model(x)", "return logits, x"),
+    ("logits, _ = model(x)", "return logits + aux, aux"),
+    ("logits = sum(model(x))", "return logits, aux"),
+    ("logits, aux = model(x)", "return logits + aux, self.mix(logits)"),
+]
+
+
+def with_two_heads(read: str, returned: str) -> str:
+    text = SCRIPT.replace(
+        "        self.first =", "        self.head = nn.Linear(5, 3)\n        self.first =", 1
+    )
+    heads = "        x = torch.relu(self.first(x))\n        logits = self.second(x)\n"
+    heads += f"        aux = self.head(x)\n        {returned}\n\n"
+    heads += "    def mix(self, logits):\n        return self.second.weight.sum() * logits"
+    text = text.replace(FORWARD, heads, 1)
+    text = text.replace("criterion(model(x), y)", "criterion(logits, y)", 1)
+    text = text.replace("        loss = ", f"        {read}\n        loss = ", 1)
+    helpers = "Out = namedtuple('Out', 'logits aux')\n\n\ndef chosen(outputs):\n    return outputs[0]\n\n\n"
+    return "from collections import namedtuple\n" + text.replace("class Net", helpers + "class Net")
+
+
+@pytest.mark.parametrize(("read", "returned"), LEFT_OUT)
+def test_layers_whose_output_the_loss_leaves_out_are_looked_for(
+    rewrite: Callable[..., RewriteResult], read: str, returned: str
+) -> None:
+    text = code(rewrite(with_two_heads(read, returned), ["ddp"], **GPUS))
+    assert "DistributedDataParallel(model, find_unused_parameters=True)" in text
+
+
+@pytest.mark.parametrize(("read", "returned"), ALL_USED)
+def test_outputs_that_share_all_layers_with_the_loss_are_not(
+    rewrite: Callable[..., RewriteResult], read: str, returned: str
+) -> None:
+    text = code(rewrite(with_two_heads(read, returned), ["ddp"], **GPUS))
+    assert "DistributedDataParallel(model)" in text
+
+
 @pytest.mark.parametrize(
     ("given", "test", "found"),
     [("i", "level > 2", True), ("None", "level is not None", False), ("i", "level is None", False)],

@@ -16,6 +16,7 @@ from ..networks.layer_choices import layer_choice
 from ..networks.layer_uses import layer_left_out
 from ..networks.network_flow import NetworkFlow, network_flow
 from ..networks.trained import trained_in_each
+from ..networks.unused_outputs import output_left_out
 from ..obstacles import Obstacle
 from ..program.statements import only_one_runs
 from ..script import TrainingScript
@@ -178,7 +179,11 @@ class _Plan:
         self._forward = forwards[0]
         models = script.models_of(forwards[0].node.func, forwards[0].module)
         classes = layer_classes(resolver, models)
-        unused = layer_left_out(resolver, classes) or layer_choice(resolver, forwards[0], classes)
+        unused = (
+            layer_left_out(resolver, classes)
+            or layer_choice(resolver, forwards[0], classes)
+            or output_left_out(resolver, forwards[0])
+        )
         wrapping = Wrapping(self._names, self._sync_batchnorm, unused is not None)
         calls = data_parallel_calls(resolver)
         parts = [call for call in calls if wraps_part(resolver, call)]
