@@ -36,8 +36,8 @@ datasets or collate functions that store something (a cache, a counter), use a f
 opened before, or put tensors on the GPU; an `IterableDataset`, since each worker cuts its own share into batches (with
 `--tier semantic` only one that does not ask `get_worker_info()` for its share); a
 sampler that the loop reads or changes; a loader made, or started by `next(iter(loader))`, in every step; a dataset,
-or what its items read, that is changed while the loop runs; batches that are kept for a whole pass as they come (`batches = list(loader)`, `labels.append(y)`), since
-each from a worker holds a file open, of which a process may have 1024 on most systems (moved to the GPU or cloned first they hold none); batches that are no copies of what the dataset holds and are
+or what its items read, that is changed while the loop runs; batches that are kept for a whole pass as they come (`batches = list(loader)`), since
+each from a worker holds a file open, of which a process may have 1024 on most systems (moved to the GPU or cloned first they hold none; `labels.append(y)` becomes `labels.append(y.clone())` where `y` can only be a tensor); batches that are no copies of what the dataset holds and are
 written to in place (`batch_size=None` and `x.mul_(2)`); everything that cannot be traced. Where workers are not forked (macOS, Windows,
 Python 3.14 and later), what they need must pickle, and the script needs a main guard (see `main-guard`).
 
@@ -54,6 +54,7 @@ from ..optimizer.analysis.editing.free_names import (
     common_statement,
 )
 from ..optimizer.analysis.facts import DataLoader
+from ..optimizer.analysis.loading.kept_copies import kept_copies
 from ..optimizer.analysis.loading.loader_settings import said_later, settings_by_place
 from ..optimizer.analysis.loading.needless_workers import (
     WORKER_ARGUMENTS,
@@ -223,7 +224,7 @@ class DataLoaderWorkers(Transform):
         if count.setup is None and variable is None:
             for group, code in zip(groups, codes, strict=True):
                 edits = list(self._group_edits(script, group, code, count.words, None, options))
-                yield self._change(script, [group], [code], edits)
+                yield self._change(script, [group], [code], edits, options)
         else:
             assigned = f"{variable} = {codes[0]}" if variable is not None else None
             lines = [line for line in (count.setup, assigned) if line is not None]
@@ -232,7 +233,7 @@ class DataLoaderWorkers(Transform):
             edits = [placed, *count.edits]
             for group, code in zip(groups, codes, strict=True):
                 edits += self._group_edits(script, group, code, count.words, variable, options)
-            yield self._change(script, groups, codes, edits)
+            yield self._change(script, groups, codes, edits, options)
         for group in groups:
             yield from self._kept_short(script, group.loaders)
 
@@ -261,6 +262,7 @@ class DataLoaderWorkers(Transform):
         groups: Sequence[WorkerGroup],
         codes: Sequence[str],
         edits: list[FileEdit],
+        options: Options,
     ) -> Change:
         loaders = [loader for group in groups for loader in group.loaders]
         loaders.sort(key=lambda loader: (str(loader.path), loader.span))
@@ -275,6 +277,11 @@ class DataLoaderWorkers(Transform):
         if len(loaders) > 1:
             message += f", {len(loaders)} loaders alike"
         reason = _reason(script, loaders, more) + (_ONE_SEED if kept else "")
+        copies = [e for loader in loaders for e in kept_copies(script, loader, options)]
+        if copies:
+            message += ", and keeps copies of what the script keeps of each"
+            reason += "; what comes from a worker holds a file open as long as it is kept, a copy does not"
+        edits += dict.fromkeys(copies)
         change = self.change(first.path, first.span, message, reason, tuple(edits))
         if not any(reads_stream(script, loader) for loader in loaders):
             return change

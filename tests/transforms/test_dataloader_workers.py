@@ -1336,7 +1336,7 @@ def test_single_batch(check_noop: Check) -> None:
     ("keep", "code"),
     [
         ("kept.append(batch)", "kept.append(batch)"),
-        ("kept.append(batch.to(device))", None),
+        ("kept.append([batch.to(device)])", None),
     ],
 )
 def test_batches_that_are_kept(
@@ -1351,6 +1351,35 @@ def test_batches_that_are_kept(
     else:
         reason = f"`{code}` (line 31) keeps the batches of a pass as they come"
         check_noop(source, reason, target=Target.CUDA)
+
+
+def test_tensors_that_are_kept_are_copied(check_transformed: Check) -> None:
+    """Of the training loader and of the one that is evaluated, in one function."""
+    loaders = """\
+        train_loader = DataLoader(dataset, 64)
+        loader = DataLoader(dataset, 32)
+    """
+    train = """\
+        def labels_of(loader):
+            kept = []
+            for batch in loader:
+                kept.append(batch)
+            return torch.cat(kept)
+
+        for epoch in range(3):
+            print(labels_of(train_loader) == labels_of(loader))
+    """
+    after = f"""\
+        {CORES}\
+        num_workers = {COUNT}
+        train_loader = DataLoader(dataset, 64, num_workers=num_workers, persistent_workers=num_workers > 0)
+        loader = DataLoader(dataset, 32, num_workers=num_workers, persistent_workers=num_workers > 0)
+    """
+    check_transformed(
+        script(loaders, train=train),
+        script(after, train=train.replace("append(batch)", "append(batch.clone())")),
+        target=Target.CPU,
+    )
 
 
 def test_batches_that_are_the_datasets_own(check_noop: Check) -> None:

@@ -28,7 +28,7 @@ def refuses_argument(script: TrainingScript, copy: BatchCopy, keyword: str) -> s
 
     PyTorch's own collation gives tensors in plain containers; only a ``collate_fn``, or a loader without collation, gives more.
     """
-    loaders = [loader for loader in copy.loaders if _gives_anything(script, loader)]
+    loaders = [loader for loader in copy.loaders if not collates_plainly(script, loader)]
     loaders = [loader for loader in loaders if _gives_object(script, loader, inside=True)]
     if not loaders:
         return None
@@ -42,13 +42,14 @@ def refuses_argument(script: TrainingScript, copy: BatchCopy, keyword: str) -> s
     return None
 
 
-def _gives_anything(script: TrainingScript, loader: DataLoader) -> bool:
+def collates_plainly(script: TrainingScript, loader: DataLoader) -> bool:
+    """Whether PyTorch's own collation makes the batches of ``loader``: tensors, and texts, in plain containers."""
     size = loader.arguments.get("batch_size")
     return (
-        loader.opaque is not None
-        or is_given(script.resolver, loader.arguments.get("collate_fn"))
-        or (size is not None and script.resolver.is_always(size.value, size.module, None))
-        or script.names(loader.node.func, loader.module) != frozenset({DATALOADER})
+        loader.opaque is None
+        and not is_given(script.resolver, loader.arguments.get("collate_fn"))
+        and not (size is not None and script.resolver.is_always(size.value, size.module, None))
+        and script.names(loader.node.func, loader.module) == frozenset({DATALOADER})
     )
 
 

@@ -25,6 +25,15 @@ from .iterations import Iteration, batches_of_pass, draws_of, loops_around
 FEW = 256
 """As many batches as may be kept, of some tensors each."""
 _MAY_BE_NO_COPY = frozenset({"cpu", "contiguous", "long", "float", "type"})
+_KEEPING_NODES = (
+    ast.Call,
+    ast.Starred,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.AugAssign,
+    ast.Assign,
+)
 _KEEPING_METHODS = frozenset("append appendleft add insert extend put put_nowait".split())
 _DROPPING_METHODS = frozenset("clear pop popleft popitem get get_nowait".split())
 _KEEPING_FUNCTIONS = frozenset(
@@ -39,24 +48,17 @@ _CONTAINERS = frozenset(
 )
 
 
-def kept_batches(script: TrainingScript, loader: DataLoader, options: Options) -> Fact | None:
-    """What keeps the batches of a pass over ``loader`` in the memory that its workers would fill; None where nothing does."""
+def kept_batches(script: TrainingScript, loader: DataLoader, options: Options) -> tuple[Fact, ...]:
+    """What keeps the batches of a pass over ``loader`` in the memory that its workers would fill."""
     if _has_other_memory(script, loader, options):
-        return None
+        return ()
     finder = _Finder(script, loader, options)
-    for module in script.modules:
-        for node in module.nodes_of(
-            ast.Call,
-            ast.Starred,
-            ast.ListComp,
-            ast.SetComp,
-            ast.DictComp,
-            ast.AugAssign,
-            ast.Assign,
-        ):
-            if finder.keeps(node, module):
-                return Fact(module, node)
-    return None
+    return tuple(
+        Fact(module, node)
+        for module in script.modules
+        for node in module.nodes_of(*_KEEPING_NODES)
+        if finder.keeps(node, module)
+    )
 
 
 def _has_other_memory(script: TrainingScript, loader: DataLoader, options: Options) -> bool:

@@ -30,7 +30,7 @@ from .iterations import (
     may_end_early,
     runs_when_imported,
 )
-from .kept_batches import kept_batches
+from .kept_copies import kept_for_good
 from .passes import ends_early, in_batch_loop, is_remade, is_under_way, overlapping, repeats
 from .samplers import sampler_obstacle
 from .spawning import names_set_in, starts_workers_by_fork, top_level_statement, unpicklable
@@ -215,7 +215,7 @@ def _memory_reasons(
             f"`{write.excerpt}` ({write.place}) writes to what the dataset holds, since its batches are no "
             "copies; those of a worker would be"
         )
-    kept = kept_batches(script, loader, options)
+    kept = kept_for_good(script, loader, options)
     if kept is not None:
         yield (
             f"`{kept.excerpt}` ({kept.place}) keeps the batches of a pass as they come, and each that comes from a "

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from torchopt_cli.optimizer.analysis.loading.kept_batches import kept_batches
+from torchopt_cli.optimizer.analysis.loading.kept_copies import kept_copies, kept_for_good
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.options import Options, Target
 
@@ -116,5 +117,52 @@ def _found(
     script: Script, code: str, target: Target = Target.CUDA, *, loader: int = 0
 ) -> str | None:
     understood = script(f"{HEAD}{code}\n")
-    fact = kept_batches(understood, understood.loaders[loader], Options(target=target))
-    return None if fact is None else fact.code
+    facts = kept_batches(understood, understood.loaders[loader], Options(target=target))
+    return facts[0].code if facts else None
+
+
+@pytest.mark.parametrize(
+    ("code", "copies"),
+    [
+        (LOOP + "kept.append(y)\nys = torch.cat(kept)", ["y.clone()"]),
+        (LOOP + "kept.append(x['y'])\nys = torch.stack(kept, 0)", ["x['y'].clone()"]),
+        (LOOP + "kept.append(y)\n    model(x.to(device))\nys = torch.cat(kept)", ["y.clone()"]),
+        (LOOP + "kept += [y.cpu()]", ["y.cpu().clone()"]),
+        (LOOP + "kept.append(x[0].numpy())", ["x[0].numpy().copy()"]),
+        (LOOP + "kept.append(y.cpu().numpy().reshape(-1))", ["y.cpu().numpy().reshape(-1).copy()"]),
+        (LOOP + "loss = model(x.to(device)) - y.to(device)\n    kept.append(y)", ["y.clone()"]),
+        (LOOP + "if i % 2:\n        kept.append(y.long())", ["y.long().clone()"]),
+        (LOOP + "kept.append(x.detach())\n    kept.append(y.cpu())", ["x.detach().clone()", "y.cpu().clone()"]),
+        (LOOP + "model(x)", []),
+    ],
+)  # fmt: skip
+def test_copies_of_tensors(script: Script, code: str, copies: list[str]) -> None:
+    understood = script(f"{HEAD}{code}\n")
+    options = Options(target=Target.CPU)
+    edits = kept_copies(understood, understood.loaders[0], options)
+    assert [getattr(edit.edit, "code", None) for edit in edits] == copies
+    assert kept_for_good(understood, understood.loaders[0], options) is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        LOOP + "kept.append(y)",
+        LOOP + "kept.append(y)\n    print(y.reshape(-1))",
+        LOOP + "kept.append((x, y))\n    x.detach(), y.detach()",
+        LOOP + "kept.append(x.detach())\n    kept.append(y)",
+        LOOP + "kept.append(y)\n    y.mul_(2)\nys = torch.cat(kept)",
+        LOOP + "kept.append(y)\n    if torch.is_tensor(y):\n        y = y.cpu()",
+        LOOP + "if torch.is_tensor(y):\n        y.long()\n    else:\n        kept.append(y)",
+        LOOP + "kept.append(y)\n    if torch.is_tensor(y):\n        print(y.long())",
+        LOOP + "kept.append(y.detach())\nbatches = list(loader)",
+        "def mixed(rows):\n    return rows\nloader = DataLoader(torch.load('data'), 64, collate_fn=mixed)\n"
+        + LOOP
+        + "kept.append(y.cpu())",
+    ],
+)
+def test_what_may_be_no_tensor_or_is_written_to_is_not_copied(script: Script, code: str) -> None:
+    understood = script(f"{HEAD}{code}\n")
+    loader = understood.loaders[-1] if "collate_fn" in code else understood.loaders[0]
+    assert kept_copies(understood, loader, Options(target=Target.CPU)) == ()
+    assert kept_for_good(understood, loader, Options(target=Target.CPU)) is not None
