@@ -423,6 +423,18 @@ UNSCALED = {
         "dispatch_clip_grad(model.parameters(), 1.0)",
         "from timm.utils import dispatch_clip_grad",
     ),
+    "by a library that is handed the network": (
+        "clip_gradients(model, 3.0)",
+        "from dino_utils import clip_gradients",
+    ),
+    "by a method of what is not known": (
+        "tools['logs'].log_grad_norm(model)",
+        "tools = torch.load('tools')",
+    ),
+    "by its name": (
+        "print([getattr(p, 'grad') for p in model.parameters()])",
+        "",
+    ),
 }
 
 
@@ -438,6 +450,8 @@ def test_unscaled_above_what_looks_at_gradients(
 
 NOT_UNSCALED = {
     "gradients are set to nothing": "for p in model.parameters():\n    p.grad = None",
+    "gradients are cleared": "tools.zero_grad(model)",
+    "an average follows": "tools.update(model)",
     "weights are counted": "print(sum(p.numel() for p in model.parameters()))",
 }
 

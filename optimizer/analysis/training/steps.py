@@ -19,6 +19,10 @@ from .loops import backward_calls, is_forward, optimizer_steps
 from .loss_regions import Region, forward_statements, loss_regions
 
 _SUM = frozenset({"builtins.sum"})
+_GRADIENT_WORDS = frozenset({"grad", "grads", "gradient", "gradients"})
+_CLEARING_WORDS = frozenset(
+    {"zero", "clear", "reset", "no", "set", "enable", "requires", "accumulate"}
+)
 _CLIPPING = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "get_total_norm"})
 
 
@@ -269,7 +273,7 @@ def reads_gradient(resolver: Resolver, reached: Reached) -> bool:
         names = resolver.names(node.func, module)
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         clips = method in _CLIPPING or any(n.rpartition(".")[2] in _CLIPPING for n in names)
-        return clips or (_is_of_another_library(names) and any(map(_is_parameters, node.args)))
+        return clips or _is_read_by_call(resolver, node, names or {method}, module)
     if not (isinstance(node, ast.Attribute) and node.attr == "grad"):
         return False
     if isinstance(node.value, ast.Name) and node.value.id in {"autograd", "torch"}:
@@ -290,9 +294,23 @@ def reads_gradient(resolver: Resolver, reached: Reached) -> bool:
     return not is_test
 
 
-def _is_of_another_library(names: Iterable[str]) -> bool:
-    """Whether what is called so may look at the gradients of parameters that it is handed."""
-    return any(not name.startswith(("torch.", "builtins.", "itertools.")) for name in names)
+def _is_read_by_call(
+    resolver: Resolver, call: ast.Call, names: Iterable[str], module: Module
+) -> bool:
+    """Whether ``call``, of what is called one of ``names``, may look at gradients in code that cannot be read."""
+    if "builtins.getattr" in names:
+        return any(isinstance(arg, ast.Constant) and arg.value == "grad" for arg in call.args)
+    foreign = [n for n in names if not n.startswith(("torch.", "builtins.", "itertools."))]
+    if not foreign or resolver.callees(call, module):
+        return False
+    named = any(_says_gradient(name.rpartition(".")[2]) for name in foreign)
+    return named or any(_is_parameters(argument) for argument in call.args)
+
+
+def _says_gradient(name: str) -> bool:
+    """Whether ``name`` is that of a function which looks at gradients: ``clip_gradients``, ``log_grad_norm``."""
+    words = set(name.lower().split("_"))
+    return bool(words & _GRADIENT_WORDS) and not words & _CLEARING_WORDS
 
 
 def _is_parameters(argument: ast.expr) -> bool:
