@@ -19,8 +19,9 @@ sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where eve
 float64 tensors and in-place writes that want one type; where what CUDA has for float32 alone, such as ``torch.special`` and
 ``torch.linalg`` (also inside ``MultivariateNormal``), may be given half precision, or a matrix is decomposed that came of it; with squared distances made of a matrix product (a nearest
 code or neighbour found so is another one in half precision) or differences of Gram matrices or covariances; with positions in an
-image that a network computes (``F.grid_sample``, ``F.affine_grid``); with sines and cosines of a matrix product (Fourier features, sine
-layers, rotary positions by ``einsum``) or of positions that take the type of what a network computes; with constants that overflow in
+image that a network computes (``F.grid_sample``, ``F.affine_grid``); with sines and cosines of a matrix product whose angles may be
+larger than about one (Fourier features, SIREN's factor of 30, rotary positions by ``einsum``, positions or times that go into a sine layer
+as they are) or of positions that take the type of what a network computes; with constants that overflow in
 bfloat16 as well (``masked_fill(mask, torch.finfo(torch.float32).min)`` raises); with ratios of probabilities to
 those kept before, as in PPO (``torch.exp(new_log_prob - old_log_prob)``: half precision alone moves them by 0.05 to 0.2); for networks that a library quantizes, or that never move to a GPU;
 for networks of linear layers that are small for the batches they are given, where the host is what a step waits for (``--amp bf16`` asks for it anyway).
