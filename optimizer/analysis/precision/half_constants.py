@@ -1,5 +1,9 @@
 """Constants that a half-precision type cannot hold: ``masked_fill(mask, -1e9)`` raises in float16, ``+ 1e-8`` adds nothing there.
 
+A sum or product with them, ``torch.where`` and ``x[mask] = -1e9`` write an infinity, of which a row with nothing else becomes NaN in a
+softmax. ``clamp`` with such a bound raises on a CPU; a GPU compares in float32 and writes the bound in float16, so that infinities stay
+that were to be kept out (``clamp_scalar_cuda`` in ``aten/src/ATen/native/cuda/TensorCompare.cu``).
+
 bfloat16 has nearly the range of float32, but ends below ``torch.finfo(torch.float32).max``, which raises in it as well.
 """
 
@@ -40,16 +44,23 @@ _FILLING = {
     "clamp_": ("min", 0),
     "clamp_min": ("min", 0),
     "clamp_min_": ("min", 0),
+    "clamp_max": ("max", 0),
+    "clamp_max_": ("max", 0),
     "clip": ("min", 0),
     "clip_": ("min", 0),
+    "nan_to_num": ("nan", 0),
+    "nan_to_num_": ("nan", 0),
 }
-"""Methods that write a number into a tensor of the type they are called on, and which of their arguments that is."""
+"""Methods that write a number into a tensor of the type they are called on, and which of their arguments that is, or the first of it."""
+_FURTHER = {"min": ("max",), "nan": ("posinf", "neginf")}
+"""The arguments after it that are numbers, too."""
 _FUNCTIONS = {
     **{
         f"torch.{name}": (keyword, position + 1)
         for name, (keyword, position) in _FILLING.items()
         if name not in {"new_full", "fill_"}
     },
+    "torch.full": ("fill_value", 1),
     "torch.full_like": ("fill_value", 1),
     "torch.nn.functional.pad": ("value", 3),
     "torch.nn.functional.threshold": ("value", 2),
@@ -133,18 +144,22 @@ def _written_by_call(
     else:
         filling = next((_FUNCTIONS[name] for name in names if name in _FUNCTIONS), None)
         tensor = call_argument(call, "input", 0)
-    if filling is None or _has_own_type(call):
+    dtype = call_argument(call, "dtype")
+    typed_as = dtype.value if isinstance(dtype, ast.Attribute) and dtype.attr == "dtype" else None
+    if filling is None or (typed_as is None and _has_own_type(dtype, names)):
         return
     keyword, position = filling
     given = [call_argument(call, keyword, position)]
-    if keyword == "min":
-        given.append(call_argument(call, "max", position + 1))
-    yield from ((number, tensor) for number in given if number is not None)
+    given += [
+        call_argument(call, further, position + place)
+        for place, further in enumerate(_FURTHER.get(keyword, ()), start=1)
+    ]
+    yield from ((number, typed_as or tensor) for number in given if number is not None)
 
 
-def _has_own_type(call: ast.Call) -> bool:
-    dtype = call_argument(call, "dtype")
-    return dtype is not None and not is_none(dtype)
+def _has_own_type(dtype: ast.expr | None, names: frozenset[str]) -> bool:
+    """Whether the result is of the type ``dtype``, or the default type, whatever the function is given."""
+    return "torch.full" in names or (dtype is not None and not is_none(dtype))
 
 
 def _kept_from_zero(resolver: Resolver, reached: Reached) -> Iterator[ast.expr]:
