@@ -92,6 +92,13 @@ BOTH = "half precision"
         ("half + 1e-6", None),
         ("3 + 1e-12", None),
         ("half - x", None),
+        ("half.float().masked_fill(mask, -1e9)", None),
+        ("torch.softmax(half, 1) + 1e-12", None),
+        ("p = half.softmax(1) * 512\n(p + 1e-10).log()", None),
+        ("(1 - torch.exp(-half)).clamp(min=1e-10)", None),
+        ("torch.zeros(3, 3).masked_fill(mask, -1e9)", None),
+        ("torch.sigmoid(half) + 1e-12", FLOAT16),
+        ("torch.zeros_like(half).masked_fill(mask, -1e9)", FLOAT16),
     ],
 )
 def test_constants(script: Callable[..., TrainingScript], body: str, type_: str | None) -> None:
