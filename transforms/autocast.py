@@ -8,7 +8,8 @@ float16 has a small range: its gradients are scaled by a ``GradScaler``, which u
 looked at, steps the optimizers, and is updated once they all have stepped. bfloat16 needs none of that. ``--amp auto``
 (the default) writes the form that picks at run time: bfloat16 where the GPU has it, otherwise float16 with a scaler.
 ``--amp bf16`` and ``--amp fp16`` write one of the two. On a machine without a GPU the regions switch themselves off.
-Evaluation loops of the same networks run under autocast too, unless something in them needs float32, such as a ranking of
+Evaluation loops of the same networks run under autocast too (under that of the script, where its training steps have one and the
+evaluation sees what it is made of: ``with torch.autocast("cuda", dtype=amp_dtype, enabled=args.amp)``), unless something in them needs float32, such as a ranking of
 many candidates, in which half precision makes ties. What a network returns is float32 again (``.float()``) where it goes on to
 NumPy, a file, a float32 matrix, or a softmax, sigmoid, exponential or logarithm behind the region. The state of the
 scaler is not added to checkpoints: a resumed run finds its scale again within a few steps.
@@ -19,8 +20,9 @@ sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where eve
 float64 tensors and in-place writes that want one type; where what CUDA has for float32 alone, such as ``torch.special`` and
 ``torch.linalg`` (also inside ``MultivariateNormal``), may be given half precision, or a matrix is decomposed that came of it; with squared distances made of a matrix product (a nearest
 code or neighbour found so is another one in half precision) or differences of Gram matrices or covariances; with positions in an
-image that a network computes (``F.grid_sample``, ``F.affine_grid``); with sines and cosines of a matrix product (Fourier features, sine
-layers, rotary positions by ``einsum``) or of positions that take the type of what a network computes; with constants that overflow in
+image that a network computes (``F.grid_sample``, ``F.affine_grid``); with sines and cosines of a matrix product whose angles may be
+larger than about one (Fourier features, SIREN's factor of 30, rotary positions by ``einsum``, positions or times that go into a sine layer
+as they are) or of positions that take the type of what a network computes; with constants that overflow in
 bfloat16 as well (``masked_fill(mask, torch.finfo(torch.float32).min)`` raises); with ratios of probabilities to
 those kept before, as in PPO (``torch.exp(new_log_prob - old_log_prob)``: half precision alone moves them by 0.05 to 0.2); for networks that a library quantizes, or that never move to a GPU;
 for networks of linear layers that are small for the batches they are given, where the host is what a step waits for (``--amp bf16`` asks for it anyway).
@@ -40,11 +42,17 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ..optimizer.analysis.devices.network_device import network_device
-from ..optimizer.analysis.facts import DeviceKind, Fact, seen_at
+from ..optimizer.analysis.facts import DeviceKind, Fact
 from ..optimizer.analysis.networks.forward_code import networks_run
 from ..optimizer.analysis.networks.small_layers import small_layers
 from ..optimizer.analysis.obstacles import KeptRatio, Obstacle, ProbabilityLoss
-from ..optimizer.analysis.precision.autocast_edits import AutocastPlan, Precision
+from ..optimizer.analysis.precision.autocast_edits import (
+    AutocastPlan,
+    Precision,
+    float_again,
+    in_context,
+)
+from ..optimizer.analysis.precision.autocast_wording import counted, leaves, left_out, said
 from ..optimizer.analysis.precision.half_steps import (
     HalfCode,
     data_parallel,
@@ -54,15 +62,14 @@ from ..optimizer.analysis.precision.half_steps import (
 from ..optimizer.analysis.precision.half_values import HalfUse, half_uses
 from ..optimizer.analysis.precision.logits import logits_form
 from ..optimizer.analysis.precision.loss_scaling import LossScaling, loss_scaling
-from ..optimizer.analysis.precision.not_scalable import NotScalable
 from ..optimizer.analysis.precision.precision import (
-    FrameworkUse,
-    PrecisionUse,
     find_precision_uses,
     imported_packages,
+    option_of_autocast,
     runs_in_double,
     under_autocast,
 )
+from ..optimizer.analysis.precision.shared_autocast import SharedAutocast, SharedContext
 from ..optimizer.analysis.program.sharing import user_of_definition
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.training.steps import EvaluationCode, StepCode
@@ -152,8 +159,13 @@ class Autocast(Transform):
         yield from (self._skip(step, told or obstacle) for step, obstacle in stopped)
         if refusal is not None:
             yield from (self._skip(half.code, refusal) for half in codes)
-            evaluated = self._evaluations(script, done, float16=True)
-            yield from (item for item in evaluated if isinstance(item, Skip))
+            for half in done:
+                flag = option_of_autocast(script.resolver, half.code)
+                if flag is not None:
+                    yield self._skip(
+                        half.code, f"the step runs under autocast where `{flag}` is given"
+                    )
+            yield from self._shared(script, done)
         elif codes:
             yield from self._planned(script, codes, options)
 
@@ -186,7 +198,7 @@ class Autocast(Transform):
         restored = _half_uses(script, codes)
         unclear = next((use for use in restored if not use.is_float), None)
         if unclear is not None:
-            yield self._skip(first, _leaves(unclear))
+            yield self._skip(first, leaves(unclear))
             return
         evaluated = list(self._evaluations(script, codes, float16=scaling is not None))
         yield from (item for item in evaluated if isinstance(item, Skip))
@@ -204,11 +216,32 @@ class Autocast(Transform):
         yield self.change(
             first.path,
             _span(first),
-            f"forward and loss of {_counted(codes)} under autocast in {precision.value}{doubt}"
-            f"{_left_out(script, codes)}",
+            f"forward and loss of {counted(codes)} under autocast in {precision.value}{doubt}"
+            f"{left_out(resolver, codes)}",
             "every loss, backward and update of the step is known, and no operation in it needs float32",
             plan.edits(),
         )
+
+    def _shared(self, script: TrainingScript, done: Sequence[HalfCode]) -> Iterator[Change | Skip]:
+        """Evaluations under the autocast that the script itself writes around the training steps ``done``."""
+        shared = SharedAutocast(script.resolver, done, imported_packages(script.project))
+        for item in self._evaluations(script, done, float16=False):
+            if isinstance(item, Skip):
+                yield item
+                continue
+            found = shared.around(item)
+            if not isinstance(found, SharedContext):
+                yield self._skip(item.code, found, "the evaluation stays in float32: ")
+                continue
+            edits = [in_context(region, found.code) for region in item.code.regions]
+            edits += [float_again(use) for use in _half_uses(script, [item])]
+            yield self.change(
+                item.code.path,
+                _span(item.code),
+                f"the evaluation under the autocast of the training step (`{found.code}`)",
+                "it runs the same network, and no operation in it needs float32",
+                tuple(edits),
+            )
 
     def _evaluations(
         self, script: TrainingScript, codes: Sequence[HalfCode], *, float16: bool
@@ -236,13 +269,13 @@ class Autocast(Transform):
                 if unclear is None and obstacle is None:
                     yield found
                     continue
-                reason = obstacle or _leaves(unclear)
+                reason = obstacle or leaves(unclear)
             else:
                 reason = found
             yield self._skip(evaluation, reason, "the evaluation stays in float32: ")
 
     def _skip(self, code: StepCode | EvaluationCode, reason: Fact | str, before: str = "") -> Skip:
-        return self.skip(code.path, _span(code), before + _said(reason, code))
+        return self.skip(code.path, _span(code), before + said(reason, code))
 
 
 def _half_uses(script: TrainingScript, codes: Sequence[HalfCode]) -> tuple[HalfUse, ...]:
@@ -258,60 +291,10 @@ def _other_user(script: TrainingScript, evaluation: EvaluationCode) -> str | Non
     return user_of_definition(script.project, evaluation.module, evaluation.span.line)
 
 
-def _left_out(script: TrainingScript, codes: Sequence[HalfCode]) -> str:
-    """The forward passes of the steps that no region covers."""
-    covered = {call for half in codes for call in half.forwards}
-    steps = {half.code.node for half in codes}
-    calls = [
-        call
-        for half in codes
-        for call in half.code.loop.forwards
-        if call.node not in covered
-        # The `forward` of a meta-learner is the step itself.
-        and not any(run.node in steps for run in script.resolver.callees(call.node, call.module))
-    ]
-    return f"; `{calls[0].excerpt}` stays in float32" if calls else ""
-
-
-def _counted(codes: Sequence[HalfCode]) -> str:
-    """The training steps and the evaluations among ``codes``, in words."""
-    evaluations = sum(isinstance(half.code, EvaluationCode) for half in codes)
-    steps = "the training step" if len(codes) - evaluations == 1 else "the training steps"
-    if not evaluations:
-        return steps
-    return (
-        f"{steps} and of {'the evaluation' if evaluations == 1 else f'{evaluations} evaluations'}"
-    )
-
-
 def _span(code: StepCode | EvaluationCode) -> Span:
     if isinstance(code, StepCode):
         return code.backwards[0].span
     return code.module.span(code.regions[0].first)
-
-
-def _said(reason: Fact | str, code: StepCode | EvaluationCode) -> str:
-    """The reason in words, with the place where it was seen if that is another than ``code``."""
-    if isinstance(reason, str):
-        return reason
-    match reason:
-        case Obstacle():
-            text = reason.message
-        case NotScalable():
-            text = reason.why
-        case FrameworkUse():
-            text = f"{reason.framework} runs the step in its own way"
-        case PrecisionUse():
-            text = f"{reason.what} is in use already"
-        case _:
-            raise AssertionError(type(reason))
-    return f"{text}{seen_at(reason, code)}"
-
-
-def _leaves(use: HalfUse | None) -> Obstacle:
-    assert use is not None
-    message = f"what the network returns goes to {use.taker}, where half precision does not belong"
-    return Obstacle(use.module, use.node, message)
 
 
 def _cpu_refusal(script: TrainingScript, options: Options) -> str | None:
@@ -402,4 +385,4 @@ def _precision(
         return Precision.PORTABLE, scaling, ""
     if options.amp is AmpDtype.FP16 or only_float16 is not None:
         return scaling
-    return Precision.NATIVE_BFLOAT16, None, f"; not in float16: {_said(scaling, steps[0])}"
+    return Precision.NATIVE_BFLOAT16, None, f"; not in float16: {said(scaling, steps[0])}"

@@ -10,7 +10,8 @@ It is set where a training step runs linear layers, recurrent cells or attention
 half precision is not safe (`autocast` runs first). Parameters, optimizer states and checkpoints do not change.
 
 Left alone: scripts that decide about precision themselves (`allow_tf32`, `fp32_precision`) or ask for determinism; scripts
-that compute in float64, decompose matrices, take distances from matrix products, or sines and cosines of them, subtract Gram
+that compute in float64, decompose matrices, take distances from matrix products, or sines and cosines of them whose angles may
+be larger than about eight, subtract Gram
 matrices or covariances, differentiate gradients, fit with LBFGS, attack the network (`x.grad.sign()`) or compare numbers
 closely; scripts that take matrix products out of autocast (`autocast(enabled=False)`, or `q.float() @ k.float()` beside it);
 steps under autocast, unless an option of the script's decides about that (`enabled=args.amp`); networks that the script takes

@@ -1591,6 +1591,17 @@ ONLY_BFLOAT16 = {
         dict(forward="y = self.fc(x)\nreturn y + (1 - (y > 0).type_as(y)) * -1e9"),
         "-1e+09 overflows in float16",
     ),
+    "mask by a factor in the type of the scores": (
+        dict(forward="y = self.fc(x)\nreturn y + (1 - (y > 0).to(dtype=y.dtype)) * -1e9"),
+        "-1e+09 overflows in float16",
+    ),
+    "constant out of a dict": (
+        dict(
+            setup='LIMITS = {"low": -1e9}\n' + SETUP,
+            forward='return self.fc(x).masked_fill(x[:, :2] > 0, LIMITS["low"])',
+        ),
+        "-1e+09 overflows in float16",
+    ),
     "small constant": (
         dict(forward="return self.fc(x) / (x.norm() + 1e-8)"),
         "1e-08 is zero in float16",

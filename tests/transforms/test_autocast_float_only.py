@@ -93,3 +93,39 @@ def test_operations_for_float32_alone_behind_the_step(
     source = training("loss = criterion(output, y)", "return self.fc(x)") + f"    print({use})\n"
     (file,) = rewrite(source, ["autocast"], amp=AmpDtype.BF16).files
     assert f"    print({after})" in file.text
+
+
+@pytest.mark.parametrize(
+    ("forward", "step", "is_done"),
+    [
+        ("return self.fc(x).log_softmax(2)", "loss = F.ctc_loss(output, y, y, y)", True),
+        ("return F.log_softmax(self.fc(x), 2)", "loss = nn.CTCLoss()(output, y, y, y)", True),
+        ("return self.fc(x)", "loss = F.ctc_loss(output, y, y, y)", False),
+        ("return self.fc(x).float()", "loss = x.float().index_add(0, y, output).sum()", True),
+        ("return self.fc(x).softmax(1)", "loss = x.float().index_add(0, y, output).sum()", False),
+        ("return self.fc(x)", "loss = x.float().index_add(0, y, output).sum()", False),
+        (
+            "return self.fc(x).float().softmax(1)",
+            "m = torch.zeros_like(output)\nloss = m.scatter_add_(1, y, output * x).sum()",
+            True,
+        ),
+    ],
+)
+def test_what_a_network_returns_in_float32(
+    rewrite: Callable[..., RewriteResult], forward: str, step: str, is_done: bool
+) -> None:
+    source = training(step, forward).replace(
+        "for x, y in loader", "loader = torch.utils.data.DataLoader(read())\nfor x, y in loader"
+    )
+    (file,) = rewrite(source, ["autocast"]).files
+    assert bool(file.changes) == is_done, file.skips
+
+
+def test_rows_of_bounded_length_by_the_same_name(rewrite: Callable[..., RewriteResult]) -> None:
+    """Normalized rows make a product with themselves of at most one."""
+    source = training("loss = alike(output)", "return self.fc(x)").replace(
+        "model = Net()",
+        "def alike(z):\n    z = F.normalize(z, dim=1)\n    return torch.matmul(z, z.T).sum()\n\n\nmodel = Net()",
+    )
+    (file,) = rewrite(source, ["autocast"]).files
+    assert "not in float16" not in file.changes[0].message

@@ -85,12 +85,7 @@ class AutocastPlan:
         module = region.module
         before, header = self._header(module, region.first)
         yield from before
-        first, last = module.span(region.first), module.span(region.last)
-        context = header.removeprefix("with ").removesuffix(":")
-        if region.first is region.last and _has_room(module, region.first, context):
-            yield FileEdit(module.path, AddContext(first, context))
-            return
-        yield FileEdit(module.path, Wrap(first, last, header))
+        yield in_context(region, header.removeprefix("with ").removesuffix(":"))
 
     def _header(self, module: Module, at: ast.stmt) -> tuple[list[FileEdit], str]:
         """The ``with`` line for a region that begins with ``at``, and the edits that make its names known."""
@@ -342,6 +337,15 @@ class AutocastPlan:
             if backward.computes
         ]
         return any(self._sees_companion(module, at) for module, at in [*regions, *computed])
+
+
+def in_context(region: Region, context: str) -> FileEdit:
+    """The edit that runs ``region`` in the context manager ``context``."""
+    module = region.module
+    first, last = module.span(region.first), module.span(region.last)
+    if region.first is region.last and _has_room(module, region.first, context):
+        return FileEdit(module.path, AddContext(first, context))
+    return FileEdit(module.path, Wrap(first, last, f"with {context}:"))
 
 
 def float_again(use: HalfUse) -> FileEdit:

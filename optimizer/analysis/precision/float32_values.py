@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 
+from ..networks.called_layers import called_layers, library_layer
 from ..networks.models import is_module_class
 from ..program.classes import family
 from ..program.syntax import Module, last_identifier
+from ..tensors.tensor_kinds import returned_by
 from ..values.resolver import Resolver
 from ..values.values import Class
 from .float_values import FloatTrace
@@ -44,11 +46,16 @@ class Float32Values(FloatTrace):
     """``through_casts``: what is cast to float32 counts, whatever it was made of.
 
     Without it only what weights and constants are made of does: a batch has often been measured, or been through a network.
+    ``by_autocast``: so does what autocast computes in float32 on a GPU. On a CPU it leaves a softmax in half precision.
     """
 
-    def __init__(self, resolver: Resolver, *, through_casts: bool) -> None:
+    def __init__(
+        self, resolver: Resolver, *, through_casts: bool, by_autocast: bool = True
+    ) -> None:
         super().__init__(resolver, {})
         self._through_casts = through_casts
+        self._by_autocast = through_casts and by_autocast
+        self._called: set[ast.Call] = set()
 
     def is_other(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` certainly is float32, or no floating-point number at all."""
@@ -57,7 +64,7 @@ class Float32Values(FloatTrace):
                 return True
             case ast.UnaryOp(operand=operand) | ast.Starred(value=operand):
                 return self.is_other(operand, module)
-            case ast.BinOp(op=ast.Pow()) if self._through_casts:
+            case ast.BinOp(op=ast.Pow()) if self._by_autocast:
                 return True
             case ast.BinOp(left=left, op=op, right=right):
                 return not isinstance(op, ast.MatMult) and self._all([left, right], module)
@@ -87,12 +94,9 @@ class Float32Values(FloatTrace):
         names = self._resolver.names(call.func, module)
         function = last_identifier(call.func) or ""
         given = [*call.args, *(k.value for k in call.keywords if k.arg not in {"dim", "device"})]
+        if not names and (returned := self._returned(call, module)) is not None:
+            return returned
         if not names and isinstance(call.func, ast.Attribute):
-            if self._resolver.callees(call, module):
-                return None
-            layers = {n.rpartition(".")[2] for n in self._resolver.maker_names(call.func, module)}
-            if layers and layers <= _FLOAT32_LAYERS:
-                return self._through_casts or self._all(given, module)
             given = [call.func.value, *given]
             if self._is_cast(call, module):
                 return self._through_casts or self.is_other(call.func.value, module)
@@ -106,8 +110,33 @@ class Float32Values(FloatTrace):
             dtype = next((k.value for k in call.keywords if k.arg == "dtype"), None)
             return dtype is None or self._is_full(dtype, module)
         if function in _IN_FLOAT32:
-            return self._through_casts or self._all(given, module)
+            return self._by_autocast or self._all(given, module)
         return self._all(given, module) if function in _SAME_TYPE else None
+
+    def _returned(self, call: ast.Call, module: Module) -> bool | None:
+        """Whether what functions and layers return to ``call`` is float32; None where it calls none."""
+        functions = self._resolver.callees(call, module)
+        if functions:
+            return call not in self._called and all(
+                value is not None and self._inside(call, value, function.module)
+                for function in functions
+                for value in returned_by(function) or [None]
+            )
+        layers = {
+            library_layer(self._resolver, value)
+            for value in called_layers(self._resolver, call.func, module)
+        }
+        if not layers or None in layers:
+            return None
+        if layers <= _FLOAT32_LAYERS:
+            return self._by_autocast or self._all(call.args, module)
+        return False
+
+    def _inside(self, call: ast.Call, value: ast.expr, module: Module) -> bool:
+        self._called.add(call)
+        found = self.is_other(value, module)
+        self._called.discard(call)
+        return found
 
     def _is_cast(self, call: ast.Call, module: Module) -> bool:
         """Whether ``call`` is ``x.float()``, ``x.double()`` or ``x.to(torch.float32)``."""

@@ -16,6 +16,7 @@ from ..obstacles import Obstacle, ProbabilityLoss
 from ..program.scopes import Iterated
 from ..program.syntax import Module
 from ..program.trees import is_text
+from ..values.composition import call_arguments
 from ..values.constants import constant
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
@@ -46,6 +47,7 @@ _SAME_TYPE_METHODS = frozenset(
     {"lerp", "index_add", "index_copy", "index_reduce", "masked_scatter", "scatter_reduce"}
 )
 _SAME_TYPE_FUNCTIONS = _SAME_TYPE_METHODS | {"allclose", "inner", "isclose"}
+_ONE_TYPE = _SAME_TYPE_WRITES | _SAME_TYPE_METHODS | {"scatter", "scatter_"}
 _OTHER_TYPES = frozenset(
     f"torch.{name}"
     for name in "bool uint8 int8 int16 int32 int64 short int long complex64 complex128".split()
@@ -140,6 +142,8 @@ def _for_float32_alone(resolver: Resolver, reached: Reached) -> _Finding:
 def _write_in_place(resolver: Resolver, reached: Reached) -> _Finding:
     node = reached.node
     assert isinstance(node, ast.Call)
+    if _all_in_float32(resolver, node, reached.module):
+        return None
     method = method_name(resolver, reached)
     names = called_names(resolver, reached)
     if method in _SAME_TYPE_WRITES | _SAME_TYPE_METHODS:
@@ -155,6 +159,14 @@ def _write_in_place(resolver: Resolver, reached: Reached) -> _Finding:
         if is_scattered or any(n.rpartition(".")[2] in _SAME_TYPE_FUNCTIONS for n in names):
             return f"`{min(names)}` wants both tensors in the same type", False
     return None
+
+
+def _all_in_float32(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` is a method of a tensor that is float32 whatever autocast does, and given nothing of another type."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _ONE_TYPE:
+        return False
+    known = Float32Values(resolver, through_casts=True, by_autocast=False)
+    return all(known.is_other(one, module) for one in (call.func.value, *call_arguments(call)))
 
 
 def _custom_function(resolver: Resolver, reached: Reached) -> _Finding:

@@ -260,8 +260,8 @@ def _untransposed(node: ast.expr, module: Module) -> str | None:
     if isinstance(node, ast.Attribute) and node.attr in {"T", "mT"}:
         return _untransposed(node.value, module)
     if isinstance(node, ast.Name):
-        found = module.scope(node).lookup(node.id)
-        source = found[1][0].source if found is not None and len(found[1]) == 1 else None
+        sources = [binding.source for binding in bindings_of(module, node)]
+        source = sources[0] if len(sources) == 1 else None
         value = source.value if isinstance(source, Assigned) else None
         if value is not None and _is_transposition(value):
             return _untransposed(value, module)

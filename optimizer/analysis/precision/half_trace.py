@@ -17,6 +17,7 @@ from ..program.scopes import Path as Part
 from ..program.syntax import FunctionNode, Module, last_identifier
 from ..program.trees import walk
 from ..training.loops import is_forward
+from ..values.composition import call_arguments
 from ..values.resolver import CallSite, Resolver
 from ..values.unpacking import unpacked_element
 from ..values.values import Class, Function
@@ -109,7 +110,7 @@ class _Trace(ABC):
             return self._half(call.args[0], module)
         if runs_network(self._resolver, call, module):
             return False  # not under autocast
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        given = [_typed_as(argument) for argument in call_arguments(call)]
         names = self._resolver.names(function, module)
         if names:
             ours = all(n.partition(".")[0] in OWN_PACKAGES for n in names)
@@ -287,6 +288,12 @@ class HalfTrace(_Trace):
         found = self._any(_returned(node, path), function.module)
         self._frames = outer
         return found
+
+
+def _typed_as(argument: ast.expr) -> ast.expr:
+    """``x`` in place of ``x.dtype``: what is made in its type, or taken to that, is half where ``x`` is."""
+    is_type = isinstance(argument, ast.Attribute) and argument.attr == "dtype"
+    return argument.value if is_type else argument
 
 
 def _returned(function: FunctionNode | ast.Lambda, path: Part) -> list[ast.expr]:

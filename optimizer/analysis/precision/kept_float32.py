@@ -61,7 +61,7 @@ def products_in_float32(resolver: Resolver, module: Module) -> Iterator[Obstacle
 def uses_autocast(resolver: Resolver) -> bool:
     """Whether the script runs something under autocast, if an option of its own says so."""
     return any(
-        _is_autocast(resolver, call, module) and not _is_off(resolver, call, module)
+        _is_autocast(resolver, call, module) and not is_autocast_off(resolver, call, module)
         for module in resolver.project.modules
         if "autocast" in module.source.text
         for call in module.calls
@@ -74,7 +74,7 @@ def _is_autocast(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     )
 
 
-def _is_off(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+def is_autocast_off(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     """Whether ``call`` makes a region in which autocast is off for certain."""
     enabled = call_argument(call, "enabled")
     if enabled is None and "torch.cuda.amp.autocast" in resolver.names(call.func, module):
@@ -89,7 +89,7 @@ def _keeps_float32(resolver: Resolver, context: ast.expr, module: Module) -> boo
     if not isinstance(context, ast.Call):
         return False
     if _is_autocast(resolver, context, module):
-        return _is_off(resolver, context, module)
+        return is_autocast_off(resolver, context, module)
     names = resolver.names(context.func, module)
     cast = call_argument(context, "cast_inputs")
     return (

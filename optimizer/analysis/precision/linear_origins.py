@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Sequence
 
 from ..calls.signatures import argument_for
+from ..networks.called_layers import called_layers, library_layer
 from ..networks.layer_sequences import LayerSequences, Untold
 from ..networks.models import instances
 from ..program.classes import class_attribute, kept_as
@@ -16,7 +17,7 @@ from ..tensors.tensor_kinds import returned_by
 from ..values.composition import call_arguments
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_element
-from ..values.values import Class, External, Function, Made, Value
+from ..values.values import Class, Function, Made
 
 SAME_VALUES = frozenset(
     "view reshape unsqueeze squeeze flatten t transpose permute swapaxes movedim expand expand_as repeat tile "
@@ -127,8 +128,8 @@ class LinearOrigins:
 
     def _run(self, layer: ast.expr, module: Module) -> Origin | None:
         """The origin of what ``layer`` returns."""
-        values = self._resolver.values(layer, module)
-        if any(is_library_layer(value, self._layers) for value in values):
+        values = called_layers(self._resolver, layer, module)
+        if any(library_layer(self._resolver, value) in self._layers for value in values):
             return layer, module
         classes = [v.maker for v in values if isinstance(v, Made) and isinstance(v.maker, Class)]
         runs = (run for cls in classes for run in class_attribute(self._resolver, cls, "forward"))
@@ -162,14 +163,6 @@ def tensor_operands(resolver: Resolver, call: ast.Call, module: Module) -> list[
     if isinstance(call.func, ast.Attribute) and not resolver.names(call.func, module):
         return [call.func.value, *given]
     return given
-
-
-def is_library_layer(value: Value, layers: frozenset[str]) -> bool:
-    """Whether ``value`` is a layer of one of the classes ``layers`` of ``torch.nn``."""
-    if not isinstance(value, Made) or not isinstance(value.maker, External):
-        return False
-    package, _, name = value.maker.name.rpartition(".")
-    return package == "torch.nn" and name in layers
 
 
 def _first(found: Iterable[Origin | None]) -> Origin | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from ..networks.called_layers import called_layers, library_layer
 from ..program.syntax import Module, last_identifier
 from ..values.resolver import Resolver
-from .linear_origins import is_library_layer
+from ..values.values import Element
 
 _METHODS = frozenset("matmul mm bmm mv addmm addbmm baddbmm addmv".split())
 _FUNCTIONS = _METHODS | {"einsum", "linear", "chain_matmul", "multi_dot"}
@@ -49,7 +50,11 @@ def _is_product(
 def _is_layer(resolver: Resolver, node: ast.AST, module: Module, layers: frozenset[str]) -> bool:
     if not isinstance(node, ast.Call):
         return False
-    return any(is_library_layer(v, layers) for v in resolver.values(node.func, module))
+    # What is in a list whose layers are not found may be one of them.
+    return any(
+        isinstance(value, Element) or library_layer(resolver, value) in layers
+        for value in called_layers(resolver, node.func, module)
+    )
 
 
 def _sums_nothing(node: ast.AST) -> bool:

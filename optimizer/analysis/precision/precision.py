@@ -133,7 +133,7 @@ def _converts_network(resolver: Resolver, use: PrecisionUse) -> bool:
 
 def under_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> bool:
     """Whether ``code`` runs its networks under autocast, in a region of its own or one around it."""
-    return any(True for _ in _autocasts(resolver, code))
+    return any(True for _ in autocast_contexts(resolver, code))
 
 
 def may_do_without_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> bool:
@@ -143,11 +143,30 @@ def may_do_without_autocast(resolver: Resolver, code: StepCode | EvaluationCode)
     """
     return any(
         _is_optional(resolver, context, module) or _has_bare_branch(resolver, node, module)
-        for node, context, module in _autocasts(resolver, code)
+        for node, context, module in autocast_contexts(resolver, code)
     )
 
 
-def _autocasts(
+def option_of_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> str | None:
+    """The option, as it is given on the command line, without which ``code`` does not run under its autocast."""
+    for _, context, module in autocast_contexts(resolver, code):
+        enabled = _enabled(resolver, context, module)
+        values = resolver.values(enabled, module) if enabled is not None else ()
+        for value in values:
+            if isinstance(value, Option) and _is_off_by_default(value) and value.call.args:
+                flag = value.call.args[-1]
+                return str(flag.value) if isinstance(flag, ast.Constant) else None
+    return None
+
+
+def _is_off_by_default(option: Option) -> bool:
+    if option.default is not None:
+        return isinstance(option.default, ast.Constant) and not option.default.value
+    action = call_argument(option.call, "action")
+    return isinstance(action, ast.Constant) and action.value == "store_true"
+
+
+def autocast_contexts(
     resolver: Resolver, code: StepCode | EvaluationCode
 ) -> Iterator[tuple[ast.AST, ast.expr, Module]]:
     """The statements that make what ``code`` runs its networks in an autocast region, and their contexts."""
@@ -178,12 +197,18 @@ def _contexts(node: ast.AST) -> list[ast.expr]:
     return node.decorator_list if isinstance(node, ast.FunctionDef) else []
 
 
-def _is_optional(resolver: Resolver, context: ast.expr, module: Module) -> bool:
+def _enabled(resolver: Resolver, context: ast.expr, module: Module) -> ast.expr | None:
+    """What switches ``context`` on."""
     if not isinstance(context, ast.Call):
-        return False
+        return None
     enabled = call_argument(context, "enabled")
     if enabled is None and "torch.cuda.amp.autocast" in resolver.names(context.func, module):
         enabled = call_argument(context, "enabled", 0)
+    return enabled
+
+
+def _is_optional(resolver: Resolver, context: ast.expr, module: Module) -> bool:
+    enabled = _enabled(resolver, context, module)
     match enabled:
         case None:
             return False

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 MASKED = -1e9
 LOWEST = torch.finfo(torch.float32).min
+LIMITS = {{"low": -1e9, "high": 1e4}}
 
 
 class Attention:
@@ -53,6 +54,20 @@ BOTH = "half precision"
         ("half[mask] = MASKED", FLOAT16),
         ("half.clamp(-1e9, 1e9)", FLOAT16),
         ("half.clamp(max=1e9)", FLOAT16),
+        ("half.clamp_max(1e9)", FLOAT16),
+        ("half.clamp_min(-1e9)", FLOAT16),
+        ("torch.clamp_max(half, 1e9)", FLOAT16),
+        ("half.nan_to_num(0.0, neginf=-1e9)", FLOAT16),
+        ("half.clamp_max(1e4)", None),
+        ("half.nan_to_num()", None),
+        ("half.masked_fill(mask, LIMITS['low'])", FLOAT16),
+        ("half.masked_fill(mask, LIMITS['high'])", None),
+        ("half.masked_fill(mask, torch.finfo(torch.bfloat16).min)", FLOAT16),
+        ("half.masked_fill(mask, torch.finfo(torch.float16).min)", None),
+        ("torch.full((3, 3), -1e9, dtype=half.dtype)", FLOAT16),
+        ("torch.full((3, 3), LOWEST, dtype=half.dtype)", BOTH),
+        ("torch.full((3, 3), -1e4, dtype=half.dtype)", None),
+        ("torch.full((3, 3), -1e9, dtype=torch.float32)", None),
         ("half * MASKED", FLOAT16),
         ("half += -1e9", FLOAT16),
         ("half.masked_fill(mask, LOWEST)", BOTH),
@@ -77,6 +92,13 @@ BOTH = "half precision"
         ("half + 1e-6", None),
         ("3 + 1e-12", None),
         ("half - x", None),
+        ("half.float().masked_fill(mask, -1e9)", None),
+        ("torch.softmax(half, 1) + 1e-12", None),
+        ("p = half.softmax(1) * 512\n(p + 1e-10).log()", None),
+        ("(1 - torch.exp(-half)).clamp(min=1e-10)", None),
+        ("torch.zeros(3, 3).masked_fill(mask, -1e9)", None),
+        ("torch.sigmoid(half) + 1e-12", FLOAT16),
+        ("torch.zeros_like(half).masked_fill(mask, -1e9)", FLOAT16),
     ],
 )
 def test_constants(script: Callable[..., TrainingScript], body: str, type_: str | None) -> None:

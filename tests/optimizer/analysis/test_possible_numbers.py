@@ -23,6 +23,7 @@ import torch
 
 NEGATIVE = -1e9
 HALVED = NEGATIVE / 2
+LOW = {{"low": -1e9}}
 LIMITS = torch.finfo(torch.float32)
 parser = argparse.ArgumentParser()
 parser.add_argument("--eps", type=float, default=1e-12)
@@ -66,7 +67,10 @@ Layer().run(1.0)
         ("np.finfo(float).eps", {2.0**-52}),
         ("sys.float_info.epsilon", {2.0**-52}),
         ("torch.finfo(x.dtype).min", set()),
-        ("torch.finfo(torch.float16).min", set()),
+        ("torch.finfo(torch.float16).min", {-65504.0}),
+        ("torch.finfo(torch.bfloat16).min", {-3.3895313892515355e38}),
+        ('LOW["low"]', {-1e9}),
+        ("2 * math.pi", {2 * math.pi}),
         ("x.mean()", set()),
         ("x + 1", {2.0}),
     ],
