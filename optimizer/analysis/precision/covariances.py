@@ -161,9 +161,9 @@ class SelfProducts:
 def _gone_over(iterable: ast.expr, path: Path) -> ast.expr:
     """The list of whose elements a loop over ``iterable`` gets those that ``path`` leads to: through ``zip`` and ``enumerate``."""
     match iterable, path:
-        case ast.Call(func=ast.Name("zip"), args=lists), (int(position), *rest) if (
-            position < len(lists) and not any(isinstance(one, ast.Starred) for one in lists)
-        ):
+        case ast.Call(func=ast.Name("zip"), args=lists), (int(position), *rest) if position < len(
+            lists
+        ) and not any(isinstance(one, ast.Starred) for one in lists):
             return _gone_over(lists[position], tuple(rest))
         case ast.Call(func=ast.Name("enumerate"), args=[one, *_]), (1, *rest):
             return _gone_over(one, tuple(rest))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...discovery import python_files
 from .project import Project
-from .syntax import Module, last_identifier
+from .syntax import Module, demands_main, last_identifier
 from .trees import walk
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -67,17 +67,25 @@ def outermost(module: Module, line: int) -> ast.stmt | None:
 
 def _uses_when_started(definition: Definition, module: Module) -> bool:
     """Whether the imported file ``module`` is a script, too, that trains or evaluates, and uses ``definition`` then."""
-    started = [node for node in module.nodes if module.leaves_out(node)] if module.main_only else []
-    tops = {top.name: top for top in module.tree.body if isinstance(top, Definition)}
+    if module.name == "__main__":
+        return False
+    used = names_used_when_started(module.tree)
+    return definition.name in used and not used.isdisjoint(_MARKS_OF_SCRIPTS)
+
+
+def names_used_when_started(tree: ast.Module) -> frozenset[str]:
+    """The names in what only a start of the file as a script runs, and in the functions and classes of the file that it uses."""
+    guards = [s for s in tree.body if isinstance(s, ast.If) and demands_main(s.test)]
+    tops = {top.name: top for top in tree.body if isinstance(top, Definition)}
     used: set[str] = set()
-    pending: list[ast.AST] = started
+    pending: list[ast.AST] = [n for guard in guards for s in guard.body for n in walk(s)]
     while pending:
         node = pending.pop()
         name = last_identifier(node) if isinstance(node, ast.Name | ast.Attribute) else ""
         if name and name not in used:
             used.add(name)
             pending += walk(tops[name]) if name in tops else ()
-    return definition.name in used and not used.isdisjoint(_MARKS_OF_SCRIPTS)
+    return frozenset(used)
 
 
 def _importers(project: Project, module: Module) -> Iterator[Path]:
