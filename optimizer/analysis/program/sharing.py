@@ -99,10 +99,11 @@ def _importers(project: Project, module: Module) -> Iterator[Path]:
     if all(folder.is_relative_to(project.entry.path.parent) for folder in folders):
         return
     # A package that is not the script's own: those of other folders import it by its whole name.
-    package = re.compile(rf"\b{re.escape(module.name.partition('.')[0])}\b")
+    packages = [re.compile(rf"\b{re.escape(part)}\b") for part in module.name.split(".")[:-1]]
     for path in islice(python_files(Path(os.path.commonpath(folders))), _MOST_FILES):
         if path.parent not in folders and any(
-            name.search(i) and package.search(i) for i in _imports(path)
+            name.search(i) and all(package.search(i) for package in packages)
+            for i in _imports(path)
         ):
             yield path
 
