@@ -133,9 +133,8 @@ class Autocast(Transform):
         steps = [step for step in script.step_code if script.runs(step)]
         if not steps:
             for step in script.step_code:
-                yield self._skip(
-                    step, f"no call from {script.entry.path.name} to this step is seen"
-                )
+                why = f"no call from {script.entry.path.name} to this step is seen"
+                yield replace(self._skip(step, why), unreached=True)
             return
         refusal = _cpu_refusal(script, options) or _framework(script)
         if refusal is not None:

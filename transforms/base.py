@@ -72,12 +72,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Skip:
-    """A place where a transform could have applied and did not; ``message`` names the precondition that failed."""
+    """A place where a transform could have applied and did not; ``message`` names the precondition that failed.
+
+    ``unreached`` says that this script is not seen to come there; of a module of several scripts another one may tell more.
+    """
 
     transform: str
     path: Path
     span: Span
     message: str
+    unreached: bool = False
 
 
 @dataclass(frozen=True)

@@ -363,6 +363,6 @@ def _small(script: TrainingScript, step: StepCode, options: Options) -> str | No
     if small is None or small.layers is None or small.layers > MOST_LAYERS_AS_THEY_ARE:
         return None
     return (
-        f"{small}, and there are {small.layers}: calling compiled code costs the host as much as it saves there "
+        f"{small}, and there {'is' if small.layers == 1 else 'are'} {small.layers}: calling compiled code costs the host as much as it saves there "
         "(`torchopt tune` tries CUDA graphs)"
     )

@@ -126,7 +126,7 @@ class FusedOptimizer(Transform):
             )
             return self._fused(script, optimizer, condition)
         if not may_step(script.resolver):
-            return self._skip(optimizer, "nothing steps it")
+            return replace(self._skip(optimizer, "nothing steps it"), unreached=True)
         networks = trained_networks(script.resolver, (optimizer,))
         if not networks:
             return self._skip(optimizer, "the parameters it updates cannot be resolved")

@@ -32,12 +32,16 @@ class AppliedChange:
 
 @dataclass(frozen=True)
 class SkippedChange:
-    """A place that was left alone, and why; the line is that of the original file, 1-based."""
+    """A place that was left alone, and why; the line is that of the original file, 1-based.
+
+    ``unreached`` says that the script which it is told of is not seen to come there.
+    """
 
     transform: str
     path: Path
     line: int
     message: str
+    unreached: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ the next one looks; each is asked again as long as the script is not the one it 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from ...transforms.base import Advice, Change, Skip, Transform
 from ..analysis import understand
 from ..analysis.devices.cuda_condition import unnamed_device
+from ..analysis.program.sharing import names_used_when_started
 from ..analysis.script import TrainingScript
 from ..config import suggestion
 from ..errors import TorchoptError
@@ -147,8 +149,19 @@ def rewrite_each(
 
 
 def _trains_when_run(source: SourceFile) -> bool:
-    """Whether a module of other scripts is a script that trains, too: rather as one than not at all."""
-    return ".backward(" in source.text and _MAIN_GUARD.search(source.text) is not None
+    """Whether a module of other scripts is a script that trains, too: rather as one than not at all.
+
+    Its steps may be in other files: a start that makes an optimizer trains, too.
+    """
+    if _MAIN_GUARD.search(source.text) is None:
+        return False
+    if ".backward(" in source.text:
+        return True
+    try:
+        used = names_used_when_started(ast.parse(source.text))
+    except (SyntaxError, ValueError):
+        return False
+    return any(name.startswith("optim") for name in used)
 
 
 def put_together(
@@ -168,10 +181,25 @@ def put_together(
         elif outcome is not None:
             errors[str(outcome)] = outcome
     complete = (
-        replace(file, skips=file.skips + _unused(file, transforms, options_for(file.path)))
+        replace(
+            file,
+            skips=_of_all_scripts(file.skips) + _unused(file, transforms, options_for(file.path)),
+        )
         for file in files.values()
     )
     return Rewritten(tuple(results), tuple(complete), tuple(errors.values()))
+
+
+def _of_all_scripts(skips: tuple[SkippedChange, ...]) -> tuple[SkippedChange, ...]:
+    """``skips`` of one file without those of scripts that do not come to a place, where another script does, or has said as much."""
+    told = {(skip.transform, skip.line) for skip in skips if not skip.unreached}
+    found: list[SkippedChange] = []
+    for skip in skips:
+        place = (skip.transform, skip.line)
+        if not skip.unreached or place not in told:
+            found.append(skip)
+            told.add(place)
+    return tuple(found)
 
 
 def _unused(

@@ -66,7 +66,7 @@ class RewriteState:
         file = self.file(skip.path)
         line = file.provenance.original_line(skip.span.line)
         message = self._in_original_lines(skip.message, file)
-        return SkippedChange(skip.transform, file.path, line, message)
+        return SkippedChange(skip.transform, file.path, line, message, skip.unreached)
 
     def given(self, advice: Advice) -> GivenAdvice:
         """``advice`` with its lines as they are numbered in the original."""

@@ -1713,7 +1713,7 @@ if len(dataset) > 4096:
                     optimizer.zero_grad()
             """
         ),
-        "looked at in steps that do not apply them",
+        "looked at in steps, too, that the optimizer does not make",
     ),
     "gradients seen between two backward passes": (
         dict(

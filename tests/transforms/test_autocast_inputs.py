@@ -37,6 +37,12 @@ INPUTS = [
     ("x.requires_grad_()", "[x]", "x"),
     ("w = nn.Parameter(x.clone())", "[{'params': [w], 'lr': 0.1}]", "w.tanh()"),
     ("w = x.clone().requires_grad_(True)\n    changed = [w]", "changed", "w"),
+    (
+        "x.requires_grad = True\n    more = []\n    more.append(x.clone())\n    for one in more:\n"
+        "        one.requires_grad = True",
+        "[x] + more",
+        "x + more[0]",
+    ),
 ]
 WEIGHTS = [
     ("pass", "net.parameters()", "x"),
@@ -46,6 +52,12 @@ WEIGHTS = [
         "scale = torch.ones(1, device='cuda', requires_grad=True)",
         "[scale, *net.parameters()]",
         "x * scale",
+    ),
+    ("x.requires_grad = True", "[x] + list(net.parameters())", "x"),
+    (
+        "more = []\n    more.append(net[0].weight)\n    x.requires_grad = True",
+        "[x] + more",
+        "x",
     ),
 ]
 

@@ -1526,6 +1526,32 @@ def test_processes_that_torchrun_starts_share_the_cores(check_transformed: Check
     )
 
 
+def test_processes_of_the_script_itself_are_not_given_all_cores_each(
+    check_noop: Check, rewrite: Callable[..., RewriteResult]
+) -> None:
+    train = """
+        import torch.multiprocessing as mp
+
+        def train(rank, arguments):
+            loader = DataLoader(dataset, 64, **arguments)
+            model = torch.nn.Linear(10, 2)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for batch in loader:
+                optimizer.zero_grad()
+                model(batch).sum().backward()
+                optimizer.step()
+
+        if __name__ == "__main__":
+            for rank in range(4):
+                mp.Process(target=train, args=(rank, {})).start()
+    """
+    check_noop(script("", train=train), "each of the processes that `mp.Process(target=train")
+    one = train.replace("for rank in range(4):", "if (rank := 0) == 0:")
+    assert "num_workers" in rewrite(script("", train=one), ["dataloader-workers"]).files[0].text
+    asked = rewrite(script("", train=train), ["dataloader-workers"], workers=2)
+    assert '{"num_workers": 2}' in asked.files[0].text
+
+
 def test_options_of_several_loaders_count_once(rewrite: Callable[..., object]) -> None:
     options = """\
         def make_loader(workers=0):

@@ -800,6 +800,32 @@ def test_leaves_alone_what_may_be_another_layer_than_dropout(
     check_noop(f"{text}\n\nmodel = Attention()\n{line}\n", reason=reason)
 
 
+PRUNED = """
+
+
+class Backbone(nn.Module):
+    def prune(self, names):
+        for name in names:
+            setattr(self, name, nn.Identity())
+"""
+
+
+def test_layers_of_another_class_are_not_in_the_place_of_these(
+    rewrite: Callable[..., RewriteResult], check_noop: Check
+) -> None:
+    layer = script(*CASES["dropout_by_a_layer"][0])
+    text = rewrite(layer + PRUNED, ["fused-attention"]).files[0].text
+    assert "dropout_p=self.drop.p" in text
+    method = script(
+        "weights = (q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))).softmax(dim=-1)",
+        "y = weights @ v",
+    )
+    text = rewrite("import math\n" + method + PRUNED, ["fused-attention"]).files[0].text
+    assert "scaled_dot_product_attention" in text
+    own = PRUNED.replace("Backbone(nn.Module)", "Backbone(Attention)")
+    check_noop(layer + own, reason="another layer is put in the place of `self.drop`")
+
+
 def test_an_import_for_these_lines_alone_goes_with_them(check_transformed: Check) -> None:
     lines = (
         "weights = F.softmax(q @ k.transpose(-2, -1) / math.sqrt(k.size(-1)), dim=-1)",

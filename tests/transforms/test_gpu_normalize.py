@@ -946,6 +946,15 @@ def test_no_place_below_a_test(check_noop: Check, loop: str, reason: str) -> Non
     check_noop(script(loop=USE + loop), reason=reason)
 
 
+def test_images_that_data_parallel_copies_are_normalized_by_the_workers(check_noop: Check) -> None:
+    """As in PyTorch's example for ImageNet: only with ``--gpu`` the loop copies them itself."""
+    parallel = "gpu = None\nmodel = nn.DataParallel(model).cuda()\n"
+    check_noop(
+        script(loop=parallel + UNDER.replace("if use_cuda:", "if gpu is not None:")),
+        reason="where `gpu` is None, they stay on the host until `DataParallel` copies them",
+    )
+
+
 def test_copy_shared_with_another_loader(check_noop: Check) -> None:
     other = "other = DataLoader(datasets.CIFAR10('data', transform=len), 4)\n"
     loop = """\

@@ -108,7 +108,8 @@ class _Reader:
 
     def chain(self, softmax: ast.Call, scores: _Scores, weights: _Weights) -> Chain:
         replaced = (*reversed(scores.replaced), *weights.replaced)
-        layers = weights.layers if self._names(softmax) else (softmax, *weights.layers)
+        is_layer = self._softmax_layer(softmax) is not None
+        layers = (softmax, *weights.layers) if is_layer else weights.layers
         return Chain(
             softmax,
             scores.query,

@@ -22,7 +22,7 @@ _PARAMETERS = frozenset({"parameters", "named_parameters", "param_groups", "chil
 
 
 _ATTACKED = "gradients of the input are taken, as an attack does, whose signs rounding changes"
-_SEARCHED = "the optimizer changes an input of the network and not weights, as an attack does, whose outcome rounding changes"
+_SEARCHED = "the optimizer changes an input of the network and not weights, as an attack or a search for a latent code does, whose outcome rounding changes"
 
 
 def input_gradient(resolver: Resolver, step: StepCode) -> Obstacle | None:
@@ -145,8 +145,10 @@ def _optimized(made: Made) -> list[ast.expr]:
                 pending += [
                     v for k, v in named if isinstance(k, ast.Constant) and k.value == "params"
                 ]
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                pending += [left, right]
             case ast.Name() if any(
-                isinstance(value, ast.List | ast.Tuple)
+                isinstance(value, ast.List | ast.Tuple) and value.elts
                 for value in assigned_values(made.module, part)
             ):
                 pending += assigned_values(made.module, part)
@@ -164,12 +166,19 @@ def _is_input(resolver: Resolver, tensor: ast.expr, module: Module) -> bool:
         holder is None or is_module_class(resolver, Class(holder, module))
     ):
         return False
-    text = ast.unparse(tensor)
+    called = {ast.unparse(tensor), *_elements(tensor, module)}
     return any(
-        ast.unparse(made) == text
+        ast.unparse(made) in called
         for node in module.nodes_of(ast.Assign, ast.Call)
         for made in (*_made_to_require(node, module), *_parameters_made(node))
     )
+
+
+def _elements(tensors: ast.expr, module: Module) -> Iterator[str]:
+    """What loops call the elements of the list ``tensors``: ``for noise in noises:``."""
+    for loop in module.nodes_of(ast.For):
+        if ast.unparse(loop.iter) == ast.unparse(tensors) and isinstance(loop.target, ast.Name):
+            yield loop.target.id
 
 
 def _parameters_made(node: ast.AST) -> Iterable[ast.expr]:

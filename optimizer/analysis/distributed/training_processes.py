@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from ..calls.reach import Called, reached_nodes
 from ..calls.signatures import call_argument
+from ..facts import Fact
 from ..program.syntax import FunctionNode, Module
 from ..training.loops import backward_calls
 from ..values.resolver import Resolver
@@ -31,6 +32,19 @@ def training_processes(resolver: Resolver) -> tuple[Called, ...]:
     return tuple(found.items())
 
 
+def start_of_several(resolver: Resolver, node: ast.AST) -> Fact | None:
+    """The call in a loop that starts processes which each run ``node``: ``for rank in range(n): Process(target=train, args=(rank,))``."""
+    for module in resolver.project.modules:
+        for call in module.calls_named("Process"):
+            if not module.loops(call):
+                continue
+            for function, where in _targets(resolver, call, "Process", module):
+                body = [function.body] if isinstance(function, ast.Lambda) else function.body
+                if any(r.node is node for r in reached_nodes(resolver, body, where)):
+                    return Fact(module, call)
+    return None
+
+
 def training_function(
     resolver: Resolver, processes: tuple[Called, ...]
 ) -> tuple[FunctionNode, Module] | None:
@@ -48,12 +62,17 @@ def training_function(
 
 def _started(resolver: Resolver) -> Iterator[Called]:
     for module in resolver.project.modules:
-        for starter, argument in _STARTERS.items():
+        for starter in _STARTERS:
             for call in module.calls_named(starter):
-                target = call_argument(call, *argument)
-                for value in resolver.values(target, module) if target is not None else ():
-                    if isinstance(value, Function):
-                        yield value.node, value.module
+                yield from _targets(resolver, call, starter, module)
+
+
+def _targets(resolver: Resolver, call: ast.Call, starter: str, module: Module) -> Iterator[Called]:
+    """The functions that ``call`` of ``starter`` starts processes with."""
+    target = call_argument(call, *_STARTERS[starter])
+    for value in resolver.values(target, module) if target is not None else ():
+        if isinstance(value, Function):
+            yield value.node, value.module
 
 
 def _run_methods(resolver: Resolver) -> Iterator[Called]:

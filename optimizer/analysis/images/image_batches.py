@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..distributed.data_parallel import data_parallel_calls
 from ..facts import DataLoader, Fact
 from ..loading.batches import BatchTrace
 from ..loading.datasets import find_datasets
@@ -72,6 +73,7 @@ def _joined(
             or _other_items(group)
             or _other_sources(resolver, group)
             or _strangers(resolver, loaders, group, copies.values())
+            or _left_to_data_parallel(resolver, copies.values())
             or _different(group)
             or _other_script(resolver, group)
         )
@@ -86,6 +88,20 @@ def _other_script(resolver: Resolver, group: list[ImageTrace]) -> Obstacle | Non
             message = in_words(path, fact.path.name)
             if message is not None:
                 return Obstacle(fact.module, fact.node, message)
+    return None
+
+
+def _left_to_data_parallel(resolver: Resolver, copies: Iterable[ImageCopy]) -> Obstacle | None:
+    """A copy to the GPU of a number, where without a number ``DataParallel`` copies: the host would normalize, without its workers."""
+    for copy in copies:
+        match copy.under.node.test if copy.under is not None else None:
+            case ast.Compare(gpu, [ast.IsNot()], [ast.Constant(None)]):
+                if data_parallel_calls(resolver):
+                    code = copy.module.code(gpu)
+                    message = f"where `{code}` is None, they stay on the host until `DataParallel` copies them"
+                    return Obstacle(copy.module, copy.node, message)
+            case _:
+                pass
     return None
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...options import Options
 from ..calls.reach import Reached
 from ..devices.placement import default_device_call
+from ..distributed.training_processes import start_of_several
 from ..facts import DataLoader, Fact, LoopKind
 from ..frameworks.lightning_passes import TrainerRun
 from ..program.run_order import runs_before
@@ -78,8 +79,16 @@ def workers_refused(script: TrainingScript, loader: DataLoader, options: Options
         _use_reasons(script, loader, work),
         _memory_reasons(script, loader, work, options),
         _cost_reasons(script, work, options),
+        _process_reasons(script, loader, options),
     )
     return next((reason for group in reasons for reason in group), None)
+
+
+def _process_reasons(script: TrainingScript, loader: DataLoader, options: Options) -> Iterator[str]:
+    """Whether several processes make ``loader``, of which nobody knows how many share the cores."""
+    start = start_of_several(script.resolver, loader.node) if options.workers is None else None
+    if start is not None:
+        yield f"each of the processes that `{start.excerpt}` starts would have as many workers, which share the cores (`--workers N`)"
 
 
 def copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:

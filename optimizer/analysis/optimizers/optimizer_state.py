@@ -33,7 +33,7 @@ def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
             loading = Obstacle(module, call, "the script loads the state of an optimizer")
             if any(map(is_torch_optimizer, values)):
                 return loading
-            if _is_used_as_network(call.func.value, module):
+            if _is_used_as_network(call.func.value, module) or _is_of_wrapped(call):
                 continue
             possible = possible or loading
     return possible
@@ -64,6 +64,17 @@ def _is_used_as_network(loaded: ast.expr, module: Module) -> bool:
         isinstance(node, ast.Attribute) and node.attr in _OF_NETWORKS
         for node in (*called, *methods)
     )
+
+
+def _is_of_wrapped(call: ast.Call) -> bool:
+    """Whether ``call`` loads the state of what DataParallel holds, or loads into it: ``teacher.load_state_dict(student.module.state_dict())``."""
+    receivers = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+    match call.args:
+        case [ast.Call(func=ast.Attribute(value=source, attr="state_dict")), *_]:
+            receivers.append(source)
+        case _:
+            pass
+    return any(isinstance(node, ast.Attribute) and node.attr == "module" for node in receivers)
 
 
 def _is_no_optimizer(resolver: Resolver, value: Value) -> bool:

@@ -1,4 +1,4 @@
-"""Differences of covariances and Gram matrices: ``x.t() @ x - (ones @ x).t() @ (ones @ x) / n``.
+"""Differences of covariances and Gram matrices: ``x.t() @ x - (ones @ x).t() @ (ones @ x) / n``, ``mse_loss(gram(x), gram(y))``.
 
 Both sides are products of a tensor with itself, of much the same size: what is left of them is the rounding of the products where
 these are computed in half precision or in TF32.
@@ -7,17 +7,31 @@ these are computed in half precision or in TF32.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
-from ..program.reaching import assigned_values
+from ..program.classes import kept_as
+from ..program.reaching import assigned_values, bindings_of
+from ..program.scopes import Assigned, Iterated, Path
 from ..program.syntax import Module, last_identifier
+from ..tensors.tensor_kinds import returned_by
 from ..values.resolver import Resolver
+from ..values.unpacking import unpacked_element
 from .half_products import operands_of_one_type
 
 _TURNED = frozenset({"t", "transpose", "permute", "swapaxes", "contiguous", "conj", "adjoint"})
 _TURNING = frozenset({"T", "mT", "H", "mH"})
 _DIFFERENCES = frozenset({"sub", "subtract"})
 _ARITHMETIC = _DIFFERENCES | {"add", "mul", "multiply", "div", "divide", "true_divide"}
-_MOST_STEPS = 8
+_SAME_VALUES = frozenset({"clone", "detach", "float"})
+_LOSSES = frozenset(
+    f"torch.nn.{name}"
+    for name in (
+        *("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"),
+        *(f"functional.{name}" for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")),
+    )
+)
+"""Losses that begin with the difference of what they are given."""
+_MOST_STEPS = 12
 
 
 def is_covariance_difference(resolver: Resolver, node: ast.AST, module: Module) -> bool:
@@ -28,9 +42,13 @@ def is_covariance_difference(resolver: Resolver, node: ast.AST, module: Module) 
 
 
 def _subtracted(resolver: Resolver, node: ast.AST, module: Module) -> list[ast.expr]:
-    """Both sides of ``x - y``, ``torch.sub(x, y)`` or ``torch.add(x, -1 * y)``; nothing of what is none."""
+    """Both sides of ``x - y``, ``torch.sub(x, y)``, ``torch.add(x, -1 * y)`` or ``mse_loss(x, y)``; nothing of what is none."""
     match node:
         case ast.BinOp(left, ast.Sub(), right):
+            return [left, right]
+        case ast.Call(func=function, args=[left, right]) if _LOSSES & (
+            resolver.names(function, module) | resolver.maker_names(function, module)
+        ):
             return [left, right]
         case ast.Call(func=function):
             name = last_identifier(function)
@@ -55,13 +73,13 @@ def _is_negative(node: ast.expr) -> bool:
 
 
 class SelfProducts:
-    """Follows terms through the variables of their function, to products of a tensor with itself (``x @ x.t()``)."""
+    """Follows terms through variables, lists and functions of the script, to products of a tensor with itself (``x @ x.t()``)."""
 
     def __init__(self, resolver: Resolver, module: Module) -> None:
         self._resolver, self._module = resolver, module
 
     def in_terms(self, node: ast.expr, steps: int = _MOST_STEPS) -> bool:
-        """Whether a term or a factor of ``node`` is such a product."""
+        """Whether a term or a factor of ``node``, or of an element of the list that it is, is such a product."""
         if steps == 0:
             return False
         if self._is_of_itself(node):
@@ -69,15 +87,50 @@ class SelfProducts:
         match node:
             case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), right):
                 parts = [left, right]
-            case ast.UnaryOp(operand=inner):
+            case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner) | ast.ListComp(elt=inner):
                 parts = [inner]
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                pass
             case ast.Name():
-                parts = assigned_values(self._module, node)
+                parts = list(self._values(node))
             case ast.Call(func=function) if last_identifier(function) in _ARITHMETIC:
                 parts = _operands(self._resolver, node, self._module)
+            case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _SAME_VALUES:
+                parts = [inner]
+            case ast.Call() | ast.Attribute():
+                return self._elsewhere(node, steps - 1)
             case _:
                 parts = []
         return any(self.in_terms(part, steps - 1) for part in parts)
+
+    def _values(self, name: ast.Name) -> Iterator[ast.expr]:
+        """What the variable ``name`` may have been assigned, or lists that a loop takes it from."""
+        for binding in bindings_of(self._module, name):
+            match binding.source:
+                case Assigned(value, path) if not path:
+                    yield value
+                case Iterated(iterable, path):
+                    yield _gone_over(iterable, path)
+                case _:
+                    pass
+
+    def _elsewhere(self, node: ast.Call | ast.Attribute, steps: int) -> bool:
+        """Whether such a product is in what a function of the script returns, or in what is kept as an attribute."""
+        if isinstance(node, ast.Call):
+            found = [
+                (value, callee.module)
+                for callee in self._resolver.callees(node, self._module)
+                for value in returned_by(callee)
+            ]
+        else:
+            cls = self._module.enclosing_class(node)
+            kept = kept_as(self._resolver, cls, self._module, node.attr)
+            found = [(unpacked_element(value, path), module) for value, path, module in kept]
+        return any(
+            SelfProducts(self._resolver, module).in_terms(value, steps)
+            for value, module in found
+            if value is not None
+        )
 
     def _is_of_itself(self, node: ast.expr) -> bool:
         operands = operands_of_one_type(self._resolver, node, self._module)
@@ -103,3 +156,16 @@ class SelfProducts:
         upright = self._upright(turned[0], steps - 1)
         is_variable = not isinstance(node, ast.Name) or isinstance(upright, ast.Name)
         return upright if is_variable else node
+
+
+def _gone_over(iterable: ast.expr, path: Path) -> ast.expr:
+    """The list of whose elements a loop over ``iterable`` gets those that ``path`` leads to: through ``zip`` and ``enumerate``."""
+    match iterable, path:
+        case ast.Call(func=ast.Name("zip"), args=lists), (int(position), *rest) if position < len(
+            lists
+        ) and not any(isinstance(one, ast.Starred) for one in lists):
+            return _gone_over(lists[position], tuple(rest))
+        case ast.Call(func=ast.Name("enumerate"), args=[one, *_]), (1, *rest):
+            return _gone_over(one, tuple(rest))
+        case _:
+            return iterable

@@ -31,7 +31,7 @@ def unscalings_of(step: StepCode) -> Iterable[Unscaling]:
             holders = [reader, *(a for a in step.module.ancestors(reader) if a in block)]
             holder = next((h for h in holders if isinstance(h, ast.stmt) and h in block), None)
             if holder is None:
-                why = "gradients are looked at in steps that do not apply them"
+                why = "gradients are looked at in steps, too, that the optimizer does not make"
                 raise NotScalableError(step.module, reader, why)
             optimizer = step.module.code(update.optimizer)
             earlier = [u for (name, _), u in found.items() if name == optimizer]
@@ -47,7 +47,7 @@ def _applying(step: StepCode, reader: ast.stmt) -> list[Update]:
     later = [update for update in reached if position(update.statement) > here]
     if not later:
         if reached and not any(_precedes(module, u.statement, reader) for u in reached):
-            why = "gradients are looked at in steps that do not apply them"
+            why = "gradients are looked at in steps, too, that the optimizer does not make"
             raise NotScalableError(module, reader, why)
         return []  # after the step, gradients are unscaled
     backwards = [at for b in step.backwards if (at := position(b.statement)) > here]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...discovery import python_files
 from .project import Project
-from .syntax import Module, last_identifier
+from .syntax import Module, demands_main, last_identifier
 from .trees import walk
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -37,6 +37,18 @@ def other_user(project: Project, definition: Definition, module: Module) -> Path
     if _uses_when_started(definition, module):
         return module.path
     return next((p for p in _importers(project, module) if _uses(p, definition, module)), None)
+
+
+def may_take(project: Project, name: str, module: Module) -> bool:
+    """Whether a file beside those of the project may take ``name`` from ``module``, which need not define it: by import, or as an attribute."""
+    home = re.escape(_import_name(module))
+    taken = re.compile(rf"\b{home}\b[^\n]*\bimport\b.*?(?:\b{name}\b|\*)", re.DOTALL)
+    attribute = re.compile(rf"\b{home}\.{name}\b")
+    return any(
+        attribute.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+        or any(taken.search(statement) for statement in _imports(path))
+        for path in _importers(project, module)
+    )
 
 
 def user_of_definition(project: Project, module: Module, line: int) -> str | None:
@@ -67,17 +79,25 @@ def outermost(module: Module, line: int) -> ast.stmt | None:
 
 def _uses_when_started(definition: Definition, module: Module) -> bool:
     """Whether the imported file ``module`` is a script, too, that trains or evaluates, and uses ``definition`` then."""
-    started = [node for node in module.nodes if module.leaves_out(node)] if module.main_only else []
-    tops = {top.name: top for top in module.tree.body if isinstance(top, Definition)}
+    if module.name == "__main__":
+        return False
+    used = names_used_when_started(module.tree)
+    return definition.name in used and not used.isdisjoint(_MARKS_OF_SCRIPTS)
+
+
+def names_used_when_started(tree: ast.Module) -> frozenset[str]:
+    """The names in what only a start of the file as a script runs, and in the functions and classes of the file that it uses."""
+    guards = [s for s in tree.body if isinstance(s, ast.If) and demands_main(s.test)]
+    tops = {top.name: top for top in tree.body if isinstance(top, Definition)}
     used: set[str] = set()
-    pending: list[ast.AST] = started
+    pending: list[ast.AST] = [n for guard in guards for s in guard.body for n in walk(s)]
     while pending:
         node = pending.pop()
         name = last_identifier(node) if isinstance(node, ast.Name | ast.Attribute) else ""
         if name and name not in used:
             used.add(name)
             pending += walk(tops[name]) if name in tops else ()
-    return definition.name in used and not used.isdisjoint(_MARKS_OF_SCRIPTS)
+    return frozenset(used)
 
 
 def _importers(project: Project, module: Module) -> Iterator[Path]:
@@ -91,10 +111,11 @@ def _importers(project: Project, module: Module) -> Iterator[Path]:
     if all(folder.is_relative_to(project.entry.path.parent) for folder in folders):
         return
     # A package that is not the script's own: those of other folders import it by its whole name.
-    package = re.compile(rf"\b{re.escape(module.name.partition('.')[0])}\b")
+    packages = [re.compile(rf"\b{re.escape(part)}\b") for part in module.name.split(".")[:-1]]
     for path in islice(python_files(Path(os.path.commonpath(folders))), _MOST_FILES):
         if path.parent not in folders and any(
-            name.search(i) and package.search(i) for i in _imports(path)
+            name.search(i) and all(package.search(i) for package in packages)
+            for i in _imports(path)
         ):
             yield path
 

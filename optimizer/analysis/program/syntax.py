@@ -302,7 +302,7 @@ class Module:
         return tuple(
             statement
             for statement in self.tree.body
-            if isinstance(statement, ast.If) and _demands_main(statement.test)
+            if isinstance(statement, ast.If) and demands_main(statement.test)
         )
 
     def leaves_out(self, node: ast.AST) -> bool:
@@ -365,9 +365,9 @@ def _attributes_of(target: ast.expr, owner: str) -> Iterator[tuple[str, Path]]:
             yield part.attr, path
 
 
-def _demands_main(test: ast.expr) -> bool:
+def demands_main(test: ast.expr) -> bool:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        return any(_demands_main(part) for part in test.values)
+        return any(demands_main(part) for part in test.values)
     return _is_main_test(test)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from ..networks.models import is_module_value
 from ..program.attribute_reads import literal_name
+from ..program.classes import family
 from ..program.syntax import Module
-from ..program.trees import is_name
+from ..program.trees import is_name, walk
 from .resolver import Resolver
 from .values import Attribute, Element, Unknown
 
@@ -40,8 +41,21 @@ def outside_values(resolver: Resolver, name: str) -> Iterator[tuple[ast.expr | N
             if len(call.args) != 3 or not _may_be_network(resolver, call.args[0], module):
                 continue
             told = literal_name(call)
-            if told == name or (told is None and _is_layer(resolver, call.args[2], module)):
+            if told == name or (
+                told is None
+                and _is_layer(resolver, call.args[2], module)
+                and not _is_of_another_class(resolver, call, name, module)
+            ):
                 yield call.args[2], module
+
+
+def _is_of_another_class(resolver: Resolver, call: ast.Call, name: str, module: Module) -> bool:
+    """Whether ``setattr(self, ...)`` is about an object whose class, with those around it, does not speak of ``self.name``."""
+    if not is_name(call.args[0], "self"):
+        return False
+    classes = family(resolver, module.enclosing_class(call), module)
+    mentioned = (n for cls in classes for n in walk(cls.node) if isinstance(n, ast.Attribute))
+    return bool(classes) and all(attribute.attr != name for attribute in mentioned)
 
 
 def _may_be_network(resolver: Resolver, owner: ast.expr, module: Module) -> bool:

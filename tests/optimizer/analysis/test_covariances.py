@@ -71,3 +71,85 @@ def test_through_variables(differences: Callable[[str], list[str]]) -> None:
 )
 def test_none(differences: Callable[[str], list[str]], code: str) -> None:
     assert differences(f"return {code}") == []
+
+
+_GRAM = """
+    def gram(features):
+        b, c, h, w = features.size()
+        flat = features.view(b, c, h * w)
+        return flat.bmm(flat.transpose(1, 2)) / (c * h * w)
+
+"""
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "torch.nn.functional.mse_loss(gram(x), gram(y).detach())",
+        "torch.nn.L1Loss()(gram(x), gram(y))",
+        "gram(x) - gram(y)",
+    ],
+)
+def test_through_functions(differences: Callable[[str], list[str]], loss: str) -> None:
+    assert differences(_GRAM + f"    return {loss}\n") == [loss]
+
+
+def test_through_lists(differences: Callable[[str], list[str]]) -> None:
+    body = (
+        _GRAM
+        + """
+    loss = torch.nn.MSELoss()
+    targets = [gram(one) for one in y]
+    for features, target in zip(x, targets):
+        n = loss(gram(features), target[: len(x), :, :])
+    for i, target in enumerate(targets):
+        n = loss(gram(x[i]), target)
+    return loss(gram(x[0]), targets[0])
+"""
+    )
+    assert set(differences(body)) == {
+        "loss(gram(features), target[: len(x), :, :])",
+        "loss(gram(x[i]), target)",
+        "loss(gram(x[0]), targets[0])",
+    }
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.nn.functional.mse_loss(x @ x.t(), y)",
+        "torch.nn.functional.mse_loss(x, y)",
+        "torch.nn.functional.binary_cross_entropy_with_logits(x @ x.t(), y @ y.t())",
+    ],
+)
+def test_no_loss_of_them(differences: Callable[[str], list[str]], code: str) -> None:
+    assert differences(f"return {code}") == []
+
+
+def test_kept_as_an_attribute(script: Script) -> None:
+    understood = script(
+        """
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+
+        class StyleLoss(nn.Module):
+            def __init__(self, features):
+                super().__init__()
+                self.target = gram(features).detach()
+
+            def forward(self, features):
+                self.loss = F.mse_loss(gram(features), self.target)
+                return features
+
+
+        def gram(features):
+            flat = features.flatten(1)
+            product = torch.mm(flat, flat.t())
+            return product.div(features.numel())
+        """
+    )
+    module = understood.entry
+    found = [n for n in module.calls if is_covariance_difference(understood.resolver, n, module)]
+    assert [module.code(n) for n in found] == ["F.mse_loss(gram(features), self.target)"]

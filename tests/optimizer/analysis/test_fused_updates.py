@@ -41,6 +41,9 @@ def test_fused_momentum(script: Script, made: str, found: bool) -> None:
         ("something = build(args).to(device)\nsomething.load_state_dict(state)", False),
         ("something = build(args)\nsomething.load_state_dict(state)\nsomething.cuda()", False),
         ("o = torch.optim.Adam(something.parameters())\nsomething.load_state_dict(state)", False),
+        ("build(args).load_state_dict(net.module.state_dict())", False),
+        ("something.module.load_state_dict(state)", False),
+        ("something.load_state_dict(other.state_dict())", True),
         ("def f(something):\n    something.to(device)\nsomething.load_state_dict(state)", True),
         (
             "o = torch.optim.Adam(net.parameters())\n"

@@ -60,6 +60,20 @@ def test_what_imports_something_else(
     assert importer({path: text, "env/pyvenv.cfg": ""}) is None
 
 
+def test_modules_of_one_name_in_several_packages(tmp_path: Path) -> None:
+    """``utils.py`` beside each of several scripts, as in a collection of tasks."""
+    for task in ("adding", "pixels"):
+        folder = tmp_path / "tasks" / task
+        folder.mkdir(parents=True)
+        (folder / "utils.py").write_text("def data(): pass\n")
+        head = f"import sys\nsys.path.append('../../')\nfrom tasks.{task}.utils import data\n"
+        (folder / "train.py").write_text(head + "data()\n")
+    project = understand(tmp_path / "tasks" / "pixels" / "train.py", Sources()).project
+    (utils,) = (m for m in project.modules if m.path.name == "utils.py")
+    assert utils.name == "tasks.pixels.utils"
+    assert other_importer(project, utils) is None
+
+
 @pytest.mark.parametrize(
     ("start", "user"),
     [

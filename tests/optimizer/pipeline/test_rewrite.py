@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -539,11 +540,35 @@ def test_a_module_that_trains_when_it_is_run_is_a_script_too(tmp_path: Path) -> 
         f"{DEFINITIONS}def main():\n    a().backward()\n\nif __name__ == '__main__':\n    main()\n"
     )
     helper = train.replace(".backward", ".forward")
-    write(tmp_path, {"one.py": "import train, helper\n", "train.py": train, "helper.py": helper})
-    scripts = [tmp_path / name for name in ("one.py", "train.py", "helper.py")]
+    # Its steps are in another file.
+    fit = train.replace("a().backward()", "optimizer = a()")
+    unused = helper + "def other():\n    return optimizer\n"
+    names = ("one.py", "train.py", "helper.py", "fit.py", "unused.py")
+    start = "import train, helper, fit, unused\n"
+    write(tmp_path, dict(zip(names, (start, train, helper, fit, unused), strict=True)))
+    scripts = [tmp_path / name for name in names]
     rewritten = rewrite_all(scripts, (Fake("entries", only_entries),), lambda _: Options())
-    assert [result.entry.name for result in rewritten.results] == ["one.py", "train.py"]
-    assert [file.path.name for file in rewritten.changed] == ["train.py"]
+    entries = [result.entry.name for result in rewritten.results]
+    assert entries == ["one.py", "train.py", "fit.py"]
+    assert [file.path.name for file in rewritten.changed] == ["train.py", "fit.py"]
+
+
+def test_what_no_start_of_a_script_comes_to_is_left_to_those_that_do(tmp_path: Path) -> None:
+    """Each script of a package imports all of it, and comes to its own part alone."""
+
+    def left(self: Fake, script: TrainingScript) -> Planned:
+        for path, span in calls(script, "a"):
+            place = f"{script.entry.path.stem} {span.line}"
+            skip = self.skip(path, span, place)
+            reached = script.entry.path.name == "two.py" and span.line == 5
+            yield replace(skip, unreached=not reached)
+
+    write(tmp_path, {f"{name}.py": "import model\n" for name in ("one", "two", "three")})
+    write(tmp_path, {"model.py": f"{DEFINITIONS}a()\na()\n"})
+    scripts = [tmp_path / f"{name}.py" for name in ("one", "two", "three")]
+    rewritten = rewrite_all(scripts, (Fake("left", left),), lambda _: Options())
+    told = [skip.message for file in rewritten.files for skip in file.skips]
+    assert told == ["one 6", "two 5"]
 
 
 def test_a_later_script_continues_what_an_earlier_one_did_to_a_module(tmp_path: Path) -> None:
