@@ -30,7 +30,13 @@ class ScriptJson(TypedDict):
 
 
 class RunJson(TypedDict):
-    """What was run: ``runs`` in all. An observed one covered ``steps``, and see :class:`.result.Seen`."""
+    """What was run, ``runs`` runs in all, and how much of the original's training one observed run covers.
+
+    It has ``steps`` optimizer steps; ``samples`` were read from the loaders, ``evaluated`` of them or others went through a
+    network in eval mode; ``checkpoints`` counts calls of ``torch.save``, ``passes`` those begun over the loader that training
+    read most often. ``completed`` says that the script came to its own end: nothing lies beyond. ``emulated``: the CUDA
+    device was one emulated on the CPU.
+    """
 
     device: str | None
     emulated: bool
@@ -49,7 +55,12 @@ class RunJson(TypedDict):
 
 
 class FindingJson(TypedDict):
-    """See :class:`..comparison.findings.Finding`."""
+    """One difference between the runs, or one limit of what could be compared.
+
+    ``severity`` is ``failure`` for what makes the versions not equivalent, else what it is told for. ``step`` is the optimizer step it was first seen at, counted
+    from 1; ``tensor`` the parameter, buffer, key of a state dict or file it is about. ``original`` and ``rewritten`` are what
+    each run showed, in the unit that ``message`` names.
+    """
 
     kind: str
     severity: str
@@ -61,7 +72,13 @@ class FindingJson(TypedDict):
 
 
 class StepJson(TypedDict):
-    """See :class:`..comparison.figures.StepFigures`."""
+    """One call of ``optimizer.step()`` in both runs.
+
+    ``step`` counts from 1; the steps that several optimizers (``optimizer``, from 0) make on one batch have the same number. ``loss`` and
+    ``rewritten_loss`` are sums over the backward passes of the step, null where there were none. ``allowed`` is the largest
+    difference of the losses that passes; 0 where they are compared bit for bit. ``grad_norm`` and ``rewritten_grad_norm`` are the
+    norms of all gradients together.
+    """
 
     step: int
     optimizer: int
@@ -73,7 +90,12 @@ class StepJson(TypedDict):
 
 
 class VectorJson(TypedDict):
-    """See :class:`..comparison.figures.VectorFigures`."""
+    """Many tensors taken as one vector: an optimizer's first gradient, or how far its parameters have moved.
+
+    ``what`` says which of the two, ``group`` whose (``optimizer 0``), ``round`` after how many steps. ``distance``, between the versions, and ``allowed`` are relative to the
+    original's length; ``norm_ratio`` is the rewritten length over the original's; ``cosine`` is between the two,
+    ``neighbour_cosine`` the lowest between the original and runs of it that started from slightly other numbers, null where there was none.
+    """
 
     what: str
     group: str
@@ -102,7 +124,14 @@ class FailureJson(TypedDict):
 
 
 class VersionSpeedJson(TypedDict):
-    """Times in seconds, memory in bytes; see :class:`..measuring.measurement.VersionSpeed`."""
+    """The speed of one version over its ``runs``; times are in seconds, peaks of memory in bytes.
+
+    ``step_seconds`` is a step; ``round_seconds`` one with its part of ``interlude_seconds``, which is what an evaluation or the
+    start of an epoch takes beyond a step, and comes every ``interlude_rounds``, both null where the runs are too short to tell.
+    ``first_round_seconds`` is the first step of the first run, with nothing compiled before; ``warm_first_round_seconds`` the median of that of
+    the later runs. ``warm_up_rounds`` are the steps left out at the start, the most of any run; ``settled`` says that step times no longer changed behind them.
+    ``data_wait_share`` is the part of the time in which the training waited for data.
+    """
 
     step_seconds: float | None
     round_seconds: float | None
@@ -121,7 +150,10 @@ class VersionSpeedJson(TypedDict):
 
 
 class SpeedJson(TypedDict):
-    """``factor`` is original over rewritten time, [``low``, ``high``] its 95 % interval."""
+    """How much faster the rewritten version is: ``factor`` is original over rewritten time, [``low``, ``high``] its 95 % interval.
+
+    ``break_even_rounds`` is the number of steps after which a longer start has paid, null where that cannot be told.
+    """
 
     verdict: str
     factor: float | None
@@ -141,7 +173,11 @@ class SeedPairJson(TypedDict):
 
 
 class EndLossJson(TypedDict):
-    """See :class:`..comparison.seeds.EndLoss`; ``verdict``: ``no worse``, ``worse`` or ``cannot tell``."""
+    """The losses at the end of one optimizer's steps, over the seeds; ``verdict``: ``no worse``, ``worse`` or ``cannot tell``.
+
+    ``difference`` is the mean of rewritten minus original, [``low``, ``high``] its one-sided 95 % limits. ``high`` has to be below
+    ``margin`` to be no worse, ``low`` above ``worse_from`` to be worse; ``two_sided`` says that a lower loss counts as well.
+    """
 
     optimizer: int
     verdict: str
