@@ -14,7 +14,8 @@ from ..measuring.measurement import Measurement, SpeedVerdict, VersionSpeed
 from ..options import Tier
 from ..terminal import counted, display_path, plain_table
 from .curves import loss_curves
-from .report_json import ORIGINAL_FAILED, ReportJson, reason, to_json
+from .report_json import ORIGINAL_FAILED, original_failure, to_json
+from .report_types import ReportJson
 from .result import VerificationReport, exit_code
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def _headline(report: VerificationReport, console: Console) -> None:
     verdict = report.verdict
     if verdict is None:
         how = " (emulated CUDA)" if _used_emulation(report) else ""
-        _line(console, f"{ORIGINAL_FAILED.capitalize()}{how}: {reason(report)}", "bold red")
+        _line(
+            console, f"{ORIGINAL_FAILED.capitalize()}{how}: {original_failure(report)}", "bold red"
+        )
         return
     speed = f"; {_speed_words(report.measurement)}" if report.measurement else ""
     how = ", emulated CUDA" if _used_emulation(report) else ""

@@ -147,15 +147,13 @@ def uses_cuda(
     return code or reference(module, "torch.cuda.is_available").code + "()"
 
 
-def _test_between_devices(
-    resolver: Resolver, device: ast.expr, module: Module
-) -> ast.expr | None:
+def _test_between_devices(resolver: Resolver, device: ast.expr, module: Module) -> ast.expr | None:
     """What ``device``, where it is written as ``"cuda" if test else "cpu"``, or as a ``torch.device`` of that, is chosen by."""
     match device:
         case ast.IfExp(test, ast.Constant(str(chosen)), ast.Constant("cpu")):
             return test if chosen.startswith("cuda") else None
-        case ast.Call(function, [argument], []) if (
-            resolver.names(function, module) == frozenset({"torch.device"})
+        case ast.Call(function, [argument], []) if resolver.names(function, module) == frozenset(
+            {"torch.device"}
         ):
             return _test_between_devices(resolver, argument, module)
         case _:
