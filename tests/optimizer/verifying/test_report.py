@@ -188,6 +188,30 @@ def test_findings_name_kind_step_and_tensor(report: VerificationReport) -> None:
     assert "failure: gradient at step 3 [Net.conv1.weight]: too [long]" in text
 
 
+@pytest.mark.parametrize(
+    ("settled", "told"),
+    [
+        ((True, True), None),
+        ((False, True), "Step times of the original were still changing"),
+        ((True, False), "Step times of the rewritten version were still changing"),
+        ((False, False), "Step times of both versions were still changing"),
+    ],
+)
+def test_steps_that_did_not_settle_are_told_in_one_line(
+    report: VerificationReport, settled: tuple[bool, bool], told: str | None
+) -> None:
+    assert report.measurement is not None
+    measured = replace(
+        report.measurement,
+        original=replace(report.measurement.original, settled=settled[0]),
+        rewritten=replace(report.measurement.rewritten, settled=settled[1]),
+    )
+    lines = text_of(replace(report, measurement=measured)).splitlines()
+    changing = [line for line in lines if "still changing" in line]
+    expected = f"{told}: a larger --steps times more, if the script makes them."
+    assert changing == ([] if told is None else [expected])
+
+
 def test_a_failing_original_shows_its_own_traceback(report: VerificationReport) -> None:
     failure = ScriptFailure(Status.FAILED, 1, 'File "train.py", line 3\nKeyError: [x]')
     text = text_of(replace(report, verdict=None, measurement=None, original_failure=failure))
