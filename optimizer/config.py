@@ -210,7 +210,8 @@ def _table(path: Path, text: str) -> Mapping[str, object] | None:
         line, column = (int(place[1]), int(place[2])) if place else (None, None)
         message = re.sub(r" \(at .*\)$", "", str(error))
         raise TorchoptError(f"not valid TOML: {message}", path, line, column) from None
-    table = document.get("tool", {}).get("torchopt")
+    tool = document.get("tool", {})
+    table = tool.get("torchopt") if isinstance(tool, dict) else None
     if not isinstance(table, dict | None):
         raise TorchoptError("tool.torchopt is not a table", path, line_of(text, "torchopt"))
     return cast("dict[str, object] | None", table)
@@ -287,7 +288,7 @@ def _flag(value: object) -> bool:
 def _text(value: object) -> str:
     if isinstance(value, str) and value:
         return value
-    raise ValueError(f"{value!r} is not a string")
+    raise ValueError("it is empty" if value == "" else f"{value!r} is not a string")
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -360,6 +361,8 @@ def _one_of(choices: Mapping[str, _E]) -> Callable[[object], _E]:
 
 def _version(value: object) -> Version:
     match = re.match(r"v?(\d+)\.(\d+)", value) if isinstance(value, str) else None
+    if isinstance(value, float):
+        raise ValueError(f"{value!r} is a number: a version stands in quotes, such as '2.4'")
     if match is None:
         raise ValueError(f"{value!r} is not a version such as '2.4'")
     return int(match[1]), int(match[2])

@@ -12,7 +12,7 @@ import types
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from .verifying.report_json import ReportJson
+from .verifying.report_types import ReportJson
 
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
@@ -47,10 +47,11 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a TypedDict; its docstring, which is for readers of the schema, is the description."""
     hints = get_type_hints(kind)
     text = inspect.getdoc(kind) or ""
     return {
-        "description": " ".join(text.split()),
+        "description": " ".join(text.split()).replace("``", "`"),
         "type": "object",
         "properties": {name: _schema(hint, definitions) for name, hint in hints.items()},
         "required": list(hints),

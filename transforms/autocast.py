@@ -10,7 +10,7 @@ looked at, steps the optimizers, and is updated once they all have stepped. bflo
 ``--amp bf16`` and ``--amp fp16`` write one of the two. On a machine without a GPU the regions switch themselves off.
 Evaluation loops of the same networks run under autocast too (under that of the script, where its training steps have one and the
 evaluation sees what it is made of: ``with torch.autocast("cuda", dtype=amp_dtype, enabled=args.amp)``), unless something in them needs float32, such as a ranking of
-many candidates, in which half precision makes ties. What a network returns is float32 again (``.float()``) where it goes on to
+many candidates, in which half precision makes ties, or are written as a comprehension. What a network returns is float32 again (``.float()``) where it goes on to
 NumPy, a file, a float32 matrix, or a softmax, sigmoid, exponential or logarithm behind the region. The state of the
 scaler is not added to checkpoints: a resumed run finds its scale again within a few steps.
 
@@ -37,7 +37,8 @@ Source: https://docs.pytorch.org/docs/stable/amp.html and https://docs.pytorch.o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ast
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from typing import ClassVar
 
@@ -66,6 +67,7 @@ from ..optimizer.analysis.precision.precision import (
     find_precision_uses,
     imported_packages,
     option_of_autocast,
+    reaches_autocast,
     runs_in_double,
     under_autocast,
 )
@@ -79,6 +81,8 @@ from ..optimizer.rewriting.edits import FileEdit, Span
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _UNCALLED = "nothing in this file calls this step: on which device it runs, its callers know"
+
+_IN_PLACE = "the evaluation stays in float32: it is written as a comprehension, not as a loop"
 
 
 class Autocast(Transform):
@@ -272,6 +276,18 @@ class Autocast(Transform):
             else:
                 reason = found
             yield self._skip(evaluation, reason, "the evaluation stays in float32: ")
+        yield from self._comprehensions(script, codes, trained)
+
+    def _comprehensions(
+        self, script: TrainingScript, codes: Sequence[HalfCode], trained: Set[ast.Call]
+    ) -> Iterator[Skip]:
+        """The evaluations of ``trained`` networks that are written as comprehensions, but for those under autocast."""
+        covered = {node for half in codes for node in half.covered}
+        for found in script.evaluating_comprehensions:
+            if found.node in covered or trained.isdisjoint(n.node for n in found.networks):
+                continue
+            if not reaches_autocast(script.resolver, found.node, found.module):
+                yield self.skip(found.path, found.span, _IN_PLACE)
 
     def _skip(self, code: StepCode | EvaluationCode, reason: Fact | str, before: str = "") -> Skip:
         return self.skip(code.path, _span(code), before + said(reason, code))

@@ -171,7 +171,7 @@ class Transform(ABC):
 
 
 class Advisor(Transform):
-    """A transform that changes nothing: it looks at the script as the others leave it, and gives advice."""
+    """A transform that changes nothing and gives advice on the script as the others leave it, or if it so says as the user wrote it."""
 
     tier = Tier.EXACT
     stage = Stage.ADVICE

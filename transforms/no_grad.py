@@ -5,8 +5,8 @@ A forward pass outside `torch.no_grad()` keeps every intermediate result for a b
 statements get `with torch.no_grad():`; code that trains or evaluates by a flag gets
 `with torch.set_grad_enabled(flag):`. The numbers do not change.
 
-In training steps so do networks that nothing trains: the teacher of a distillation, the target network of Q-learning,
-a frozen encoder. No optimizer has their parameters, nothing looks at their gradients, and what goes into them has none;
+Networks that nothing trains run without gradients in training steps, too: the teacher of a distillation, the target network
+of Q-learning, a frozen encoder. No optimizer has their parameters, nothing looks at their gradients, and what goes into them has none;
 recorded all the same, they cost a backward pass whose result nobody reads.
 
 Left alone: code that reaches `backward`, `autograd.grad` or anything that asks for gradients (gradient penalties,
@@ -22,7 +22,7 @@ https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradi
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..optimizer.analysis.autograd.frozen_networks import FrozenForward
@@ -38,6 +38,8 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _REASON = "no backward pass runs in it, and no tensor computed in it reaches one"
 _FROZEN = "no optimizer has its parameters, nothing looks at their gradients, and what goes into it has none"
+_ALL_FROZEN = "no optimizer has their parameters, nothing looks at their gradients, and what goes into them has none"
+_UNREAD = "nothing reads a gradient that would pass through them"
 _FLAG_REASON = "its backward pass runs only if `{0}`, and no tensor computed otherwise reaches one"
 _VOLATILE = "; `volatile=True` has had no effect since PyTorch 0.4"
 _FUSED = "; without gradients `{0}` ({1}) rounds differently"
@@ -112,15 +114,40 @@ class NoGrad(Transform):
         padded = zeroed_padding(script.resolver) if fused else None
         done = {node for inference in script.inference for node in _nodes(inference)}
         frozen = [forward for forward in script.frozen_forwards if forward.node not in done]
-        changes: dict[Inference | FrozenForward, Change] = {}
+        found: list[Inference | FrozenForward] = []
         for code in (*script.inference, *frozen):
             refusal = _refusal(fused, padded, options)
             if refusal is not None:
                 yield self.skip(code.path, code.span, refusal)
-                continue
-            change = self._frozen(code) if isinstance(code, FrozenForward) else self._change(code)
-            changes[code] = _rounded(change, fused[0]) if fused else change
-        yield from _one_block_each(changes)
+            else:
+                found.append(code)
+        for block in _one_block_each(found):
+            change = self._together(block)
+            yield _rounded(change, fused[0]) if fused else change
+
+    def _together(self, block: Sequence[Inference | FrozenForward]) -> Change:
+        """The change of ``block``: of one piece of code, or of several that follow each other."""
+        first, *others = (
+            self._frozen(code) if isinstance(code, FrozenForward) else self._change(code)
+            for code in block
+        )
+        change = first
+        if others:
+            *imports, begin = first.edits
+            wrap, end = begin.edit, others[-1].edits[-1].edit
+            assert isinstance(wrap, Wrap)
+            assert isinstance(end, Wrap)
+            here, there = first.span, others[-1].span
+            change = replace(
+                first,
+                span=Span(here.line, here.column, there.end_line, there.end_column),
+                message=f"{_subject(*block)} without gradients",
+                reason=_reason(block),
+                edits=(*imports, replace(begin, edit=replace(wrap, last=end.last))),
+            )
+        if any(isinstance(code, Inference) and _uses_volatile(code) for code in block):
+            return replace(change, reason=change.reason + _VOLATILE)
+        return change
 
     def _frozen(self, forward: FrozenForward) -> Change:
         module = forward.module
@@ -129,8 +156,8 @@ class NoGrad(Transform):
         return self.change(
             forward.path,
             forward.span,
-            f"`{forward.network}` runs without gradients",
-            _FROZEN,
+            f"{_subject(forward)} without gradients",
+            _reason([forward]),
             (*mode.edits, FileEdit(module.path, Wrap(first, last, f"with {mode.code}():"))),
         )
 
@@ -145,33 +172,55 @@ class NoGrad(Transform):
             code, reason = f"{mode.code}({guard.code})", _FLAG_REASON.format(guard.code)
         edit: Edit
         if inference.is_function:
-            edit, what = Decorate(inference.span, code), f"`{_name(inference)}` runs"
+            edit = Decorate(inference.span, code)
         else:
             first, last = inference.statements[0], inference.statements[-1]
             edit = Wrap(module.span(first), module.span(last), f"with {code}:")
-            what = "the evaluation loop runs" if _is_loop(inference) else "the forward pass runs"
-        if _uses_volatile(inference):
-            reason += _VOLATILE
         without = "without gradients" if guard is None else f"with gradients only if `{guard.code}`"
         edits = (*mode.edits, FileEdit(module.path, edit))
-        return self.change(inference.path, inference.span, f"{what} {without}", reason, edits)
+        message = f"{_subject(inference)} {without}"
+        return self.change(inference.path, inference.span, message, reason, edits)
 
 
-def _one_block_each(changes: dict[Inference | FrozenForward, Change]) -> Iterator[Change]:
-    """The ``changes``, as one where a block would begin right behind another."""
-    first: dict[ast.stmt | None, Inference | FrozenForward] = {
-        code.statements[0]: code for code in changes if _is_block(code)
-    }
+def _subject(*block: Inference | FrozenForward) -> str:
+    """What of ``block`` runs, with the verb: ``the forward pass and `teacher` run``."""
+    *first, last = dict.fromkeys(name for code in block for name in _names(code))
+    return f"{', '.join(first)} and {last} run" if first else f"{last} runs"
+
+
+def _names(code: Inference | FrozenForward) -> tuple[str, ...]:
+    if isinstance(code, FrozenForward):
+        return tuple(f"`{network}`" for network in code.networks)
+    if code.is_function:
+        return (f"`{_name(code)}`",)
+    return ("the evaluation loop" if _is_loop(code) else "the forward pass",)
+
+
+def _reason(block: Sequence[Inference | FrozenForward]) -> str:
+    """Why none of ``block`` needs gradients."""
+    if not any(isinstance(code, FrozenForward) for code in block):
+        return _REASON
+    if all(isinstance(code, FrozenForward) for code in block):
+        return (
+            _FROZEN if len({name for code in block for name in _names(code)}) == 1 else _ALL_FROZEN
+        )
+    return _UNREAD
+
+
+def _one_block_each(
+    found: Sequence[Inference | FrozenForward],
+) -> Iterator[list[Inference | FrozenForward]]:
+    """``found`` in the order of the files; together what makes one block, since it stands right behind each other."""
+    begins = {code.statements[0]: code for code in found if _is_block(code)}
     joined: set[Inference | FrozenForward] = set()
-    for code in sorted(changes, key=lambda code: (code.path, code.span)):
+    for code in sorted(found, key=lambda code: (code.path, code.span)):
         if code in joined:
             continue
-        change, last = changes[code], code
-        while _is_block(last) and (following := first.get(_behind(last))) is not None:
-            change = _together(change, changes[following])
+        block = [code]
+        while _is_block(block[-1]) and (following := begins.get(_behind(block[-1]))) is not None:
             joined.add(following)
-            last = following
-        yield change
+            block.append(following)
+        yield block
 
 
 def _is_block(code: Inference | FrozenForward) -> bool:
@@ -183,23 +232,6 @@ def _behind(code: Inference | FrozenForward) -> ast.stmt | None:
     last = code.statements[-1]
     block = code.module.block(last)
     return next(iter(block[block.index(last) + 1 :]), None)
-
-
-def _together(one: Change, other: Change) -> Change:
-    *imports, first = one.edits
-    wrap, behind = first.edit, other.edits[-1].edit
-    assert isinstance(wrap, Wrap)
-    assert isinstance(behind, Wrap)
-    here, there = one.span, other.span
-    edits = (*imports, replace(first, edit=replace(wrap, last=behind.last)))
-    return replace(
-        one,
-        tier=max(one.tier, other.tier),
-        span=Span(here.line, here.column, there.end_line, there.end_column),
-        message=one.message if one.message == other.message else f"{one.message}; {other.message}",
-        reason=one.reason if one.reason == other.reason else f"{one.reason}; {other.reason}",
-        edits=edits,
-    )
 
 
 def _rounded(change: Change, layer: Fact) -> Change:

@@ -38,6 +38,7 @@ _READ_FILES = frozenset(
 
 class OfflinePreprocess(Advisor):
     name = "offline-preprocess"
+    looks_at_original = True  # others replace what it names
     example = Example(
         before="""\
             import torch

@@ -20,6 +20,7 @@ from .devices.converted_copies import ConvertedCopy, find_converted_copies
 from .devices.devices import device_kind, find_devices, mentions_accelerator, mentions_cuda
 from .devices.host_moves import HostMove, find_host_moves
 from .devices.tensor_aliases import TensorAlias, find_tensor_aliases
+from .evaluation.comprehensions import EvaluatingComprehension, find_evaluating_comprehensions
 from .evaluation.evaluation import Inference, Unproven, find_inference
 from .evaluation.evaluation_code import find_evaluation_code
 from .facts import (
@@ -312,6 +313,10 @@ class TrainingScript:
     @cached_property
     def evaluation_code(self) -> tuple[EvaluationCode, ...]:
         return find_evaluation_code(self.resolver, self._own_loops)
+
+    @cached_property
+    def evaluating_comprehensions(self) -> tuple[EvaluatingComprehension, ...]:
+        return tuple(find_evaluating_comprehensions(self.resolver, self.iterations))
 
     @cached_property
     def functions_run(self) -> frozenset[FunctionNode | ast.Lambda]:

@@ -123,6 +123,8 @@ def rewrite(
     said |= dict(nproc_per_node=nproc_per_node)
     said |= dict(emulate_cuda=emulate_cuda, jobs=jobs)
     flags = Settings.from_flags(said)
+    if "" in paths:  # an empty variable of a shell: Path would take it for the current folder
+        raise TorchoptError("'' is not a path")
     return lambda script_arguments: _rewrite([Path(p) for p in paths], flags, script_arguments)
 
 

@@ -34,7 +34,7 @@ def unseen_clipping(
     if ours.alike(first) and theirs.alike(first):
         told = _of_others(first, ours, theirs)
     else:
-        told = f"the original {_told(lost)} and the rewrite {_told(added)}"
+        told = _told(lost, added)
     return f"from step {first.rounds + 1} on {told}; {behind}"
 
 
@@ -131,7 +131,14 @@ def _limit(clip: Clip) -> str:
     return f"a {clip.by} of {clip.limit:g}"
 
 
-def _told(clips: Sequence[Clip]) -> str:
-    if not clips:
-        return "does not"
-    return f"clips gradients to {' or '.join(dict.fromkeys(map(_limit, clips)))}"
+def _told(lost: Sequence[Clip], added: Sequence[Clip]) -> str:
+    if lost and added:
+        return (
+            f"the original clips gradients to {_limits(lost)} and the rewrite to {_limits(added)}"
+        )
+    which, clips = ("original", lost) if lost else ("rewrite", added)
+    return f"only the {which} is seen to clip gradients to {_limits(clips)}"
+
+
+def _limits(clips: Sequence[Clip]) -> str:
+    return " or ".join(dict.fromkeys(map(_limit, clips)))

@@ -48,13 +48,13 @@ def apply_changes(sources: Sources, changes: Sequence[Change]) -> Transaction:
         try:
             texts = new_texts(sources, [*accepted, change])
             accepted.append(change)
-        except Exception as together:
+        except Exception:
             try:
                 new_texts(sources, [change])
             except Exception as alone:
                 errors.append(transform_error(change, alone))
             else:
-                message = f"conflicts with another change of {change.transform}: {together}"
+                message = f"does not go together with another change of {change.transform} (wanted: {change.message})"
                 conflicts.append(Skip(change.transform, change.path, change.span, message))
     return Transaction(tuple(accepted), texts, tuple(conflicts), tuple(errors))
 

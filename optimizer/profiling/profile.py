@@ -7,7 +7,9 @@ data. Both draw their random numbers as the script does, and neither touches the
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import shutil
 import statistics
 import tempfile
@@ -118,6 +120,8 @@ def profile(
     when it takes too few steps or too much time, ScriptFailed when it fails by itself.
     """
     told = progress or _untold
+    if settings.trace is not None:
+        _refuse_unwritable(settings.trace)
     with tempfile.TemporaryDirectory(prefix="torchopt-") as folder:
         told(0, 2, "profiled run")
         seen = _checked(version, settings, _run(version, settings, Path(folder) / "profiled"))
@@ -130,8 +134,28 @@ def profile(
             resident = _resident(version, settings, seen.rounds, Path(folder) / "resident")
         assert seen.profile is not None
         if settings.trace is not None and seen.profile.trace_file is not None:
-            shutil.copyfile(seen.folder / seen.profile.trace_file, settings.trace)
+            _copy_trace(seen.folder / seen.profile.trace_file, settings.trace)
         return summarise(seen, seen.profile, resident)
+
+
+def _refuse_unwritable(trace: Path) -> None:
+    """Raises TorchoptError where no file ``trace`` can be made: before the runs, which take a minute."""
+    reason = None
+    if trace.is_dir():
+        reason = errno.EISDIR
+    elif not trace.parent.is_dir():
+        reason = errno.ENOENT
+    elif not os.access(trace if trace.exists() else trace.parent, os.W_OK):
+        reason = errno.EACCES
+    if reason is not None:
+        raise TorchoptError(f"cannot be written: {os.strerror(reason)}", trace)
+
+
+def _copy_trace(made: Path, trace: Path) -> None:
+    try:
+        shutil.copyfile(made, trace)
+    except OSError as error:
+        raise TorchoptError(f"cannot be written: {error.strerror or error}", trace) from None
 
 
 def _untold(done: int, total: int, description: str) -> None:

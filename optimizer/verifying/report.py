@@ -14,7 +14,8 @@ from ..measuring.measurement import Measurement, SpeedVerdict, VersionSpeed
 from ..options import Tier
 from ..terminal import counted, display_path, plain_table
 from .curves import loss_curves
-from .report_json import ORIGINAL_FAILED, ReportJson, reason, to_json
+from .report_json import ORIGINAL_FAILED, original_failure, to_json
+from .report_types import ReportJson
 from .result import VerificationReport, exit_code
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def _headline(report: VerificationReport, console: Console) -> None:
     verdict = report.verdict
     if verdict is None:
         how = " (emulated CUDA)" if _used_emulation(report) else ""
-        _line(console, f"{ORIGINAL_FAILED.capitalize()}{how}: {reason(report)}", "bold red")
+        _line(
+            console, f"{ORIGINAL_FAILED.capitalize()}{how}: {original_failure(report)}", "bold red"
+        )
         return
     speed = f"; {_speed_words(report.measurement)}" if report.measurement else ""
     how = ", emulated CUDA" if _used_emulation(report) else ""
@@ -194,9 +197,21 @@ def _speed_table(measurement: Measurement, console: Console) -> None:
             console, "It is that of the steps: no two evaluations or starts of an epoch were timed."
         )
     _line(console, _break_even_words(measurement))
-    for name, version in (("original", measurement.original), ("rewritten", measurement.rewritten)):
-        if not version.settled:
-            _line(console, f"The {name}'s step times were still changing: time more steps.")
+    unsettled = _unsettled_words(measurement)
+    if unsettled is not None:
+        _line(console, unsettled)
+
+
+def _unsettled_words(measurement: Measurement) -> str | None:
+    versions = {
+        "the original": measurement.original,
+        "the rewritten version": measurement.rewritten,
+    }
+    unsettled = [name for name, version in versions.items() if not version.settled]
+    if not unsettled:
+        return None
+    which = "both versions" if len(unsettled) > 1 else unsettled[0]
+    return f"Step times of {which} were still changing: a larger --steps times more, if the script makes them."
 
 
 def _advice(report: VerificationReport, console: Console) -> None:

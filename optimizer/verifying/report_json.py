@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TypedDict
 
 from ..comparison.figures import StepFigures
 from ..comparison.findings import Finding
@@ -12,177 +11,21 @@ from ..comparison.verdict import Verdict
 from ..execution.observations import said_last
 from ..failure_hints import device_hint, input_hint
 from ..measuring.measurement import Measurement, VersionSpeed
+from .report_types import (
+    ArithmeticJson,
+    FailureJson,
+    FindingJson,
+    ReportJson,
+    ScriptJson,
+    SeedsJson,
+    SpeedJson,
+    StepJson,
+    VectorJson,
+    VersionSpeedJson,
+)
 from .result import VerificationReport, exit_code
 
 ORIGINAL_FAILED = "original failed"
-
-
-class ScriptJson(TypedDict):
-    """A version of the script: its path, its arguments, and the files that stand in for those on disk.
-
-    ``processes`` are as many as torchrun has started; null without torchrun.
-    """
-
-    path: str
-    args: list[str]
-    overridden: list[str]
-    processes: int | None
-
-
-class RunJson(TypedDict):
-    """What was run: ``runs`` in all. An observed one covered ``steps``, and see :class:`.result.Seen`."""
-
-    device: str | None
-    emulated: bool
-    torch: str | None
-    python: str | None
-    interpreter: str
-    cwd: str
-    steps: int
-    samples: int
-    evaluated: int
-    checkpoints: int
-    passes: int
-    completed: bool
-    seed: int
-    runs: int
-
-
-class FindingJson(TypedDict):
-    """See :class:`..comparison.findings.Finding`."""
-
-    kind: str
-    severity: str
-    message: str
-    step: int | None
-    tensor: str | None
-    original: str | float | int | None
-    rewritten: str | float | int | None
-
-
-class StepJson(TypedDict):
-    """See :class:`..comparison.figures.StepFigures`."""
-
-    step: int
-    optimizer: int
-    loss: float | None
-    rewritten_loss: float | None
-    allowed: float | None
-    grad_norm: float | None
-    rewritten_grad_norm: float | None
-
-
-class VectorJson(TypedDict):
-    """See :class:`..comparison.figures.VectorFigures`."""
-
-    what: str
-    group: str
-    round: int
-    cosine: float | None
-    neighbour_cosine: float | None
-    norm_ratio: float | None
-    distance: float | None
-    allowed: float | None
-
-
-class ArithmeticJson(TypedDict):
-    """The verdict on the rewrite with its reduced precision switched off."""
-
-    outcome: str
-    reason: str
-
-
-class FailureJson(TypedDict):
-    """A script that failed: ``script`` is ``original`` or ``rewritten``; ``details`` its traceback."""
-
-    script: str
-    status: str
-    exit_code: int | None
-    details: str
-
-
-class VersionSpeedJson(TypedDict):
-    """Times in seconds, memory in bytes; see :class:`..measuring.measurement.VersionSpeed`."""
-
-    step_seconds: float | None
-    round_seconds: float | None
-    interlude_seconds: float | None
-    interlude_rounds: float | None
-    samples_per_second: float | None
-    startup_seconds: float | None
-    first_round_seconds: float | None
-    warm_first_round_seconds: float | None
-    warm_up_rounds: int
-    settled: bool
-    data_wait_share: float | None
-    device_memory: int | None
-    host_memory: int | None
-    runs: int
-
-
-class SpeedJson(TypedDict):
-    """``factor`` is original over rewritten time, [``low``, ``high``] its 95 % interval."""
-
-    verdict: str
-    factor: float | None
-    low: float | None
-    high: float | None
-    break_even_rounds: int | None
-    original: VersionSpeedJson
-    rewritten: VersionSpeedJson
-
-
-class SeedPairJson(TypedDict):
-    """The end losses of both versions with one seed."""
-
-    seed: int
-    original: float | None
-    rewritten: float | None
-
-
-class EndLossJson(TypedDict):
-    """See :class:`..comparison.seeds.EndLoss`; ``verdict``: ``no worse``, ``worse`` or ``cannot tell``."""
-
-    optimizer: int
-    verdict: str
-    two_sided: bool
-    difference: float | None
-    low: float | None
-    high: float | None
-    margin: float | None
-    worse_from: float | None
-    pairs: list[SeedPairJson]
-
-
-class SeedsJson(TypedDict):
-    """The losses at the end over several seeds, each the mean of the last ``smoothed`` steps."""
-
-    verdict: str
-    reason: str
-    smoothed: int
-    ends: list[EndLossJson]
-
-
-class ReportJson(TypedDict):
-    """One verification. ``outcome``: ``equivalent``, ``not equivalent``, ``inconclusive`` or ``original failed``."""
-
-    schema: int
-    outcome: str
-    exit_code: int
-    reason: str
-    tier: str | None
-    precision: str | None
-    original: ScriptJson
-    rewritten: ScriptJson
-    run: RunJson
-    findings: list[FindingJson]
-    steps: list[StepJson]
-    vectors: list[VectorJson]
-    same_arithmetic: ArithmeticJson | None
-    failure: FailureJson | None
-    speed: SpeedJson | None
-    speed_note: str | None
-    seeds: SeedsJson | None
 
 
 def to_json(report: VerificationReport) -> ReportJson:
@@ -228,10 +71,15 @@ def reason(report: VerificationReport) -> str:
     """Why the outcome is what it is, in one line."""
     if report.verdict is not None:
         return report.verdict.reason
+    return f"the original script fails by itself: {original_failure(report)}"
+
+
+def original_failure(report: VerificationReport) -> str:
+    """What the original said when it failed, in one line, with what may help."""
     details = report.original_failure.details if report.original_failure else ""
     last = said_last(details) or "it wrote nothing"
     hint = "" if report.settings.emulated_gpus else device_hint(details)
-    return f"the original script fails by itself: {last}{hint or input_hint(details)}"
+    return f"{last}{hint or input_hint(details)}"
 
 
 def _finite(value: float | None) -> float | None:

@@ -12,14 +12,8 @@ from ..measuring.ablation_report import AblationJson
 from ..pipeline.result import AppliedChange
 from ..terminal import counted, display_path, path_from_here
 from . import report as verification_report
-from .report_json import (
-    FailureJson,
-    FindingJson,
-    ReportJson,
-    failure_json,
-    finding_json,
-    reason,
-)
+from .report_json import failure_json, finding_json, reason
+from .report_types import FailureJson, FindingJson, ReportJson
 from .verified_rewrite import Ending, RolledBack, VerifiedRewrite
 
 if TYPE_CHECKING:

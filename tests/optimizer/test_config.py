@@ -124,7 +124,9 @@ def test_an_interpreter_given_as_a_path_is_meant_from_the_file(tmp_path: Path) -
         ("gpus = 0", 5, "gpus: 0 is not a whole number of at least 1"),
         ("gpus = true", 5, "gpus: True is not a whole number"),
         ("accumulate = 1", 5, "accumulate: 1 is not a whole number of at least 2"),
-        ("torch = 2.4", 5, "torch: 2.4 is not a version such as '2.4'"),
+        ("torch = 2.4", 5, "torch: 2.4 is a number: a version stands in quotes, such as '2.4'"),
+        ("torch = true", 5, "torch: True is not a version such as '2.4'"),
+        ("python = ''", 5, "python: it is empty"),
         ("verify = 'yes'", 5, "verify: 'yes' is neither true nor false"),
         ("select = [1]", 5, "select: 1 is not a string"),
         ("timeout = -1", 5, "timeout: -1 is not a number of seconds above 0"),
@@ -170,6 +172,11 @@ def test_a_list_of_numbers_in_a_file(tmp_path: Path) -> None:
     configure(tmp_path, "batch-sizes = [64, 128]\ncompile-mode = 'default'")
     found = load_settings(tmp_path)
     assert (found.batch_sizes, found.compile_mode) == ((64, 128), CompileMode.DEFAULT)
+
+
+def test_a_file_whose_tool_is_no_table_has_no_settings(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("tool = 3  # not torchopt's\n")
+    assert load_settings(tmp_path) == Settings()
 
 
 def test_a_wrong_flag_is_named() -> None:

@@ -3148,3 +3148,34 @@ def test_evaluation_that_takes_gradients_in_another_function(
     assert "no_grad" not in text
     messages = [skip.message for skip in result.files[0].skips]
     assert any("by hand" in message for message in messages), messages
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "told"),
+    [
+        ("acc = sum(right(model(x.cuda()), y) for x, y in test_loader)", True),
+        ("acc = sum([right(model(x.cuda()), y) for x, y in enumerate(test_loader)])", True),
+        ("acc = sum(measure(x, y) for x, y in test_loader)", True),
+        (
+            "with torch.autocast('cuda'):\n    acc = sum(right(model(x), y) for x, y in loader)",
+            False,
+        ),
+        ("acc = sum(right(other(x.cuda()), y) for x, y in test_loader)", False),
+        ("acc = sum(right(x, y) for x, y in test_loader)", False),
+    ],
+)
+def test_an_evaluation_in_a_comprehension_is_told(
+    rewrite: Rewrite, name: str, evaluation: str, told: bool
+) -> None:
+    setup = (
+        "loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data, labels))\n"
+        "test_loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data, labels))\n"
+        "other = nn.Linear(8, 2).cuda()\n"
+        "def right(out, y):\n    return (out.argmax(1).cpu() == y).sum().item()\n"
+        "def measure(x, y):\n    return right(model(x.cuda()), y)\n"
+    )
+    result = rewrite(script(setup, SETUP, STEP, evaluation), [name], amp=BF16)
+    messages = [skip.message for skip in result.files[0].skips]
+    said = "the evaluation stays in float32: it is written as a comprehension, not as a loop"
+    assert (said in messages) is told
+    assert "autocast" in result.files[0].text

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
+
 Check = Callable[..., None]
 
 HEAD = """\
@@ -360,7 +362,9 @@ def evaluate(model, loader):
     for imgs in loader:
         print(model(Variable(imgs.type(Tensor))))
 """
-    train = "from evaluation import evaluate\nfrom data import model, loader\nevaluate(model, loader)\n"
+    train = (
+        "from evaluation import evaluate\nfrom data import model, loader\nevaluate(model, loader)\n"
+    )
     files = {"train.py": train, "evaluation.py": evaluation, "other.py": other + "\n"}
     texts = {f.path.name: f.text for f in rewrite(files, ["device-construction"]).files}
     assert "imgs.to(device, dtype=torch.float32)" in texts["evaluation.py"]

@@ -314,6 +314,45 @@ def test_what_is_measured_beside_it_is_in_one_block_with_it(
     check_transformed(script(run, loss), script(block, loss))
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "reason"),
+    [
+        (
+            "t = teacher(x)\nright = (student(x).argmax(1) == y).sum()",
+            "`teacher` and the forward pass run without gradients",
+            "nothing reads a gradient that would pass through them",
+        ),
+        (
+            "right = (student(x).argmax(1) == y).sum()\nt = teacher(x)",
+            "the forward pass and `teacher` run without gradients",
+            "nothing reads a gradient that would pass through them",
+        ),
+        (
+            "t = teacher(x)\nu = other(x)\nright = u",
+            "`teacher` and `other` run without gradients",
+            "no optimizer has their parameters, nothing looks at their gradients, and what goes into them has none",
+        ),
+        (
+            "t = teacher(x) + other(x)\nright = t",
+            "`teacher` and `other` run without gradients",
+            "no optimizer has their parameters, nothing looks at their gradients, and what goes into them has none",
+        ),
+        (
+            "t = teacher(x)\nright = teacher(x)",
+            "`teacher` runs without gradients",
+            "no optimizer has its parameters, nothing looks at their gradients, and what goes into it has none",
+        ),
+    ],
+)
+def test_one_block_is_told_in_one_sentence(
+    rewrite: Callable[..., RewriteResult], code: str, message: str, reason: str
+) -> None:
+    setup = "other = Net().eval()"
+    result = rewrite(script(code, f"{LOSS}\nprint(right)", setup), ["no-grad"])
+    (change,) = [change for file in result.files for change in file.changes]
+    assert (change.message, change.reason) == (message, reason)
+
+
 def test_blocks_with_something_in_between_stay_apart(check_transformed: Check) -> None:
     right, between = "right = (student(x).argmax(1) == y).sum()", "print(epoch)"
     blocks = [f"with torch.no_grad():\n    {code}" for code in (right, RUN)]

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
+
 Check = Callable[..., None]
 SCRIPT = """
 import csv, json, random
@@ -175,6 +177,20 @@ def test_code_in_another_file(check_advised: Check) -> None:
         """,
     }
     check_advised(files, same("`json.load`"))
+
+
+def test_what_it_names_is_in_the_script_as_it_was(rewrite: Callable[..., RewriteResult]) -> None:
+    dataset = (
+        "datasets.MNIST('data', transform=T.Compose([T.ToTensor(), T.Normalize([0.5], [0.5])]))"
+    )
+    script = training(dataset, "pass").replace("nn.Linear(2, 1)", "nn.Linear(2, 1).cuda()")
+    script = script.replace("model(images)", "model(images.cuda())").replace(
+        "images in", "images, _ in"
+    )
+    result = rewrite(script, ["gpu-normalize", "offline-preprocess"])
+    assert "PILToTensor" in result.files[0].text
+    (given,) = result.files[0].advice
+    assert given.message == same("`ToTensor` and `Normalize`")
 
 
 def test_a_comment_silences_it(check_advised: Check) -> None:

@@ -53,11 +53,11 @@ _TAKERS = frozenset(
 class FrozenForward(Fact):
     """Sibling ``statements`` of a training step that only run networks which nothing trains; ``node`` is the first of them.
 
-    ``network`` is the code of the network that the first of them calls.
+    ``networks`` is the code of the networks that they call, in their order.
     """
 
     statements: tuple[ast.stmt, ...]
-    network: str
+    networks: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +130,9 @@ class _Search:
                 continue
             if why is None:
                 statement = fact.module.statement(fact.node)
-                network = ast.unparse(fact.node.func)
-                runs[statement] = FrozenForward(fact.module, statement, (statement,), network)
+                earlier = runs[statement].networks if statement in runs else ()
+                networks_run = (*earlier, ast.unparse(fact.node.func))
+                runs[statement] = FrozenForward(fact.module, statement, (statement,), networks_run)
             elif networks[0].node not in told:
                 told.add(networks[0].node)
                 self.kept.append(KeptGradients(fact.module, fact.node, why))
@@ -362,4 +363,5 @@ def _joined(runs: dict[ast.stmt, FrozenForward]) -> Iterator[FrozenForward]:
             end += 1
         together = tuple(block[start:end])
         done.update(together)
-        yield FrozenForward(first.module, together[0], together, runs[together[0]].network)
+        networks = (network for s in together for network in runs[s].networks)
+        yield FrozenForward(first.module, together[0], together, tuple(dict.fromkeys(networks)))

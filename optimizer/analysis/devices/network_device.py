@@ -132,10 +132,12 @@ def uses_cuda(
     """
     if where.kind is DeviceKind.CUDA:
         return None
-    code = None
-    if where.module is not None and where.test is not None:
-        code = code_at(resolver, where.test, where.module, at, module)
-        if code is not None and not is_test and not _is_bool(resolver, where.test, where.module):
+    code, test = None, where.test
+    if where.module is not None and where.device is not None:
+        test = _test_between_devices(resolver, where.device, where.module)
+    if where.module is not None and test is not None:
+        code = code_at(resolver, test, where.module, at, module)
+        if code is not None and not is_test and not _is_bool(resolver, test, where.module):
             code = f"bool({code})"
     elif where.module is not None and where.device is not None:
         device = code_at(resolver, where.device, where.module, at, module)
@@ -143,6 +145,19 @@ def uses_cuda(
             values = resolver.values(where.device, where.module)
             code = cuda_test(device, _as_assigned(resolver, values), module)
     return code or reference(module, "torch.cuda.is_available").code + "()"
+
+
+def _test_between_devices(resolver: Resolver, device: ast.expr, module: Module) -> ast.expr | None:
+    """What ``device``, where it is written as ``"cuda" if test else "cpu"``, or as a ``torch.device`` of that, is chosen by."""
+    match device:
+        case ast.IfExp(test, ast.Constant(str(chosen)), ast.Constant("cpu")):
+            return test if chosen.startswith("cuda") else None
+        case ast.Call(function, [argument], []) if resolver.names(function, module) == frozenset(
+            {"torch.device"}
+        ):
+            return _test_between_devices(resolver, argument, module)
+        case _:
+            return None
 
 
 def _is_bool(
@@ -226,6 +241,8 @@ def _is_bool_value(resolver: Resolver, value: Value, known: Set[str]) -> bool:
 
 
 _PARSED = (".parse_args", ".parse_known_args")
+_PRIMARIES = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant)
+"""What an attribute or a comparison can follow without parentheses."""
 _WITH_DEVICE = ("accelerate.", "lightning.", "lightning_fabric.")
 """Packages whose objects have a ``torch.device`` as their attribute ``device``."""
 
@@ -233,13 +250,15 @@ _WITH_DEVICE = ("accelerate.", "lightning.", "lightning_fabric.")
 def cuda_test(code: str, values: Values, module: Module) -> str:
     """The test whether the device ``code`` is CUDA, in the simplest form its type allows."""
     cuda = quoted(module, "cuda")
+    is_primary = isinstance(ast.parse(code, mode="eval").body, _PRIMARIES)
+    operand = code if is_primary else f"({code})"
     if values and all(_is_device_object(v) for v in values):
-        return f"{code}.type == {cuda}"
+        return f"{operand}.type == {cuda}"
     texts = {v.value for v in values if isinstance(v, Literal)}
     if len(texts) == len(values) and all(isinstance(t, str) for t in texts):
         if any(str(t).startswith("cuda:") for t in texts):
-            return f"{code}.startswith({cuda})"
-        return f"{code} == {cuda}"
+            return f"{operand}.startswith({cuda})"
+        return f"{operand} == {cuda}"
     return f"{reference(module, 'torch.device').code}({code}).type == {cuda}"
 
 

@@ -136,6 +136,13 @@ def under_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> bool:
     return any(True for _ in autocast_contexts(resolver, code))
 
 
+def reaches_autocast(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` runs under autocast, or something that it runs does."""
+    reached = ((inner.node, inner.module) for inner in reached_nodes(resolver, [node], module))
+    outer = ((ancestor, module) for ancestor in module.ancestors(node))
+    return any(True for _ in _regions(resolver, (*reached, *outer)))
+
+
 def may_do_without_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> bool:
     """Whether the script leaves it to an option of its own that ``code`` runs under autocast.
 
@@ -170,7 +177,13 @@ def autocast_contexts(
     resolver: Resolver, code: StepCode | EvaluationCode
 ) -> Iterator[tuple[ast.AST, ast.expr, Module]]:
     """The statements that make what ``code`` runs its networks in an autocast region, and their contexts."""
-    for node, module in _around_networks(resolver, code):
+    return _regions(resolver, _around_networks(resolver, code))
+
+
+def _regions(
+    resolver: Resolver, around: Iterable[tuple[ast.AST, Module]]
+) -> Iterator[tuple[ast.AST, ast.expr, Module]]:
+    for node, module in around:
         for context in _contexts(node):
             names = resolver.maker_names(context, module)
             if any(name.endswith(".autocast") for name in names):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,19 @@ _NOT_ZERO = 1e-6
 
 
 class Clipping:
-    """Notes every call of torch's functions that clip gradients; ``losses`` is of how many these are made by then."""
+    """Notes every call of torch's functions that clip gradients, or clamp the gradient of one of the ``parameters`` by itself.
 
-    def __init__(self, rounds: Rounds, losses: Callable[[], int]) -> None:
-        self._rounds, self._losses = rounds, losses
+    ``losses`` is of how many these are made by then.
+    """
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        losses: Callable[[], int],
+        parameters: Callable[[], Iterable[Tensor]] = tuple,
+    ) -> None:
+        self._rounds, self._losses, self._parameters = rounds, losses, parameters
+        self._inside = False
         self._noted: list[dict[str, Any]] = []
         self.last: tuple[str, Any, float | None, Any, int] | None = None
 
@@ -36,6 +45,8 @@ class Clipping:
             patches.wrap(owner, "clip_grad_value_", self._by_value)
             if hasattr(owner, "clip_grads_with_norm_"):  # since torch 2.6
                 patches.wrap(owner, "clip_grads_with_norm_", self._by_known_norm)
+        for name in ("clamp_", "clip_"):
+            patches.wrap(Tensor, name, self._by_hand)
 
     def _by_norm(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -62,7 +73,25 @@ class Clipping:
             parameters = _listed(parameters)
             if not is_capturing():
                 self._note("value", clip_value, None, _largest(parameters), parameters)
-            return original(parameters, clip_value, *args, **kwargs)
+            outside, self._inside = self._inside, True
+            try:
+                return original(parameters, clip_value, *args, **kwargs)
+            finally:
+                self._inside = outside
+
+        return wrapper
+
+    def _by_hand(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Of ``p.grad.data.clamp_(-1, 1)``, which clips one gradient."""
+
+        @functools.wraps(original)
+        def wrapper(tensor, *args, **kwargs):
+            limit = _limit(*args, **kwargs)
+            if limit is not None and not self._inside and not torch.compiler.is_compiling():
+                found = [p for p in self._parameters() if _is_gradient_of(p, tensor)][:1]
+                if found and not is_capturing():
+                    self._note("value", limit, None, _largest(found), found)
+            return original(tensor, *args, **kwargs)
 
         return wrapper
 
@@ -110,6 +139,29 @@ class Clipping:
                 for one in self._noted
             ]
         }
+
+
+def _limit(
+    min: Any = None,
+    max: Any = None,
+) -> float | None:
+    """The limit of a clamp to as much on both sides of zero; None of any other."""
+    if isinstance(min, int | float) and isinstance(max, int | float) and -min == max >= 0:
+        return float(max)
+    return None
+
+
+def _is_gradient_of(parameter: Tensor, tensor: Tensor) -> bool:
+    """Whether ``tensor`` is the gradient of ``parameter``, or ``.data`` of it."""
+    gradient = parameter.grad
+    if gradient is None or gradient.is_sparse or tensor.is_sparse:
+        return gradient is tensor
+    if gradient.shape != tensor.shape:
+        return False
+    try:
+        return gradient.data_ptr() == tensor.data_ptr()
+    except RuntimeError:  # one of torch.func's has no memory
+        return False
 
 
 def _listed(parameters: Any) -> Sequence[Tensor]:

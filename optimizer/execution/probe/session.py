@@ -100,7 +100,9 @@ class Session:
         self._draws_aside = not spec["training_draws"]
         self.told = Told(self.folder, self.rounds_begun)
         self.schedulers = Schedulers(self._rounds, self.told.metric)
-        self.clipping = Clipping(self._rounds, lambda: self._steps.losses)
+        self.clipping = Clipping(
+            self._rounds, lambda: self._steps.losses, lambda: self._parameters.given()
+        )
         self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
         self.printed = PrintedLines(lambda: self._rounds.begun)
         self._collectives: list[tuple[int, int]] = []

@@ -114,6 +114,18 @@ def test_kind(script: Script, code: str, expected: DeviceKind) -> None:
             "torch.cuda.is_available()",
         ),
         (
+            "model = nn.Linear(2, 2).to('cuda' if torch.cuda.is_available() else 'cpu')\nHERE()",
+            "torch.cuda.is_available()",
+        ),
+        (
+            "gpu = read()\nmodel = nn.Linear(2, 2).to(torch.device('cuda:1' if gpu else 'cpu'))\nHERE()",
+            "bool(gpu)",
+        ),
+        (
+            "gpu = read()\nmodel = nn.Linear(2, 2).to('cpu' if not gpu else 'cuda')\nHERE()",
+            "('cpu' if not gpu else 'cuda') == 'cuda'",
+        ),
+        (
             "def HERE_early():\n    pass\nmodel = nn.Linear(2, 2)\nHERE()\n"
             "device = torch.device('cuda' if ok else 'cpu')\nmodel.to(device)",
             "torch.cuda.is_available()",

@@ -84,6 +84,17 @@ def test_a_script_that_fails_by_itself(
     assert told.splitlines()[-1] == "train.py: fails by itself"
 
 
+@pytest.mark.parametrize(
+    ("trace", "why"), [("none/trace.json", "No such file or directory"), (".", "Is a directory")]
+)
+def test_a_trace_that_cannot_be_written_is_refused_before_the_runs(
+    project: Project, capsys: Capture, trace: str, why: str
+) -> None:
+    project({"train.py": "raise RuntimeError\n"})
+    assert main(["profile", "train.py", "--trace", trace]) == ExitCode.USAGE
+    assert capsys.readouterr().err == f"{trace}: cannot be written: {why}\n"
+
+
 @pytest.mark.slow
 def test_too_few_steps_to_profile(project: Project, capsys: Capture, warm_python: Path) -> None:
     project({"train.py": TRAIN.replace("return 48", "return 8")})

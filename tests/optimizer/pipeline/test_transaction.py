@@ -43,7 +43,9 @@ def test_of_two_that_conflict_the_first_is_made(path: Path) -> None:
     done = apply_changes(Sources(), (one, both))
     assert done.changes == (one,)
     assert done.texts == {path: "a = 1\nb = 200\n"}
-    assert "conflicts with another change of test" in done.conflicts[0].message
+    (conflict,) = done.conflicts
+    wanted = f"(wanted: {both.message})"
+    assert conflict.message == f"does not go together with another change of test {wanted}"
     assert done.errors == ()
 
 

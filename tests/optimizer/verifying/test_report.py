@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -18,7 +19,7 @@ from torchopt_cli.optimizer.json_schema import report_schema, schema_text
 from torchopt_cli.optimizer.measuring.measurement import TimedRun, compare_speeds
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.verifying.report import render_text, to_json
-from torchopt_cli.optimizer.verifying.report_json import ReportJson
+from torchopt_cli.optimizer.verifying.report_types import ReportJson
 from torchopt_cli.optimizer.verifying.result import ScriptFailure, Seen, VerificationReport
 from torchopt_cli.optimizer.verifying.settings import VerifySettings
 
@@ -187,13 +188,34 @@ def test_findings_name_kind_step_and_tensor(report: VerificationReport) -> None:
     assert "failure: gradient at step 3 [Net.conv1.weight]: too [long]" in text
 
 
+@pytest.mark.parametrize(
+    ("settled", "told"),
+    [
+        ((True, True), None),
+        ((False, True), "Step times of the original were still changing"),
+        ((True, False), "Step times of the rewritten version were still changing"),
+        ((False, False), "Step times of both versions were still changing"),
+    ],
+)
+def test_steps_that_did_not_settle_are_told_in_one_line(
+    report: VerificationReport, settled: tuple[bool, bool], told: str | None
+) -> None:
+    assert report.measurement is not None
+    measured = replace(
+        report.measurement,
+        original=replace(report.measurement.original, settled=settled[0]),
+        rewritten=replace(report.measurement.rewritten, settled=settled[1]),
+    )
+    lines = text_of(replace(report, measurement=measured)).splitlines()
+    changing = [line for line in lines if "still changing" in line]
+    expected = f"{told}: a larger --steps times more, if the script makes them."
+    assert changing == ([] if told is None else [expected])
+
+
 def test_a_failing_original_shows_its_own_traceback(report: VerificationReport) -> None:
     failure = ScriptFailure(Status.FAILED, 1, 'File "train.py", line 3\nKeyError: [x]')
     text = text_of(replace(report, verdict=None, measurement=None, original_failure=failure))
-    assert (
-        text.splitlines()[0]
-        == "Original failed: the original script fails by itself: KeyError: [x]"
-    )
+    assert text.splitlines()[0] == "Original failed: KeyError: [x]"
     assert 'File "train.py", line 3' in text
 
 
@@ -204,7 +226,7 @@ def test_of_a_long_message_the_first_line_is_told(report: VerificationReport) ->
     )
     failure = ScriptFailure(Status.FAILED, 1, details)
     text = text_of(replace(report, verdict=None, measurement=None, original_failure=failure))
-    assert text.splitlines()[0].endswith("fails by itself: AttributeError: no attribute 'int'.")
+    assert text.splitlines()[0] == "Original failed: AttributeError: no attribute 'int'."
 
 
 def test_json_holds_what_the_schema_says_and_only_that(report: VerificationReport) -> None:
@@ -240,6 +262,13 @@ def test_numbers_that_are_not_finite_become_null(report: VerificationReport) -> 
 def test_the_schema_in_the_documentation_is_that_of_the_code() -> None:
     file = Path(__file__).parents[3] / "docs" / "verify-report.schema.json"
     assert file.read_text(encoding="utf-8") == schema_text(), "run `make docs`"
+
+
+def test_the_schema_is_described_in_words_of_its_readers() -> None:
+    for name, definition in report_schema()["$defs"].items():
+        told = definition["description"]
+        assert told, name
+        assert not re.search(r":\w+:`|``|[Ss]ee |\.\.", told), (name, told)
 
 
 def test_the_schema_refuses_what_is_no_report(report: VerificationReport) -> None:

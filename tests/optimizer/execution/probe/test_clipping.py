@@ -43,6 +43,10 @@ def trained(clip, steps: int = 2):
         (lambda p: nn.utils.clip_grad_norm_(p, torch.tensor(6.0)), ("norm", 6.0, 2.0, False)),
         (lambda p: nn.utils.clip_grad_value_(p, 3.5), ("value", 3.5, None, True)),
         (lambda p: nn.utils.clip_grad_value_(p, 4.5), ("value", 4.5, None, False)),
+        (lambda p: nn.utils.clip_grad_value_(p, 4.5, foreach=False), ("value", 4.5, None, False)),
+        (lambda p: next(p).grad.data.clamp_(-4.5, 4.5), ("value", 4.5, None, False)),
+        (lambda p: next(p).grad.clamp_(min=-3.5, max=3.5), ("value", 3.5, None, True)),
+        (lambda p: next(p).grad.clip_(-3.5, max=3.5), ("value", 3.5, None, True)),
     ],
 )
 def test_each_call_is_noted(recorded, clip, expected):
@@ -51,6 +55,20 @@ def test_each_call_is_noted(recorded, clip, expected):
     (first, second) = recorded(trained(clip)).clips
     assert first == Clip(by, limit, norm_type, 0, acts, elements=2, losses=1, size=size)
     assert second == Clip(by, limit, norm_type, 1, acts, elements=2, losses=1, size=size)
+
+
+@pytest.mark.parametrize(
+    "clamp",
+    [
+        lambda p: next(p).grad.clamp_(min=0),
+        lambda p: next(p).grad.clamp_(-1, 5),
+        lambda p: next(p).data.clamp_(-1, 1),
+        lambda p: torch.zeros(2).clamp_(-1, 1),
+        lambda p: next(p).grad.clamp(-1, 1),
+    ],
+)
+def test_clamps_of_other_things_clip_no_gradients(recorded, clamp):
+    assert recorded(trained(clamp)).clips == ()
 
 
 @pytest.mark.skipif(not hasattr(nn.utils, "clip_grads_with_norm_"), reason="since torch 2.6")
