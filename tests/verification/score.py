@@ -37,7 +37,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-STEPS = 60
+STEPS = 80
 """More than any script takes with the arguments of scripts.toml, so that its end is seen."""
 TIME_LIMIT_S = 300.0
 
