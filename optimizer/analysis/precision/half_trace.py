@@ -292,8 +292,9 @@ class HalfTrace(_Trace):
 
 def _typed_as(argument: ast.expr) -> ast.expr:
     """``x`` in place of ``x.dtype``: what is made in its type, or taken to that, is half where ``x`` is."""
-    is_type = isinstance(argument, ast.Attribute) and argument.attr == "dtype"
-    return argument.value if is_type else argument
+    if isinstance(argument, ast.Attribute) and argument.attr == "dtype":
+        return argument.value
+    return argument
 
 
 def _returned(function: FunctionNode | ast.Lambda, path: Part) -> list[ast.expr]:

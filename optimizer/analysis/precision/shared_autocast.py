@@ -87,7 +87,7 @@ class SharedAutocast:
         dtype = call_argument(context, "dtype", 1) if isinstance(context, ast.Call) else None
         if dtype is None or data_parallel(self._resolver) is not None:
             return True
-        return self._resolver.names(dtype, module) != {"torch.bfloat16"}
+        return self._resolver.names(dtype, module) != frozenset({"torch.bfloat16"})
 
     def _around_forwards(self, step: HalfCode) -> list[tuple[ast.expr, Module]]:
         """The autocast ``with`` next around each forward pass of ``step``; nothing where one has none, or it is off."""
@@ -128,24 +128,19 @@ class SharedAutocast:
 
     def _is_set(self, binding: Binding, module: Module, region: Region, *, is_global: bool) -> bool:
         """Whether the one value of a name is there when ``region`` runs."""
-        user = module.function(region.first)
+        user, statement = module.function(region.first), module.statement(binding.node)
         if user is module.function(binding.node):
-            around = module.block(module.statement(binding.node))
-            return binding.node.lineno < region.first.lineno and any(
-                isinstance(a, ast.stmt) and a in around
-                for a in (region.first, *module.ancestors(region.first))
-            )
+            around = {*module.ancestors(region.first), region.first}
+            is_above = statement.lineno < region.first.lineno
+            return is_above and not around.isdisjoint(module.block(statement))
         sites = self._resolver.call_sites(user) if user is not None else ()
-        return (
-            bool(sites)
-            and is_global
-            and all(
-                site.module is not module
-                or module.function(site.call) is not None
-                or site.call.lineno > binding.node.lineno
-                for site in sites
-            )
+        is_above = all(
+            site.module is not module
+            or module.function(site.call) is not None
+            or site.call.lineno > statement.lineno
+            for site in sites
         )
+        return bool(sites) and is_global and is_above
 
 
 def _is_same_self(name: ast.Name, module: Module, region: Region) -> bool:

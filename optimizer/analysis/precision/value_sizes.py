@@ -224,8 +224,9 @@ class ValueSizes:
 
         if self._resolver.callees(call, module) or self._may_be_layer(call, module):
             return self._run(call.func, module, given, path)
-        is_method = isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS
-        return self._function(call.func.attr, call, module) if is_method else UNKNOWN
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS:
+            return self._function(call.func.attr, call, module)
+        return UNKNOWN
 
     def _may_be_layer(self, call: ast.Call, module: Module) -> bool:
         layers = called_layers(self._resolver, call.func, module)
