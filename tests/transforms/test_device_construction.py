@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
+
 Check = Callable[..., None]
 
 HEAD = """\
@@ -334,6 +336,39 @@ def test_alias_is_replaced_in_all_its_uses(check_transformed: Check) -> None:
     """
     new_head = ALIAS_HEAD.replace("from torch.autograd import Variable\n", "")
     check_transformed(ALIAS_HEAD + dedent(before), new_head + dedent(after))
+
+
+@pytest.mark.parametrize(
+    ("other", "stays"),
+    [
+        ("print('no importer')", False),
+        ("from evaluation import evaluate", False),
+        ("from evaluation import evaluate, Variable", True),
+        ("from evaluation import (\n    evaluate,\n    Variable,\n)", True),
+        ("from evaluation import *", True),
+        ("import evaluation\nprint(evaluation.Variable)", True),
+    ],
+)
+def test_an_imported_file_keeps_what_others_may_take_from_it(
+    rewrite: Callable[..., RewriteResult], other: str, stays: bool
+) -> None:
+    evaluation = """\
+import torch
+from torch.autograd import Variable
+
+
+def evaluate(model, loader):
+    Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
+    for imgs in loader:
+        print(model(Variable(imgs.type(Tensor))))
+"""
+    train = (
+        "from evaluation import evaluate\nfrom data import model, loader\nevaluate(model, loader)\n"
+    )
+    files = {"train.py": train, "evaluation.py": evaluation, "other.py": other + "\n"}
+    texts = {f.path.name: f.text for f in rewrite(files, ["device-construction"]).files}
+    assert "imgs.to(device, dtype=torch.float32)" in texts["evaluation.py"]
+    assert ("import Variable" in texts["evaluation.py"]) is stays
 
 
 def test_alias_beside_a_device_uses_that(check_transformed: Check) -> None:

@@ -14,6 +14,7 @@ from ..editing.references import quoted, reference
 from ..editing.splice import Piece, spliced, without_method
 from ..facts import Fact
 from ..networks.networks import Networks
+from ..program.sharing import may_take
 from ..program.syntax import Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
@@ -24,6 +25,7 @@ from .legacy_tensors import DEFAULT_DTYPE, is_cuda_type
 from .tensor_aliases import AliasUse, TensorAlias, UseKind
 
 _DROPPED_IMPORTS = frozenset({"torch.autograd.Variable", "numpy"})
+_DROPPED_NAMES = ("Variable", "np", "numpy")
 _NEW_NAME = "device"
 _FLOAT_FACTORIES = frozenset(
     f"torch.{name}" for name in ("rand", "randn", "zeros", "ones", "empty")
@@ -91,12 +93,19 @@ class _Writer:
         if refusal is not None:
             return AliasRewrite(module, first.node, names, device.code, (), frozenset(), refusal)
         new.edits += self._statements(group, device)
-        if module is self._resolver.project.entry and _is_script(module):
+        if self._keeps_imports_to_itself(module):
             new.edits += orphaned_imports(
                 self._resolver.project, module, new.dropped, _DROPPED_IMPORTS
             )
         edits, replaced = tuple(dict.fromkeys(new.edits)), frozenset(new.replaced)
         return AliasRewrite(module, first.node, names, device.code, edits, replaced, None)
+
+    def _keeps_imports_to_itself(self, module: Module) -> bool:
+        """Whether no other file may take from ``module`` what it imports itself."""
+        project = self._resolver.project
+        if module is project.entry:
+            return _is_script(module)
+        return not any(may_take(project, name, module) for name in _DROPPED_NAMES)
 
     # The device in place of the alias
 

@@ -39,6 +39,18 @@ def other_user(project: Project, definition: Definition, module: Module) -> Path
     return next((p for p in _importers(project, module) if _uses(p, definition, module)), None)
 
 
+def may_take(project: Project, name: str, module: Module) -> bool:
+    """Whether a file beside those of the project may take ``name`` from ``module``, which need not define it: by import, or as an attribute."""
+    home = re.escape(_import_name(module))
+    taken = re.compile(rf"\b{home}\b[^\n]*\bimport\b.*?(?:\b{name}\b|\*)", re.DOTALL)
+    attribute = re.compile(rf"\b{home}\.{name}\b")
+    return any(
+        attribute.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+        or any(taken.search(statement) for statement in _imports(path))
+        for path in _importers(project, module)
+    )
+
+
 def user_of_definition(project: Project, module: Module, line: int) -> str | None:
     """Which other file uses the definition of ``module`` that covers ``line``, in words; None where there is neither."""
     definition = outermost(module, line)
