@@ -35,9 +35,11 @@ for a CPU, those whose items are only read from files (the training needs the co
 datasets or collate functions that store something (a cache, a counter), use a file, a lock or a random generator
 opened before, or put tensors on the GPU; an `IterableDataset`, since each worker cuts its own share into batches (with
 `--tier semantic` only one that does not ask `get_worker_info()` for its share); a
-sampler that the loop reads or changes; a loader made, or started by `next(iter(loader))`, in every step; a dataset,
+sampler that the loop reads or changes; a loader that each of the processes makes which the script starts in a loop (`Process(target=train)`; how many share
+the cores is not known, `--workers N` says how many workers each gets); a loader made, or started by `next(iter(loader))`, in every step; a dataset,
 or what its items read, that is changed while the loop runs; batches that are kept for a whole pass as they come (`batches = list(loader)`), since
-each from a worker holds a file open, of which a process may have 1024 on most systems (moved to the GPU or cloned first they hold none; `labels.append(y)` becomes `labels.append(y.clone())` where `y` can only be a tensor); batches that are no copies of what the dataset holds and are
+each from a worker holds a file open, of which a process may have 1024 on most systems (moved to the GPU or cloned first they hold none; `labels.append(y)`
+becomes `labels.append(y.clone())` where `y` can only be a tensor); batches that are no copies of what the dataset holds and are
 written to in place (`batch_size=None` and `x.mul_(2)`); everything that cannot be traced. Where workers are not forked (macOS, Windows,
 Python 3.14 and later), what they need must pickle, and the script needs a main guard (see `main-guard`).
 

@@ -14,8 +14,8 @@ stands under `if use_cuda:`, the operations stand below it, and run wherever the
 Left alone: scripts for the CPU; transforms behind `ToTensor` that work on floats (`RandomErasing`, noise, a `Lambda`) and those
 before it that may make something else than images of 8 bits; images of unknown mode (`Image.open(..)` without `.convert(..)`
 reads 16-bit files, too); a `collate_fn`; datasets that are indexed by hand, and loops that show, save or mix images on the
-host before the copy; copies that the loop shares with other data; `Normalize` whose numbers are not written out.
-Masks are left as they are.
+host before the copy; copies that the loop shares with other data; copies under `if args.gpu is not None:` where `DataParallel` copies otherwise; `Normalize`
+whose numbers are not written out. Masks are left as they are.
 
 Sources: https://docs.pytorch.org/vision/stable/transforms.html#performance-considerations and
 https://docs.pytorch.org/vision/stable/generated/torchvision.transforms.PILToTensor.html

@@ -592,6 +592,10 @@ REFUSED = {
     "compiled with the wrapper": ((SETUP, "model = torch.compile(model)\n", LOOP), "already"),
     "another function compiled": ((SETUP, "f = torch.compile(print)\n", LOOP), "already"),
     "scripted": ((SETUP.replace("Net().cuda()", "torch.jit.script(Net().cuda())"), LOOP), "Script"),
+    "loaded in TorchScript": (
+        (SETUP, 'features = torch.jit.load("vgg16.pt")\n', LOOP),
+        "the script loads a network in TorchScript",
+    ),
     "exported": ((SETUP, LOOP, 'torch.onnx.export(model, x, "m.onnx")\n'), "ONNX"),
     "graph for TensorBoard": ((SETUP, "writer.add_graph(model, x)\n", LOOP), "add_graph"),
     "traced with FX": ((SETUP, LOOP, "torch.fx.symbolic_trace(model)\n"), "FX"),
@@ -634,6 +638,12 @@ REFUSED = {
         "detection",
     ),
 }
+
+
+def test_what_only_torchscript_reads_is_no_obstacle(rewrite: Rewrite) -> None:
+    hint = "if torch.jit.is_scripting():\n    print('never')\n"
+    text = rewrite(script(SETUP, hint, LOOP), ["compile"]).files[0].text
+    assert "model.compile()" in text
 
 
 @pytest.mark.parametrize(("parts", "reason"), REFUSED.values(), ids=REFUSED)

@@ -215,7 +215,7 @@ def script_compile_obstacle(resolver: Resolver) -> CompileObstacle | None:
 
 
 def _in_script(resolver: Resolver, reached: Reached) -> str | None:
-    names = called_names(resolver, reached)
+    names = called_names(resolver, reached) - _FOR_TORCHSCRIPT
     for prefix, message in _SCRIPT_WIDE:
         if any(n.startswith(prefix) for n in names):
             return message
@@ -233,6 +233,7 @@ def _in_script(resolver: Resolver, reached: Reached) -> str | None:
 _SCRIPT_WIDE = (
     ("torch.compile", "it is compiled already"),
     ("torch._dynamo", "it is compiled already"),
+    ("torch.jit.load", "the script loads a network in TorchScript"),
     ("torch.jit.", "the script exports the network with TorchScript"),
     ("torch.onnx.", "the script exports the network to ONNX"),
     ("torch.export.", "the script exports the network"),
@@ -250,6 +251,10 @@ _SCRIPT_WIDE = (
     ("torch.func.", "the script uses function transforms"),
     ("functorch.", "the script uses function transforms"),
 )
+_FOR_TORCHSCRIPT = frozenset(
+    f"torch.jit.{name}" for name in ("annotate", "ignore", "is_scripting", "is_tracing", "unused")
+)
+"""What code says so that TorchScript could take it: of no effect where nobody exports it."""
 _HOOKS = frozenset(
     "register_forward_hook register_forward_pre_hook register_full_backward_hook register_backward_hook "
     "register_full_backward_pre_hook".split()
