@@ -17,6 +17,7 @@ USAGE = "usage: train.py [-h] --data DATA\ntrain.py: error: the following argume
     [
         (USAGE, "behind --"),
         ("Usage: train.py [OPTIONS]\nError: Missing option '--data'.", "behind --"),
+        ("Traceback\nNameError: name 'get_ipython' is not defined", "of the notebook"),
         ("Traceback\nEOFError: EOF when reading a line", "standard input"),
         ("Traceback\nModuleNotFoundError: No module named 'skimage'", "--python"),
         ("Traceback\nValueError: usage: none", ""),
