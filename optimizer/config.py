@@ -210,8 +210,8 @@ def _table(path: Path, text: str) -> Mapping[str, object] | None:
         line, column = (int(place[1]), int(place[2])) if place else (None, None)
         message = re.sub(r" \(at .*\)$", "", str(error))
         raise TorchoptError(f"not valid TOML: {message}", path, line, column) from None
-    tool = document.get("tool", {})
-    table = tool.get("torchopt") if isinstance(tool, dict) else None
+    tool = document.get("tool")
+    table = cast("dict[str, object]", tool).get("torchopt") if isinstance(tool, dict) else None
     if not isinstance(table, dict | None):
         raise TorchoptError("tool.torchopt is not a table", path, line_of(text, "torchopt"))
     return cast("dict[str, object] | None", table)

@@ -30,6 +30,8 @@ _USAGE = r"(?i)^usage: "
 _ARGUMENTS = " (arguments behind -- are passed to it)"
 _NOT_INSTALLED = "ModuleNotFoundError: No module named "
 _INTERPRETER = " (--python names the interpreter that has it)"
+_NOTEBOOK = "NameError: name 'get_ipython' is not defined"
+_COMMANDS = " (IPython defines that: take the commands of the notebook out of the script)"
 _NO_INPUT = "EOFError: EOF when reading a line"
 _EMPTY = " (its standard input is empty here)"
 
@@ -54,4 +56,6 @@ def input_hint(details: str) -> str:
         return _ARGUMENTS
     if re.search(rf"^{_NOT_INSTALLED}", details, re.MULTILINE):
         return _INTERPRETER
+    if _NOTEBOOK in details:
+        return _COMMANDS
     return _EMPTY if _NO_INPUT in details else ""

@@ -61,6 +61,7 @@ from ..optimizer.analysis.training.steps import StepCode
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import CompileMode, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
+from ..optimizer.terminal import counted
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _UNCALLED = "nothing in this file calls this step: where its network is final, its callers know"
@@ -351,7 +352,8 @@ def _capture_obstacle(
 def _step_refusal(script: TrainingScript, step: StepCode, options: Options) -> Fact | str | None:
     count = provable_steps(script.resolver, step)
     if count is not None and count < FEWEST_STEPS:
-        return f"{count} steps do not pay back the time compiling takes"
+        verb = "does" if count == 1 else "do"
+        return f"{counted(count, 'step')} {verb} not pay back the time compiling takes"
     return double_backward(script.resolver, step) or _small(script, step, options)
 
 

@@ -211,7 +211,9 @@ def _one_block_each(
     found: Sequence[Inference | FrozenForward],
 ) -> Iterator[list[Inference | FrozenForward]]:
     """``found`` in the order of the files; together what makes one block, since it stands right behind each other."""
-    begins = {code.statements[0]: code for code in found if _is_block(code)}
+    begins: dict[ast.stmt | None, Inference | FrozenForward] = {
+        code.statements[0]: code for code in found if _is_block(code)
+    }
     joined: set[Inference | FrozenForward] = set()
     for code in sorted(found, key=lambda code: (code.path, code.span)):
         if code in joined:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import textwrap
 from textwrap import dedent
@@ -11,11 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ExitCode, TorchoptError
+from ..options import Tier
 from ..terminal import painter, print_error, reflowed, width_of
 from .flags import Action
 
 if TYPE_CHECKING:
     from ...transforms.base import Transform
+
+
+_PAGE = re.compile(r"\[[^\]]+\]\(\.\./([\w/.-]+)\)")
+"""A link from a page of ``docs/transforms`` to another of the documentation."""
 
 
 def rules() -> Action:
@@ -69,12 +75,18 @@ def _rules(_: tuple[str, ...]) -> int:
     width = max((len(transform.name) for transform in transforms), default=0)
     columns = width_of(sys.stdout)
     for transform in transforms:
-        opt_in = " (only with --select)" if transform.opt_in else ""
-        if transform.asked_by is not None:
-            opt_in = f" (only with --{transform.asked_by})"
         row = f"{transform.name:{width}}  {transform.kind:8}  {stage_label(transform):13}  "
-        print(_hanging(row, f"{summary(transform)}{opt_in}", columns))
+        print(_hanging(row, f"{summary(transform)}{_asked_by(transform)}", columns))
     return ExitCode.OK
+
+
+def _asked_by(transform: Transform) -> str:
+    """What has to be given for the transform to run, in parentheses; nothing where it runs by itself."""
+    if transform.asked_by is not None:
+        return f" (only with --{transform.asked_by})"
+    flags = ["--tier semantic"] if transform.tier is Tier.SEMANTIC else []
+    flags += ["--select"] if transform.opt_in else []
+    return f" (only with {' and '.join(flags)})" if flags else ""
 
 
 def _hanging(row: str, text: str, columns: int | None) -> str:
@@ -97,8 +109,10 @@ def _explain(name: str) -> int:
         raise TorchoptError(f"explain: no transform is called {name!r}{suggestion(name, known)}")
     transform = known[name]
     paint = painter(sys.stdout)
-    print(f"{paint(name, 'bold')} [{transform.kind}], stage: {stage_label(transform)}\n")
-    text = transform.documentation().replace("``", "`")
+    print(
+        f"{paint(name, 'bold')} [{transform.kind}], stage: {stage_label(transform)}{_asked_by(transform)}\n"
+    )
+    text = _PAGE.sub(r"docs/\1", transform.documentation().replace("``", "`"))
     print(reflowed(text, width_of(sys.stdout)) + "\n")
     for line in example_diff(transform).splitlines():
         print(paint(line, {"+": "green", "-": "red"}.get(line[:1], "")))

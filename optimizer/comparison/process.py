@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..execution.observations import ENDED_WELL, Observations, Status
 from ..failure_hints import compiler_hint
+from ..terminal import counted
 from .findings import Finding, Kind
 
 
@@ -13,11 +14,15 @@ def compare_process(original: Observations, other: Observations) -> list[Finding
         return []
     if other.status is Status.TIMED_OUT:
         message = (
-            f"only {other.rounds} steps at the time limit of {other.timing.total_seconds:.0f} s; "
+            f"only {counted(other.rounds, 'step')} at the time limit of {other.timing.total_seconds:.0f} s; "
             f"the original took {original.timing.total_seconds:.0f} s for {original.rounds}"
         )
         return [Finding(Kind.TIME_LIMIT, message)]
-    when = f"after {other.rounds} steps" if other.rounds else "before the first step is complete"
+    when = (
+        f"after {counted(other.rounds, 'step')}"
+        if other.rounds
+        else "before the first step is complete"
+    )
     there = original.versions.gpus if original.versions else 0
     if 0 < there < len(other.ranks):
         message = f"{len(other.ranks)} processes need a GPU each, and the machine has {there}"

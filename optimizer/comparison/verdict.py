@@ -8,6 +8,7 @@ from enum import Enum
 
 from ..execution.observations import Observations
 from ..options import Tier
+from ..terminal import counted
 from .checkpoints import compare_checkpoint_values
 from .counterparts import Counterparts
 from .exact import compare_bits
@@ -107,7 +108,7 @@ def judge_exact(
         Tier.EXACT,
         None,
         explain(by_importance(findings), original, rewritten),
-        f"bit for bit the same over {original.rounds} steps",
+        f"bit for bit the same over {counted(original.rounds, 'step')}",
         step_figures(original, rewritten),
     )
 
@@ -171,7 +172,7 @@ def judge_told(
         Tier.NUMERIC,
         precision,
         findings,
-        f"bit for bit the same over {original.rounds} steps, "
+        f"bit for bit the same over {counted(original.rounds, 'step')}, "
         f"and what is printed or saved besides within {precision.value} rounding",
         step_figures(original, rewritten),
     )
@@ -203,7 +204,7 @@ def _within_spread(
     return replace(
         verdict,
         tier=Tier.EXACT,
-        reason=f"within the spread of {1 + len(repeats)} runs of the original over {original.rounds} steps"
+        reason=f"within the spread of {1 + len(repeats)} runs of the original over {counted(original.rounds, 'step')}"
         if verdict.outcome is Outcome.EQUIVALENT
         else verdict.reason,
         findings=by_importance((*verdict.findings, told)),
@@ -248,7 +249,7 @@ def judge_numeric(
         Tier.NUMERIC,
         precision,
         explain(by_importance(findings), original, rewritten, neighbours, precision),
-        f"within {precision.value} rounding over {original.rounds} steps",
+        f"within {precision.value} rounding over {counted(original.rounds, 'step')}",
         compared.steps,
         compared.vectors,
     )

@@ -126,7 +126,8 @@ def judge(job: Job, limits: Limits, progress: Callable[[str], None]) -> Judgemen
     try:
         return _Judge(job, limits, progress).judgement()
     except TorchoptError as error:
-        return Judgement(job, Gated.ERROR, str(error))
+        is_named = error.path == job.after.entry and error.line is None
+        return Judgement(job, Gated.ERROR, error.message if is_named else str(error))
 
 
 class _Judge:
@@ -176,7 +177,9 @@ class _Judge:
         if verdict is None:
             failure = report.original_failure
             details = failure.details if failure else None
-            told = f"the original fails by itself: {said_last(details or '') or 'no traceback'}"
+            where = " on emulated CUDA" if self._job.emulated else ""
+            last = said_last(details or "") or "no traceback"
+            told = f"the original fails by itself{where}: {last}"
             return Judgement(self._job, Gated.ORIGINAL_FAILED, told, report, details=details)
         gated = {
             Outcome.NOT_EQUIVALENT: Gated.NOT_EQUIVALENT,

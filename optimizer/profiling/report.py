@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..execution.profile_record import Phase
-from ..terminal import plain_table, print_table
+from ..terminal import counted, plain_table, print_table
 from .opportunities import NOTHING_ON_A_CPU, Opportunity, bottleneck, usable_cores, workers_needed
 from .profile import StepProfile
 
@@ -98,7 +98,7 @@ def _loader(profile: StepProfile, console: Console) -> None:
     loader = profile.loader
     if loader is None:
         return
-    workers = f"{loader.workers} workers" if loader.workers else "no workers"
+    workers = counted(loader.workers, "worker") if loader.workers else "no workers"
     pace = loader.batch_samples / loader.batch_seconds if loader.batch_seconds else 0.0
     text = f"The loader alone, with {workers}: {milliseconds(loader.batch_seconds)} per batch, {_rate(pace)}."
     if not loader.workers:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..terminal import plain_table, print_table
+from ..terminal import counted, plain_table, print_table
 from ..verifying.verified_rewrite import Ending
 from ..verifying.verified_rewrite_report import to_json as verified_json
 from .search import Outcome, Trial
@@ -50,7 +50,7 @@ def _of_changes(tuned: Tuned) -> list[str]:
     if tuned.winner is None and not tuned.trials:
         return ["torchopt rewrite would change nothing here."]
     took = f"{tuned.seconds / 60:.1f} min"
-    resumed = f", {tuned.resumed} measurements taken over" if tuned.resumed else ""
+    resumed = f", {counted(tuned.resumed, 'measurement')} taken over" if tuned.resumed else ""
     if tuned.winner is None:
         why = "nothing that was tried is faster"
         if any(trial.outcome is Outcome.NO_TIME for trial in tuned.trials):

@@ -133,7 +133,7 @@ class _Tuning:
         self._share = 1.0
         if self._pace is None:
             self._profile()
-        search = Search(self._pair, lambda trial: self._tell(_said(trial)), self._waiting)
+        search = Search(self._pair, trial_teller(self._tell), self._waiting)
         search.best = found.winner or Configuration()
         sizes = [replace(search.best, batch_size=size) for size in self._settings.batch_sizes]
         trials = tuple(
@@ -163,7 +163,7 @@ class _Tuning:
         banned: frozenset[str] = frozenset()
         winner, verified, doubtful = None, None, None
         for _ in range(MOST_ROUNDS):
-            search = Search(self._pair, lambda trial: self._tell(_said(trial)), self._waiting)
+            search = Search(self._pair, trial_teller(self._tell), self._waiting)
             allowed = replace(plain, transforms=plain.transforms - banned)
             left = [name for name in on_request if name not in banned | allowed.transforms]
             winner = search.run(allowed, bounds.get, numbers, left)
@@ -352,6 +352,21 @@ class _Tuning:
         if doubtful is None or not measured:
             return bool(measured) and statistics.fmean(ratios) > 0.0
         return any(speedup(pairs).low > 1.0 for pairs in (ratios, [*doubtful.ratios, *ratios]))
+
+
+def trial_teller(tell: Callable[[str], None]) -> Callable[[Trial], None]:
+    """Tells ``tell`` what came of each trial of a search; of those that there is no time to begin, that there are some."""
+    out_of_time = False
+
+    def told(trial: Trial) -> None:
+        nonlocal out_of_time
+        if trial.outcome is not Outcome.NO_TIME or trial.ratios:
+            tell(_said(trial))
+        elif not out_of_time:
+            out_of_time = True
+            tell("no time left to try more")
+
+    return told
 
 
 def _said(trial: Trial) -> str:

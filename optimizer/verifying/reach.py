@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..comparison.findings import Finding, Kind, note
 from ..execution.observations import ENDED_WELL, Observations, Status, said_last
+from ..terminal import counted
 
 
 @dataclass(frozen=True)
@@ -48,5 +49,5 @@ def _cut_short(run: Observations, steps: int) -> tuple[Finding, ...]:
     if run.status in ENDED_WELL:
         return ()
     last = said_last(run.failure_details) or "no traceback"
-    told = f"the original fails after {run.rounds} steps, so that {steps} are compared: {last}"
+    told = f"the original fails after {counted(run.rounds, 'step')}, so that {steps} are compared: {last}"
     return (note(Kind.EXIT_STATUS, told),)

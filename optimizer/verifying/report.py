@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..comparison.figures import StepFigures
-from ..comparison.findings import Finding
+from ..comparison.findings import Finding, Severity
 from ..comparison.verdict import Outcome, Verdict
 from ..measuring.measurement import Measurement, SpeedVerdict, VersionSpeed
 from ..options import Tier
@@ -88,11 +88,12 @@ def _speed_words(measurement: Measurement) -> str:
 
 
 def _findings(verdict: Verdict, console: Console) -> None:
-    if not verdict.findings:
-        return
-    console.print()
-    for finding in verdict.findings:
-        _line(console, _finding_words(finding), "red" if finding.fails else "dim")
+    told = {_finding_words(finding): finding for finding in verdict.findings}
+    told.pop(f"{Severity.FAILURE.value}: {verdict.reason}", None)  # the headline says it
+    if told:
+        console.print()
+    for words, finding in told.items():
+        _line(console, words, "red" if finding.fails else "dim")
 
 
 def _finding_words(finding: Finding) -> str:

@@ -17,6 +17,7 @@ USAGE = "usage: train.py [-h] --data DATA\ntrain.py: error: the following argume
     [
         (USAGE, "behind --"),
         ("Usage: train.py [OPTIONS]\nError: Missing option '--data'.", "behind --"),
+        ("Traceback\nNameError: name 'get_ipython' is not defined", "of the notebook"),
         ("Traceback\nEOFError: EOF when reading a line", "standard input"),
         ("Traceback\nModuleNotFoundError: No module named 'skimage'", "--python"),
         ("Traceback\nValueError: usage: none", ""),
@@ -49,10 +50,19 @@ def test_a_missing_compiler(details: str) -> None:
 
 
 def failed(stderr: str, **more: object) -> Observations:
-    status = {"status": Status.FAILED, "exit_code": 2, "traceback": None} | more
+    status = {"status": Status.FAILED, "exit_code": 2, "traceback": None, "rounds": 0} | more
     output = {"stdout": "", "stderr": stderr, "stdout_cut": False, "stderr_cut": False}
-    rest = {"folder": Path(), "rounds": 0, "optimizer_seen": False, "timing": Timing(1.0)}
+    rest = {"folder": Path(), "optimizer_seen": False, "timing": Timing(1.0)}
     return Observations(**output, **rest, **status)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "when"),
+    [(0, "before the first step is complete"), (1, "after 1 step,"), (2, "after 2 steps,")],
+)
+def test_when_a_rewrite_fails_is_counted(rounds: int, when: str) -> None:
+    (finding,) = compare_process(failed(""), failed("KeyError: 'x'", rounds=rounds))
+    assert f"fails {when}" in finding.message
 
 
 def test_a_script_that_exits_says_why_itself() -> None:

@@ -654,6 +654,8 @@ def test_refused(check_noop: Check, parts: tuple[str, ...], reason: str) -> None
 def test_few_steps(check_noop: Check) -> None:
     loop = LOOP.replace("range(epochs)", "range(2)").replace("in loader", "in range(30)")
     check_noop(script(SETUP, loop), "60 steps do not pay back")
+    once = loop.replace("range(2)", "range(1)").replace("range(30)", "range(1)")
+    check_noop(script(SETUP, once), "1 step does not pay back")
 
 
 def test_own_compile_method(check_noop: Check) -> None:

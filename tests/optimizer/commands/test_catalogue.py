@@ -7,7 +7,7 @@ import pytest
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.cli import main
 from torchopt_cli.optimizer.commands import catalogue
-from torchopt_cli.optimizer.options import Options
+from torchopt_cli.optimizer.options import Options, Tier
 from torchopt_cli.transforms import registry
 from torchopt_cli.transforms.base import Advice, Advisor, Example
 
@@ -34,7 +34,7 @@ def test_rules_lists_every_transform(capsys: Capture) -> None:
     rows = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
     assert rows == [
         ["slow-to-fast", "exact", "data", "Calls the fast one."],
-        ["bold-to-bolder", "semantic", "data", "Calls the fast one."],
+        ["bold-to-bolder", "semantic", "data", "Calls the fast one. (only with --tier semantic)"],
     ]
 
 
@@ -77,6 +77,38 @@ def test_one_that_only_advises(capsys: Capture, monkeypatch: pytest.MonkeyPatch)
         "",
         "Advice: this is slow",
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, ""),
+        ({"opt_in": True}, " (only with --select)"),
+        ({"tier": Tier.SEMANTIC}, " (only with --tier semantic)"),
+        ({"tier": Tier.SEMANTIC, "opt_in": True}, " (only with --tier semantic and --select)"),
+        ({"tier": Tier.SEMANTIC, "asked_by": "accumulate"}, " (only with --accumulate)"),
+    ],
+)
+def test_what_has_to_be_asked_for_is_told(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], told: str
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setattr(Look, name, value)
+    monkeypatch.setattr(registry, "all_transforms", lambda: (Look(),))
+    assert main(["explain", "look"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"look [advice], stage: advice{told}"
+    assert main(["rules"]) == 0
+    assert capsys.readouterr().out.strip().endswith(f"Looks at slow calls.{told}")
+
+
+def test_a_link_between_pages_is_a_path_in_a_terminal(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "Looks at calls: [distributed.md](../distributed.md)."
+    monkeypatch.setattr(Look, "documentation", classmethod(lambda cls: text))
+    monkeypatch.setattr(registry, "all_transforms", lambda: (Look(),))
+    assert main(["explain", "look"]) == 0
+    assert "Looks at calls: docs/distributed.md." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", [60, 80])

@@ -132,6 +132,15 @@ def test_usage_errors_are_one_line(
     assert (folder / "train.py").read_text() == header + "slow()\n"
 
 
+def test_an_empty_path_is_not_the_current_folder(
+    project: Project, header: str, capsys: Capture
+) -> None:
+    folder = project({"train.py": "slow()\n"})
+    assert main(["rewrite", ""]) == 2
+    assert capsys.readouterr().err == "torchopt: '' is not a path\n"
+    assert (folder / "train.py").read_text() == header + "slow()\n"
+
+
 @pytest.mark.parametrize(
     ("data", "place"),
     [

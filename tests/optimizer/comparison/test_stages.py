@@ -80,7 +80,7 @@ def test_equal_runs_do_not_show_what_another_limit_of_gradients_would_do(
     clipped = replace(original, clips=(Clip("norm", 0.5, 2.0, 0, False),))
     verdict = _judged(clipped, original, laboratory)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "clips gradients" in verdict.reason
+    assert "clip gradients" in verdict.reason
 
 
 def test_where_evaluation_differs_the_spread_of_perturbed_runs_holds(

@@ -194,6 +194,22 @@ def test_a_rewrite_that_fails_only_when_timed(world: World) -> None:
     assert judgement.reason == "the rewritten script fails when timed: KeyError: 'x'"
 
 
+def test_an_original_that_fails_where_cuda_is_emulated(world: World) -> None:
+    world.outcome = None
+    judgement = judge(replace(job(), emulated=True), LIMITS, told)
+    assert judgement.reason == "the original fails by itself on emulated CUDA: ValueError: no data"
+
+
+def test_the_script_that_is_named_anyway_is_not_named_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> VerificationReport:
+        raise TorchoptError("nothing to compare", job().after.entry)
+
+    monkeypatch.setattr(module, "verify", refuse)
+    assert judge(job(), LIMITS, told).reason == "nothing to compare"
+
+
 def test_what_cannot_be_compared_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> VerificationReport:
         raise TorchoptError("nothing to compare: the run shows no optimizer", Path("train.py"))

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from torchopt_cli.optimizer.errors import TorchoptError
+from torchopt_cli.optimizer.tuning.configurations import Configuration
 from torchopt_cli.optimizer.tuning.journal import Journal
+from torchopt_cli.optimizer.tuning.report import summary
+from torchopt_cli.optimizer.tuning.search import Outcome, Trial
+from torchopt_cli.optimizer.tuning.tune import Tuned
 
 KEY = {"text": "import torch\n", "arguments": ("--epochs", "1")}
 
@@ -47,3 +51,10 @@ def test_what_is_no_journal(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(TorchoptError, match="is no journal of `torchopt tune`"):
         Journal(path, KEY, resume=True)
+
+
+@pytest.mark.parametrize(("resumed", "told"), [(1, "1 measurement"), (3, "3 measurements")])
+def test_what_was_taken_over_is_counted(resumed: int, told: str) -> None:
+    trial = Trial(Configuration(), Configuration(frozenset({"a"})), Outcome.NOT_PAYING)
+    tuned = Tuned((trial,), None, None, 60.0, resumed)
+    assert summary(tuned)[0].endswith(f"(1.0 min, {told} taken over).")

@@ -31,6 +31,7 @@ from torchopt_cli.optimizer.tuning.search import (
     Search,
     Trial,
 )
+from torchopt_cli.optimizer.tuning.tune import trial_teller
 from torchopt_cli.transforms.registry import all_transforms
 
 TRAINING = """
@@ -399,6 +400,16 @@ def test_what_there_is_no_time_for_is_said() -> None:
         Outcome.NO_TIME,
     ]
     assert best.transforms == {"b"}  # gains more than the plain rewrite did
+
+
+def test_what_there_is_no_time_to_begin_is_told_once() -> None:
+    told: list[str] = []
+    tell = trial_teller(told.append)
+    names = [Configuration(frozenset({name})) for name in "abcd"]
+    tell(Trial(Configuration(), names[0], Outcome.NO_TIME, ratios=(0.1,)))
+    for candidate in names[1:]:
+        tell(Trial(Configuration(), candidate, Outcome.NO_TIME))
+    assert told == ["+ a: no time left", "no time left to try more"]
 
 
 def test_without_time_for_more_the_plain_rewrite_stays() -> None:

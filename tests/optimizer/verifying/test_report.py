@@ -212,6 +212,16 @@ def test_steps_that_did_not_settle_are_told_in_one_line(
     assert changing == ([] if told is None else [expected])
 
 
+def test_what_the_headline_says_is_not_said_again(report: VerificationReport) -> None:
+    finding = Finding(Kind.EXIT_STATUS, "fails after 8 steps")
+    told = failed(report, finding)
+    assert told.verdict is not None
+    named = replace(told, verdict=replace(told.verdict, reason="exit-status: fails after 8 steps"))
+    assert text_of(named).count("fails after 8 steps") == 1
+    other = replace(named.verdict, findings=(finding, Finding(Kind.NON_FINITE, "NaN", step=3)))
+    assert "failure: non-finite at step 3: NaN" in text_of(replace(named, verdict=other))
+
+
 def test_a_failing_original_shows_its_own_traceback(report: VerificationReport) -> None:
     failure = ScriptFailure(Status.FAILED, 1, 'File "train.py", line 3\nKeyError: [x]')
     text = text_of(replace(report, verdict=None, measurement=None, original_failure=failure))
