@@ -43,7 +43,7 @@ class _Leaving:
     @classmethod
     def of(cls, source: Tensor) -> _Leaving:
         (storage,) = storages_of(source)
-        place = source.storage_offset(), source.size(), source.stride()
+        place = int(source.storage_offset()), source.size(), source.stride()
         return cls(StorageWeakRef(storage), source.dtype, place, _bytes(source).clone())
 
     def check(self) -> None:
