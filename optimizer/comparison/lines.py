@@ -20,6 +20,9 @@ _CHOICE = re.compile(
 )
 """A setting of an optimizer, as it is printed, that chooses how an update is computed, not which."""
 
+_IN_PLACE = re.compile(r"(?:, )?\binplace=(?:True|False)\b")
+"""Of a printed network: whether a layer writes over what it was given, which changes no number (where backward misses it, torch raises)."""
+
 _MASKS = (
     (OPTIONS, "Namespace(<options>)"),
     (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
@@ -27,6 +30,7 @@ _MASKS = (
     (re.compile(r", device='[^']*'"), ""),
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<address>"),
     (_CHOICE, r"\1: <choice>"),
+    (_IN_PLACE, ""),
     (re.compile(r"\b\d{4}-\d\d-\d\d\b"), "<date>"),
     # not the 1:55.23 of R@1:55.23, nor the 10:62 of hit@10:62
     (re.compile(r"(?<![@\w])\d{1,2}:[0-5]\d(?::[0-5]\d)?(?:[.,]\d+)?\b"), "<time>"),

@@ -23,6 +23,16 @@ def loss_scale(step: Step) -> float:
     return math.fsum(abs(item.value) for item in step.losses)
 
 
+def first_loss(step: Step) -> float | None:
+    """Of a step that takes several losses by its closure the one at the weights it began with, else None."""
+    return step.losses[0].value if step.closure and len(step.losses) > 1 else None
+
+
+def first_loss_scale(step: Step) -> float:
+    """The size of :func:`first_loss`."""
+    return abs(first_loss(step) or 0.0)
+
+
 def update_norm(step: Step, ignored: Container[str] = ()) -> float:
     """L2 norm of the change of all the step's parameters but those ``ignored``."""
     norms = (one.update_norm for name, one in step.parameters.items() if name not in ignored)
@@ -53,6 +63,8 @@ def compare_series(
     for optimizer in sorted({step.optimizer for step in original.steps}):
         runs = [_steps_of(run, optimizer) for run in (original, other, *neighbours)]
         for kind, name, value, scale in (
+            # Behind the first the closure's losses are at weights that the step has moved, which rounding takes far.
+            (Kind.LOSS, "first loss of the closure", first_loss, first_loss_scale),
             (Kind.LOSS, "loss", loss, loss_scale),
             (Kind.GRADIENT, "gradient norm", grad_norm, grad_norm),
             (Kind.UPDATE, "norm of the parameter update", moved, moved),

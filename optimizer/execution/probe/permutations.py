@@ -63,7 +63,7 @@ class Permutations:
             self._drawn[count] += 1
             device = kwargs.pop("device", None) or torch.empty(0).device
             drawn = original(count, **{**kwargs, "generator": generator, "device": "cpu"})
-            return drawn.to(device)
+            return drawn.to(device, non_blocking=True)
 
         return wrapper
 

@@ -200,7 +200,7 @@ def _factory(function: Callable[..., Any]) -> Callable[..., Any]:
             drawn = _rounded(drawn, dtype or torch.get_default_dtype(), end)
         else:
             drawn = function(*args, **{**kwargs, "device": "cpu"})
-        return drawn.to(device).requires_grad_(requires_grad)
+        return drawn.to(device, non_blocking=True).requires_grad_(requires_grad)
 
     return wrapper
 
@@ -224,13 +224,15 @@ def _sampler(function: Callable[..., Any]) -> Callable[..., Any]:
         # Of a normal distribution with a mean, or a deviation, for each number.
         dtype = tensors[0].dtype if tensors else kwargs.get("dtype")
         if not _wide(function, dtype):
-            return function(*args, **kwargs).to(device)
+            return function(*args, **kwargs).to(device, non_blocking=True)
         if tensors:
             args = tuple(map(_widened, args))
             kwargs = {k: _widened(v) for k, v in kwargs.items()}
         else:
             kwargs["dtype"] = torch.float32
-        return function(*args, **kwargs).to(device, dtype or torch.get_default_dtype())
+        return function(*args, **kwargs).to(
+            device, dtype or torch.get_default_dtype(), non_blocking=True
+        )
 
     return wrapper
 

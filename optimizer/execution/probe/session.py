@@ -35,6 +35,7 @@ from .perturbation import perturbation
 from .printed import PrintedLines
 from .randomness import derive, seed_everything
 from .reading import Reading
+from .recording import recording
 from .rounds import Rounds, StopRun
 from .schedulers import Schedulers
 from .steps import NO_OPTIMIZER, Steps
@@ -367,7 +368,8 @@ class Session:
     def _try(self, record: Callable[..., object], *args: Any) -> None:
         """Record something; what cannot be recorded is told in the record instead of failing the script."""
         try:
-            record(*args)
+            with recording():
+                record(*args)
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             self._unobserved.append(f"{place.name}: {type(error).__name__}: {error}")

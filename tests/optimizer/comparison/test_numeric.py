@@ -14,7 +14,7 @@ from torchopt_cli.optimizer.comparison.numeric import (
 )
 from torchopt_cli.optimizer.comparison.tolerance import Precision, perturbation_scale
 from torchopt_cli.optimizer.comparison.vectors import Quantity, judge
-from torchopt_cli.optimizer.execution.observations import Observations
+from torchopt_cli.optimizer.execution.observations import Loss, Observations
 
 Run = Callable[..., Observations]
 Rounding = Callable[[np.ndarray], np.ndarray]
@@ -292,3 +292,20 @@ def test_what_has_no_gradient_in_the_first_step_alone_is_trained(run: Run) -> No
     found = compare_numbers(original, other, near, Precision.FLOAT32).findings
     assert Kind.UPDATE in {finding.kind for finding in found}
     assert rounding_only(original, Precision.FLOAT32) == frozenset()
+
+
+def test_the_first_loss_of_a_closure_is_compared_by_itself(run: Run) -> None:
+    """Those behind it are at weights that rounding has moved far: their sum hides much."""
+
+    def with_closure(one: Observations, first: float, far: float) -> Observations:
+        losses = (Loss(first, "float32"), Loss(5.0 + far, "float32"))
+        steps = [replace(step, closure=True, losses=losses) for step in one.steps]
+        return replace(one, steps=tuple(steps))
+
+    original = with_closure(run(), 2.0, 0.0)
+    near = [with_closure(run(), 2.0, far) for far in (0.1, -0.1)]
+    for first, wrong in ((2.00001, False), (2.001, True)):
+        other = with_closure(run(), first, 0.05)
+        found = compare_numbers(original, other, near, Precision.FLOAT32).findings
+        messages = [finding.message for finding in found if finding.kind is Kind.LOSS]
+        assert [message[:26] for message in messages] == ["first loss of the closure "] * wrong

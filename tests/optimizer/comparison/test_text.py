@@ -155,6 +155,8 @@ def test_lines_that_come_and_go_in_the_original_are_left_out() -> None:
         ("\x1b[32mok\x1b[0m", "ok"),
         ("    fused: None", "    fused: True"),
         ("{'lr': 0.1, 'foreach': None}", "{'lr': 0.1, 'foreach': False}"),
+        ("  (1): ReLU()", "  (1): ReLU(inplace=True)"),
+        ("(2): Dropout(p=0.1, inplace=False)", "(2): Dropout(p=0.1, inplace=True)"),
     ],
 )
 def test_paths_addresses_dates_and_devices_do_not_count(ours: str, theirs: str) -> None:

@@ -40,7 +40,7 @@ class CudaMode(TorchDispatchMode):
             drawing = self._devices.generators.get(kwargs["generator"]._cdata)
             check_generator("cpu" if drawing is None else drawing.type, asked, marks)
         if asked is None and not any(marks):
-            return func(*args, **kwargs)
+            return self._by_host(func, args, kwargs, operands)
         if asked is not None:
             kwargs = {**kwargs, "device": _HOST}
         if not operands and asked is not None:
@@ -53,6 +53,7 @@ class CudaMode(TorchDispatchMode):
         if None in marks or len(on_device) > 1:
             check_mixture(func, args, kwargs, operands, marks)
         target = next(iter(on_device))
+        self._reads(func, args, marks)
         results = call(func, args, kwargs)
         self._waited(func.overloadpacket.__name__, args, kwargs, marks)
         for tensor, mark in zip(operands, marks, strict=True):
@@ -67,17 +68,33 @@ class CudaMode(TorchDispatchMode):
             put(result, None)
         return results
 
+    def _by_host(self, func, args, kwargs, operands: list[Tensor]):
+        """What nothing on a device has to do with."""
+        results = func(*args, **kwargs)
+        if self._devices.copies.watched and func._schema.is_mutable:
+            self._devices.copies.written(operands)
+        return results
+
+    def _reads(self, func, args, marks: list[Mark]) -> None:
+        """Have what a device copies from the host be what it copied there before."""
+        if None in marks and func is torch.ops.aten.copy_.default:
+            self._devices.copies.read_by_device(args[1])
+
     def _waited(self, name: str, args, kwargs, marks: list[Mark]) -> None:
-        """Have copies to the host come where the host waits for the device, and this one later where it does not."""
+        """Have copies come where the host waits for the device, and this one later where it does not."""
         copies = self._devices.copies
-        if name in WAITING:
+        if name in WAITING or (name == "index" and _by_mask(args[1])):
             copies.wait()
         elif name == "copy_" and len(marks) == 2 and marks[0] != marks[1]:
             not_waiting = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+            if marks[0] is None:
+                copies.written_by_device(args[0])
             if not not_waiting:
                 copies.wait()
             elif marks[0] is None and is_pinned(args[0]):
                 copies.start(args[0])
+            elif marks[1] is None and is_pinned(args[1]):
+                copies.leave(args[1])
 
     def _made(self, func, args, kwargs, asked: torch.device):
         """What makes a tensor from nothing, on the device ``asked`` for."""
@@ -111,6 +128,11 @@ class CudaMode(TorchDispatchMode):
             if undecided:
                 _put_fresh(results, operands, UNDECIDED)
         return results
+
+
+def _by_mask(indices: Iterable[Any]) -> bool:
+    """Whether how much is taken hangs on values: the host waits for them."""
+    return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices)
 
 
 def tensors_in(*things: Iterable[Any]) -> Iterator[Tensor]:

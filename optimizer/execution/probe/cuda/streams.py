@@ -1,4 +1,4 @@
-"""Streams and events. Work on an emulated device is done when its call returns; only copies to the host are waited for."""
+"""Streams and events. Work on an emulated device is done when its call returns; only copies are waited for."""
 
 from __future__ import annotations
 

@@ -119,12 +119,16 @@ def _to(devices: Devices) -> Callable[..., Any]:
         copy, layout = wanted.get("copy", False), wanted.get("memory_format", torch.preserve_format)
         if target == _here(self):
             return _base_to(self, dtype, copy=copy, memory_format=layout)
+        if target is not None:
+            devices.copies.read_by_device(self)
         moved = transfer(self, target, dtype, layout)
         if not wanted.get("non_blocking", False):
             devices.copies.wait()
         elif target is None and moved.layout is torch.strided:
             pin(moved)  # as torch has it, so that the copy need not wait
             devices.copies.start(moved)
+        elif is_pinned(self):
+            devices.copies.leave(self)
         return moved
 
     return to
@@ -154,9 +158,13 @@ def _cuda(devices: Devices) -> Callable[..., Any]:
             raise RuntimeError(f"Invalid device, must be cuda device: {device}")
         if target == _here(self) and memory_format is torch.preserve_format:
             return self
+        devices.copies.read_by_device(self)
+        moved = transfer(self, target, None, memory_format)
         if not non_blocking:
             devices.copies.wait()
-        return transfer(self, target, None, memory_format)
+        elif is_pinned(self):
+            devices.copies.leave(self)
+        return moved
 
     return cuda
 

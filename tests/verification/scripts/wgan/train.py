@@ -80,3 +80,4 @@ for epoch in range(3):
     torch.save(sample, f"sample{epoch}.pt")
     generator.train()
 torch.save({"G": generator.state_dict(), "D": critic.state_dict()}, "wgan.pt")
+print(generator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from torchopt_cli.optimizer.execution.probe.cuda.float_only import FLOAT_ONLY
+from torchopt_cli.optimizer.execution.probe.recording import recording
 
 _NOT_ASKED = {"broadcast_shapes", "norm", "linalg.matrix_power"}
 """No tensors; the nuclear norm alone; negative powers alone."""
@@ -273,6 +275,81 @@ def test_copies_that_need_not_be_waited_for() -> None:
     assert _there(on_device.to("cpu"))
     assert _there(on_device.cpu())
     assert (on_device.to("cuda:1", non_blocking=True) == torch.full((2,), 3.0).cuda(1)).all()
+
+
+def _copied(pinned: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: torch.zeros_like(pinned, device="cuda").copy_(pinned, non_blocking=True)
+
+
+def test_pinned_memory_stays_as_it_is_until_it_is_copied() -> None:
+    pinned = torch.ones(4, 3).pin_memory()
+    for copy in (
+        lambda: pinned.to("cuda", non_blocking=True),
+        lambda: pinned[1:].cuda(non_blocking=True),
+        lambda: pinned.t().to("cuda", torch.float64, non_blocking=True),
+        _copied(pinned),
+    ):
+        copy()
+        with pytest.raises(RuntimeError, match="is written to while it may still be copied"):
+            pinned.add_(1)
+        with pytest.raises(RuntimeError, match="shape"):  # nor has anything waited since
+            torch.cuda.synchronize()
+        pinned.add_(1)
+    pinned.to("cuda", non_blocking=True)
+    pinned.numpy()[0] = 7
+    with pytest.raises(RuntimeError, match="is written to while it may still be copied"):
+        torch.cuda.synchronize()
+
+
+def test_pinned_memory_may_be_written_to_once_it_is_copied() -> None:
+    pinned, other = torch.ones(4).pin_memory(), torch.ones(4)
+    on_device = torch.ones(4, device="cuda")
+    for wait in (
+        torch.cuda.synchronize,
+        lambda: on_device.sum().item(),
+        lambda: on_device[on_device > 0],
+        lambda: pinned.to("cuda"),
+        lambda: pinned.copy_(on_device),
+    ):
+        pinned.to("cuda", non_blocking=True)
+        wait()
+        pinned.add_(1)
+    pinned.to("cuda", non_blocking=True)
+    pinned.copy_(pinned.clone())  # nothing else is there
+    torch.cuda.synchronize()
+    pinned[:2].cuda(non_blocking=True)
+    pinned[2:].zero_()  # nor was this copied
+    torch.cuda.synchronize()
+    other.to("cuda", non_blocking=True)  # is copied to pinned memory first
+    other.add_(1)
+    torch.ones(4).pin_memory().to("cuda", non_blocking=True)  # is gone
+    torch.cuda.synchronize()
+
+
+def test_what_is_observed_is_not_waited_for() -> None:
+    on_device = torch.full((2,), 3.0, device="cuda")
+    pinned = torch.zeros(2).pin_memory()
+    pinned.copy_(on_device, non_blocking=True)
+    with recording():
+        assert on_device.sum().item() == 6.0
+    assert not _there(pinned)
+    torch.cuda.synchronize()
+    assert _there(pinned)
+
+
+def test_copies_are_made_in_their_order() -> None:
+    pinned = torch.ones(2).pin_memory()
+    on_device = torch.full((2,), 3.0, device="cuda")
+    first = pinned.to("cuda", non_blocking=True)
+    pinned.copy_(on_device, non_blocking=True)
+    for second in (
+        pinned.to("cuda", non_blocking=True),
+        torch.zeros(2).cuda().copy_(pinned, non_blocking=True),
+    ):
+        assert _there(second)
+    torch.cuda.synchronize()
+    assert first.tolist() == [1.0, 1.0]
+    assert _there(pinned)
 
 
 def test_a_copy_that_does_not_wait_keeps_its_gradient() -> None:
