@@ -198,6 +198,40 @@ def test_an_average_of_what_has_not_moved_is_that_but_for_rounding(
         assert bool(found) == fails
 
 
+@pytest.mark.parametrize(
+    ("step", "loaded", "fails"), [(1e-8, 0.0, False), (1e-4, 0.0, True), (1e-8, 1e-4, True)]
+)
+def test_an_average_of_what_moves_by_rounding_alone_is_that_too(
+    original: Observations, save: Checkpoint, step: float, loaded: float, fails: bool
+) -> None:
+    """Such as the bias of a convolution before BatchNorm, unless the script has ``loaded`` another."""
+    from safetensors.numpy import save_file
+
+    start, name = original.snapshots[0], "Net.fc1.weight"
+    weights = dict(original.tensors(start) or {})
+    weight, size = weights[name], float((weights[name] ** 2).sum()) ** 0.5
+    save_file({"0": weight * (1 + 1e-7)}, str(original.folder / "saved.safetensors"))
+    weights[name] = weight * (1 + step + loaded)
+    save_file(weights, str(original.folder / "end.safetensors"))
+    steps = [
+        replace(one, parameters={name: replace(one.parameters[name], update_norm=step * size)})
+        for one in original.steps
+    ]
+    run = replace(
+        original,
+        steps=tuple(steps),
+        snapshots=(start, replace(original.snapshots[-1], file="end.safetensors")),
+    )
+    own = CheckpointEntry("tensor", weight.shape, "float32", "own", stored_as="0")
+    live = CheckpointEntry("tensor", weight.shape, "float32", "moved", same_as=(name,))
+    averaged = replace(
+        saving(run, replace(save, entries={"ema": own})), saved_file="saved.safetensors"
+    )
+    other = replace(saving(run, replace(save, entries={"ema": live})), saved_file=None)
+    found = compare_checkpoint_values(averaged, other, [averaged], Precision.FLOAT32)
+    assert bool(found) == fails
+
+
 def test_what_equals_a_parameter_by_chance_may_differ(
     original: Observations, save: Checkpoint
 ) -> None:
