@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from ..calls.printing import is_printed
 from ..calls.signatures import default_of, parameter_of
 from ..facts import DataLoader, Fact
 from ..program.syntax import Module
@@ -109,7 +110,7 @@ def other_use(resolver: Resolver, zero: Zero, loaders: tuple[DataLoader, ...]) -
     holders = [zero.holder]
     for holder in holders:
         for use in _uses(resolver, zero, holder):
-            if use.node in as_count or _is_printed(resolver, use.node, use.module):
+            if use.node in as_count or is_printed(resolver, use.node, use.module):
                 continue
             handed_to = _handed_to(resolver, use.node, use.module)
             if not handed_to:
@@ -161,13 +162,4 @@ def _reads(resolver: Resolver, node: ast.expr, module: Module, zero: Zero) -> bo
             return True
         if isinstance(value, Option) and value.call is zero.option:
             return True
-    return False
-
-
-def _is_printed(resolver: Resolver, node: ast.AST, module: Module) -> bool:
-    for ancestor in module.ancestors(node):
-        if isinstance(ancestor, ast.stmt):
-            return False
-        if isinstance(ancestor, ast.Call):
-            return "builtins.print" in resolver.names(ancestor.func, module)
     return False

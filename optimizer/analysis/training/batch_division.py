@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...rewriting.edits import FileEdit, ReplaceExpression
+from ..calls.printing import is_printed
 from ..calls.reach import reached_nodes
 from ..facts import Argument, DataLoader, Fact, Loop
 from ..loading.datasets import find_datasets, is_iterable
@@ -159,7 +160,7 @@ def _is_harmless(resolver: Resolver, node: ast.expr, module: Module, loaders: se
         return True  # what a function of the project does with it is seen there
     if isinstance(parent, ast.Assign):
         return all(isinstance(target, ast.Name) for target in parent.targets)
-    return _is_printed(resolver, node, module) or _is_text(resolver, node, module)
+    return is_printed(resolver, node, module) or _is_text(resolver, node, module)
 
 
 def _is_text(resolver: Resolver, node: ast.AST, module: Module) -> bool:
@@ -184,17 +185,6 @@ def _is_text(resolver: Resolver, node: ast.AST, module: Module) -> bool:
     return False
 
 
-def _is_printed(resolver: Resolver, node: ast.AST, module: Module) -> bool:
-    for ancestor in module.ancestors(node):
-        if isinstance(ancestor, ast.stmt):
-            return False
-        if isinstance(ancestor, ast.Call):
-            names = resolver.names(ancestor.func, module)
-            if "builtins.print" in names:
-                return True
-    return False
-
-
 def _counts_batches(resolver: Resolver, loader: DataLoader) -> Fact | None:
     """Where the number of batches may decide how the learning rate goes."""
     if not _has_schedule(resolver):
@@ -212,7 +202,7 @@ def _counts_batches(resolver: Resolver, loader: DataLoader) -> Fact | None:
                 and isinstance(parent.op, ast.Div)
                 and call is (parent.right if isinstance(parent, ast.BinOp) else parent.value)
             )
-            if not divides and not _is_printed(resolver, call, module):
+            if not divides and not is_printed(resolver, call, module):
                 why = "there would be more batches, and a schedule may count them"
                 return Obstacle(module, call, why)
     return None
