@@ -712,8 +712,17 @@ def test_left_alone(
 def test_scripts_that_may_rely_on_waiting(
     check_noop: Callable[..., None], head: str, reason: str
 ) -> None:
-    step = "total += loss.item()" + ("\nend = time.time()" if "time" in head else "")
+    step = "total += loss.item()" + ("\nprint(time.time())" if "time" in head else "")
     check_noop(script("total = 0.0", step, "print(total)", head), reason)
+
+
+def test_a_clock_that_nobody_looks_at_times_nothing(rewrite: Callable[..., Any]) -> None:
+    head, step = "import time\n" + HEAD, "total += loss.item()\nend = time.time()"
+    assert (
+        rewrite(script("total = 0.0", step, "print(total)", head), ["defer-sync"]).files[0].changes
+    )
+    (file,) = rewrite(script("total = 0.0", step, "print(total, end)", head), ["defer-sync"]).files
+    assert "it is timed" in file.skips[0].message
 
 
 def test_comments_rely_on_nothing(rewrite: Callable[..., Any]) -> None:

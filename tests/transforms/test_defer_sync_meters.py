@@ -511,7 +511,12 @@ def test_a_meter_of_the_code_around(check_noop: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "clock", ["start = time.time()", "start = time.perf_counter()", "clock.update(time.time())"]
+    "clock",
+    [
+        "start = time.time()\nprint(start)",
+        "start = time.perf_counter()\nprint(start)",
+        "clock.update(time.time())",
+    ],
 )
 def test_loops_that_are_timed(check_noop: Callable[..., None], clock: str) -> None:
     source = "import time\n" + metered(READ, "print(losses.avg)", f"{START}\n{clock}")

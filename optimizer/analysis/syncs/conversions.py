@@ -90,7 +90,14 @@ class Conversions:
         return None
 
     def _is_clock(self, call: ast.Call, module: Module) -> bool:
-        return bool(self._resolver.names(call.func, module) & _CLOCKS)
+        """Whether ``call`` reads the clock for something: ``end = time.time()`` is often left over where nothing reads ``end``."""
+        if not self._resolver.names(call.func, module) & _CLOCKS:
+            return False
+        match module.parents[call]:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                return any(isinstance(use.ctx, ast.Load) for use in module.names_of(name))
+            case parent:
+                return not isinstance(parent, ast.Expr)
 
     def _rare(self, variable: Deferred) -> Iterator[Conversion]:
         """Conversions in the branches of the loop that look at the variable."""
