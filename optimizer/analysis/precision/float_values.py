@@ -15,9 +15,10 @@ from ..networks.models import models_in
 from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Iterated, Parameter
 from ..program.syntax import FunctionNode, Module
+from ..tensors.tensor_kinds import returned_by
 from ..training.loops import WRAPPING_ITERATORS
 from ..values.resolver import Resolver
-from ..values.unpacking import unpacked_element
+from ..values.unpacking import Path, unpacked_element, written_part
 
 _FLOAT_METHODS = frozenset(
     "detach cpu squeeze unsqueeze view reshape permute transpose t contiguous clone flatten mean sum softmax "
@@ -48,6 +49,9 @@ class FloatTrace:
             return self._always(self.is_float, node, module)
         if isinstance(node, ast.Call) and self._produces(node, module):
             return True
+        returned = list(self._given_back(node, (), module))
+        if returned:
+            return self._are_all(self.is_float, node, returned)
         inner = self._float_source(node, module)
         return inner is not None and self.is_float(inner, module)
 
@@ -92,13 +96,30 @@ class FloatTrace:
         self, question: Callable[[ast.expr, Module], bool], name: ast.Name, module: Module
     ) -> bool:
         """Whether ``question`` is answered with yes for whatever the variable ``name`` may be."""
-        if name in self._active:
+        return self._are_all(question, name, list(self._values(name, module)))
+
+    def _are_all(
+        self,
+        question: Callable[[ast.expr, Module], bool],
+        node: ast.expr,
+        values: list[_Place | None],
+    ) -> bool:
+        """Whether ``question`` is answered with yes for all ``values`` that ``node`` may have."""
+        if node in self._active:
             return True  # whatever else it may be decides
-        self._active.add(name)
-        values = list(self._values(name, module))
+        self._active.add(node)
         found = bool(values) and all(value is not None and question(*value) for value in values)
-        self._active.discard(name)
+        self._active.discard(node)
         return found
+
+    def _given_back(self, node: ast.expr, path: Path, module: Module) -> Iterator[_Place | None]:
+        """What the script's own functions return, or the part of it that ``path`` leads to, where ``node`` calls them."""
+        if not isinstance(node, ast.Call) or self._produces(node, module):
+            return
+        for function in self._resolver.callees(node, module):
+            for returned in returned_by(function):
+                part = written_part(returned, path)
+                yield (part, function.module) if part is not None else None
 
     def _values(self, name: ast.Name, module: Module) -> Iterator[_Place | None]:
         """What the variable may be; None for what cannot be told."""
@@ -106,7 +127,10 @@ class FloatTrace:
             match binding.source:
                 case Assigned(value, path):
                     part = unpacked_element(value, path)
-                    yield (part, module) if part is not value or not path else None
+                    if part is value and path:
+                        yield from list(self._given_back(value, path, module)) or [None]
+                    else:
+                        yield part, module
                 case Iterated(iterable):
                     yield iterable, module
                 case Parameter(ast.FunctionDef() | ast.AsyncFunctionDef() as function):

@@ -56,9 +56,15 @@ for x, y in {loader}:
         ("pass", "", "ASK(self.weight.data.cpu())", False, True),
         ("pass", "", "ASK(self.kept)", False, False),
         ("pass", "", "ASK(x @ self.weight)", False, False),
+        ("ASK(show(x).cpu())", "return model(value)", "", True, False),
+        ("_, out = show(x)\n    ASK(out)", "out = model(value)\n    return out.sum(), out", "", True, False),
+        ("_, n = show(x)\n    ASK(n)", "out = model(value)\n    return out, len(out)", "", False, False),
+        ("_, out = show(x)\n    ASK(out)", "if value: return None\n    return 0, model(value)", "", False, False),
+        ("ASK(show(x))", "return show(value) if value.any() else model(value)", "", False, False),
+        ("ASK(show(x))", "return show(model(value))", "", True, False),
         ("while a:\n        out = out.detach()\n    ASK(out)", "", "", True, False),
     ],
-)
+)  # fmt: skip
 def test_values(
     script: Script, code: str, helper: str, inside: str, is_float: bool, is_other: bool
 ) -> None:

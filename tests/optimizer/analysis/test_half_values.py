@@ -65,7 +65,7 @@ def uses(script: Script) -> Callable[[str], list[HalfUse]]:
         ("def f(z):\n    return z + 1\nf(model(x)).numpy()", False),
         ("def f(z):\n    z.numpy()\nf(model(x))", True),
         ("def f(z):\n    z.numpy()\nf(model(x))\nf(x)", False),
-        ("def f():\n    return 1, model(x)\na, b = f()\nb.numpy()", False),
+        ("def f():\n    return 1, model(x)\na, b = f()\nb.numpy()", True),
         ("[model(x) for x in data][0].numpy()", False),
     ],
 )
