@@ -77,7 +77,7 @@ def _outcomes(
 def _rewrite_group(
     scripts: Sequence[Path], transforms: Sequence[Transform], options: Mapping[Path, Options]
 ) -> _Outcomes:
-    return list(rewrite_each(scripts, transforms, options.__getitem__))
+    return rewrite_each(scripts, transforms, options.__getitem__)
 
 
 def _ignore_interrupts() -> None:

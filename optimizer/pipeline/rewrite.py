@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,14 +22,17 @@ from ..errors import TorchoptError
 from ..options import Options
 from ..source import SourceFile, Sources
 from .interactive import Questions
-from .permission import permitted_changes, wanted_advice
+from .joint_changes import joint_changes
+from .permission import permission, wanted_advice
 from .result import (
+    Outcome,
     RewriteResult,
     RewrittenFile,
+    SharedEdits,
     SkippedChange,
     TransformError,
 )
-from .state import Outcome, RewriteState
+from .state import RewriteState
 from .suppression import suppressions
 from .transaction import apply_changes, internal_error
 
@@ -66,13 +69,14 @@ def rewrite_script(
     options: Options,
     earlier: Mapping[Path, RewrittenFile] | None = None,
     questions: Questions | None = None,
+    agreed: frozenset[SharedEdits] = frozenset(),
 ) -> RewriteResult:
     """Rewrite ``entry`` and its first-party modules as ``sources`` hold them. Nothing is written.
 
     ``earlier`` tells about files that were already rewritten as part of another script (their text is
-    in ``sources``); what it says about them is continued. ``questions`` are put to the user before each change. A transform that fails, or that does not
-    come to rest, is reported and the others go on. Raises :class:`TorchoptError` when ``entry``
-    cannot be read.
+    in ``sources``); what it says about them is continued. ``questions`` are put to the user before each change. What is
+    ``agreed`` is changed although other scripts use it, too. A transform that fails, or that does not come to rest, is
+    reported and the others go on. Raises :class:`TorchoptError` when ``entry`` cannot be read.
     """
     active = selected_transforms(transforms, options)
     try:
@@ -81,7 +85,7 @@ def rewrite_script(
         raise
     except Exception as error:
         raise TorchoptError(internal_error(error), entry) from error
-    start = RewriteState(sources, script, dict(earlier or {}), earlier or {}, questions)
+    start = RewriteState(sources, script, dict(earlier or {}), earlier or {}, questions, agreed)
     errors: tuple[TransformError, ...] = ()
     while True:
         result, restless = _until_nothing_changes(start, active, options, errors)
@@ -125,27 +129,50 @@ def rewrite_each(
     transforms: Sequence[Transform],
     options_for: Callable[[Path], Options],
     questions: Questions | None = None,
-) -> Iterator[RewriteResult | TorchoptError | None]:
+) -> list[RewriteResult | TorchoptError | None]:
     """What :func:`rewrite_all` puts together: the outcome of each script, None for one that was done with another.
 
-    The results have no sources, which would hold the text of all scripts before them as well.
+    Then comes what the scripts agree on in code that they share. The results have no sources, which would hold the text of
+    all scripts before them as well.
     """
     sources = Sources()
     files: dict[Path, RewrittenFile] = {}
+    outcomes: list[RewriteResult | TorchoptError | None] = []
     for script in scripts:
         try:
             source = sources.read(script)
             if source.path in files and not _trains_when_run(source):
-                yield None
+                outcomes.append(None)
                 continue
             options = options_for(script)
             result = rewrite_script(script, sources, transforms, options, files, questions)
         except TorchoptError as error:
-            yield error
+            outcomes.append(error)
             continue
         sources = result.sources
         files |= {file.path: file for file in result.files}
-        yield replace(result, sources=Sources())
+        outcomes.append(replace(result, sources=Sources()))
+
+    def again(
+        entry: Path,
+        sources: Sources,
+        files: Mapping[Path, RewrittenFile],
+        agreed: frozenset[SharedEdits],
+    ) -> RewriteResult:
+        options = options_for(entry)
+        return rewrite_script(entry, sources, transforms, options, files, questions, agreed)
+
+    results = [outcome for outcome in outcomes if isinstance(outcome, RewriteResult)]
+    order = [transform.name for transform in transforms]
+    joint = {
+        result.entry: result for result in joint_changes(results, files, sources, again, order)
+    }
+    return [
+        replace(joint[outcome.entry], sources=Sources(), outcomes=())
+        if isinstance(outcome, RewriteResult)
+        else outcome
+        for outcome in outcomes
+    ]
 
 
 def _trains_when_run(source: SourceFile) -> bool:
@@ -275,17 +302,18 @@ def _ask(
         skips = [rewrite.skipped(item) for item in planned if isinstance(item, Skip)]
         changes = [item for item in planned if isinstance(item, Change)]
         tier = transform.tier if transform.is_asked_for(options) else options.tier
-        permitted, refused, suppressed = permitted_changes(rewrite, changes, tier)
+        allowed = permission(rewrite, changes, tier)
         advice, unwanted = wanted_advice(rewrite, (a for a in planned if isinstance(a, Advice)))
     except Exception as error:
         fault = TransformError(transform.name, entry, internal_error(error))
         return rewrite, Outcome(errors=(fault,))
-    transaction = apply_changes(rewrite.sources, permitted)
-    skips += [rewrite.skipped(skip) for skip in (*refused, *transaction.conflicts)]
+    transaction = apply_changes(rewrite.sources, allowed.changes)
+    skips += [rewrite.skipped(skip) for skip in (*allowed.refused, *transaction.conflicts)]
     errors = transaction.errors
     if transaction.changes:
         try:
             rewrite = rewrite.after(transform, transaction.changes, transaction.texts)
         except Exception as error:
             errors += (TransformError(transform.name, entry, internal_error(error)),)
-    return rewrite, Outcome(tuple(skips), advice, errors, suppressed | unwanted)
+    suppressed = allowed.suppressed | unwanted
+    return rewrite, Outcome(tuple(skips), advice, errors, suppressed, allowed.proposals)

@@ -1,42 +1,57 @@
-"""What a change would do to scripts that are not being rewritten."""
+"""What a change would do to scripts that are not the one being rewritten."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from ...transforms.base import Change
 from ..analysis.program.sharing import (
     Definition,
     in_words,
-    other_importer,
+    method_called_by_name,
+    other_importers,
+    other_users,
     outermost,
-    user_of_definition,
+    started_in_words,
 )
 from ..analysis.program.syntax import Module
 from ..analysis.script import TrainingScript
 from ..options import Tier
 from ..rewriting.edits import FileEdit
+from .result import SharedUse
 from .suppression import edited_span
 
 
-def other_script(script: TrainingScript, change: Change) -> str | None:
-    """Which other script's numbers ``change`` would alter, in words; None where it alters none.
+def shared_uses(script: TrainingScript, change: Change) -> tuple[SharedUse, ...]:
+    """What ``change`` would alter the numbers of for other scripts, too; empty where it alters nobody's.
 
-    Exact changes alter nobody's. The entry script is the one that was asked for, whoever else imports it.
+    Exact changes alter none. The entry script is the one that was asked for, whoever else imports it.
     """
     if change.tier is Tier.EXACT:
-        return None
+        return ()
     modules = {module.path: module for module in script.modules[1:]}
-    for edit in change.edits:
-        if edit.path in modules:
-            user = _user(script, modules[edit.path], edit)
-            if user is not None:
-                return user
-    return None
+    found = (
+        use
+        for edit in change.edits
+        if edit.path in modules
+        for use in _uses(script, modules[edit.path], edit)
+    )
+    return tuple(dict.fromkeys(found))
 
 
-def _user(script: TrainingScript, module: Module, edit: FileEdit) -> str | None:
+def _uses(script: TrainingScript, module: Module, edit: FileEdit) -> Iterator[SharedUse]:
     span = edited_span(edit.edit)
     if span is None:
-        return None
-    if isinstance(outermost(module, span.line), Definition):
-        return user_of_definition(script.project, module, span.line)
-    return in_words(other_importer(script.project, module), module.path.name)
+        return
+    statement = outermost(module, span.line)
+    if isinstance(statement, Definition):
+        name, users = statement.name, other_users(script.project, statement, module)
+    else:
+        name, users = None, other_importers(script.project, module)
+    found = tuple(users)
+    if not found:
+        return
+    words = in_words(found[0], name or module.path.name)
+    if name is not None and found[0] == module.path:
+        words = started_in_words(module.path, name)
+    yield SharedUse(module.path, name, method_called_by_name(statement, span.line), found, words)

@@ -12,16 +12,17 @@ from ...transforms.base import Advice, Change, Skip, Transform
 from ..analysis import understand
 from ..analysis.script import TrainingScript
 from ..rewriting.attribution import Provenance
-from ..rewriting.edits import NewFile
+from ..rewriting.edits import FileEdit, NewFile
 from ..source import SourceFile, Sources
 from .interactive import Questions
 from .result import (
     AppliedChange,
     GivenAdvice,
+    Outcome,
     RewriteResult,
     RewrittenFile,
+    SharedEdits,
     SkippedChange,
-    TransformError,
 )
 from .transaction import new_files, new_texts
 
@@ -29,24 +30,11 @@ _PLACE = re.compile(r"\bline \d+ of ")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What asking one transform once led to, beside changes.
-
-    ``suppressed``: (file, original line of the comment, transform).
-    """
-
-    skips: tuple[SkippedChange, ...] = ()
-    advice: tuple[GivenAdvice, ...] = ()
-    errors: tuple[TransformError, ...] = ()
-    suppressed: frozenset[tuple[Path, int, str]] = frozenset()
-
-
-@dataclass(frozen=True)
 class RewriteState:
     """A rewrite on its way: the script as it is understood now, and the files touched so far.
 
     ``earlier`` are those of ``files`` that come from other scripts, as they were then. ``questions`` are put to the
-    user before each change.
+    user before each change. ``agreed`` are the edits in shared code that every script which uses that code wants.
     """
 
     sources: Sources
@@ -54,6 +42,7 @@ class RewriteState:
     files: Mapping[Path, RewrittenFile]
     earlier: Mapping[Path, RewrittenFile]
     questions: Questions | None = None
+    agreed: frozenset[SharedEdits] = frozenset()
 
     def file(self, path: Path) -> RewrittenFile:
         """What has become of a file so far; of one that nothing has touched, the file as it is."""
@@ -138,7 +127,14 @@ class RewriteState:
             file = files.get(path) or self.file(path)
             provenance = file.provenance.after(text, transform.name)
             files[path] = replace(file, text=text, provenance=provenance)
-        return RewriteState(sources, script, files, self.earlier, self.questions)
+        return replace(self, sources=sources, script=script, files=files)
+
+    def shared_edits(self, change: Change) -> SharedEdits:
+        """What of ``change`` another script has to want, too, each file spelt as all scripts spell it."""
+        edits = tuple(
+            FileEdit(self.sources.read(edit.path).path, edit.edit) for edit in change.edits
+        )
+        return SharedEdits(change.transform, change.tier, edits)
 
     def wanted(self, change: Change) -> bool:
         """Whether the user wants ``change``; one that cannot be made is not asked about."""
@@ -154,37 +150,16 @@ class RewriteState:
         """The files as they are now, each with what the last ``outcomes`` say about it."""
         paths = [self.file(module.path).path for module in self.script.modules]
         touched = [path for path, file in self.files.items() if self.earlier.get(path) is not file]
-        files = [
-            self._told(self.file(path), outcomes) for path in dict.fromkeys([*paths, *touched])
-        ]
+        files = [self.file(path).told(outcomes) for path in dict.fromkeys([*paths, *touched])]
         unreadable = self.script.project.unreadable
         trains = bool(self.script.step_code or self.script.frameworks)
-        return RewriteResult(self.script.entry.path, tuple(files), self.sources, unreadable, trains)
-
-    def _told(self, file: RewrittenFile, outcomes: Sequence[Outcome]) -> RewrittenFile:
-        # Asked about its own result, a transform may say that there is nothing left to do.
-        changed = {(change.transform, change.line) for change in file.changes}
-        skips = [skip for skip in file.skips if (skip.transform, skip.line) not in changed]
-        advice = list(file.advice)
-        errors = list(file.errors)
-        suppressed = set(file.suppressed)
-        for outcome in outcomes:
-            skips += [
-                skip
-                for skip in outcome.skips
-                if skip.path == file.path and (skip.transform, skip.line) not in changed
-            ]
-            advice += [given for given in outcome.advice if given.path == file.path]
-            errors += [error for error in outcome.errors if error.path == file.path]
-            suppressed |= {
-                (line, name) for path, line, name in outcome.suppressed if path == file.path
-            }
-        return replace(
-            file,
-            skips=tuple(dict.fromkeys(skips)),
-            advice=tuple(dict.fromkeys(advice)),
-            errors=tuple(dict.fromkeys(errors)),
-            suppressed=frozenset(suppressed),
+        return RewriteResult(
+            self.script.entry.path,
+            tuple(files),
+            self.sources,
+            unreadable,
+            trains,
+            outcomes=tuple(outcomes),
         )
 
 

@@ -85,9 +85,8 @@ def _other_script(resolver: Resolver, group: list[ImageTrace]) -> Obstacle | Non
     for trace in group:
         for fact in (trace.pipeline, *trace.copies):
             path = other_importer(resolver.project, fact.module)
-            message = in_words(path, fact.path.name)
-            if message is not None:
-                return Obstacle(fact.module, fact.node, message)
+            if path is not None:
+                return Obstacle(fact.module, fact.node, in_words(path, fact.path.name))
     return None
 
 

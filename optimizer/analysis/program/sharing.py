@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -22,6 +22,11 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 _MARKS_OF_SCRIPTS = frozenset({"DataLoader", "load_state_dict", "parse_args", "backward"})
 """What the self-test of a file of networks does not do."""
+_CALLED_BY_NETWORKS = frozenset(
+    """forward extra_repr train state_dict load_state_dict get_extra_state set_extra_state register_parameter register_buffer
+    register_module add_module parameters named_parameters buffers named_buffers children named_children modules named_modules""".split()
+)
+"""The methods of a network that others of its methods call."""
 _MOST_FILES = 2000
 """Of a project, so many files of other folders are asked."""
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.MULTILINE)
@@ -29,14 +34,21 @@ _IMPORT = re.compile(r"^[ \t]*(?:from|import)\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.
 
 def other_importer(project: Project, module: Module) -> Path | None:
     """A file beside those of the project that imports ``module``."""
-    return next(_importers(project, module), None)
+    return next(other_importers(project, module), None)
 
 
 def other_user(project: Project, definition: Definition, module: Module) -> Path | None:
-    """A file beside those of the project that uses ``definition`` of ``module``, or ``module`` itself as a script of its own."""
+    """The first of :func:`other_users`."""
+    return next(other_users(project, definition, module), None)
+
+
+def other_users(project: Project, definition: Definition, module: Module) -> Iterator[Path]:
+    """The files beside those of the project that use ``definition`` of ``module``, with ``module`` itself where it is a script of its own."""
     if _uses_when_started(definition, module):
-        return module.path
-    return next((p for p in _importers(project, module) if _uses(p, definition, module)), None)
+        yield module.path
+    for path in other_importers(project, module):
+        if _uses(path, definition, module):
+            yield path
 
 
 def may_take(project: Project, name: str, module: Module) -> bool:
@@ -47,7 +59,7 @@ def may_take(project: Project, name: str, module: Module) -> bool:
     return any(
         attribute.search(path.read_text(encoding="utf-8", errors="replace")) is not None
         or any(taken.search(statement) for statement in _imports(path))
-        for path in _importers(project, module)
+        for path in other_importers(project, module)
     )
 
 
@@ -58,13 +70,18 @@ def user_of_definition(project: Project, module: Module, line: int) -> str | Non
         return None
     user = other_user(project, definition, module)
     if user is not None and user == module.path:
-        return f"`{user.name}` is a script, too, and uses `{definition.name}`"
-    return in_words(user, definition.name)
+        return started_in_words(user, definition.name)
+    return None if user is None else in_words(user, definition.name)
 
 
-def in_words(path: Path | None, used: str) -> str | None:
-    """That the file at ``path`` uses ``used``, too; None where there is no such file."""
-    return None if path is None else f"`{path.name}` uses `{used}`, too"
+def in_words(path: Path, used: str) -> str:
+    """That the file at ``path`` uses ``used``, too."""
+    return f"`{path.name}` uses `{used}`, too"
+
+
+def started_in_words(path: Path, used: str) -> str:
+    """That the imported file at ``path`` uses ``used`` of its own when it is started itself."""
+    return f"`{path.name}` is a script, too, and uses `{used}`"
 
 
 def outermost(module: Module, line: int) -> ast.stmt | None:
@@ -74,6 +91,24 @@ def outermost(module: Module, line: int) -> ast.stmt | None:
         first = min([statement.lineno, *(d.lineno for d in decorators)])
         if first <= line <= (statement.end_lineno or first):
             return statement
+    return None
+
+
+def method_called_by_name(statement: ast.stmt | None, line: int) -> str | None:
+    """The method of the class ``statement`` that covers ``line``, where it runs only if code reads its name.
+
+    So do those of plain classes and networks, but for what Python and :class:`torch.nn.Module` call by themselves.
+    """
+    if not isinstance(statement, ast.ClassDef) or statement.decorator_list or statement.keywords:
+        return None
+    if not {last_identifier(base) for base in statement.bases} <= {"Module", "object"}:
+        return None
+    for method in statement.body:
+        if isinstance(method, ast.FunctionDef) and line in range(
+            method.lineno, (method.end_lineno or method.lineno) + 1
+        ):
+            called = method.name.startswith("_") or method.name in _CALLED_BY_NETWORKS
+            return None if called or method.decorator_list else method.name
     return None
 
 
@@ -100,7 +135,38 @@ def names_used_when_started(tree: ast.Module) -> frozenset[str]:
     return frozenset(used)
 
 
-def _importers(project: Project, module: Module) -> Iterator[Path]:
+def names_reached(entry: ast.Module, modules: Iterable[ast.Module]) -> frozenset[str]:
+    """The names that a start of ``entry`` with its imported ``modules`` may come to, by their spelling alone, and the strings there.
+
+    Functions and classes of a module's own block are gone into where their name is read; where decorators may keep them elsewhere, always.
+    """
+    tops: dict[str, list[ast.AST]] = {}
+    pending: list[ast.AST] = list(walk(entry))
+    for statement in (statement for module in modules for statement in module.body):
+        if isinstance(statement, Definition) and not statement.decorator_list:
+            tops.setdefault(statement.name, []).append(statement)
+        else:
+            pending += walk(statement)
+    for node in list(pending) + [n for found in tops.values() for top in found for n in walk(top)]:
+        if isinstance(node, ast.alias) and node.asname is not None:
+            tops.setdefault(node.asname, []).append(
+                ast.Name(node.name.rpartition(".")[2], ast.Load())
+            )
+    reached: set[str] = set()
+    texts: set[str] = set()
+    while pending:
+        node = pending.pop()
+        name = last_identifier(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)  # getattr(module, "name")
+        elif name and name not in reached:
+            reached.add(name)
+            pending += [n for top in tops.get(name, []) for n in walk(top)]
+    return frozenset(reached | texts)
+
+
+def other_importers(project: Project, module: Module) -> Iterator[Path]:
+    """The files beside those of the project that import ``module``."""
     known = {other.path for other in project.modules}
     folders = {path.parent for path in known}
     name = re.compile(rf"\b{re.escape(_import_name(module))}\b")
