@@ -25,7 +25,8 @@ larger than about one (Fourier features, SIREN's factor of 30, rotary positions 
 as they are) or of positions that take the type of what a network computes; with constants that overflow in
 bfloat16 as well (``masked_fill(mask, torch.finfo(torch.float32).min)`` raises); with ratios of probabilities to
 those kept before, as in PPO (``torch.exp(new_log_prob - old_log_prob)``: half precision alone moves them by 0.05 to 0.2); for networks that a library quantizes, or that never move to a GPU;
-for networks of linear layers that are small for the batches they are given, where the host is what a step waits for (``--amp bf16`` asks for it anyway).
+for networks of linear layers that are small for the batches they are given, where the host is what a step waits for, and for those that
+compute no products at all, such as embeddings of a knowledge graph (``--amp bf16`` asks for it anyway).
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
 logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, checks that end the training where gradients overflow, closures, optimizers that step out of sight, updates written by hand,
 backward passes of which some stay in float32.
@@ -45,7 +46,6 @@ from typing import ClassVar
 from ..optimizer.analysis.devices.network_device import network_device
 from ..optimizer.analysis.facts import DeviceKind, Fact
 from ..optimizer.analysis.networks.forward_code import networks_run
-from ..optimizer.analysis.networks.small_layers import small_layers
 from ..optimizer.analysis.obstacles import KeptRatio, Obstacle, ProbabilityLoss
 from ..optimizer.analysis.precision.autocast_edits import (
     AutocastPlan,
@@ -54,6 +54,7 @@ from ..optimizer.analysis.precision.autocast_edits import (
     in_context,
 )
 from ..optimizer.analysis.precision.autocast_wording import counted, leaves, left_out, said
+from ..optimizer.analysis.precision.half_gain import no_gain
 from ..optimizer.analysis.precision.half_steps import (
     HalfCode,
     data_parallel,
@@ -147,9 +148,9 @@ class Autocast(Transform):
                 yield self._skip(step, _UNCALLED if told else refusal)
             return
         codes, done, stopped = _by_fitness(script.resolver, steps)
-        small = None if done else _small(script, codes, options)
-        if small is not None:
-            yield from (self._skip(half.code, small) for half in codes)
+        useless = None if done else _no_gain(script, codes, options)
+        if useless is not None:
+            yield from (self._skip(half.code, useless) for half in codes)
             codes = []
         refusal = _refusal(script)
         if stopped and refusal is None and all(isinstance(o, ProbabilityLoss) for _, o in stopped):
@@ -351,18 +352,11 @@ def _by_fitness(
     return codes, done, stopped
 
 
-def _small(script: TrainingScript, codes: Sequence[HalfCode], options: Options) -> str | None:
-    """Why half precision is no gain for networks this small, unless it is asked for."""
+def _no_gain(script: TrainingScript, codes: Sequence[HalfCode], options: Options) -> str | None:
+    """Why half precision is no gain, unless it is asked for."""
     if options.amp is not AmpDtype.AUTO or Autocast.name in options.select:
         return None
-    steps = [half.code for half in codes if isinstance(half.code, StepCode)]
-    found = [small_layers(script.resolver, step) for step in steps]
-    if not found or not all(found):
-        return None
-    return (
-        f"{found[0]}: a GPU computes them in less time than it takes to launch them, and every conversion is one "
-        "launch more (`--amp bf16` writes it all the same)"
-    )
+    return no_gain(script.resolver, codes)
 
 
 def _framework(script: TrainingScript) -> Fact | None:

@@ -23,7 +23,7 @@ layers of libraries other than torchvision, timm, transformers and einops, whose
 gradient penalties and other double backward, with a backward pass that keeps its graph after one that does not, under ``DataParallel``, with hooks on modules, or where the script scripts,
 traces, exports or compiles by itself; not before PyTorch 2.11, nor with an autotuning mode, where it sets `fp32_precision`, beside which
 the compiler fails; not where a step calls methods of the network instead of the network; not for
-a handful of steps; not for a few linear layers that are small for the batches they are given, unless a mode is asked for; not on Windows, for which there is no Triton, nor on a Python that this PyTorch cannot compile for.
+a handful of steps; not for a single linear layer, nor a few that are small for the batches they are given, unless a mode is asked for; not on Windows, for which there is no Triton, nor on a Python that this PyTorch cannot compile for.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.compile.html and
 https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.compile; for CUDA graphs:
@@ -33,7 +33,7 @@ https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -52,6 +52,7 @@ from ..optimizer.analysis.compiling.graph_breaks import CompileObstacle, script_
 from ..optimizer.analysis.compiling.graph_captures import capture_obstacle
 from ..optimizer.analysis.devices.network_device import condition_imports, network_device, uses_cuda
 from ..optimizer.analysis.facts import CallFact, DeviceKind, Fact, Model, seen_at
+from ..optimizer.analysis.networks.single_layers import is_single_layer
 from ..optimizer.analysis.networks.small_layers import MOST_LAYERS_AS_THEY_ARE, small_layers
 from ..optimizer.analysis.networks.trained import trained_or_in_part
 from ..optimizer.analysis.obstacles import Obstacle
@@ -66,6 +67,7 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _UNCALLED = "nothing in this file calls this step: where its network is final, its callers know"
 _NO_MODE = frozenset({CompileMode.AUTO, CompileMode.DEFAULT})
+_SINGLE = "the network is one linear layer, in which there is nothing to fuse (`--compile-mode default` compiles it all the same)"
 _DOUBLE_BACKWARD = "the step differentiates its gradients, which compiled code cannot"
 _FIRST_PYTORCH = {(3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
 """The first PyTorch release whose compiler runs on a Python version, from the release notes; earlier ones always do."""
@@ -158,15 +160,12 @@ class Compile(Transform):
             for call, network, point in found:
                 if network.node in compiled or _named_at(call, point) in done:
                     continue
-                if network.node in unfit:
-                    yield self.skip(
-                        call.path,
-                        call.span,
-                        f"{_DOUBLE_BACKWARD}{seen_at(unfit[network.node], call)}",
-                    )
-                elif isinstance(point, CompileObstacle):
-                    yield self.skip(call.path, call.span, _said(point, call))
-                elif not _compiled_above(final.values(), network, point):
+                obstacle = _obstacle(script, (call, network, point), unfit, options)
+                if obstacle is not None:
+                    yield self.skip(call.path, call.span, obstacle)
+                elif isinstance(point, CompilePoint) and not _compiled_above(
+                    final.values(), network, point
+                ):
                     final.setdefault((point.statement, point.code), _Final(step, network, point))
         places = dict.fromkeys(statement for statement, _ in final)
         for place in places:
@@ -209,6 +208,23 @@ class Compile(Transform):
 
     def _skip(self, step: StepCode, reason: Fact | str) -> Skip:
         return self.skip(step.path, step.backwards[0].span, _said(reason, step))
+
+
+def _obstacle(
+    script: TrainingScript,
+    candidate: _Candidate,
+    unfit: Mapping[ast.Call, Fact],
+    options: Options,
+) -> str | None:
+    """What keeps the one network from being compiled."""
+    call, network, point = candidate
+    if network.node in unfit:
+        return f"{_DOUBLE_BACKWARD}{seen_at(unfit[network.node], call)}"
+    if isinstance(point, CompileObstacle):
+        return _said(point, call)
+    if _is_free(options) and is_single_layer(script.resolver, network):
+        return _SINGLE
+    return None
 
 
 def _compiled_at(found: Sequence[_Candidate], compiled: Container[ast.Call]) -> set[_Named]:
@@ -357,9 +373,14 @@ def _step_refusal(script: TrainingScript, step: StepCode, options: Options) -> F
     return double_backward(script.resolver, step) or _small(script, step, options)
 
 
+def _is_free(options: Options) -> bool:
+    """Whether nobody asks for compiled networks, so that those that gain nothing are left as they are."""
+    return options.compile_mode is CompileMode.AUTO and Compile.name not in options.select
+
+
 def _small(script: TrainingScript, step: StepCode, options: Options) -> str | None:
     """Why compiling is no gain for a network this small, unless it is asked for."""
-    if options.compile_mode is not CompileMode.AUTO or Compile.name in options.select:
+    if not _is_free(options):
         return None
     small = small_layers(script.resolver, step)
     if small is None or small.layers is None or small.layers > MOST_LAYERS_AS_THEY_ARE:

@@ -218,6 +218,8 @@ def _named(module: Module, call: ast.Call, function: str) -> list[str]:
     """The arguments of a call with those passed by position named, in the order of the new signature."""
     parameters = _AUTOCAST_PARAMETERS if function == "autocast" else ("fwd",)
     given = dict(zip(parameters, map(module.code, call.args), strict=False))
+    if given.get("enabled") == "True":  # `autocast(True)`: it is the default
+        del given["enabled"]
     given |= {k.arg: module.code(k.value) for k in call.keywords if k.arg}
     ordered = sorted(given, key=lambda name: name != "dtype")
     unpacked = [f"**{module.code(k.value)}" for k in call.keywords if k.arg is None]

@@ -135,8 +135,9 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     folder = paths[0] if paths[0].is_dir() else paths[0].parent
     settings = flags.over(load_settings(folder))
     _refuse_two_places(settings)
-    options_in = _options_in_folder(flags, script_arguments)
     transforms = all_transforms()
+    known = frozenset(transform.name for transform in transforms)
+    options_in = _options_in_folder(flags, script_arguments, known)
     report_broken_transforms()
     _note_what_cannot_run(transforms, options_in(folder))
     discovery = discover(paths)
@@ -254,12 +255,17 @@ def _refuse_two_places(settings: Settings) -> None:
 
 
 def _options_in_folder(
-    flags: Settings, script_arguments: tuple[str, ...]
+    flags: Settings, script_arguments: tuple[str, ...], transforms: frozenset[str]
 ) -> Callable[[Path], Options]:
-    """The options of the scripts in a folder, each folder being configured by what is nearest to it."""
+    """The options of the scripts in a folder, each folder being configured by what is nearest to it.
+
+    They raise :class:`TorchoptError` for a configuration that names none of ``transforms``.
+    """
+    from ..configured_transforms import check_configured_transforms
 
     @cache
     def options_in(folder: Path) -> Options:
+        check_configured_transforms(folder, transforms)
         options = flags.over(load_settings(folder)).options_in(folder)
         return replace(options, script_arguments=script_arguments)
 

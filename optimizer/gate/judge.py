@@ -177,9 +177,8 @@ class _Judge:
         if verdict is None:
             failure = report.original_failure
             details = failure.details if failure else None
-            where = " on emulated CUDA" if self._job.emulated else ""
-            last = said_last(details or "") or "no traceback"
-            told = f"the original fails by itself{where}: {last}"
+            where = "on emulated CUDA: " if self._job.emulated else ""
+            told = f"{where}{said_last(details or '') or 'no traceback'}"
             return Judgement(self._job, Gated.ORIGINAL_FAILED, told, report, details=details)
         gated = {
             Outcome.NOT_EQUIVALENT: Gated.NOT_EQUIVALENT,
@@ -229,9 +228,8 @@ class _Judge:
         original = failed.version is self._job.before
         details = failed.seen.failure_details
         last = said_last(details) or "no traceback"
-        which = "original" if original else "rewritten script"
         gated = Gated.ORIGINAL_FAILED if original else Gated.NOT_EQUIVALENT
-        told = f"the {which} fails when timed: {last}"
+        told = f"{'' if original else 'the rewritten script fails '}when timed: {last}"
         return Judgement(self._job, gated, told, report, details=details)
 
     def _by_speed(self, report: VerificationReport, measurement: Measurement) -> Judgement:

@@ -415,7 +415,6 @@ def test_gradients_looked_at_in_passes_that_do_not_step(
 
 
 UNSCALED = {
-    "where an option clips": ("if len(sys.argv) > 1:\n    " + CLIP, ""),
     "by a loop": ("for p in model.parameters():\n    p.grad += 0.01 * p.detach()", ""),
     "written anew": ("for p in model.parameters():\n    p.grad = torch.full_like(p, 0.01)", ""),
     "in a function": ("print(norm_of(model))", NORM),
@@ -436,6 +435,44 @@ UNSCALED = {
         "",
     ),
 }
+
+
+OPTION = "if len(sys.argv) > 1:\n    "
+
+
+@pytest.mark.parametrize(
+    ("check", "unscaled"),
+    [
+        (
+            OPTION + CLIP,
+            "    if len(sys.argv) > 1:\n        scaler.unscale_(optimizer)\n        norm",
+        ),
+        (
+            OPTION + "print(1)\nelse:\n    print(2)\n    " + CLIP,
+            "        print(2)\n        scaler.unscale_(optimizer)\n        norm",
+        ),
+        (
+            OPTION + "print(1)\nelif math.pi:\n    " + CLIP,
+            "    elif math.pi:\n        scaler.unscale_(optimizer)\n        norm",
+        ),
+        (OPTION + CLIP + CLIP, "    scaler.unscale_(optimizer)\n    if len("),
+        (
+            OPTION + CLIP + "else:\n    " + CLIP.replace("1.0", "2.0"),
+            "    scaler.unscale_(optimizer)\n    if len(",
+        ),
+        (
+            OPTION + "print(1)\nelif next(model.parameters()).grad.sum() > 0:\n    " + CLIP,
+            "    scaler.unscale_(optimizer)\n    if len(",
+        ),
+        ("for _ in range(2):\n    " + CLIP, "    scaler.unscale_(optimizer)\n    for _ in"),
+    ],
+)
+def test_unscaled_in_the_branch_that_looks_at_gradients(
+    rewrite: Rewrite, name: str, check: str, unscaled: str
+) -> None:
+    (file,) = rewrite(one(check, ""), [name], amp=AmpDtype.FP16).files
+    assert unscaled in file.text
+    assert file.text.count("unscale_") == 1
 
 
 @pytest.mark.parametrize(("check", "functions"), UNSCALED.values(), ids=UNSCALED)

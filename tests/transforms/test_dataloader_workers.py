@@ -207,7 +207,7 @@ def test_processes_of_several_gpus_share_the_cores(
 ) -> None:
     loader = "import horovod.torch as hvd\nhvd.init()\n{}loader = DataLoader(dataset, 64{})\n"
     shared = (
-        "# the processes of this machine share its cores\n"
+        "# processes on the same machine share its cores\n"
         "cores = max(1, cores // max(1, torch.cuda.device_count()))\n"
     )
     on_cpu = target is Target.CPU
@@ -216,6 +216,17 @@ def test_processes_of_several_gpus_share_the_cores(
         script(loader.format("", "")),
         script(loader.format(CORES if on_cpu else CORES + shared, more)),
         target=target,
+    )
+
+
+def test_one_process_does_not_share_the_cores(check_transformed: Check) -> None:
+    """That an imported file has a function for several processes, which this script does not call, says nothing."""
+    helpers = "import torch\n\ndef join():\n    torch.distributed.init_process_group()\n\ndef name(): ...\n"
+    loader = "from helpers import name\n{}loader = DataLoader(dataset, batch_size=64{})\n"
+    more = ", num_workers=min(8, cores), persistent_workers=True"
+    check_transformed(
+        {"train.py": script(loader.format("", "")), "helpers.py": helpers},
+        {"train.py": script(loader.format(CORES, more)), "helpers.py": helpers},
     )
 
 
@@ -1517,7 +1528,7 @@ def test_the_cores_are_counted_on_every_platform(monkeypatch: pytest.MonkeyPatch
 def test_processes_that_torchrun_starts_share_the_cores(check_transformed: Check) -> None:
     joins = "torch.distributed.init_process_group()\n"
     shares = (
-        "# the processes of this machine share its cores\n"
+        "# processes on the same machine share its cores\n"
         'cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))\n'
     )
     check_transformed(

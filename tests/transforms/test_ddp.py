@@ -702,7 +702,7 @@ loader = DataLoader(
             "cores = os.cpu_count() or 1\n",
             "min(8, cores)",
             "cores = os.cpu_count() or 1\n"
-            "# the processes of this machine share its cores\n"
+            "# processes on the same machine share its cores\n"
             "cores = max(1, cores // LOCAL_WORLD_SIZE)\n",
         ),
         ("", "os.cpu_count()", "num_workers=max(1, os.cpu_count() // LOCAL_WORLD_SIZE)"),

@@ -987,3 +987,19 @@ def test_on_a_cpu_nothing_waits_for_the_mask(check_noop: Callable[..., None]) ->
 @pytest.mark.torch
 def test_a_told_transformer_trains_the_same(check_verified: Callable[..., None]) -> None:
     check_verified(TRANSFORMER.format(device=CHOSEN, told=""), target=Target.CUDA)
+
+
+@pytest.mark.parametrize(
+    ("after", "converted"),
+    [
+        ("print(total, total / 10)", "total = float(total)\nprint(total, total / 10)"),
+        ("print(total)\nprint(total / 10)", "print(float(total))\nprint(float(total) / 10)"),
+    ],
+)
+def test_a_statement_that_shows_it_twice_converts_it_once(
+    check_transformed: Callable[..., None], after: str, converted: str
+) -> None:
+    check_transformed(
+        script("total = 0.0", "total += loss.item()", after),
+        script("total = 0.0", "total += loss.detach().double()", converted),
+    )

@@ -140,12 +140,16 @@ def test_module_imported(check_transformed: Check, statement: str, moved: str, p
         scaler = {prefix}.GradScaler()
         with {prefix}.autocast(False):
             pass
+        with {prefix}.autocast(True):
+            pass
         """,
         f"""
         {moved}
 
         scaler = {prefix}.GradScaler("cuda")
         with {prefix}.autocast("cuda", enabled=False):
+            pass
+        with {prefix}.autocast("cuda"):
             pass
         """,
     )

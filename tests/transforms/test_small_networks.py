@@ -85,3 +85,84 @@ def test_the_decision_stays_when_the_loader_was_rewritten(rewrite: Rewrite) -> N
     (file,) = rewrite(SCRIPT, names, select=frozenset()).files
     assert "BatchSampler(" in file.text
     assert changed(rewrite, file.text)[0] == set()
+
+
+TABLE = SCRIPT.replace(
+    "model = nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 3)).cuda()",
+    """
+class Scores(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Embedding(9000, 256)
+
+    def forward(self, x):
+        return score(self.rows(x))
+
+
+def score(rows):
+    return (rows * rows).sum(-1)
+
+
+model = Scores().cuda()
+""",
+)
+NO_PRODUCTS = "its networks compute no matrix products and no convolutions"
+
+
+def test_networks_without_products_gain_nothing_from_half_precision(rewrite: Rewrite) -> None:
+    done, said = changed(rewrite, TABLE)
+    assert "autocast" not in done
+    assert NO_PRODUCTS in said["autocast"]
+    assert "autocast" in changed(rewrite, TABLE, amp=AmpDtype.BF16)[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("rows * rows", "rows @ rows.mT"),
+        ("nn.Embedding(9000, 256)", "nn.Sequential(nn.Embedding(9000, 256), other())"),
+        ("return score(self.rows(x))", "return self.other(self.rows(x))"),
+        ("model(x.cuda()), y.cuda())", "model(x.cuda()) @ W, y.cuda())"),
+    ],
+)
+def test_others_may_compute_products(rewrite: Rewrite, old: str, new: str) -> None:
+    code = TABLE.replace("class Scores", "W = torch.randn(256, 3).cuda()\n\nclass Scores")
+    code = code.replace("class Scores", "from somewhere import other\n\nclass Scores", 1)
+    assert old in code
+    said = changed(rewrite, code.replace(old, new))[1]
+    assert NO_PRODUCTS not in said.get("autocast", "")
+
+
+PROBE = """
+class Probe(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4096, 3)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+model = MADE
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "compiled"),
+    [
+        ("nn.Linear(4096, 3).cuda()", False),
+        ("nn.Sequential(nn.Flatten(), nn.Linear(4096, 3)).cuda()", False),
+        ("Probe().cuda()", False),
+        ("nn.Sequential(nn.Linear(4096, 3), nn.ReLU(), nn.Linear(3, 3)).cuda()", True),
+        ("nn.Sequential(nn.BatchNorm1d(4096), nn.Linear(4096, 3)).cuda()", True),
+    ],
+)
+def test_one_linear_layer_is_not_compiled(rewrite: Rewrite, made: str, compiled: bool) -> None:
+    line = "model = nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 3)).cuda()"
+    code = SCRIPT.replace(line, PROBE.replace("MADE", made)).replace("(9000, 16)", "(9000, 4096)")
+    code = code.replace("batch_size=64", "batch_size=65_536")
+    done, said = changed(rewrite, code)
+    assert ("compile" in done) is compiled
+    assert ("the network is one linear layer" in said.get("compile", "")) is not compiled
+    asked = {"compile_mode": CompileMode.DEFAULT}
+    assert "compile" in changed(rewrite, code, **asked)[0]

@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from ...rewriting.edits import FileEdit, SetArgument
+from ..calls.reach import never_runs
 from ..calls.signatures import call_argument
 from ..facts import CallFact, Fact
 from ..networks.models import is_module_class
@@ -48,7 +49,7 @@ def distributed_call(resolver: Resolver) -> CallFact | None:
     for module in resolver.project.modules:
         for call in module.calls:
             names = sorted(resolver.names(call.func, module) & _DISTRIBUTED)
-            if names:
+            if names and not never_runs(resolver, call, module):
                 return CallFact(module, call, names[0])
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..calls.reach import never_runs
 from ..values.resolver import Resolver
 
 _JOINING = {
@@ -26,4 +27,5 @@ def _calls(resolver: Resolver, functions: dict[str, str]) -> bool:
         for module in resolver.project.modules
         for name, full in functions.items()
         for call in module.calls_named(name)
+        if not never_runs(resolver, call, module)
     )

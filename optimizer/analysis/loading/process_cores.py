@@ -30,7 +30,7 @@ _COUNTS = frozenset(
 )
 
 
-SHARED = "# the processes of this machine share its cores"
+SHARED = "# processes on the same machine share its cores"
 
 
 @dataclass(frozen=True, eq=False)

@@ -289,8 +289,8 @@ def _scaled(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
 def under_scaler(resolver: Resolver, optimizer: Optimizer, scaler: Obstacle) -> Obstacle | None:
     """Why ``optimizer`` must not be fused where ``scaler`` makes a GradScaler step it."""
     if _has_momentum(resolver, optimizer):
-        why = "fused SGD loses its momentum when the GradScaler skips a step"
-        return Obstacle(scaler.module, scaler.node, why)
+        # The scaler itself may be one that autocast has just written, which nobody has seen yet.
+        return _here(optimizer, "fused SGD loses its momentum when its GradScaler skips a step")
     loading = loads_optimizer_state(resolver)
     if loading is not None:
         why = (

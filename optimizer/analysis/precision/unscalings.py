@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..facts import Fact
@@ -24,20 +24,43 @@ class Unscaling(Fact):
 
 def unscalings_of(step: StepCode) -> Iterable[Unscaling]:
     """Where gradients are looked at between the last backward and an update."""
-    found: dict[tuple[str, ast.stmt], Unscaling] = {}
+    found: dict[tuple[str, ast.AST], tuple[Update, list[ast.stmt]]] = {}
     for reader in step.gradient_readers:
         for update in _applying(step, reader):
             block = step.module.block(update.statement)
-            holders = [reader, *(a for a in step.module.ancestors(reader) if a in block)]
-            holder = next((h for h in holders if isinstance(h, ast.stmt) and h in block), None)
-            if holder is None:
+            if _holder(step.module, block, reader) is None:
                 why = "gradients are looked at in steps, too, that the optimizer does not make"
                 raise NotScalableError(step.module, reader, why)
             optimizer = step.module.code(update.optimizer)
-            earlier = [u for (name, _), u in found.items() if name == optimizer]
-            if not any(step.module.block(u.node) is block for u in earlier):
-                found[optimizer, holder] = Unscaling(step.module, holder, update.optimizer)
-    return found.values()
+            found.setdefault((optimizer, block[0]), (update, []))[1].append(reader)
+    for update, readers in found.values():
+        holder = _first_holder(step.module, step.module.block(update.statement), readers)
+        yield Unscaling(step.module, holder, update.optimizer)
+
+
+def _holder(module: Module, block: Sequence[ast.stmt], reader: ast.stmt) -> ast.stmt | None:
+    """The statement of ``block`` that ``reader`` is, or is part of."""
+    around = [reader, *module.ancestors(reader)]
+    return next((s for s in around if isinstance(s, ast.stmt) and s in block), None)
+
+
+def _first_holder(
+    module: Module, block: Sequence[ast.stmt], readers: Sequence[ast.stmt]
+) -> ast.stmt:
+    """The statement to unscale above: the first of ``readers``, within the one branch that holds them all."""
+    holders = [h for r in readers if (h := _holder(module, block, r)) is not None]
+    first = min(holders, key=position)
+    if not isinstance(first, ast.If) or first in readers or any(h is not first for h in holders):
+        return first
+    for branch in (first.body, first.orelse):
+        if all(_holder(module, branch, reader) is not None for reader in readers):
+            inner = _first_holder(module, branch, readers)
+            return first if inner in branch and _is_elif(module, inner) else inner
+    return first
+
+
+def _is_elif(module: Module, statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and module.code(statement).startswith("elif")
 
 
 def _applying(step: StepCode, reader: ast.stmt) -> list[Update]:

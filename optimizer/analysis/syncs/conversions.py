@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -108,7 +108,8 @@ class Conversions:
         for branch, uses in branches.items():
             timed = self.clock(branch.body, variable.module) is not None
             has_room = all(_has_room(variable.module, use) for use in uses)
-            together = timed or len(uses) > _MOST_IN_PLACE or not has_room
+            many = len(uses) > _MOST_IN_PLACE or _in_one_statement(variable.module, uses)
+            together = timed or many or not has_room
             in_place = all(is_writable(variable.module, use) for use in uses)
             keeps = variable.accumulates or variable.is_list
             if (together or not in_place) and keeps and uses_only_body(branch, uses):
@@ -204,7 +205,8 @@ class Conversions:
                 for use in later
             )
         )
-        short = len(later) <= _MOST_IN_PLACE and all(_has_room(module, use) for use in later)
+        few = len(later) <= _MOST_IN_PLACE and not _in_one_statement(module, later)
+        short = few and all(_has_room(module, use) for use in later)
         if in_place and not timed and short:
             yield from self._in_place(variable, later)
         elif self._is_set_before(variable, place) and self._always_ends(place, later, module):
@@ -304,6 +306,11 @@ def _hides_type(module: Module, use: ast.Name) -> bool:
     if isinstance(parent, ast.FormattedValue):
         return parent.format_spec is not None
     return isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div)
+
+
+def _in_one_statement(module: Module, uses: Sequence[ast.Name]) -> bool:
+    """Whether two of ``uses`` are in the same statement, which would convert the variable twice."""
+    return len({module.statement(use) for use in uses}) < len(uses)
 
 
 def _has_room(module: Module, use: ast.Name) -> bool:

@@ -11,7 +11,7 @@ from ..program.classes import class_attribute, self_attribute, super_attribute, 
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import child_nodes
 from .containers import select
-from .options import option_value
+from .options import namespace_values
 from .values import (
     SLICE,
     Attribute,
@@ -77,8 +77,7 @@ def _attribute_of(resolver: Resolver, base: Value, name: str) -> Values:
         case Made(_, _, Class() as cls):
             return class_attribute(resolver, cls, name) or frozenset([Attribute(base, name)])
         case Made(_, _, External(maker)) if maker.startswith(_PARSERS):
-            option = option_value(resolver, base, name)
-            return frozenset([option if option is not None else Attribute(base, name)])
+            return namespace_values(resolver, base, name)
         case Unknown():
             return frozenset([base])
         case _:

@@ -23,7 +23,7 @@ from ..program.project import Project
 from ..program.syntax import FunctionNode, Module
 from .compound_values import attribute_values, call_values, subscript_values
 from .named_values import attribute_once_imported, imported_values, name_values
-from .options import declared_options
+from .options import declared_options, parser_defaults
 from .questions import Answers, Questions
 from .values import (
     Class,
@@ -131,6 +131,11 @@ class Resolver:
     def options(self) -> dict[str, tuple[ast.Call, Module]]:
         """The ``add_argument`` calls of the project by what they fill."""
         return declared_options(self.project)
+
+    @cached_property
+    def set_defaults(self) -> dict[str, list[tuple[ast.keyword, Module]]]:
+        """What the parsers of the project set beside options, by the attribute: ``set_defaults(func=train)``."""
+        return parser_defaults(self.project)
 
     def names(self, expression: ast.expr, module: Module) -> frozenset[str]:
         """The library names ``expression`` may stand for."""

@@ -336,3 +336,42 @@ def test_names_are_gone_through_in_one_order(script: Callable[..., TrainingScrip
     ((question, module),) = questions(understood)
     names = understood.resolver.names(question, module)
     assert [*names] == [f"torch.nn.{last}" for last in ("GRU", "LSTM", "Linear", "RNN")]
+
+
+PARSERS = """
+    import argparse
+    def train(args):
+        ASK(args.epochs)
+    def test(args): ...
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=3)
+    commands = parser.add_subparsers()
+    training = commands.add_parser("train")
+    training.set_defaults(func=train)
+    commands.add_parser("test").set_defaults(func=test, mode="test")
+    args = parser.parse_args()
+    args.func(args)
+"""
+
+
+def test_a_command_is_any_function_that_parsers_set(ask: Ask) -> None:
+    assert ask(PARSERS) == {"Option"}
+    assert ask(PARSERS.replace("ASK(args.epochs)", "ASK(args.func)")) == {"<train>", "<test>"}
+
+
+@pytest.mark.parametrize(
+    "more", ["args.func = find(args)", "parser.set_defaults(func=find(parser))"]
+)
+def test_a_command_that_is_set_in_another_way_is_not_known(ask: Ask, more: str) -> None:
+    code = PARSERS.replace("ASK(args.epochs)", "ASK(args.func)")
+    code = code.replace("    args.func(args)", f"    {more}\n    args.func(args)")
+    assert ask(code) == {"<train>", "<test>", "Attribute"}
+
+
+def test_what_parsers_set_beside_functions_is_an_attribute(ask: Ask) -> None:
+    assert ask(PARSERS.replace("args.epochs)", "args.mode)")) == {"Attribute"}
+
+
+def test_a_function_may_be_the_value_of_an_option(ask: Ask) -> None:
+    code = PARSERS.replace("ASK(args.epochs)", "ASK(args.func)").replace('"--epochs"', '"--func"')
+    assert ask(code) == {"<train>", "<test>", "Option"}

@@ -375,6 +375,20 @@ def test_an_unknown_key_is_one_line(project: Project, capsys: Capture) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["select", "ignore"])
+def test_a_configured_name_of_no_transform_is_told_with_its_place(
+    project: Project, capsys: Capture, key: str
+) -> None:
+    table = f"[tool.torchopt]\ntier = 'exact'\n{key} = ['slow-to-fast', 'slow-to-fats']\n"
+    folder = project({"train.py": "slow()\n", "pyproject.toml": table})
+    assert main(["rewrite", "train.py", "--dry-run"]) == 2
+    told = f"{key}: no transform is called 'slow-to-fats' (did you mean 'slow-to-fast'?)\n"
+    assert capsys.readouterr() == ("", f"pyproject.toml:3: {told}")
+    (folder / "pyproject.toml").write_text("")
+    assert main(["rewrite", "train.py", "--dry-run", f"--{key}", "slow-to-fats"]) == 2
+    assert capsys.readouterr().err == f"torchopt: --{told}"
+
+
 def test_several_processes_do_what_one_does(project: Project, capsys: Capture) -> None:
     files = {f"train{n}.py": f"import shared{n % 2}\nslow()\nslow({n})\n" for n in range(4)}
     files |= {

@@ -1,0 +1,78 @@
+"""Steps that half precision makes no faster: whose layers are small, or that compute no products at all."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from ..calls.reach import Reached
+from ..networks.forward_code import called_names, library_networks
+from ..networks.network_layers import network_code, network_layers
+from ..networks.networks import MODULE_METHODS
+from ..networks.small_layers import small_layers
+from ..training.steps import StepCode
+from ..values.resolver import Resolver
+from ..values.values import Class, External, Instance, Made
+from .half_steps import HalfCode
+from .matrix_products import is_half_product
+
+_KNOWN = ("torch.", "builtins.", "math.", "numpy.", "collections.", "itertools.")
+_WITHOUT_PRODUCTS = (
+    "its networks compute no matrix products and no convolutions, and autocast makes nothing else faster "
+    "(`--amp bf16` writes it all the same)"
+)
+
+
+def no_gain(resolver: Resolver, codes: Sequence[HalfCode]) -> str | None:
+    """Why the training steps among ``codes`` take as long in half precision as in float32; None where they may not."""
+    steps = [(half, half.code) for half in codes if isinstance(half.code, StepCode)]
+    if not steps:
+        return None
+    if all(_computes_no_products(resolver, half, step) for half, step in steps):
+        return _WITHOUT_PRODUCTS
+    found = [small_layers(resolver, step) for _, step in steps]
+    if not all(found):
+        return None
+    return (
+        f"{found[0]}: a GPU computes them in less time than it takes to launch them, and every conversion is one "
+        "launch more (`--amp bf16` writes it all the same)"
+    )
+
+
+def _computes_no_products(resolver: Resolver, half: HalfCode, step: StepCode) -> bool:
+    """Whether everything is known that the step runs, and nothing of it is a matrix product or a convolution."""
+    layers = network_layers(resolver, half.networks)
+    if layers.linear or layers.products or layers.convolutions or layers.recurrent or layers.cells:
+        return False
+    libraries = [network.library_name or "" for network in library_networks(half.networks)]
+    if not half.networks or not all(name.startswith("torch.nn.") for name in libraries):
+        return False
+    if any(_may_compute(resolver, reached) for reached in network_code(resolver, half.networks)):
+        return False
+    return not any(
+        is_half_product(resolver, reached.node, reached.module)
+        for reached in step.nodes(resolver, into_forward=True)
+        if reached.node in half.covered
+    )
+
+
+def _may_compute(resolver: Resolver, reached: Reached) -> bool:
+    """Whether what a node of a network calls is a library's of which nothing is known, or not known itself."""
+    node, module = reached.node, reached.module
+    if not isinstance(node, ast.Call):
+        return False
+    names = called_names(resolver, reached)
+    if names:
+        return not all(name.startswith(_KNOWN) for name in names)
+    if resolver.callees(node, module):
+        return False
+    match node.func:
+        case ast.Attribute(value=ast.Name(id="self"), attr=method):
+            values = resolver.values(node.func, module)
+            return method not in MODULE_METHODS and not all(
+                isinstance(value, External | Made | Class | Instance) for value in values
+            )
+        case ast.Attribute():
+            return False  # a method of a tensor, a list or a string
+        case _:
+            return True
