@@ -26,7 +26,7 @@ def unscalings_of(step: StepCode) -> Iterable[Unscaling]:
     """Where gradients are looked at between the last backward and an update."""
     found: dict[tuple[str, ast.stmt], Unscaling] = {}
     for reader in step.gradient_readers:
-        for update in _applying(step, reader):
+        for update in applying(step, reader):
             block = step.module.block(update.statement)
             holders = [reader, *(a for a in step.module.ancestors(reader) if a in block)]
             holder = next((h for h in holders if isinstance(h, ast.stmt) and h in block), None)
@@ -40,7 +40,7 @@ def unscalings_of(step: StepCode) -> Iterable[Unscaling]:
     return found.values()
 
 
-def _applying(step: StepCode, reader: ast.stmt) -> list[Update]:
+def applying(step: StepCode, reader: ast.stmt) -> list[Update]:
     """The updates that come next after ``reader``, all up to the next backward."""
     here, module = position(reader), step.module
     reached = [u for u in step.updates if not exclude_each_other(module, reader, u.statement)]
