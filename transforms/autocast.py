@@ -54,6 +54,7 @@ from ..optimizer.analysis.precision.autocast_wording import counted, leaves, lef
 from ..optimizer.analysis.precision.half_steps import HalfCode, half_code, script_obstacle
 from ..optimizer.analysis.precision.half_values import HalfUse, half_uses
 from ..optimizer.analysis.precision.logits import logits_form
+from ..optimizer.analysis.precision.own_autocast import outside_autocast, switch_of_autocast
 from ..optimizer.analysis.precision.own_scaling import (
     OwnScaling,
     beyond_scaling,
@@ -64,7 +65,6 @@ from ..optimizer.analysis.precision.precision import (
     PrecisionUse,
     find_precision_uses,
     imported_packages,
-    option_of_autocast,
     reaches_autocast,
     runs_in_double,
     under_autocast,
@@ -86,6 +86,7 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 _UNCALLED = "nothing in this file calls this step: on which device it runs, its callers know"
 
 _HALF_FINISHED = "`GradScaler` is in use already, without autocast, which is not added: "
+_BESIDE = "the step stays in float32: the script's own autocast is around other steps alone"
 _IN_PLACE = "the evaluation stays in float32: it is written as a comprehension, not as a loop"
 
 
@@ -171,13 +172,9 @@ class Autocast(Transform):
         told = None if done else refusal
         yield from (self._skip(step, told or obstacle) for step, obstacle in stopped)
         if refusal is not None:
-            yield from (self._skip(half.code, refusal) for half in codes)
-            for half in done:
-                flag = option_of_autocast(script.resolver, half.code)
-                if flag is not None:
-                    yield self._skip(
-                        half.code, f"the step runs under autocast where `{flag}` is given"
-                    )
+            told = _BESIDE if done else refusal
+            yield from (self._skip(half.code, told) for half in codes)
+            yield from self._left(script, done)
             yield from self._shared(script, done)
         elif codes:
             yield from self._planned(script, codes, options)
@@ -185,6 +182,17 @@ class Autocast(Transform):
     def _unreached(self, script: TrainingScript) -> Iterator[Skip]:
         why = f"no call from {script.entry.path.name} to this step is seen"
         yield from (replace(self._skip(s, why), unreached=True) for s in script.step_code)
+
+    def _left(self, script: TrainingScript, done: Sequence[HalfCode]) -> Iterator[Skip]:
+        """What stays in float32 of steps that the script runs under an autocast of its own."""
+        for step in (half.code for half in done if isinstance(half.code, StepCode)):
+            switch = switch_of_autocast(script.resolver, step)
+            if switch is not None:
+                yield self._skip(step, f"the step runs under autocast where {switch}")
+            outside = outside_autocast(script.resolver, step)
+            if outside is not None:
+                why = f"`{outside.excerpt}` stays in float32: the script's own autocast is not around it"
+                yield self.skip(outside.path, outside.span, why)
 
     def _logits(self, step: StepCode, edits: tuple[FileEdit, ...]) -> Change:
         """The change that makes a step with a loss of probabilities fit for autocast, which then follows."""
