@@ -66,8 +66,8 @@ def chosen_precision(
     """
     steps = [half.code for half in codes if isinstance(half.code, StepCode)]
     replicas = data_parallel(resolver)
-    recurrent = [o for half in codes if half.code in steps for o in half.bfloat16_obstacles]
-    only_float16 = replicas or (recurrent[0] if recurrent else None)
+    coarse = [o for half in codes if half.code in steps for o in half.bfloat16_obstacles]
+    only_float16 = replicas or (coarse[0] if coarse else None)
     if options.amp is AmpDtype.BF16:
         return only_float16 or (Precision.BFLOAT16, None, "")
     obstacles = [obstacle for half in codes for obstacle in half.float16_obstacles]
@@ -77,8 +77,8 @@ def chosen_precision(
             return Precision.FLOAT16, scaling, ""
         if replicas is not None:
             return Precision.FLOAT16, scaling, " (DataParallel replicas know no other type)"
-        if recurrent:
-            return Precision.FLOAT16, scaling, " (cuDNN's recurrent layers know no other type)"
+        if coarse:
+            return Precision.FLOAT16, scaling, f" ({coarse[0].in_float16})"
         return Precision.PORTABLE, scaling, ""
     if options.amp is AmpDtype.FP16 or only_float16 is not None:
         return scaling
