@@ -289,7 +289,8 @@ class Autocast(Transform):
             if not isinstance(found, SharedContext):
                 yield self._skip(item.code, found, "the evaluation stays in float32: ")
                 continue
-            edits = [in_context(region, found.code) for region in item.code.regions]
+            edits = [*found.edits]
+            edits += [in_context(region, found.code) for region in item.code.regions]
             edits += [float_again(use) for use in _half_uses(script, [item])]
             yield self.change(
                 item.code.path,
