@@ -14,6 +14,9 @@ many candidates, in which half precision makes ties, or are written as a compreh
 NumPy, a file, a float32 matrix, or a softmax, sigmoid, exponential or logarithm behind the region. The state of the
 scaler is not added to checkpoints: a resumed run finds its scale again within a few steps.
 
+A script that scales its losses by a ``GradScaler`` and has no autocast, half of mixed precision that does nothing, gets the other half where that scaler
+serves every optimizer of a step: float16 where it is enabled (``enabled=scaler.is_enabled()``). Of the scaler nothing changes.
+
 Not when the script uses mixed precision already, or a framework that owns the step; with gradient penalties and other
 double backward; for adversarial attacks, which go by the signs of gradients, or whose optimizer changes an input; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
 sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with Fourier transforms, complex, sparse or
@@ -31,7 +34,8 @@ bfloat16 alone is written where float16 is not safe or cannot be scaled: constan
 logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, checks that end the training where gradients overflow, closures, optimizers that step out of sight, updates written by hand,
 backward passes of which some stay in float32.
 float16 with a scaler alone is written for networks with `nn.LSTM`, `nn.GRU` or `nn.RNN`, which cuDNN computes in float16 under autocast,
-also where bfloat16 was asked for, and for `nn.DataParallel`, whose replicas run in float16.
+for `nn.DataParallel`, whose replicas run in float16, and for cosines that are multiplied by a constant above 51 (a contrastive loss with a temperature of 0.01, where bfloat16
+moves gradients by 5.5 % and float16 by 0.8 %; above 410 both are too coarse), also where bfloat16 was asked for.
 
 Source: https://docs.pytorch.org/docs/stable/amp.html and https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 """
@@ -45,44 +49,46 @@ from typing import ClassVar
 
 from ..optimizer.analysis.devices.network_device import network_device
 from ..optimizer.analysis.facts import DeviceKind, Fact
-from ..optimizer.analysis.networks.forward_code import networks_run
-from ..optimizer.analysis.obstacles import KeptRatio, Obstacle, ProbabilityLoss
-from ..optimizer.analysis.precision.autocast_edits import (
-    AutocastPlan,
-    Precision,
-    float_again,
-    in_context,
-)
+from ..optimizer.analysis.obstacles import ProbabilityLoss
+from ..optimizer.analysis.precision.autocast_edits import AutocastPlan
 from ..optimizer.analysis.precision.autocast_wording import counted, leaves, left_out, said
 from ..optimizer.analysis.precision.half_gain import no_gain
-from ..optimizer.analysis.precision.half_steps import (
-    HalfCode,
-    data_parallel,
-    half_code,
-    script_obstacle,
-)
+from ..optimizer.analysis.precision.half_steps import HalfCode, half_code, script_obstacle
 from ..optimizer.analysis.precision.half_values import HalfUse, half_uses
 from ..optimizer.analysis.precision.logits import logits_form
-from ..optimizer.analysis.precision.loss_scaling import LossScaling, loss_scaling
+from ..optimizer.analysis.precision.own_autocast import outside_autocast, switch_of_autocast
+from ..optimizer.analysis.precision.own_scaling import (
+    OwnScaling,
+    beyond_scaling,
+    edits_beside_scaler,
+    with_own_scaler,
+)
 from ..optimizer.analysis.precision.precision import (
+    PrecisionUse,
     find_precision_uses,
     imported_packages,
-    option_of_autocast,
     reaches_autocast,
     runs_in_double,
     under_autocast,
 )
+from ..optimizer.analysis.precision.precision_choice import (
+    by_fitness,
+    chosen_precision,
+    cpu_refusal,
+)
+from ..optimizer.analysis.precision.region_edits import float_again, in_context
 from ..optimizer.analysis.precision.shared_autocast import SharedAutocast, SharedContext
 from ..optimizer.analysis.program.sharing import user_of_definition
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.training.steps import EvaluationCode, StepCode
-from ..optimizer.analysis.values.resolver import Resolver
-from ..optimizer.options import AmpDtype, Options, Target, Tier
+from ..optimizer.options import AmpDtype, Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, Span
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _UNCALLED = "nothing in this file calls this step: on which device it runs, its callers know"
 
+_HALF_FINISHED = "`GradScaler` is in use already, without autocast, which is not added: "
+_BESIDE = "the step stays in float32: the script's own autocast is around other steps alone"
 _IN_PLACE = "the evaluation stays in float32: it is written as a comprehension, not as a loop"
 
 
@@ -137,22 +143,28 @@ class Autocast(Transform):
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
         steps = [step for step in script.step_code if script.runs(step)]
         if not steps:
-            for step in script.step_code:
-                why = f"no call from {script.entry.path.name} to this step is seen"
-                yield replace(self._skip(step, why), unreached=True)
+            yield from self._unreached(script)
             return
-        refusal = _cpu_refusal(script, options) or _framework(script)
+        refusal = cpu_refusal(options, is_for_cuda=script.targets_cuda(options)) or _framework(
+            script
+        )
         if refusal is not None:
             for step in steps:
                 told = isinstance(refusal, str) and not script.is_called(step)
                 yield self._skip(step, _UNCALLED if told else refusal)
             return
-        codes, done, stopped = _by_fitness(script.resolver, steps)
+        codes, done, stopped = by_fitness(script.resolver, steps)
         useless = None if done else _no_gain(script, codes, options)
         if useless is not None:
             yield from (self._skip(half.code, useless) for half in codes)
             codes = []
-        refusal = _refusal(script)
+        uses = find_precision_uses(script.resolver)
+        other = beyond_scaling(uses)
+        if uses and not done and other is None:
+            yield from (self._skip(step, obstacle) for step, obstacle in stopped)
+            yield from self._scaled(script, codes, uses, options)
+            return
+        refusal = other or next(iter(uses), None) or _refusal(script)
         if stopped and refusal is None and all(isinstance(o, ProbabilityLoss) for _, o in stopped):
             rewritten = logits_form(script.resolver)
             if isinstance(rewritten, tuple):
@@ -162,16 +174,27 @@ class Autocast(Transform):
         told = None if done else refusal
         yield from (self._skip(step, told or obstacle) for step, obstacle in stopped)
         if refusal is not None:
-            yield from (self._skip(half.code, refusal) for half in codes)
-            for half in done:
-                flag = option_of_autocast(script.resolver, half.code)
-                if flag is not None:
-                    yield self._skip(
-                        half.code, f"the step runs under autocast where `{flag}` is given"
-                    )
+            told = _BESIDE if done else refusal
+            yield from (self._skip(half.code, told) for half in codes)
+            yield from self._left(script, done)
             yield from self._shared(script, done)
         elif codes:
             yield from self._planned(script, codes, options)
+
+    def _unreached(self, script: TrainingScript) -> Iterator[Skip]:
+        why = f"no call from {script.entry.path.name} to this step is seen"
+        yield from (replace(self._skip(s, why), unreached=True) for s in script.step_code)
+
+    def _left(self, script: TrainingScript, done: Sequence[HalfCode]) -> Iterator[Skip]:
+        """What stays in float32 of steps that the script runs under an autocast of its own."""
+        for step in (half.code for half in done if isinstance(half.code, StepCode)):
+            switch = switch_of_autocast(script.resolver, step)
+            if switch is not None:
+                yield self._skip(step, f"the step runs under autocast where {switch}")
+            outside = outside_autocast(script.resolver, step)
+            if outside is not None:
+                why = f"`{outside.excerpt}` stays in float32: the script's own autocast is not around it"
+                yield self.skip(outside.path, outside.span, why)
 
     def _logits(self, step: StepCode, edits: tuple[FileEdit, ...]) -> Change:
         """The change that makes a step with a loss of probabilities fit for autocast, which then follows."""
@@ -194,7 +217,7 @@ class Autocast(Transform):
         if device.kind is DeviceKind.CPU and not on_cpu:
             yield self._skip(first, "the network is not seen to be moved to a GPU")
             return
-        chosen = _precision(script, codes, options)
+        chosen = chosen_precision(resolver, codes, script.loops, options)
         if not isinstance(chosen, tuple):
             yield self._skip(first, chosen)
             return
@@ -226,6 +249,36 @@ class Autocast(Transform):
             plan.edits(),
         )
 
+    def _scaled(
+        self,
+        script: TrainingScript,
+        codes: Sequence[HalfCode],
+        uses: Sequence[PrecisionUse],
+        options: Options,
+    ) -> Iterator[Change | Skip]:
+        """Steps whose losses the script scales, but computes in float32; ``uses`` are those of its scaler."""
+        resolver = script.resolver
+        refusal = _refusal(script)
+        found = {half: refusal or with_own_scaler(resolver, half, uses, options) for half in codes}
+        for half, scaled in found.items():
+            if not isinstance(scaled, OwnScaling):
+                yield self._skip(half.code, scaled, _HALF_FINISHED)
+        scalings = [scaled for scaled in found.values() if isinstance(scaled, OwnScaling)]
+        halves = [scaling.half for scaling in scalings]
+        restored = _half_uses(script, halves)
+        unclear = next((use for use in restored if not use.is_float), None)
+        if unclear is not None:
+            yield self._skip(halves[0].code, leaves(unclear), _HALF_FINISHED)
+        elif halves:
+            yield self.change(
+                halves[0].code.path,
+                _span(halves[0].code),
+                f"forward and loss of {counted(halves)} under autocast in float16, as its scaler is for"
+                f"{left_out(resolver, halves)}",
+                "every loss is scaled, every optimizer steps through the scaler, and no operation needs float32",
+                edits_beside_scaler(resolver, scalings, restored, options),
+            )
+
     def _shared(self, script: TrainingScript, done: Sequence[HalfCode]) -> Iterator[Change | Skip]:
         """Evaluations under the autocast that the script itself writes around the training steps ``done``."""
         shared = SharedAutocast(script.resolver, done, imported_packages(script.project))
@@ -237,7 +290,8 @@ class Autocast(Transform):
             if not isinstance(found, SharedContext):
                 yield self._skip(item.code, found, "the evaluation stays in float32: ")
                 continue
-            edits = [in_context(region, found.code) for region in item.code.regions]
+            edits = [*found.edits]
+            edits += [in_context(region, found.code) for region in item.code.regions]
             edits += [float_again(use) for use in _half_uses(script, [item])]
             yield self.change(
                 item.code.path,
@@ -313,45 +367,6 @@ def _span(code: StepCode | EvaluationCode) -> Span:
     return code.module.span(code.regions[0].first)
 
 
-def _cpu_refusal(script: TrainingScript, options: Options) -> str | None:
-    if script.targets_cuda(options):
-        return None
-    if options.amp is AmpDtype.FP16:
-        return "float16 is no gain on a CPU"
-    if options.target is Target.CPU and options.amp is AmpDtype.BF16:
-        return None
-    return (
-        "the script runs on the CPU, where bfloat16 pays only on processors with units for it "
-        "(`--target cpu --amp bf16`)"
-    )
-
-
-def _by_fitness(
-    resolver: Resolver, steps: Sequence[StepCode]
-) -> tuple[list[HalfCode], list[HalfCode], list[tuple[StepCode, Obstacle]]]:
-    """The steps that can run in half precision, those that do, and those that cannot, and why."""
-    codes: list[HalfCode] = []
-    done: list[HalfCode] = []
-    stopped: list[tuple[StepCode, Obstacle]] = []
-    for step in steps:
-        found = half_code(resolver, step)
-        if under_autocast(resolver, step):
-            done += [found] if isinstance(found, HalfCode) else []
-        elif isinstance(found, HalfCode):
-            codes.append(found)
-        else:
-            stopped.append((step, found))
-    for step, obstacle in stopped[:]:
-        if isinstance(obstacle, KeptRatio):
-            kept = {
-                n.node for n in networks_run(resolver, [*step.nodes(resolver, into_forward=True)])
-            }
-            alike = [h for h in codes if not kept.isdisjoint(n.node for n in h.networks)]
-            stopped += [(half.code, obstacle) for half in alike if isinstance(half.code, StepCode)]
-            codes = [half for half in codes if half not in alike]
-    return codes, done, stopped
-
-
 def _no_gain(script: TrainingScript, codes: Sequence[HalfCode], options: Options) -> str | None:
     """Why half precision is no gain, unless it is asked for."""
     if options.amp is not AmpDtype.AUTO or Autocast.name in options.select:
@@ -366,32 +381,4 @@ def _framework(script: TrainingScript) -> Fact | None:
 def _refusal(script: TrainingScript) -> Fact | None:
     """What about the script as a whole keeps its steps as they are."""
     resolver = script.resolver
-    uses = find_precision_uses(resolver)
-    if uses:
-        return uses[0]
     return runs_in_double(resolver) or script_obstacle(resolver, imported_packages(script.project))
-
-
-def _precision(
-    script: TrainingScript, codes: Sequence[HalfCode], options: Options
-) -> tuple[Precision, LossScaling | None, str] | Fact:
-    """The precision ``codes`` can run in, with the loss scaling that takes, and what is to be said about it."""
-    steps = [half.code for half in codes if isinstance(half.code, StepCode)]
-    replicas = data_parallel(script.resolver)
-    recurrent = [o for half in codes if half.code in steps for o in half.bfloat16_obstacles]
-    only_float16 = replicas or (recurrent[0] if recurrent else None)
-    if options.amp is AmpDtype.BF16:
-        return only_float16 or (Precision.BFLOAT16, None, "")
-    obstacles = [obstacle for half in codes for obstacle in half.float16_obstacles]
-    scaling = obstacles[0] if obstacles else loss_scaling(script.resolver, steps, script.loops)
-    if isinstance(scaling, LossScaling):
-        if options.amp is AmpDtype.FP16:
-            return Precision.FLOAT16, scaling, ""
-        if replicas is not None:
-            return Precision.FLOAT16, scaling, " (DataParallel replicas know no other type)"
-        if recurrent:
-            return Precision.FLOAT16, scaling, " (cuDNN's recurrent layers know no other type)"
-        return Precision.PORTABLE, scaling, ""
-    if options.amp is AmpDtype.FP16 or only_float16 is not None:
-        return scaling
-    return Precision.NATIVE_BFLOAT16, None, f"; not in float16: {said(scaling, steps[0])}"

@@ -45,7 +45,7 @@ from ..optimizer.analysis.frameworks.trainer_arguments import (
     Untranslatable,
     translated,
 )
-from ..optimizer.analysis.precision.autocast_edits import float_again, receiver
+from ..optimizer.analysis.precision.region_edits import float_again, receiver
 from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import AmpDtype, Options, Target, Tier

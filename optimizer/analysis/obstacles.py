@@ -21,6 +21,14 @@ class Obstacle(Fact):
 
 
 @dataclass(frozen=True, eq=False)
+class Bfloat16Obstacle(Obstacle):
+    """Code that bfloat16 breaks and float16 does not; ``in_float16`` says why that is chosen, in few words."""
+
+    bfloat16_only: bool = True
+    in_float16: str = ""
+
+
+@dataclass(frozen=True, eq=False)
 class ProbabilityLoss(Obstacle):
     """Binary cross entropy of probabilities: the same loss of logits would be no obstacle."""
 

@@ -110,7 +110,7 @@ def test_evaluates_under_the_autocast_of_the_training(
         ({"context": BFLOAT16, "dtype": "model.half()"}, "`.half()` is in use already"),
         (
             {"context": "torch.autocast('cuda', enabled=False)"},
-            "no one autocast that it sees",
+            "no one autocast is around",
         ),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_type_that_is_set_after_the_evaluation(rewrite: Rewrite) -> None:
     source = written(dtype="", early="print(evaluate())\namp_dtype = torch.float16")
     result = rewrite(source, ["autocast"]).files[0]
     assert result.text == source
-    assert any("no one autocast that it sees" in skip.message for skip in result.skips)
+    assert any("`amp_dtype`, of which the autocast" in skip.message for skip in result.skips)
 
 
 def test_a_switch_that_the_evaluation_is_not_given(rewrite: Rewrite) -> None:
@@ -137,7 +137,7 @@ def test_a_switch_that_the_evaluation_is_not_given(rewrite: Rewrite) -> None:
     loop += "".join(f"    {line}\n" for line in steps.splitlines())
     result = rewrite(f"{start}{loop}\n\ntrain(args.amp)\n", ["autocast"]).files[0]
     assert not result.changes
-    assert any("no one autocast that it sees" in skip.message for skip in result.skips)
+    assert any("`use_amp`, of which the autocast" in skip.message for skip in result.skips)
 
 
 METHODS = """\
@@ -190,3 +190,49 @@ def test_a_type_that_is_an_attribute(rewrite: Rewrite) -> None:
 def test_says_which_option_the_training_waits_for(rewrite: Rewrite) -> None:
     result = rewrite(written(context=FLOAT16), ["autocast"]).files[0]
     assert any("under autocast where `--amp` is given" in skip.message for skip in result.skips)
+
+
+EVALUATION = """\
+import torch
+
+
+def evaluate(model, loader):
+    model.eval()
+    correct = 0
+    with torch.no_grad():
+        for x, y in loader:
+            output = model(x.cuda())
+            correct += (output.argmax(1).cpu() == y).sum().item()
+    return correct
+"""
+
+
+def _in_two_files(context: str, dtype: str = "") -> dict[str, str]:
+    main = written(context=context, dtype=dtype).replace("evaluate()", "evaluate(model, loader)")
+    start, _, rest = main.partition("def evaluate")
+    main = start + rest[rest.index("for epoch") :]
+    return {"train.py": f"from evaluation import evaluate\n{main}", "evaluation.py": EVALUATION}
+
+
+@pytest.mark.parametrize(
+    ("context", "dtype", "there"),
+    [
+        (BFLOAT16, "", 'torch.autocast("cuda", dtype=torch.bfloat16)'),
+        ("torch.autocast('cuda', amp_dtype)", "amp_dtype = torch.float16", "torch.float16)"),
+        ("autocast()", "from torch.cuda.amp import autocast", "torch.cuda.amp.autocast()"),
+    ],
+)
+def test_an_evaluation_in_another_file(
+    rewrite: Rewrite, context: str, dtype: str, there: str
+) -> None:
+    files = {f.path.name: f for f in rewrite(_in_two_files(context, dtype), ["autocast"]).files}
+    text = files["evaluation.py"].text
+    assert f"{there}:\n                output = model(x.cuda())\n" in text
+    assert not files["train.py"].changes
+
+
+def test_an_evaluation_in_another_file_that_lacks_a_name(rewrite: Rewrite) -> None:
+    files = {f.path.name: f for f in rewrite(_in_two_files(FLOAT16), ["autocast"]).files}
+    assert files["evaluation.py"].text == EVALUATION
+    reason = "`args.amp`, of which the autocast of the training step is made, is not sure"
+    assert any(reason in skip.message for skip in files["evaluation.py"].skips)

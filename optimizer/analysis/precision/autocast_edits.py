@@ -9,7 +9,6 @@ from enum import Enum
 from functools import cached_property
 
 from ...rewriting.edits import (
-    AddContext,
     AddParameter,
     FileEdit,
     InsertAfter,
@@ -17,7 +16,6 @@ from ...rewriting.edits import (
     InsertBefore,
     ReplaceExpression,
     SetArgument,
-    Wrap,
 )
 from ..devices.network_device import NetworkDevice, uses_cuda
 from ..editing.companions import sees_attribute
@@ -30,12 +28,11 @@ from ..values.resolver import Resolver
 from .half_steps import HalfCode
 from .half_values import HalfUse
 from .loss_scaling import LossScaling
+from .region_edits import float_again, in_context
 
 _NATIVE_CHECK_SINCE = (2, 5)
 """From here on ``is_bf16_supported`` can leave out emulation and answers on machines without CUDA
 (https://github.com/pytorch/pytorch/issues/132303)."""
-
-_WIDEST_HEADER = 100
 
 
 class Precision(Enum):
@@ -51,7 +48,8 @@ class Precision(Enum):
 class AutocastPlan:
     """What is to be done: ``codes`` in ``precision``, on ``device`` (None for the CPU).
 
-    ``scaling`` is there when ``precision`` involves float16. ``restored`` are the values that must be float32 again.
+    ``scaling`` is there when ``precision`` involves float16 and the script does not scale its losses itself, ``switch``
+    (code) where something of the script's own says whether to. ``restored`` are the values that must be float32 again.
     """
 
     resolver: Resolver
@@ -61,6 +59,7 @@ class AutocastPlan:
     device: NetworkDevice | None
     restored: tuple[HalfUse, ...]
     torch_version: tuple[int, int]
+    switch: str | None = None
 
     def edits(self) -> tuple[FileEdit, ...]:
         found: dict[FileEdit, None] = {}
@@ -107,7 +106,7 @@ class AutocastPlan:
         else:
             dtype = reference(module, f"torch.{self.precision.name.lower()}").code
         arguments.append(f"dtype={dtype}")
-        condition = uses_cuda(self.resolver, self.device, at, module)
+        condition = self.switch or uses_cuda(self.resolver, self.device, at, module)
         if condition is not None:
             arguments.append(f"enabled={condition}")
         return edits, self._with(autocast.code, arguments)
@@ -339,30 +338,6 @@ class AutocastPlan:
         return any(self._sees_companion(module, at) for module, at in [*regions, *computed])
 
 
-def in_context(region: Region, context: str) -> FileEdit:
-    """The edit that runs ``region`` in the context manager ``context``."""
-    module = region.module
-    first, last = module.span(region.first), module.span(region.last)
-    if region.first is region.last and _has_room(module, region.first, context):
-        return FileEdit(module.path, AddContext(first, context))
-    return FileEdit(module.path, Wrap(first, last, f"with {context}:"))
-
-
-def float_again(use: HalfUse) -> FileEdit:
-    """The edit that hands over ``use`` in float32."""
-    code = f"{receiver(use.module.code(use.value), use.value)}.float()"
-    return FileEdit(use.path, ReplaceExpression(use.module.span(use.value), code))
-
-
-def receiver(code: str, node: ast.expr) -> str:
-    """``code`` as what a method is called on."""
-    return (
-        code
-        if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-        else f"({code})"
-    )
-
-
 def _operand(condition: str) -> str:
     """``condition`` as an operand of ``and``."""
     tree = ast.parse(condition, mode="eval").body
@@ -377,16 +352,6 @@ def _outside_contexts(module: Module, statement: ast.stmt) -> ast.stmt:
     while isinstance(parent := module.parents[statement], ast.With):
         statement = parent
     return statement
-
-
-def _has_room(module: Module, statement: ast.stmt, context: str) -> bool:
-    """Whether ``statement`` is a ``with`` that can hold one more context manager on its line."""
-    if not isinstance(statement, ast.With):
-        return False
-    items = [statement.items[0].context_expr, statement.items[-1].context_expr]
-    one_line = items[0].lineno == items[1].end_lineno == statement.lineno
-    columns = module.span(items[1]).end_column + len(f", {context}:")
-    return one_line and statement.body[0].lineno > statement.lineno and columns <= _WIDEST_HEADER
 
 
 def _backward(module: Module, backward: Backward, loss: str) -> ReplaceExpression:

@@ -13,7 +13,7 @@ from ..calls.signatures import call_argument
 from ..facts import CallFact, Fact, Model
 from ..networks.forward_code import called_names, forward_code, method_name, networks_run
 from ..networks.models import steps_lbfgs
-from ..obstacles import Obstacle, ProbabilityLoss
+from ..obstacles import Bfloat16Obstacle, Obstacle, ProbabilityLoss
 from ..program.syntax import Module
 from ..training.loops import forward_calls
 from ..training.loss_regions import Region, runs_forward, suspends_gradients
@@ -30,6 +30,7 @@ from .half_trace import HalfTrace
 from .probability_ratios import probability_ratios
 from .product_angles import half_angles
 from .recurrent_layers import recurrent_layers
+from .scaled_similarities import scaled_similarities
 
 _SPARSE_PACKAGES = frozenset(
     {"torch_geometric", "torch_sparse", "torch_scatter", "dgl", "MinkowskiEngine", "spconv"}
@@ -72,7 +73,7 @@ class HalfCode:
     forwards: frozenset[ast.Call]
     covered: frozenset[ast.AST]
     float16_obstacles: tuple[Obstacle, ...]
-    bfloat16_obstacles: tuple[Obstacle, ...]
+    bfloat16_obstacles: tuple[Bfloat16Obstacle, ...]
 
 
 def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode | Obstacle:
@@ -94,6 +95,7 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
     calls = frozenset(call.node for call in forwards)
     if isinstance(code, StepCode):
         obstacles += probability_ratios(resolver, nodes, calls)
+        obstacles += scaled_similarities(resolver, [*nodes, *forward_code(resolver, networks)])
         obstacles += gradient_checks(resolver, code)
     if isinstance(code, EvaluationCode) and (ranked := ranking(resolver, code, calls)):
         obstacles.append(ranked)
@@ -103,7 +105,7 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
         return min(forbidding, key=lambda obstacle: isinstance(obstacle, ProbabilityLoss))
     covered = frozenset(reached.node for reached in nodes)
     only_float16 = tuple(o for o in obstacles if o.float16_only)
-    only_bfloat16 = tuple(o for o in obstacles if o.bfloat16_only)
+    only_bfloat16 = tuple(o for o in obstacles if isinstance(o, Bfloat16Obstacle))
     return HalfCode(code, networks, calls, covered, only_float16, only_bfloat16)
 
 

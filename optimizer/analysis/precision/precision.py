@@ -140,7 +140,7 @@ def reaches_autocast(resolver: Resolver, node: ast.AST, module: Module) -> bool:
     """Whether ``node`` runs under autocast, or something that it runs does."""
     reached = ((inner.node, inner.module) for inner in reached_nodes(resolver, [node], module))
     outer = ((ancestor, module) for ancestor in module.ancestors(node))
-    return any(True for _ in _regions(resolver, (*reached, *outer)))
+    return any(True for _ in autocast_regions(resolver, (*reached, *outer)))
 
 
 def may_do_without_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> bool:
@@ -154,19 +154,8 @@ def may_do_without_autocast(resolver: Resolver, code: StepCode | EvaluationCode)
     )
 
 
-def option_of_autocast(resolver: Resolver, code: StepCode | EvaluationCode) -> str | None:
-    """The option, as it is given on the command line, without which ``code`` does not run under its autocast."""
-    for _, context, module in autocast_contexts(resolver, code):
-        enabled = _enabled(resolver, context, module)
-        values = resolver.values(enabled, module) if enabled is not None else ()
-        for value in values:
-            if isinstance(value, Option) and _is_off_by_default(value) and value.call.args:
-                flag = value.call.args[-1]
-                return str(flag.value) if isinstance(flag, ast.Constant) else None
-    return None
-
-
-def _is_off_by_default(option: Option) -> bool:
+def is_off_by_default(option: Option) -> bool:
+    """Whether the command line has to switch ``option`` on."""
     if option.default is not None:
         return isinstance(option.default, ast.Constant) and not option.default.value
     action = call_argument(option.call, "action")
@@ -177,12 +166,13 @@ def autocast_contexts(
     resolver: Resolver, code: StepCode | EvaluationCode
 ) -> Iterator[tuple[ast.AST, ast.expr, Module]]:
     """The statements that make what ``code`` runs its networks in an autocast region, and their contexts."""
-    return _regions(resolver, _around_networks(resolver, code))
+    return autocast_regions(resolver, _around_networks(resolver, code))
 
 
-def _regions(
+def autocast_regions(
     resolver: Resolver, around: Iterable[tuple[ast.AST, Module]]
 ) -> Iterator[tuple[ast.AST, ast.expr, Module]]:
+    """Those of ``around`` that are autocast regions, statements and functions, and their contexts."""
     for node, module in around:
         for context in _contexts(node):
             names = resolver.maker_names(context, module)
@@ -210,7 +200,7 @@ def _contexts(node: ast.AST) -> list[ast.expr]:
     return node.decorator_list if isinstance(node, ast.FunctionDef) else []
 
 
-def _enabled(resolver: Resolver, context: ast.expr, module: Module) -> ast.expr | None:
+def enabled_by(resolver: Resolver, context: ast.expr, module: Module) -> ast.expr | None:
     """What switches ``context`` on."""
     if not isinstance(context, ast.Call):
         return None
@@ -221,7 +211,7 @@ def _enabled(resolver: Resolver, context: ast.expr, module: Module) -> ast.expr 
 
 
 def _is_optional(resolver: Resolver, context: ast.expr, module: Module) -> bool:
-    enabled = _enabled(resolver, context, module)
+    enabled = enabled_by(resolver, context, module)
     match enabled:
         case None:
             return False

@@ -13,7 +13,7 @@ from ..calls.reach import Reached
 from ..facts import Model
 from ..networks.forward_code import layer_classes
 from ..networks.network_layers import network_code
-from ..obstacles import Obstacle
+from ..obstacles import Bfloat16Obstacle, Obstacle
 from ..values.resolver import Resolver
 
 _RECURRENT = frozenset({"torch.nn.RNN", "torch.nn.LSTM", "torch.nn.GRU"})
@@ -58,4 +58,5 @@ def _chosen_by_name(resolver: Resolver, layer: ast.expr, reached: Reached) -> bo
 
 def _obstacle(place: Reached, layer: str) -> Obstacle:
     why = f"cuDNN computes recurrent layers (`{layer}`) in float16 under autocast, whose gradients need a GradScaler"
-    return Obstacle(place.module, place.node, why, bfloat16_only=True)
+    chosen = "cuDNN's recurrent layers know no other type"
+    return Bfloat16Obstacle(place.module, place.node, why, in_float16=chosen)

@@ -10,28 +10,32 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...rewriting.edits import FileEdit
 from ..calls.reach import reached_nodes
 from ..calls.signatures import call_argument, first_parameter
+from ..editing.references import Reference, quoted, reference
 from ..facts import Fact
 from ..program.scopes import Binding, Imported
 from ..program.syntax import Module
 from ..program.trees import walk
 from ..training.loss_regions import Region
 from ..values.resolver import Resolver
+from ..values.values import External
 from .half_steps import HalfCode, data_parallel, script_obstacle
 from .kept_float32 import is_autocast_off
 from .precision import autocast_contexts, half_precision_use, runs_in_double
 
-_NOT_SHARED = (
-    "no one autocast that it sees the parts of is around all training steps of its network"
-)
+_SHORTER = {"torch.amp.autocast": "torch.autocast"}
+_NOT_SHARED = "no one autocast is around all training steps of its network"
+_UNKNOWN = "`{}`, of which the autocast of the training step is made, is not sure to be known there"
 
 
 @dataclass(frozen=True)
 class SharedContext:
-    """An autocast context, as ``code`` spells it in the evaluation."""
+    """An autocast context, as ``code`` spells it in the evaluation; ``edits`` import what that takes."""
 
     code: str
+    edits: tuple[FileEdit, ...] = ()
 
 
 class SharedAutocast:
@@ -47,16 +51,15 @@ class SharedAutocast:
     def around(self, evaluation: HalfCode) -> SharedContext | Fact | str:
         """The context for ``evaluation``, or what keeps it in float32."""
         found = self._context(evaluation)
-        if found is None:
-            return _NOT_SHARED
-        context, module = found
+        if isinstance(found, str):
+            return found
+        context, module, shared = found
         refusal = self._refusal(evaluation)
         if refusal is not None:
             return refusal
         if evaluation.float16_obstacles and self._may_be_float16(context, module):
             return evaluation.float16_obstacles[0]
-        is_broken = context.end_lineno != context.lineno
-        return SharedContext(ast.unparse(context) if is_broken else module.code(context))
+        return shared
 
     def _refusal(self, evaluation: HalfCode) -> Fact | None:
         """What beside its autocast the script says about precision, or does."""
@@ -68,20 +71,57 @@ class SharedAutocast:
             or half_precision_use(self._resolver, nodes, evaluation.networks)
         )
 
-    def _context(self, evaluation: HalfCode) -> tuple[ast.expr, Module] | None:
-        """The context that all training steps of the networks of ``evaluation`` run in, where that sees all it is made of."""
+    def _context(self, evaluation: HalfCode) -> tuple[ast.expr, Module, SharedContext] | str:
+        """The context that all training steps of the networks of ``evaluation`` run in, and the same there.
+
+        Where that does not see all it is made of, or there is no one such context, why in words.
+        """
         networks = {network.node for network in evaluation.networks}
         steps = [s for s in self._steps if not networks.isdisjoint(n.node for n in s.networks)]
         found = [self._around_forwards(step) for step in steps]
         contexts = [place for places in found for place in places]
         if not all(found) or len({ast.dump(context) for context, _ in contexts}) != 1:
-            return None
+            return _NOT_SHARED
         context, module = contexts[0]
-        is_seen = all(
-            region.module is module and self._is_seen(context, module, region)
-            for region in evaluation.code.regions
-        )
-        return (context, module) if is_seen else None
+        regions = evaluation.code.regions
+        places = {region.module for region in regions}
+        if module not in places and len(places) == 1:
+            found_there = self._spelled_in(places.pop(), context, module)
+            if isinstance(found_there, SharedContext):
+                return context, module, found_there
+            return _UNKNOWN.format(module.code(found_there))
+        unseen = (self._unseen(context, module, region) for region in regions)
+        name = next((name for name in unseen if name is not None), None)
+        if name is not None:
+            return _UNKNOWN.format(name.id)
+        is_broken = context.end_lineno != context.lineno
+        code = ast.unparse(context) if is_broken else module.code(context)
+        return context, module, SharedContext(code)
+
+    def _spelled_in(
+        self, other: Module, context: ast.expr, module: Module
+    ) -> SharedContext | ast.expr:
+        """``context`` of ``module`` as the file ``other`` spells it, or what of it only ``module`` knows."""
+        if not isinstance(context, ast.Call):
+            return context
+        spelled: dict[ast.expr, Reference] = {}
+        for part in (context.func, *context.args, *(k.value for k in context.keywords)):
+            values = self._resolver.values(part, module)
+            if isinstance(part, ast.Constant):
+                text = part.value
+                code = quoted(other, text) if isinstance(text, str) else ast.unparse(part)
+                spelled[part] = Reference(code, ())
+                continue
+            names = {v.name for v in values if isinstance(v, External)}
+            if len(names) != 1 or len(names) != len(values) or not min(names).startswith("torch."):
+                return part
+            name = names.pop()
+            spelled[part] = reference(other, _SHORTER.get(name, name))
+        arguments = [spelled[argument].code for argument in context.args]
+        arguments += [f"{k.arg}={spelled[k.value].code}" for k in context.keywords]
+        edits = dict.fromkeys(edit for one in spelled.values() for edit in one.edits)
+        code = f"{spelled[context.func].code}({', '.join(arguments)})"
+        return SharedContext(code, tuple(edits))
 
     def _may_be_float16(self, context: ast.expr, module: Module) -> bool:
         dtype = call_argument(context, "dtype", 1) if isinstance(context, ast.Call) else None
@@ -104,12 +144,16 @@ class SharedAutocast:
             covered |= inside
         return found if forwards <= covered else []
 
-    def _is_seen(self, context: ast.expr, module: Module, region: Region) -> bool:
-        """Whether every name in ``context`` means the same at ``region``, and is set before that runs."""
-        return all(
-            self._means_the_same(name, module, region)
-            for name in walk(context)
-            if isinstance(name, ast.Name)
+    def _unseen(self, context: ast.expr, module: Module, region: Region) -> ast.Name | None:
+        """The first name in ``context`` that may mean another thing at ``region``, or is not set before that runs."""
+        names = (name for name in walk(context) if isinstance(name, ast.Name))
+        return next(
+            (
+                name
+                for name in names
+                if region.module is not module or not self._means_the_same(name, module, region)
+            ),
+            None,
         )
 
     def _means_the_same(self, name: ast.Name, module: Module, region: Region) -> bool:

@@ -26,7 +26,7 @@ def unscalings_of(step: StepCode) -> Iterable[Unscaling]:
     """Where gradients are looked at between the last backward and an update."""
     found: dict[tuple[str, ast.AST], tuple[Update, list[ast.stmt]]] = {}
     for reader in step.gradient_readers:
-        for update in _applying(step, reader):
+        for update in applying(step, reader):
             block = step.module.block(update.statement)
             if _holder(step.module, block, reader) is None:
                 why = "gradients are looked at in steps, too, that the optimizer does not make"
@@ -63,7 +63,7 @@ def _is_elif(module: Module, statement: ast.stmt) -> bool:
     return isinstance(statement, ast.If) and module.code(statement).startswith("elif")
 
 
-def _applying(step: StepCode, reader: ast.stmt) -> list[Update]:
+def applying(step: StepCode, reader: ast.stmt) -> list[Update]:
     """The updates that come next after ``reader``, all up to the next backward."""
     here, module = position(reader), step.module
     reached = [u for u in step.updates if not exclude_each_other(module, reader, u.statement)]
