@@ -27,6 +27,7 @@ class Observe(Protocol):
         aligned_layers: bool = False,
         without_dropout: bool = False,
         training_draws: bool = False,
+        more_digits: bool = False,
         keep_evaluated: bool = False,
         evaluated_with: Path | None = None,
         runs_to_come: int = 0,

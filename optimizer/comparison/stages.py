@@ -1,7 +1,7 @@
 """Which runs a verdict needs, in stages, none more than it takes.
 
 1. The original again (a third time where it does not repeat itself, and then as often as it takes), for the exact tier. Where all but what is printed
-   and saved besides is bit for bit the same, that is judged at once.
+   and saved besides is bit for bit the same, that is judged at once, numbers that are printed otherwise by the digits behind, too.
 2. Where the rewrite differs and uses a reduced precision: both versions with that switched off. What is left must be
    the original's arithmetic; this sees through rounding that would hide a mistake.
 3. The original from perturbed parameters, for the numeric tier. They are perturbed no earlier than the rewrite parts from it:
@@ -23,6 +23,7 @@ from typing import Any
 
 from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..options import Tier
+from .backward_places import losses_in_place, moved_note
 from .clipping import unseen_clipping
 from .decisive import for_sure, is_decided
 from .divided import Division
@@ -38,6 +39,7 @@ from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
 from .scheduling import unseen_schedule
 from .skipped_steps import unseen_overflow
+from .told_digits import judge_digits
 from .tolerance import MORE_NEIGHBOURS, Precision, precision_of
 from .verdict import (
     Outcome,
@@ -79,7 +81,8 @@ def judge_in_stages(
     observe = _Renamed(observe, renaming, division, first)
     renamed = division.undone(renaming.undone(rewritten))
     grouped = regrouped(first, renamed)
-    rewritten = in_order_of(first, grouped)
+    moved = losses_in_place(first, grouped)
+    rewritten = in_order_of(first, moved)
     repeats = [observe("original, again", original=True)]
     if not repeats_itself(first, repeats[0]):
         repeats.append(observe("original, a third time", original=True))
@@ -98,7 +101,8 @@ def judge_in_stages(
         sure = judge_conduct(first, repeats, rewritten) if added_up else for_sure(exact, rounding)
         found = Equivalence(sure)
     elif only_told_differs(exact, first, rewritten):
-        found = Equivalence(judge_told(first, repeats, rewritten))
+        told = judge_told(first, repeats, rewritten)
+        found = Equivalence(judge_digits(told, first, repeats, rewritten, observe))
     elif layers := layers_per_rank(first, rewritten):
         given = (first, repeats, rewritten)
         found = _judge_aligned(*given, tuple(layers), observe, precision, perturbed_runs)
@@ -122,7 +126,12 @@ def judge_in_stages(
     unseen = _unseen(first, repeats, rewritten, bits=verdict.precision is None)
     if unseen and verdict.outcome is Outcome.EQUIVALENT:
         verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=unseen)
-    told = (*renaming.notes(), *division.notes(), *regrouping_note(renamed, grouped))
+    told = (
+        *renaming.notes(),
+        *division.notes(),
+        *regrouping_note(renamed, grouped),
+        *moved_note(grouped, moved),
+    )
     findings = (*verdict.findings, *told)
     return replace(found, verdict=replace(verdict, findings=findings))
 
@@ -156,7 +165,8 @@ class _Renamed:
         if original:
             return run
         run = self._division.undone(self._renaming.undone(run))
-        return in_order_of(self._first, regrouped(self._first, run))
+        run = losses_in_place(self._first, regrouped(self._first, run))
+        return in_order_of(self._first, run)
 
 
 def _judge_aligned(

@@ -123,6 +123,7 @@ class RunSettings:
 
     ``batch_layers`` says, in OBSERVE mode, what to do about layers whose result hangs on the whole batch or on draws for
     it; None leaves them alone. ``without_dropout`` has nothing dropped out, in OBSERVE mode.
+    With ``more_digits`` the project's code prints its numbers with eight digits more.
     With ``training_draws`` a module in training mode draws in OBSERVE mode what training would draw next, also where no gradients are taken.
 
     ``shuffled`` are the shuffles that a script is given which draws its epochs' orders by itself (:mod:`.shuffled_passes`).
@@ -155,6 +156,7 @@ class RunSettings:
     batch_layers: BatchLayers | None = None
     without_dropout: bool = False
     training_draws: bool = False
+    more_digits: bool = False
     shuffled: tuple[ShuffledPass, ...] = ()
     resident_batch: bool = False
     trace: bool = False
@@ -327,6 +329,7 @@ def _spec(
         "batch_layers": settings.batch_layers.value if settings.batch_layers else None,
         "without_dropout": settings.without_dropout,
         "training_draws": settings.training_draws,
+        "more_digits": settings.more_digits,
         "shuffled": settings.shuffled,
         "resident_batch": settings.resident_batch,
         "trace": settings.trace,

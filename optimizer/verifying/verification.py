@@ -203,6 +203,7 @@ class _Verification:
         aligned_layers: bool = False,
         without_dropout: bool = False,
         training_draws: bool = False,
+        more_digits: bool = False,
         keep_evaluated: bool = False,
         evaluated_with: Path | None = None,
         seed: int | None = None,
@@ -221,6 +222,7 @@ class _Verification:
             batch_layers=self._batch_layers(aligned_layers),
             without_dropout=without_dropout,
             training_draws=training_draws,
+            more_digits=more_digits,
         )
         if not original and self._first is not None:
             settings = replace(settings, shuffled=shuffled_passes(self._first))

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,12 +21,14 @@ Call = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 class CompiledCalls:
     """Has ``call(module, forward, args, kwargs)`` make those of them that are evaluations: they leave the graph for it.
 
-    So does one that is to be one graph (``fullgraph=True``), once that was seen to be possible.
+    So does one that is to be one graph (``fullgraph=True``), once that was seen to be possible. Before anything of a
+    function is compiled, ``starts`` hears of the models that it leads to: what they hold is what they start with.
     ``told``: whether a call of a module is being made that is told already, with all that is in it.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, starts: Callable[[nn.Module], None]) -> None:
         self._call = call
+        self._starts = starts
         self.told = False
 
     def install(self, patches: Patches) -> None:
@@ -49,17 +52,23 @@ class CompiledCalls:
     def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(model=None, *args, **kwargs):
-            if model is None or isinstance(model, nn.Module) or not kwargs.get("fullgraph"):
+            if model is None or isinstance(model, nn.Module):
                 return original(model, *args, **kwargs)
-            whole = original(model, *args, **{**kwargs, "backend": _stop})
-            compiled = original(model, *args, **{**kwargs, "fullgraph": False})
+            whole = None
+            if kwargs.get("fullgraph"):
+                whole = original(model, *args, **{**kwargs, "backend": _stop})
+                kwargs = {**kwargs, "fullgraph": False}
+            compiled = original(model, *args, **kwargs)
             seen = False
 
-            @functools.wraps(model)
+            @functools.wraps(compiled)
             def call(*inputs, **named):
                 nonlocal seen
                 if not seen and not torch.compiler.is_compiling():
-                    self._trace(whole, inputs, named)
+                    for module in _modules(model, inputs, named):
+                        self._starts(module)
+                    if whole is not None:
+                        self._trace(whole, inputs, named)
                     seen = True
                 return compiled(*inputs, **named)
 
@@ -79,6 +88,18 @@ class CompiledCalls:
                 raise
         finally:
             self.told = outer
+
+
+def _modules(function: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterator[nn.Module]:
+    """The modules that ``function`` is given, is a method of, or reads from the variables around it."""
+    held = [*inputs, *named.values(), getattr(function, "__self__", None)]
+    code = inspect.unwrap(getattr(function, "__func__", function))
+    if inspect.isfunction(code):
+        variables = inspect.getclosurevars(code)
+        held += [*variables.nonlocals.values(), *variables.globals.values()]
+    for thing in held:
+        if isinstance(thing, nn.Module):
+            yield thing
 
 
 class _Traced(Exception):

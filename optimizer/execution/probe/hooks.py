@@ -68,7 +68,7 @@ class Hooks:
         self._iterators: WeakSet[Any] = WeakSet()
         self._in_module = threading.local()
         self._direct_calls = DirectCalls(self._called, patches)
-        self._compiled_calls = CompiledCalls(self._called)
+        self._compiled_calls = CompiledCalls(self._called, session.module_starts)
         self._gradient_hooks = GradientHooks(self._session, observing=self._observing)
         self._in_dump = False
         self._starting: dict[str, Any] | None = None

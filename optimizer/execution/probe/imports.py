@@ -16,6 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from .more_digits import MoreDigitsLoader
 from .redirect import DROP, KEEP, READ, Redirection
 
 _PATHS = (str, bytes, os.PathLike)
@@ -68,11 +69,15 @@ _NATIVE_FILES = {
 
 
 class ProjectImporter:
-    """A meta path finder in front of all others, which it asks."""
+    """A meta path finder in front of all others, which it asks.
+
+    With ``more_digits`` the project's modules print their numbers with more digits.
+    """
 
     def __init__(self, redirection: Redirection) -> None:
         self._redirection = redirection
         self._after: dict[str, list[Callable[[ModuleType], None]]] = {}
+        self.more_digits = False
         for name, files in _NATIVE_FILES.items():
             for file in files:
                 self.after_import(name, functools.partial(self._redirect, file))
@@ -106,12 +111,15 @@ class ProjectImporter:
             return spec
         mirror = self._redirection.mirror
         place = mirror.place(os.path.abspath(origin))
-        if place is None or place == origin or not mirror.unfolded(os.path.dirname(place)):
+        if place is None or not mirror.unfolded(os.path.dirname(place)):
+            return spec
+        if place == origin and not self.more_digits:
             return spec
         locations = spec.submodule_search_locations
         return importlib.util.spec_from_file_location(
             spec.name,
             place,
+            loader=MoreDigitsLoader(spec.name, place) if self.more_digits else None,
             submodule_search_locations=None if locations is None else [os.path.dirname(place)],
         )  # pyright: ignore[reportReturnType]
 

@@ -52,7 +52,14 @@ def run(
     observed = ObservedProcess(spec, protection, started, write)
     if not spec["processes"]:
         observed.look_for_ranks(protection)
-    ending = run_script(spec["entry"], spec["program"], spec["args"], spec["module"])
+    protection.importer.more_digits = spec["more_digits"]
+    ending = run_script(
+        spec["entry"],
+        spec["program"],
+        spec["args"],
+        spec["module"],
+        more_digits=spec["more_digits"],
+    )
     observed.finish(ending)
     if observed.session.stopped:
         os._exit(0)  # exit handlers and threads of a script cut short have nothing to wait for

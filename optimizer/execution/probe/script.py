@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass
 from types import CodeType, ModuleType
 
+from . import more_digits as more
 from .rounds import StopRun
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -28,11 +29,17 @@ class Ending:
 
 
 def run_script(
-    path: str, program: str, args: list[str], module: tuple[str, str] | None = None
+    path: str,
+    program: str,
+    args: list[str],
+    module: tuple[str, str] | None = None,
+    *,
+    more_digits: bool = False,
 ) -> Ending:
     """Execute the file ``path`` as ``__main__`` with ``sys.argv`` of ``program`` and ``args``.
 
-    ``module`` is its name as a module, and the folder that is found from, where it has to run as one.
+    ``module`` is its name as a module, and the folder that is found from, where it has to run as one. With ``more_digits`` it
+    prints its numbers with more digits.
     """
     sys.argv = [program, *args]
     if not getattr(sys.flags, "safe_path", False):
@@ -50,7 +57,7 @@ def run_script(
             importlib.import_module(package)
             spec = importlib.util.spec_from_file_location(module[0], path)
             main.__dict__.update(__package__=package, __spec__=spec)
-        exec(_compiled(path), main.__dict__)
+        exec(_compiled(path, more_digits), main.__dict__)
     except BaseException as error:
         return ending_of(error)
     return Ending(0)
@@ -67,8 +74,10 @@ def ending_of(error: BaseException | None) -> Ending:
     return Ending(1, traceback_of(error))
 
 
-def _compiled(path: str) -> CodeType:
+def _compiled(path: str, more_digits: bool) -> CodeType:
     with io.open_code(path) as file:
+        if more_digits:
+            return more.compiled(file.read(), path)
         return compile(file.read(), path, "exec", dont_inherit=True)
 
 

@@ -279,11 +279,15 @@ class Session:
             self._perturbation.before_call(module, self._rounds.begun)
         if self._weights:
             self._try(self._weights.before_call, module, self._rounds.begun)
-        if not self._rounds.begun and module.training:
-            self._try(self._parameters.keep_first, module)
+        self.module_starts(module)
         self._training = module.training
         if not module.training or (self._draws_aside and is_evaluation(module)):
             self.evaluation_draws.begin()
+
+    def module_starts(self, module: nn.Module) -> None:
+        """``module`` is about to compute."""
+        if not self._rounds.begun and module.training:
+            self._try(self._parameters.keep_first, module)
 
     def layer_called(self, layer: nn.Module, output: Any) -> None:
         """A module was called inside of such a call."""

@@ -46,6 +46,7 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
             "device_block_steps": 10,
             "full_precision": False,
             "training_draws": False,
+            "more_digits": False,
             "emulated_gpus": 0,
             **chosen,
         }

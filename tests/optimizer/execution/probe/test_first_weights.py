@@ -52,6 +52,58 @@ def test_the_start_is_what_the_first_call_finds(recorded):
     assert (later["Following.slow.weight"] != kept["Following.slow.weight"]).any()
 
 
+class Normalized(nn.Linear):
+    """Scales what it is given as its first batch wants it."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+        self.scale = nn.Parameter(torch.zeros(3))
+        self.register_buffer("ready", torch.tensor(False))
+
+    def forward(self, x):
+        if self.training and not self.ready:
+            with torch.no_grad():
+                self.scale.copy_(1 / x.std(0))
+                self.ready.fill_(True)
+        return super().forward(x * self.scale)
+
+    def loss(self, x):
+        return self(x).square().mean()
+
+
+def of_a_method(model):
+    return torch.compile(model.loss, backend="eager")
+
+
+def of_a_variable(model):
+    return torch.compile(lambda x: model(x).square().mean(), backend="eager")
+
+
+def of_an_argument(model):
+    @torch.compile(backend="eager")
+    def loss(model, x):
+        return model(x).square().mean()
+
+    return lambda x: loss(model, x)
+
+
+@pytest.mark.parametrize("compiled", [of_a_method, of_a_variable, of_an_argument])
+def test_the_start_is_what_a_compiled_function_finds(recorded, compiled):
+    def script():
+        model = Normalized()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = compiled(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss(torch.arange(12.0).view(4, 3)).backward()
+            optimizer.step()
+
+    run = recorded(script)
+    assert not run.unobserved
+    assert (run.tensors(run.snapshot(0))["Normalized.scale"] == 0).all()
+    assert (run.tensors(run.snapshot(1))["Normalized.scale"] != 0).all()
+
+
 def test_what_is_loaded_after_an_evaluation_is_the_start(recorded):
     def script():
         model = nn.Linear(3, 1)

@@ -1,0 +1,95 @@
+"""Numbers that are printed otherwise though all is trained and evaluated bit for bit the same, by the digits that were not printed.
+
+Such a number may be off by a unit of its last printed digit, since a rounding may take it over the edge between two of them. That
+is much more than a rounding: of ``1.5944`` it is 6e-5, four times what the longest sum may be off by. So both versions are run
+once more with more digits printed, where those that are printed otherwise have to be as near as rounding keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ..execution.observations import ENDED_WELL, Observations
+from .findings import Finding, Kind
+from .lines import Line, aligned, read_lines
+from .neighbours import Observe
+from .text import last_digit, unrepeatable
+from .tolerance import Precision, allowed, precision_of, times_beyond
+from .verdict import Outcome, Verdict, failed_by
+
+
+def judge_digits(
+    verdict: Verdict,
+    original: Observations,
+    repeats: Sequence[Observations],
+    rewritten: Observations,
+    observe: Observe,
+) -> Verdict:
+    """``verdict``, that what is told is within rounding, unless the digits behind say that it is not.
+
+    It stands where a version prints other lines with more digits: it may make something of what it prints.
+    """
+    if verdict.outcome is not Outcome.EQUIVALENT or rewritten.ranks:
+        return verdict
+    pairs = _printed_otherwise(original, repeats, rewritten)
+    if not pairs:
+        return verdict
+    ours, theirs = (
+        _finer(run, observe(f"{name}, with more digits", original=first, more_digits=True))
+        for run, name, first in ((original, "original", True), (rewritten, "rewritten", False))
+    )
+    if ours is None or theirs is None:
+        return verdict
+    precision, scale = precision_of(original, rewritten), _scale(original)
+    for before, after, place in pairs:
+        found = _beyond(ours[before], theirs[after], place, scale, precision)
+        if found is not None:
+            step = original.step_of_line(ours[before].number)
+            return failed_by(verdict, replace(found, step=step))
+    return verdict
+
+
+def _printed_otherwise(
+    original: Observations, repeats: Sequence[Observations], rewritten: Observations
+) -> list[tuple[int, int, int]]:
+    """Numbers that are printed otherwise: the places of their lines in both outputs, and theirs in the line."""
+    ours, theirs = read_lines(original.stdout), read_lines(rewritten.stdout)
+    left_out = unrepeatable(ours, [read_lines(run.stdout) for run in repeats])
+    before = {id(line): place for place, line in enumerate(ours)}
+    after = {id(line): place for place, line in enumerate(theirs)}
+    return [
+        (before[id(a)], after[id(b)], place)
+        for a, b in aligned(ours, theirs)
+        if a is not None and b is not None
+        for place, (x, y) in enumerate(zip(a.numbers, b.numbers, strict=True))
+        if float(x) != float(y) and not left_out.leaves_out(a, place)
+    ]
+
+
+def _finer(run: Observations, finer: Observations) -> list[Line] | None:
+    """The lines of ``run`` as they are ``finer`` told, None where they are others."""
+    before, after = read_lines(run.stdout), read_lines(finer.stdout)
+    same = [line.skeleton for line in before] == [line.skeleton for line in after]
+    return after if same and finer.status in ENDED_WELL else None
+
+
+def _scale(run: Observations) -> float:
+    """The size of the largest loss, or number that was evaluated: what is told may be the difference of such numbers."""
+    outputs: Iterator[float] = (out.largest for call in run.eval_calls for out in call.outputs)
+    losses: Iterator[float] = (abs(loss.value) for step in run.steps for loss in step.losses)
+    return max((*outputs, *losses), default=0.0)
+
+
+def _beyond(
+    ours: Line, theirs: Line, place: int, scale: float, precision: Precision
+) -> Finding | None:
+    x, y = ours.numbers[place], theirs.numbers[place]
+    limit = allowed((), max(abs(float(x)), scale), precision) + max(last_digit(x), last_digit(y))
+    beyond = times_beyond(abs(float(x) - float(y)), limit)
+    if not beyond > 1.0:
+        return None
+    message = (
+        f"with more digits, line {ours.number} of the output has {y}, not {x}: {ours.text[:60]}"
+    )
+    return Finding(Kind.STDOUT, message, original=x, rewritten=y, beyond=beyond)
