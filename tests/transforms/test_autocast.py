@@ -783,8 +783,8 @@ FLOAT16_STEPS = {
             with torch.autocast("cuda", dtype=torch.float16):
                 loss = criterion(model(x.cuda()), y.cuda())
             scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
             if max_norm:
+                scaler.unscale_(optimizer)
                 clip(model.parameters(), max_norm)
             scaler.step(optimizer)
             scaler.update()

@@ -641,6 +641,7 @@ def test_sampler_of_the_script_that_keeps_to_itself(check_transformed: Check) ->
     [
         ("4", "True"),
         ("args.workers", "args.workers > 0"),
+        ("max(1, args.workers // 2)", "True"),
         ("int(args.workers / 2)", "int(args.workers / 2) > 0"),
         ("vars(args)['workers'] if args else 0", None),
         ("config['workers']", "config['workers'] > 0"),

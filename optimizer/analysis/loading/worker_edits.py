@@ -166,7 +166,21 @@ def is_positive(argument: Argument) -> str | None:
     value = argument.value
     if isinstance(value, ast.Constant):
         return "True" if isinstance(value.value, int) and value.value > 0 else None
+    if isinstance(value, ast.Call) and _is_plain(value) and _is_at_least_one(value):
+        return "True"
     return f"{argument.module.code(value)} > 0" if _is_plain(value) else None
+
+
+def _is_at_least_one(call: ast.Call) -> bool:
+    """Whether ``call`` is ``max(1, ..)``, in whatever order."""
+    return (
+        isinstance(call.func, ast.Name)
+        and call.func.id == "max"
+        and any(
+            isinstance(argument, ast.Constant) and argument.value in range(1, 1000)
+            for argument in call.args
+        )
+    )
 
 
 def _is_plain(value: ast.expr) -> bool:
