@@ -215,3 +215,17 @@ for x, y in loader:"""
         source.replace("\nfor x, y in loader:", helper),
         "the scaler is not known where the forward pass runs",
     )
+
+
+def test_a_scaler_that_serves_two_optimizers(check_transformed: Check) -> None:
+    second = """    second.zero_grad()
+    {forward}
+    scaler.scale(loss_b).backward()
+    scaler.step(second)
+    scaler.update()
+"""
+    loss = "loss_b = criterion(other(x.to(device)), y.to(device))"
+    check_transformed(
+        written() + second.format(forward=loss),
+        written(forward=UNDER_AUTOCAST) + second.format(forward=f"{CONTEXT}\n        {loss}"),
+    )
