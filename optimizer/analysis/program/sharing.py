@@ -10,6 +10,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -43,12 +44,69 @@ def other_user(project: Project, definition: Definition, module: Module) -> Path
 
 
 def other_users(project: Project, definition: Definition, module: Module) -> Iterator[Path]:
-    """The files beside those of the project that use ``definition`` of ``module``, with ``module`` itself where it is a script of its own."""
+    """The files beside those of the project that use ``definition`` of ``module``, with ``module`` itself where it is a script of its own.
+
+    So do those that use what leads to it: a network, of one of its blocks.
+    """
     if _uses_when_started(definition, module):
         yield module.path
-    for path in other_importers(project, module):
-        if _uses(path, definition, module):
-            yield path
+    seen: set[Path] = set()
+    for leading, owner in _leading_to(project, definition, module):
+        for path in other_importers(project, owner):
+            if path not in seen and _uses(path, leading, owner):
+                seen.add(path)
+                yield path
+
+
+def _leading_to(
+    project: Project, definition: Definition, module: Module
+) -> Iterator[tuple[Definition, Module]]:
+    """``definition``, and the functions and classes of imported files that come to it, by the spelling of its name."""
+    found: dict[Definition, Module] = {definition: module}
+    if isinstance(module.parents[definition], ast.ClassDef):
+        yield from found.items()
+        return
+    others = [m for m in project.modules if m is not project.entry]
+    pending = [(definition, module)]
+    while pending:
+        used, home = pending.pop()
+        for owner in others:
+            if owner is not home and not _takes_from(owner, home):
+                continue
+            for top in _tops(owner):
+                if top not in found and used.name in _names_in(top, owner):
+                    found[top] = owner
+                    pending.append((top, owner))
+    yield from found.items()
+
+
+def _tops(module: Module) -> list[Definition]:
+    return [top for top in module.tree.body if isinstance(top, Definition)]
+
+
+def _takes_from(module: Module, home: Module) -> bool:
+    name = re.compile(rf"\b{re.escape(_import_name(home))}\b")
+    return any(name.search(statement) for statement in _IMPORT.findall(module.source.text))
+
+
+@lru_cache(maxsize=4096)
+def _names_in(definition: Definition, module: Module) -> frozenset[str]:
+    """The names that ``definition`` reads, of what is imported the attributes, too."""
+    imported = {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in module.nodes_of(ast.Import, ast.ImportFrom)
+        for alias in node.names
+    }
+    found: set[str] = set()
+    for node in walk(definition):
+        match node:
+            case ast.Name(id=name):
+                found.add(name)
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in imported:
+                found.add(name)
+            case _:
+                pass
+    return frozenset(found)
 
 
 def may_take(project: Project, name: str, module: Module) -> bool:

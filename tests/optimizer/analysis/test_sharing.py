@@ -106,3 +106,37 @@ if __name__ == "__main__":
     assert isinstance(validate, ast.FunctionDef)
     found = other_user(project, validate, module)
     assert (None if found is None else found.name) == user
+
+
+BLOCKS = "class Block: pass\nclass Tail: pass\n"
+NETS = "import blocks\nclass Net:\n    def make(self):\n        return blocks.Block(), self.Tail\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("Block", "from nets import Net\n", True),
+        ("Block", "import nets\nnets.Net()\n", True),
+        ("Block", "from nets import other\n", False),
+        ("Tail", "from nets import Net\n", False),
+        ("Tail", "from blocks import Tail\n", True),
+        ("Block", "from other_nets import Net\n", False),
+    ],
+)
+def test_what_leads_to_a_definition_uses_it(
+    tmp_path: Path, name: str, text: str, found: bool
+) -> None:
+    files = {
+        "blocks.py": BLOCKS,
+        "nets.py": NETS,
+        "other_nets.py": NETS.replace("blocks", "layers"),
+        "train.py": "from nets import Net\nNet()\n",
+        "test.py": text,
+    }
+    for file, content in files.items():
+        (tmp_path / file).write_text(content)
+    project = understand(tmp_path / "train.py", Sources()).project
+    (module,) = (module for module in project.modules if module.name == "blocks")
+    (definition,) = (n for n in module.tree.body if getattr(n, "name", None) == name)
+    assert isinstance(definition, ast.ClassDef)
+    assert (other_user(project, definition, module) == tmp_path / "test.py") is found
