@@ -41,13 +41,15 @@ def kept_copies(
 def kept_for_good(script: TrainingScript, loader: DataLoader, options: Options) -> Fact | None:
     """What keeps batches of ``loader`` as they come, where :func:`kept_copies` has no copies in their place."""
     kept = kept_batches(script, loader, options)
-    return kept[0] if kept and _copies(script, loader, kept) is None else None
+    return kept[0] if _copies(script, loader, kept) is None else None
 
 
 def _copies(
     script: TrainingScript, loader: DataLoader, kept: tuple[Fact, ...]
 ) -> tuple[FileEdit, ...] | None:
     """The edits that make copies at the places ``kept``; None where what is kept may be no tensor, or is written to."""
+    if not kept:
+        return ()
     if any(
         part is not None and part.loader is loader and part.place is Place.LOADED
         for write in find_batch_writes(script.resolver, (loader,))
