@@ -3,7 +3,8 @@
 `loss.item()` stops the script until the GPU has finished everything it was given so far; then the GPU idles
 until Python has prepared the next step. Where the number is only added to a sum (`running_loss += loss.item()`) or kept in a list,
 the sum stays on the GPU (`running_loss += loss.detach().double()`) and becomes a number where it is looked at:
-every 100 steps, at the end of the epoch, in the `return`.
+every 100 steps, at the end of the epoch, in the `return`. So does a number that a function of the step gives back
+(`total += train_step(x, y)`, where that ends in `return loss.item()`), if the loop is all that calls it.
 
 A meter of the script's own, such as the well-known `AverageMeter`, is given the tensor instead of the number
 (`losses.update(loss.detach().double(), n)`) where its class only adds, subtracts, multiplies and divides; its figures become
@@ -173,14 +174,10 @@ class DeferSync(Transform):
     def _defer(self, script: TrainingScript, plan: LoopPlan) -> Change:
         resolver = script.resolver
         edits = tuple(
-            FileEdit(plan.path, edit)
+            edit
             for variable, conversions in plan.deferred
             for edit in deferral_edits(resolver, variable, conversions)
-        ) + tuple(
-            FileEdit(plan.path, edit)
-            for meter in plan.meters
-            for edit in meter_edits(resolver, meter)
-        )
+        ) + tuple(edit for meter in plan.meters for edit in meter_edits(resolver, meter))
         kept = (*(variable for variable, _ in plan.deferred), *plan.meters)
         first = min(kept, key=lambda each: each.span)
         names = listed(f"`{each.name}`" for each in kept)

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ...rewriting.edits import Edit, InsertAfter, InsertBefore, ReplaceExpression
+from ...rewriting.edits import Edit, FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from ..autograd.grad_modes import suspended_around
 from ..editing.splice import bounds
 from ..program.project import Project
@@ -17,6 +17,7 @@ from .conversions import Conversion, Where
 from .deferrals import Deferred
 from .deferred_meters import DeferredMeter
 from .device_reads import DeviceRead
+from .returned_reads import annotation_edits
 
 _MPS = re.compile(r"\bmps\b|current_accelerator")
 _PRIMARY = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
@@ -29,13 +30,19 @@ def has_double(project: Project) -> bool:
 
 def deferral_edits(
     resolver: Resolver, variable: Deferred, conversions: tuple[Conversion, ...]
-) -> Iterator[Edit]:
+) -> Iterator[FileEdit]:
     """The edits that make ``variable`` hold tensors in its loop, and numbers where it is looked at."""
-    module = variable.module
     for read in variable.reads:
         is_element = variable.is_list and any(d.value is read.node for d in variable.definitions)
-        code = _on_device(resolver, read, is_element=is_element, is_integer=variable.is_integer)
-        yield ReplaceExpression(module.span(read.node), code)
+        yield from _read_edits(
+            resolver, read, is_element=is_element, is_integer=variable.is_integer
+        )
+    for edit in _conversion_edits(variable, conversions):
+        yield FileEdit(variable.path, edit)
+
+
+def _conversion_edits(variable: Deferred, conversions: tuple[Conversion, ...]) -> Iterator[Edit]:
+    module = variable.module
     converter = "int" if variable.is_integer else "float"
     number = f"{converter}({variable.name})"
     if variable.is_list:
@@ -51,14 +58,28 @@ def deferral_edits(
             yield InsertAfter(span, statement)
 
 
-def meter_edits(resolver: Resolver, meter: DeferredMeter) -> Iterator[Edit]:
+def meter_edits(resolver: Resolver, meter: DeferredMeter) -> Iterator[FileEdit]:
     """The edits that give ``meter`` tensors, and make its figures numbers where they are looked at."""
     module = meter.module
     for read in meter.reads:
-        code = _on_device(resolver, read, is_element=False, is_integer=False)
-        yield ReplaceExpression(module.span(read.node), code)
+        yield from _read_edits(resolver, read, is_element=False, is_integer=False)
     for figure in meter.figures:
-        yield ReplaceExpression(module.span(figure), f"float({module.code(figure)})")
+        code = f"float({module.code(figure)})"
+        yield FileEdit(meter.path, ReplaceExpression(module.span(figure), code))
+
+
+def _read_edits(
+    resolver: Resolver, read: DeviceRead, *, is_element: bool, is_integer: bool
+) -> Iterator[FileEdit]:
+    """The edits that leave the number of ``read`` on the device, where the script fetches it."""
+    source = read.source
+    code = _on_device(resolver, source, is_element=is_element, is_integer=is_integer)
+    yield FileEdit(source.path, ReplaceExpression(source.module.span(source.node), code))
+    if read.within is not None:
+        for annotation, tensor in annotation_edits(read.within):
+            span = source.module.span(annotation)
+            yield FileEdit(source.path, ReplaceExpression(span, tensor.code))
+            yield from tensor.edits
 
 
 def _on_device(resolver: Resolver, read: DeviceRead, *, is_element: bool, is_integer: bool) -> str:
@@ -76,6 +97,7 @@ def tensor_code(read: DeviceRead) -> str:
     module = read.module
     wrapper = module.parents[read.tensor]
     if isinstance(wrapper, ast.Attribute):
+        assert isinstance(read.node, ast.Call)
         argument = read.node if isinstance(read.node.func, ast.Attribute) else read.node.args[0]
         return _text(module, bounds(module, argument)[0], _dot(module, wrapper))
     code = module.code(read.tensor)

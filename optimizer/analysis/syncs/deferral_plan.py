@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..calls.signatures import call_argument
@@ -18,6 +18,7 @@ from .deferred_meters import DeferredMeter, MeterDeferral
 from .device_reads import DeviceRead, find_device_reads, runs_rarely, step_loop
 from .device_waits import find_waits
 from .loop_definitions import HandedOver
+from .returned_reads import returned_reads
 from .step_uses import excerpt, why_needed
 
 _SEVERAL_GPUS = re.compile(r"""cuda:[1-9]|\.cuda\([1-9]|device_map""")
@@ -50,12 +51,23 @@ def plan_loops(
         loop = step_loop(read.module, read.node, by_node)
         if loop is not None:
             reads.setdefault(loop, []).append(read)
+    refused: dict[Loop, list[Obstacle]] = {}
+    given_back: set[ast.expr] = set()
+    for loop, read, why in returned_reads(resolver, everything, by_node):
+        own = reads.setdefault(loop, [])
+        given_back.add(read.source.node)
+        if why is None:
+            own.append(read)
+        else:
+            refused.setdefault(loop, []).append(Obstacle(read.module, read.node, why))
+    others = [read for read in everything if read.node not in given_back]
     obstacle = _global_obstacle(resolver)
     found: list[LoopPlan] = []
     for loop, own in reads.items():
         plan = _plan(resolver, loop, own, obstacle)
+        plan = replace(plan, obstacles=(*plan.obstacles, *refused.get(loop, ())))
         if plan.deferred or plan.meters:
-            waits = find_waits(resolver, kinds, loop, everything)
+            waits = find_waits(resolver, kinds, loop, others)
             more = [
                 Obstacle(wait.module, wait.node, f"`{wait.excerpt}` needs its values in every step")
                 for wait in waits
@@ -88,7 +100,7 @@ def _plan(
             obstacles.append(meter)
     if deferred or meters:
         obstacles += [general] if general is not None else []
-        obstacles += _timed_steps(conversions, loop)
+        obstacles += [*_timed_steps(conversions, loop), *_timed_functions(conversions, reads)]
     return LoopPlan(loop.module, loop.node, loop, tuple(deferred), tuple(meters), tuple(obstacles))
 
 
@@ -128,6 +140,18 @@ def _timed_steps(conversions: Conversions, loop: Loop) -> list[Obstacle]:
     ):
         return []
     return [Obstacle(module, clock, f"it is timed (`{excerpt(module, clock)}`)")]
+
+
+def _timed_functions(conversions: Conversions, reads: Iterable[DeviceRead]) -> Iterator[Obstacle]:
+    """A clock in a function that gives numbers back measures its work only as long as the function waits for them."""
+    for read in reads:
+        if read.within is None:
+            continue
+        function = read.within.module.function(read.within.node)
+        clock = function and conversions.clock([function], read.within.module)
+        if clock:
+            code = excerpt(read.within.module, clock)
+            yield Obstacle(read.module, read.node, f"the step is timed (`{code}`)")
 
 
 def _global_obstacle(resolver: Resolver) -> Obstacle | None:

@@ -107,12 +107,21 @@ class LoopDeferral:
     @cached_property
     def _definitions(self) -> tuple[Definition, ...]:
         loop = self.loop.node
-        return tuple(
+        unpacked = [
+            Definition(node.id, self.module.statement(node), node)
+            for node in self._reads
+            if isinstance(node, ast.Name)
+        ]
+        written = [
             definition
             for statement in walk(loop)
             if isinstance(statement, ast.stmt)
             for definition in definitions_in(statement)
-            if not runs_rarely(self.module, statement, loop)
+        ]
+        return tuple(
+            definition
+            for definition in (*written, *unpacked)
+            if not runs_rarely(self.module, definition.statement, loop)
         )
 
     def _candidates(self) -> set[str]:
@@ -130,7 +139,7 @@ class LoopDeferral:
                     self.handed_over.append(handed)
             elif not taking:
                 why = why_needed(self._resolver, root, self.module)
-                self.obstacles.append(Obstacle(self.module, read.node, f"`{read.excerpt}` {why}"))
+                self.obstacles.append(Obstacle(self.module, read.node, f"{read.told} {why}"))
         size = -1
         while size != len(names):
             size = len(names)
@@ -317,8 +326,7 @@ class LoopDeferral:
             read = self._reads.get(leaf)  # type: ignore[call-overload]
             name = leaf_name(leaf)
             if read is not None:
-                is_whole_read = getattr(read.node.func, "id", "") != "float"
-                if read.kind is not TensorKind.INTEGER or not is_whole_read:
+                if read.kind is not TensorKind.INTEGER or read.converter == "float":
                     return False
             elif name in names:
                 others = [d for d in self._definitions if d.name == name and name not in within]
@@ -377,30 +385,33 @@ def check_divisor(module: Module, leaf: ast.expr, value: ast.expr) -> None:
 
 def check_alias(read: DeviceRead) -> None:
     """A tensor that is kept must not be changed in place afterwards."""
-    module = read.module
-    for name in (n.id for n in walk(read.tensor) if isinstance(n, ast.Name)):
+    source = read.source
+    module = source.module
+    for name in (n.id for n in walk(source.tensor) if isinstance(n, ast.Name)):
         for use in module.names_of(name):
             parent = module.parents[use]
             in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_")
             adds = isinstance(parent, ast.AugAssign) and parent.target is use
-            if (in_place or adds) and module.function(use) is module.function(read.node):
-                raise Refused(use, f"`{name}` is changed in place")
+            if (in_place or adds) and module.function(use) is module.function(source.node):
+                place = use if read is source else read.node
+                raise Refused(place, f"`{name}` is changed in place")
 
 
 def check_width(read: DeviceRead) -> None:
     """Sums of Python's integers do not overflow; those of tensors of 8 or 32 bits do, unless they come from ``.sum()``, which widens them."""
-    is_widened = isinstance(read.tensor, ast.Call) and last_identifier(read.tensor.func) in _WIDEN
-    named = {node.attr for node in walk(read.tensor) if isinstance(node, ast.Attribute)}
+    tensor = read.source.tensor
+    is_widened = isinstance(tensor, ast.Call) and last_identifier(tensor.func) in _WIDEN
+    named = {node.attr for node in walk(tensor) if isinstance(node, ast.Attribute)}
     if read.kind is TensorKind.INTEGER and not is_widened and named & _NARROW:
-        code = excerpt(read.module, read.tensor)
+        code = excerpt(read.source.module, tensor)
         raise Refused(read.node, f"`{code}` has few bits, and its sums may overflow")
 
 
 def check_kind(read: DeviceRead) -> None:
-    code = excerpt(read.module, read.tensor)
+    code = excerpt(read.source.module, read.source.tensor)
     if read.kind is TensorKind.UNKNOWN:
         raise Refused(read.node, f"it could not be proven that `{code}` is a tensor on the device")
     if read.kind is TensorKind.TENSOR:
         raise Refused(read.node, f"whether `{code}` holds integers or floats is not known")
-    if read.kind is TensorKind.FLOAT and getattr(read.node.func, "id", "") == "int":
-        raise Refused(read.node, f"`{excerpt(read.module, read.node)}` rounds")
+    if read.kind is TensorKind.FLOAT and read.converter == "int":
+        raise Refused(read.node, f"`{read.source.excerpt}` rounds")

@@ -46,7 +46,7 @@ class MeterDeferral:
     """Answers for one loop."""
 
     def __init__(
-        self, resolver: Resolver, loop: Loop, reads: Mapping[ast.Call, DeviceRead]
+        self, resolver: Resolver, loop: Loop, reads: Mapping[ast.expr, DeviceRead]
     ) -> None:
         self._resolver, self._loop, self._reads = resolver, loop, reads
         self._module = loop.module
