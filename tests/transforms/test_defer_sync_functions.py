@@ -7,6 +7,8 @@ from textwrap import dedent, indent
 
 import pytest
 
+from torchopt_cli.optimizer.pipeline.result import RewriteResult
+
 HEAD = """\
 import time
 import torch
@@ -90,6 +92,14 @@ def returning(result: str, signature: str = "def step(x, y):") -> str:
             "last, right, size = step(x, y)\ntotal += last\nhits += right",
             "print(total, hits)",
             "print(float(total), int(hits))",
+        ),
+        (
+            "(output.argmax(1) == y).sum().item() / len(y)",
+            "(output.argmax(1) == y).sum().double() / len(y)",
+            "rates = []",
+            "rates.append(step(x, y))",
+            "print(sum(rates))",
+            "rates = [value.item() for value in rates]\nprint(sum(rates))",
         ),
     ],
 )
@@ -181,9 +191,27 @@ def test_methods_in_another_file(check_transformed: Callable[..., None]) -> None
             STEP,
             "total += step(x, y)\nif step(x, y) > 9:\n    break",
             "print(total)",
-            "several places",
+            "is compared in every step",
         ),
-        (STEP + "run = step\n", "total += step(x, y)", "print(total)", "several places"),
+        (STEP + "run = step\n", "total += step(x, y)", "print(total)", "called elsewhere, too"),
+        (
+            STEP,
+            "total += step(x, y)",
+            "print(total, step(*next(iter(loader))))",
+            "needs the number, too",
+        ),
+        (
+            returning("(output.argmax(1) == y).sum().item() + 1"),
+            "total += step(x, y)",
+            "print(total)",
+            "may be an integer",
+        ),
+        (
+            returning("1 / loss.item()"),
+            "total += step(x, y)",
+            "print(total)",
+            "may divide by zero",
+        ),
         (
             STEP.replace("    x,", "    start = time.time()\n    x,").replace(
                 "return loss", "print(time.time() - start)\n    return loss"
@@ -216,6 +244,56 @@ def test_left_alone(
     check_noop: Callable[..., None], function: str, step: str, after: str, reason: str
 ) -> None:
     check_noop(script(function, "total = 0.0", step, after), reason)
+
+
+ACCURACY = "def accuracy(output, y):\n    return (output.argmax(1) == y).{0}\n"
+
+
+def two_loops(
+    accuracy: str, trained: str, shown: str = "", evaluated: str = "hits += accuracy"
+) -> str:
+    """A script that calls ``accuracy`` in its loop over training steps and in its evaluation."""
+    training = script(
+        accuracy,
+        "right = 0",
+        BODY.replace("    ", "") + f"right += accuracy(output, y)\n{shown}",
+        f"print({trained})",
+    )
+    return f"""{training}
+model.eval()
+hits = 0
+with torch.no_grad():
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        {evaluated}(model(x), y)
+print({trained.replace("right", "hits")})
+"""
+
+
+def test_loops_that_share_a_function_change_together(
+    check_transformed: Callable[..., None],
+) -> None:
+    check_transformed(
+        two_loops(ACCURACY.format("sum().item()"), "right"),
+        two_loops(ACCURACY.format("sum()"), "int(right)"),
+    )
+
+
+def test_a_loop_that_needs_the_number_holds_the_other_back(check_noop: Callable[..., None]) -> None:
+    source = two_loops(ACCURACY.format("sum().item()"), "right", shown="print(right)")
+    check_noop(source, "is needed in every step by another loop (line 17 of train.py)")
+
+
+def test_a_count_here_and_a_fraction_there(check_noop: Callable[..., None]) -> None:
+    source = two_loops(ACCURACY.format("sum().item()"), "right", evaluated="hits += 0.5 * accuracy")
+    check_noop(source, "is a count in one loop and part of a fraction in another")
+
+
+def test_loops_that_share_nothing_change_one_by_one(rewrite: Callable[..., RewriteResult]) -> None:
+    second = ACCURACY.format("float().mean().item()").replace("accuracy", "rate")
+    source = two_loops(ACCURACY.format("sum().item()") + second, "right", evaluated="hits += rate")
+    (file,) = rewrite(source, ["defer-sync"]).files
+    assert [change.message.split("`")[1] for change in file.changes] == ["right", "hits"]
 
 
 def test_a_number_that_is_not_a_tensor_of_the_function(check_noop: Callable[..., None]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from ...rewriting.edits import Edit, FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from ..autograd.grad_modes import suspended_around
@@ -14,6 +15,7 @@ from ..program.syntax import Module
 from ..tensors.tensor_kinds import TensorKind
 from ..values.resolver import Resolver
 from .conversions import Conversion, Where
+from .deferral_plan import LoopPlan
 from .deferrals import Deferred
 from .deferred_meters import DeferredMeter
 from .device_reads import DeviceRead
@@ -31,12 +33,11 @@ def has_double(project: Project) -> bool:
 def deferral_edits(
     resolver: Resolver, variable: Deferred, conversions: tuple[Conversion, ...]
 ) -> Iterator[FileEdit]:
-    """The edits that make ``variable`` hold tensors in its loop, and numbers where it is looked at."""
+    """The edits in its loop that make ``variable`` hold tensors, and numbers where it is looked at."""
     for read in variable.reads:
-        is_element = variable.is_list and any(d.value is read.node for d in variable.definitions)
-        yield from _read_edits(
-            resolver, read, is_element=is_element, is_integer=variable.is_integer
-        )
+        if read.within is None:
+            form = _Form(variable.keeps(read), variable.is_integer)
+            yield _read_edit(resolver, read, form)
     for edit in _conversion_edits(variable, conversions):
         yield FileEdit(variable.path, edit)
 
@@ -62,32 +63,54 @@ def meter_edits(resolver: Resolver, meter: DeferredMeter) -> Iterator[FileEdit]:
     """The edits that give ``meter`` tensors, and make its figures numbers where they are looked at."""
     module = meter.module
     for read in meter.reads:
-        yield from _read_edits(resolver, read, is_element=False, is_integer=False)
+        if read.within is None:
+            yield _read_edit(resolver, read, _Form())
     for figure in meter.figures:
         code = f"float({module.code(figure)})"
         yield FileEdit(meter.path, ReplaceExpression(module.span(figure), code))
 
 
-def _read_edits(
-    resolver: Resolver, read: DeviceRead, *, is_element: bool, is_integer: bool
-) -> Iterator[FileEdit]:
-    """The edits that leave the number of ``read`` on the device, where the script fetches it."""
-    source = read.source
-    code = _on_device(resolver, source, is_element=is_element, is_integer=is_integer)
-    yield FileEdit(source.path, ReplaceExpression(source.module.span(source.node), code))
-    if read.within is not None:
-        for annotation, tensor in annotation_edits(read.within):
+def function_edits(resolver: Resolver, plans: Iterable[LoopPlan]) -> Iterator[FileEdit]:
+    """The edits that make the script's own functions give back tensors to the loops of ``plans``."""
+    forms: dict[DeviceRead, list[_Form]] = {}
+    for plan in plans:
+        for variable, _ in plan.deferred:
+            for read in variable.reads:
+                form = _Form(variable.keeps(read), variable.is_integer)
+                forms.setdefault(read.source, []).append(form)
+        for meter in plan.meters:
+            for read in meter.reads:
+                forms.setdefault(read.source, []).append(_Form())
+    own = {read.within for plan in plans for read in plan.reads if read.within is not None}
+    for source in sorted(own, key=lambda read: (str(read.path), read.span)):
+        wanted = forms[source]
+        form = _Form(all(each.is_element for each in wanted), wanted[0].is_integer)
+        yield _read_edit(resolver, source, form)
+        for annotation, tensor in annotation_edits(source):
             span = source.module.span(annotation)
             yield FileEdit(source.path, ReplaceExpression(span, tensor.code))
             yield from tensor.edits
 
 
-def _on_device(resolver: Resolver, read: DeviceRead, *, is_element: bool, is_integer: bool) -> str:
+@dataclass(frozen=True)
+class _Form:
+    """What a tensor is wanted as: an element of a list, an integer, or else something that is added up as Python's floats are."""
+
+    is_element: bool = False
+    is_integer: bool = False
+
+
+def _read_edit(resolver: Resolver, read: DeviceRead, form: _Form) -> FileEdit:
+    code = _on_device(resolver, read, form)
+    return FileEdit(read.path, ReplaceExpression(read.module.span(read.node), code))
+
+
+def _on_device(resolver: Resolver, read: DeviceRead, form: _Form) -> str:
     """The tensor of ``read``, without its graph, in the precision in which Python would have added its number."""
     code = tensor_code(read)
     if read.kind is TensorKind.FLOAT and not suspended_around(resolver, read.node, read.module):
         code += ".detach()"
-    if is_element or is_integer:
+    if form.is_element or form.is_integer:
         return code
     return f"{code}.double()" if has_double(resolver.project) else f"{code}.float()"
 

@@ -30,13 +30,20 @@ class LoopPlan(Fact):
     """A loop over steps that reads numbers from the device.
 
     ``deferred`` are the variables that can wait, with where they become numbers; ``meters`` the objects that can be given
-    tensors; ``obstacles`` the reads that cannot wait.
+    tensors; ``obstacles`` the reads that cannot wait. ``given_back`` are those whose numbers functions give back.
     """
 
     loop: Loop
     deferred: tuple[tuple[Deferred, tuple[Conversion, ...]], ...]
     meters: tuple[DeferredMeter, ...]
     obstacles: tuple[Obstacle, ...]
+    given_back: tuple[DeviceRead, ...] = ()
+
+    @property
+    def reads(self) -> tuple[DeviceRead, ...]:
+        """What the variables and meters that can wait are computed from."""
+        kept = (*(variable for variable, _ in self.deferred), *self.meters)
+        return tuple(read for each in kept for read in each.reads)
 
 
 def plan_loops(
@@ -101,7 +108,15 @@ def _plan(
     if deferred or meters:
         obstacles += [general] if general is not None else []
         obstacles += [*_timed_steps(conversions, loop), *_timed_functions(conversions, reads)]
-    return LoopPlan(loop.module, loop.node, loop, tuple(deferred), tuple(meters), tuple(obstacles))
+    return LoopPlan(
+        loop.module,
+        loop.node,
+        loop,
+        tuple(deferred),
+        tuple(meters),
+        tuple(obstacles),
+        tuple(read for read in reads if read.within is not None),
+    )
 
 
 def _meters(

@@ -62,7 +62,22 @@ class Deferred(Fact):
     @property
     def divides(self) -> bool:
         """Whether it is computed by a division, which some devices do by multiplying with the reciprocal."""
-        return any(isinstance(o, ast.Div) for d in self.definitions for o in operators(d.value))
+        return any(read.divides for read in self.reads) or any(
+            isinstance(o, ast.Div) for d in self.definitions for o in operators(d.value)
+        )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is a list of nothing but numbers that nobody has computed with."""
+        return self.is_list and all(map(self.keeps, self.reads))
+
+    def keeps(self, read: DeviceRead) -> bool:
+        """Whether it is a list of which the number of ``read`` is an element as it is."""
+        return (
+            self.is_list
+            and read.result is read.source.node
+            and any(definition.value is read.node for definition in self.definitions)
+        )
 
     @property
     def accumulates(self) -> bool:
@@ -402,7 +417,7 @@ def check_width(read: DeviceRead) -> None:
     tensor = read.source.tensor
     is_widened = isinstance(tensor, ast.Call) and last_identifier(tensor.func) in _WIDEN
     named = {node.attr for node in walk(tensor) if isinstance(node, ast.Attribute)}
-    if read.kind is TensorKind.INTEGER and not is_widened and named & _NARROW:
+    if read.source.kind is TensorKind.INTEGER and not is_widened and named & _NARROW:
         code = excerpt(read.source.module, tensor)
         raise Refused(read.node, f"`{code}` has few bits, and its sums may overflow")
 
@@ -413,5 +428,5 @@ def check_kind(read: DeviceRead) -> None:
         raise Refused(read.node, f"it could not be proven that `{code}` is a tensor on the device")
     if read.kind is TensorKind.TENSOR:
         raise Refused(read.node, f"whether `{code}` holds integers or floats is not known")
-    if read.kind is TensorKind.FLOAT and read.converter == "int":
+    if read.source.kind is TensorKind.FLOAT and read.converter == "int":
         raise Refused(read.node, f"`{read.source.excerpt}` rounds")

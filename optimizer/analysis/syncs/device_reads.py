@@ -12,6 +12,7 @@ from ..program.syntax import LoopNode, Module
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.resolver import Resolver
+from .loop_definitions import arithmetic_root, operators
 
 _STEPS = (LoopKind.TRAINING, LoopKind.EVALUATION)
 _NUMBER_CALLS = frozenset({"builtins.float", "builtins.int"})
@@ -34,6 +35,18 @@ class DeviceRead(Fact):
     def source(self) -> DeviceRead:
         """The read itself, where its tensor is written out."""
         return self if self.within is None else self.within
+
+    @property
+    def result(self) -> ast.expr:
+        """The arithmetic expression of which the read in the script's own function is a part, or all."""
+        return arithmetic_root(self.source.module, self.source.node)
+
+    @property
+    def divides(self) -> bool:
+        """Whether the script's own function divides by something before it gives the number back."""
+        return self.within is not None and any(
+            isinstance(operator, ast.Div) for operator in operators(self.result)
+        )
 
     @property
     def told(self) -> str:

@@ -1,7 +1,7 @@
 """Numbers that a step's own function reads from the device and gives back: ``return loss.item()``.
 
-Where that function is called in one place, a loop over steps, it can give back the tensor instead, and the loop treats it
-as a tensor of its own.
+Where loops over steps are all that calls such a function, it can give back the tensor instead, and the loops treat that as
+a tensor of their own.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from ..program.scopes import Parameter
 from ..program.sharing import other_user
 from ..program.syntax import LoopNode, first_name
 from ..tensors.tensor_kinds import TensorKind, returned_by
+from ..values.host_numbers import is_number
 from ..values.resolver import CallSite, Resolver
 from ..values.unpacking import Path, element_at
 from ..values.values import Function
+from .deferrals import Refused, check_divisor
 from .device_reads import DeviceRead, runs_rarely, step_loop
+from .loop_definitions import leaves, operators
 from .step_uses import excerpt
 
 _NUMBERS = frozenset({"float", "int"})
@@ -36,17 +39,24 @@ def returned_reads(
         is_known = read.kind is not TensorKind.UNKNOWN
         if path is None or not is_known or not isinstance(function, ast.FunctionDef):
             continue
-        for site in resolver.call_sites(function):
-            loop = step_loop(site.module, site.call, loops)
-            arrives = _arrival(site, path)
-            if arrives is None or loop is None or loop.kind not in _STEPS:
+        sites = [
+            site
+            for site in resolver.call_sites(function)
+            if not isinstance(site.module.parents[site.call], ast.Expr)
+        ]
+        arrivals = [(site, *_arrival(site, path, loops)) for site in sites]
+        elsewhere = next((site for site, loop, _ in arrivals if loop is None), None)
+        why = None
+        for site, loop, node in arrivals:
+            if loop is None:
                 continue
-            if runs_rarely(site.module, site.call, loop.node):
-                continue
-            why = _obstacle(resolver, read, path, site)
-            if why is not None:
-                why = f"it gets `{read.excerpt}` from `{function.name}`: {why}"
-            yield loop, DeviceRead(site.module, arrives, arrives, read.kind, read), why
+            why = why or _obstacle(resolver, read, path, sites)
+            if why is None and elsewhere is not None:
+                line = f"line {elsewhere.call.lineno} of {elsewhere.module.path.name}"
+                why = f"{line} needs the number, too"
+            told = f"it gets `{read.excerpt}` from `{function.name}`: {why}"
+            kind = read.kind if read.result is read.node else TensorKind.FLOAT
+            yield loop, DeviceRead(site.module, node, node, kind, read), why and told
 
 
 def annotation_edits(read: DeviceRead) -> Iterator[tuple[ast.expr, Reference]]:
@@ -73,8 +83,8 @@ def number_annotation(read: DeviceRead, path: Path) -> ast.expr | bool | None:
 
 
 def _place_in_result(read: DeviceRead) -> Path | None:
-    """Which part of a function's result the number is: ``()`` for all of it; None where it is not given back as it is."""
-    module, node = read.module, read.node
+    """Which part of a function's result is computed from the number: ``()`` for all of it; None where it is not given back."""
+    module, node = read.module, read.result
     match module.parents[node]:
         case ast.Return():
             return ()
@@ -86,38 +96,62 @@ def _place_in_result(read: DeviceRead) -> Path | None:
             return None
 
 
-def _obstacle(resolver: Resolver, read: DeviceRead, path: Path, site: CallSite) -> str | None:
-    """Why the function of ``read`` cannot give back a tensor to ``site``, in words; None where it can."""
+def _obstacle(
+    resolver: Resolver, read: DeviceRead, path: Path, sites: Iterable[CallSite]
+) -> str | None:
+    """Why the function of ``read`` cannot give back a tensor to its ``sites``, in words; None where it can."""
     module, function = read.module, read.module.function(read.node)
     assert isinstance(function, ast.FunctionDef)
-    callees = {callee.node for callee in resolver.callees(site.call, site.module)}
     user = other_user(resolver.project, function, module)
-    if callees != {function}:
+    called = {c.node for site in sites for c in resolver.callees(site.call, site.module)}
+    if called != {function}:
         return "other functions may be called in its place"
-    if len(resolver.call_sites(function)) > 1 or not has_known_callers(resolver, function, module):
-        return "the function is called in several places, or not known to be called in one"
+    if not has_known_callers(resolver, function, module):
+        return "the function may be called elsewhere, too"
     if user is not None:
         return f"`{user.name}` uses the function, too"
     if len(returned_by(Function(function, module))) > 1:
         return "the function returns in several places"
     if number_annotation(read, path) is False:
         return f"the function is annotated (`{excerpt(module, function.returns or function)}`)"
+    if read.result is not read.node:
+        return _why_no_sum(resolver, read)
     if _may_live_on(read):
         return f"`{excerpt(module, read.tensor)}` may change later"
     return None
 
 
-def _arrival(site: CallSite, path: Path) -> ast.expr | None:
-    """The call, or the variable that gets the part ``path`` of what it gives; None where that goes elsewhere."""
-    parent = site.module.parents[site.call]
+def _why_no_sum(resolver: Resolver, read: DeviceRead) -> str | None:
+    """Why what is computed with the number cannot be computed with the tensor, in words; None where it can."""
+    result, module = read.result, read.module
+    for leaf in leaves(result):
+        if leaf is not read.node and not is_number(resolver, leaf, module):
+            return f"`{excerpt(module, leaf)}` may be no number"
+    is_fraction = any(isinstance(operator, ast.Div) for operator in operators(result))
+    if read.kind is not TensorKind.FLOAT and not is_fraction:
+        return f"`{excerpt(module, result)}` may be an integer"
+    try:
+        check_divisor(module, read.node, result)
+    except Refused as refused:
+        return refused.why
+    return None
+
+
+def _arrival(
+    site: CallSite, path: Path, loops: dict[LoopNode, Loop]
+) -> tuple[Loop, ast.expr] | tuple[None, None]:
+    """The loop over steps that calls, and there the call, or the variable that gets the part ``path`` of what it gives."""
+    loop = step_loop(site.module, site.call, loops)
+    if loop is None or loop.kind not in _STEPS or runs_rarely(site.module, site.call, loop.node):
+        return None, None
     if not path:
-        return None if isinstance(parent, ast.Expr) else site.call
-    match parent:
+        return loop, site.call
+    match site.module.parents[site.call]:
         case ast.Assign(targets=[ast.Tuple(elts=targets)]):
             target = element_at(targets, path[0])
-            return target if isinstance(target, ast.Name) else None
+            return (loop, target) if isinstance(target, ast.Name) else (None, None)
         case _:
-            return None
+            return None, None
 
 
 def _may_live_on(read: DeviceRead) -> bool:
