@@ -13,7 +13,8 @@ from ..loading.batches import BatchTrace
 from ..tensors.tensor_kinds import TensorKinds
 from ..values.resolver import Resolver
 from .conversions import Conversion, Conversions
-from .deferrals import Deferred, LoopDeferral, Obstacle, Refused
+from .deferral_checks import Refused
+from .deferrals import Deferred, LoopDeferral, Obstacle
 from .deferred_meters import DeferredMeter, MeterDeferral
 from .device_reads import DeviceRead, find_device_reads, runs_rarely, step_loop
 from .device_waits import find_waits

@@ -15,11 +15,11 @@ from functools import cached_property
 from ..facts import Fact, Loop
 from ..program.reaching import bindings_seen_in
 from ..program.scopes import Assigned, Binding, Deleted, Scope
-from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
+from .deferral_checks import Refused, check_alias, check_divisor, check_kind, check_width
 from .device_reads import DeviceRead, runs_rarely
 from .loop_definitions import (
     Definition,
@@ -37,8 +37,6 @@ from .step_uses import asks_if_none, excerpt, why_needed
 
 _COMPUTING_PACKAGES = frozenset({"numpy", "statistics", "math", "torch"})
 _COMPUTING_BUILTINS = frozenset(f"builtins.{name}" for name in ("sum", "max", "min", "print"))
-_NARROW = frozenset("uint8 int8 int16 int32 byte char short int".split())
-_WIDEN = frozenset({"sum", "prod", "count_nonzero", "argmax", "argmin", "long"})
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -92,14 +90,6 @@ class Obstacle(Fact):
     """What keeps a read, or the variable it goes into, from being deferred: ``why``, in words."""
 
     why: str
-
-
-class Refused(Exception):
-    """A variable cannot be deferred because of ``node``."""
-
-    def __init__(self, node: ast.AST, why: str) -> None:
-        super().__init__(why)
-        self.node, self.why = node, why
 
 
 class LoopDeferral:
@@ -385,48 +375,3 @@ def _only_reads(functions: frozenset[str]) -> bool:
         name.partition(".")[0] in _COMPUTING_PACKAGES or name in _COMPUTING_BUILTINS
         for name in functions
     )
-
-
-def check_divisor(module: Module, leaf: ast.expr, value: ast.expr) -> None:
-    """A number that is divided by raises an exception where it is 0; a tensor does not."""
-    child: ast.AST = leaf
-    while child is not value:
-        parent = module.parents[child]
-        divides = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div)
-        if divides and getattr(parent, "right", None) is child:
-            raise Refused(leaf, f"`{excerpt(module, parent)}` may divide by zero")
-        child = parent
-
-
-def check_alias(read: DeviceRead) -> None:
-    """A tensor that is kept must not be changed in place afterwards."""
-    source = read.source
-    module = source.module
-    for name in (n.id for n in walk(source.tensor) if isinstance(n, ast.Name)):
-        for use in module.names_of(name):
-            parent = module.parents[use]
-            in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_")
-            adds = isinstance(parent, ast.AugAssign) and parent.target is use
-            if (in_place or adds) and module.function(use) is module.function(source.node):
-                place = use if read is source else read.node
-                raise Refused(place, f"`{name}` is changed in place")
-
-
-def check_width(read: DeviceRead) -> None:
-    """Sums of Python's integers do not overflow; those of tensors of 8 or 32 bits do, unless they come from ``.sum()``, which widens them."""
-    tensor = read.source.tensor
-    is_widened = isinstance(tensor, ast.Call) and last_identifier(tensor.func) in _WIDEN
-    named = {node.attr for node in walk(tensor) if isinstance(node, ast.Attribute)}
-    if read.source.kind is TensorKind.INTEGER and not is_widened and named & _NARROW:
-        code = excerpt(read.source.module, tensor)
-        raise Refused(read.node, f"`{code}` has few bits, and its sums may overflow")
-
-
-def check_kind(read: DeviceRead) -> None:
-    code = excerpt(read.source.module, read.source.tensor)
-    if read.kind is TensorKind.UNKNOWN:
-        raise Refused(read.node, f"it could not be proven that `{code}` is a tensor on the device")
-    if read.kind is TensorKind.TENSOR:
-        raise Refused(read.node, f"whether `{code}` holds integers or floats is not known")
-    if read.source.kind is TensorKind.FLOAT and read.converter == "int":
-        raise Refused(read.node, f"`{read.source.excerpt}` rounds")

@@ -20,7 +20,7 @@ from ..values.host_numbers import is_number
 from ..values.resolver import CallSite, Resolver
 from ..values.unpacking import Path, element_at
 from ..values.values import Function
-from .deferrals import Refused, check_divisor
+from .deferral_checks import Refused, check_divisor
 from .device_reads import DeviceRead, runs_rarely, step_loop
 from .loop_definitions import leaves, operators
 from .step_uses import excerpt
@@ -44,12 +44,13 @@ def returned_reads(
             for site in resolver.call_sites(function)
             if not isinstance(site.module.parents[site.call], ast.Expr)
         ]
-        arrivals = [(site, *_arrival(site, path, loops)) for site in sites]
-        elsewhere = next((site for site, loop, _ in arrivals if loop is None), None)
+        arrivals = [(site, _arrival(site, path, loops)) for site in sites]
+        elsewhere = next((site for site, arrival in arrivals if arrival is None), None)
         why = None
-        for site, loop, node in arrivals:
-            if loop is None:
+        for site, arrival in arrivals:
+            if arrival is None:
                 continue
+            loop, node = arrival
             why = why or _obstacle(resolver, read, path, sites)
             if why is None and elsewhere is not None:
                 line = f"line {elsewhere.call.lineno} of {elsewhere.module.path.name}"
@@ -62,24 +63,26 @@ def returned_reads(
 def annotation_edits(read: DeviceRead) -> Iterator[tuple[ast.expr, Reference]]:
     """What the function of ``read`` says it returns there, if that is a number, with what it is to say in its place."""
     path = _place_in_result(read)
-    annotation = number_annotation(read, path) if path is not None else None
-    if annotation:
+    annotation = _annotation(read, path) if path is not None else None
+    if annotation is not None:
         yield annotation, reference(read.module, "torch.Tensor")
 
 
-def number_annotation(read: DeviceRead, path: Path) -> ast.expr | bool | None:
-    """The ``float`` or ``int`` in what the function says it returns; None where it says nothing, False where it says more."""
+def _annotation(read: DeviceRead, path: Path) -> ast.expr | None:
+    """What the function says it returns at ``path``; None where it says nothing, or does not write out the parts."""
     function = read.module.function(read.node)
     annotation = function.returns if isinstance(function, ast.FunctionDef) else None
-    if annotation is None:
-        return None
-    if path:
-        match annotation:
-            case ast.Subscript(slice=ast.Tuple(elts=parts)) if path[0] in range(len(parts)):
-                annotation = parts[int(path[0])]
-            case _:
-                return False
-    return annotation if isinstance(annotation, ast.Name) and annotation.id in _NUMBERS else False
+    if not path:
+        return annotation
+    match annotation:
+        case ast.Subscript(slice=ast.Tuple(elts=parts)) if path[0] in range(len(parts)):
+            return parts[int(path[0])]
+        case _:
+            return None
+
+
+def _says_number(annotation: ast.expr | None) -> bool:
+    return isinstance(annotation, ast.Name) and annotation.id in _NUMBERS
 
 
 def _place_in_result(read: DeviceRead) -> Path | None:
@@ -112,7 +115,7 @@ def _obstacle(
         return f"`{user.name}` uses the function, too"
     if len(returned_by(Function(function, module))) > 1:
         return "the function returns in several places"
-    if number_annotation(read, path) is False:
+    if function.returns is not None and not _says_number(_annotation(read, path)):
         return f"the function is annotated (`{excerpt(module, function.returns or function)}`)"
     if read.result is not read.node:
         return _why_no_sum(resolver, read)
@@ -139,19 +142,19 @@ def _why_no_sum(resolver: Resolver, read: DeviceRead) -> str | None:
 
 def _arrival(
     site: CallSite, path: Path, loops: dict[LoopNode, Loop]
-) -> tuple[Loop, ast.expr] | tuple[None, None]:
+) -> tuple[Loop, ast.expr] | None:
     """The loop over steps that calls, and there the call, or the variable that gets the part ``path`` of what it gives."""
     loop = step_loop(site.module, site.call, loops)
     if loop is None or loop.kind not in _STEPS or runs_rarely(site.module, site.call, loop.node):
-        return None, None
+        return None
     if not path:
         return loop, site.call
     match site.module.parents[site.call]:
         case ast.Assign(targets=[ast.Tuple(elts=targets)]):
             target = element_at(targets, path[0])
-            return (loop, target) if isinstance(target, ast.Name) else (None, None)
+            return (loop, target) if isinstance(target, ast.Name) else None
         case _:
-            return None, None
+            return None
 
 
 def _may_live_on(read: DeviceRead) -> bool:
