@@ -23,7 +23,7 @@ from typing import Any
 
 from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..options import Tier
-from .backward_places import losses_in_place, moved_note
+from .backward_places import Gathering, losses_in_place, moved_note
 from .clipping import unseen_clipping
 from .decisive import for_sure, is_decided
 from .divided import Division
@@ -78,8 +78,10 @@ def judge_in_stages(
     """
     renaming = Renaming.of(first, rewritten)
     division = Division.of(first, renaming.undone(rewritten))
-    observe = _Renamed(observe, renaming, division, first)
     renamed = division.undone(renaming.undone(rewritten))
+    gathering = Gathering.of(first, renamed)
+    first, renamed = gathering.told(first), gathering.told(renamed)
+    observe = _Renamed(observe, renaming, division, gathering, first)
     grouped = regrouped(first, renamed)
     moved = losses_in_place(first, grouped)
     rewritten = in_order_of(first, moved)
@@ -129,6 +131,7 @@ def judge_in_stages(
     told = (
         *renaming.notes(),
         *division.notes(),
+        *gathering.notes(),
         *regrouping_note(renamed, grouped),
         *moved_note(grouped, moved),
     )
@@ -153,18 +156,24 @@ class _Renamed:
     """Observes runs with the rewrite's classes, parameters and optimizers told as in the original's ``first``."""
 
     def __init__(
-        self, observe: Observe, renaming: Renaming, division: Division, first: Observations
+        self,
+        observe: Observe,
+        renaming: Renaming,
+        division: Division,
+        gathering: Gathering,
+        first: Observations,
     ) -> None:
         self._observe = observe
         self._renaming = renaming
         self._division = division
+        self._gathering = gathering
         self._first = first
 
     def __call__(self, description: str, *, original: bool, **how: Any) -> Observations:
         run = self._observe(description, original=original, **how)
         if original:
-            return run
-        run = self._division.undone(self._renaming.undone(run))
+            return self._gathering.told(run)
+        run = self._gathering.told(self._division.undone(self._renaming.undone(run)))
         run = losses_in_place(self._first, regrouped(self._first, run))
         return in_order_of(self._first, run)
 
