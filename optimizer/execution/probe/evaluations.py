@@ -149,6 +149,7 @@ class Evaluations:
             "module": class_name(module),
             "trained_as": self._label(module),
             "part": self._is_part(module),
+            "layer": is_layer(module),
             "rounds": rounds,
             "number": len(self._calls) + len(self._further),
             "samples": len(listed) if per_sample else count_samples(inputs),
@@ -191,6 +192,12 @@ def _sum(tensors: Iterable[Tensor]) -> int:
     """An integer in which every bit of the ``tensors`` counts, and their order."""
     sums = (int(checksum(tensor)) for tensor in tensors)
     return sum(one * (2 * n + 1) for n, one in enumerate(sums)) % 2**64
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether ``module`` is one of torch's own that holds no other: most of these have a function that does the same."""
+    own = type(module).__module__.startswith("torch.nn.modules.")
+    return own and next(module.children(), None) is None
 
 
 def is_evaluation(module: nn.Module) -> bool:
