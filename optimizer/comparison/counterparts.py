@@ -263,7 +263,8 @@ def _by_function(original: Observations, other: Observations) -> frozenset[Place
     """Where only one version calls a layer of torch's by itself: the other may call its function (``F.embedding``) on the weights.
 
     What the layer gives has to go on: the layer is a part of a network, or another module is called on just that; and some module that is
-    called behind it there sees as many samples in both versions. What that gives is compared.
+    called behind it there sees as many samples in both versions. What that gives is compared. One without weights (a loss)
+    may come last: the weights that are evaluated are those of what comes before.
     """
     runs = (original, other)
     ours, theirs = (_evaluated(run.eval_calls) for run in runs)
@@ -273,8 +274,13 @@ def _by_function(original: Observations, other: Observations) -> frozenset[Place
         last = {(call.module, call.rounds): call.number for call in run.eval_calls}
         for place in last.keys() - lacking.keys():
             calls = [call for call in run.eval_calls if (call.module, call.rounds) == place]
-            goes_on = any(b[1] == place[1] and last.get(b, -1) > last[place] for b in alike)
-            if goes_on and all(call.layer and _leads_on(call, run.eval_calls) for call in calls):
+            beside = [one for one in alike & last.keys() if one[1] == place[1]]
+            goes_on = any(last[one] > last[place] for one in beside)
+            if (
+                all(call.layer for call in calls)
+                and (goes_on or (beside and all(call.stateless for call in calls)))
+                and all(call.stateless or _leads_on(call, run.eval_calls) for call in calls)
+            ):
                 found.add(place)
     return frozenset(found)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -150,6 +151,7 @@ class Evaluations:
             "trained_as": self._label(module),
             "part": self._is_part(module),
             "layer": is_layer(module),
+            "stateless": not any(True for _ in chain(module.parameters(), module.buffers())),
             "rounds": rounds,
             "number": len(self._calls) + len(self._further),
             "samples": len(listed) if per_sample else count_samples(inputs),

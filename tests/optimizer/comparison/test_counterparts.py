@@ -381,3 +381,23 @@ def test_a_layer_that_comes_last_and_a_network_are_missed(run: Run, missing: str
     verdict = judged(original, other)
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert verdict.failures[0].kind is Kind.EVALUATION
+
+
+@pytest.mark.parametrize(
+    ("before", "missing", "outcome"),
+    [
+        ([("Net", 10), ("MSELoss", 10)], "MSELoss", Outcome.EQUIVALENT),
+        ([("Dropout", 10), ("Net", 10)], "Dropout", Outcome.EQUIVALENT),
+        ([("MSELoss", 10)], "MSELoss", Outcome.NOT_EQUIVALENT),
+    ],
+    ids=["a loss", "dropout", "alone"],
+)
+def test_a_layer_without_weights_may_come_anywhere(
+    run: Run, before: list[tuple[str, int]], missing: str, outcome: Outcome
+) -> None:
+    original = evaluated_by_parts(run(), *before, part=False)
+    made = tuple(replace(c, layer=c.module != "Net") for c in original.eval_calls)
+    made = tuple(replace(c, stateless=c.layer) for c in made)
+    original = replace(original, eval_calls=made)
+    other = replace(original, eval_calls=tuple(c for c in made if c.module != missing))
+    assert judged(original, other).outcome is outcome

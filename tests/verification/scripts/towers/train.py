@@ -52,8 +52,8 @@ def main():
     optimizer_next = torch.optim.SGD(following.parameters(), lr=0.5)
     of_topics, of_words = nn.CrossEntropyLoss(), nn.CrossEntropyLoss(ignore_index=0)
     for epoch in range(EPOCHS):
-        topics.parts.train()
-        following.train()
+        for part in (topics.parts, following, of_topics, of_words):
+            part.train()
         sums = torch.zeros(2)
         for words, labels in train:
             optimizer_topics.zero_grad()
@@ -66,15 +66,18 @@ def main():
             loss_next.backward()
             optimizer_next.step()
             sums += torch.tensor([loss_topics.item(), loss_next.item()])
-        topics.parts.eval()
-        following.eval()
-        right = seen = 0
+        for part in (topics.parts, following, of_topics, of_words):
+            part.eval()
+        right = seen = said = 0
         with torch.no_grad():
             for words, labels in test:
                 right += (topics.logits(words).argmax(1) == labels).sum().item()
                 seen += len(labels)
+                logits = following(words[:, :-1])
+                said += of_words(logits.flatten(0, 1), words[:, 1:].flatten()).item()
         mean = sums / len(train)
         print(f"{epoch}: topics {mean[0]:.4f} next {mean[1]:.4f} accuracy {right / seen:.3f}")
+        print(f"   held out {said / len(test):.4f}")
     torch.save({"topics": topics.parts.state_dict(), "next": following.state_dict()}, "towers.pt")
 
 
