@@ -87,8 +87,9 @@ class Perturbation:
     ``float64``; ``tfloat32`` has an epsilon of ``2**-10``).
 
     The signs are drawn with ``seed``. Done before the first forward pass of a root module in training mode ``after`` so
-    many rounds. From then on the gradients of the parameters named in ``one_way`` keep their size and have the same signs in every
-    step: what is nothing but rounding may be biased like that, and an optimizer that scales it makes full steps of it.
+    many rounds. From then on the gradients of the parameters named in ``one_way`` have the same signs in every step, and their size, or
+    the L2 norm beside the name where that is larger: what is nothing but rounding may be biased like that, and be larger in another
+    kernel, and an optimizer that scales it makes full steps of it.
 
     With ``evaluations`` it is done to root modules each time they are called in eval mode instead, ``after`` so many such
     calls, and undone afterwards.
@@ -98,7 +99,7 @@ class Perturbation:
     seed: int = 0
     scale: float = 1.0
     after: int = 0
-    one_way: tuple[str, ...] = ()
+    one_way: tuple[tuple[str, float], ...] = ()
     evaluations: bool = False
 
 
