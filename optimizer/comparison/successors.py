@@ -118,8 +118,11 @@ def _merged_numbers(run: Observations) -> dict[int, int]:
 
 def _chosen(run: Observations, gone: Iterable[int]) -> Observations:
     """``run`` with its files, hashes and parameters without those of copies that are done with, and the state of optimizers that are ``gone``."""
-    before = run.called or (lambda name: name)
+    before = run.called or str
     left = {f"optimizer {number}" for number in gone}
+
+    def kept(name: str) -> bool:
+        return name.partition("/")[0] not in left
 
     def at(rounds: float) -> Callable[[str], bool]:
         return _current(run.steps, rounds)
@@ -131,7 +134,7 @@ def _chosen(run: Observations, gone: Iterable[int]) -> Observations:
         run.gradients_file: of(_current(run.steps[::-1], math.inf)),
         run.buffers_file: of(at(math.inf)),
         run.first_buffers_file: of(at(1)),
-        run.optimizer_state_file: of(lambda name: name.partition("/")[0] not in left),
+        run.optimizer_state_file: of(kept),
         **{one.file: of(at(max(1, one.round))) for one in run.snapshots},
     }
     snapshots = [
