@@ -37,7 +37,7 @@ class Counterparts:
 
     untrained: frozenset[str] = frozenset()
     taken: bool = False
-    losses: FurtherLosses = FurtherLosses()
+    losses: FurtherLosses = field(default_factory=FurtherLosses)
     elsewhere: Mapping[Place, str] = field(default_factory=dict[Place, str])
     repeated: Mapping[Place, bool] = field(default_factory=dict[Place, bool])
     rows: frozenset[Place] = frozenset()

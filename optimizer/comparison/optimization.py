@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from ..execution.observations import Observations, OptimizerInfo, Settings, Step
+from ..execution.observations import Observations, OptimizerInfo, Settings
 from ..terminal import counted
 from .backpropagated import add_up_alike
 from .findings import Finding, Kind, note, step_number
