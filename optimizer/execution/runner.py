@@ -235,10 +235,16 @@ def _kept_beside(file: WrittenFile, own: Path, folder: Path) -> WrittenFile:
 
 
 def _with_files(run: Observations, files: Sequence[WrittenFile]) -> Observations:
-    """``run`` with those of ``files`` that are no checkpoints of its own."""
-    checkpoints = {one.path for one in run.checkpoints}
-    own = tuple(file for file in files if file.path not in checkpoints)
-    return replace(run, files=own + run.told)
+    """``run`` with those of ``files`` that are no checkpoints of its own; what holds pickled bytes is one."""
+    known = {one.path for one in run.checkpoints}
+    pickled = tuple(
+        replace(run.pickled[file.digest], path=file.path)
+        for file in files
+        if file.digest in run.pickled and file.path not in known
+    )
+    known |= {one.path for one in pickled}
+    own = tuple(file for file in files if file.path not in known)
+    return replace(run, files=own + run.told, checkpoints=run.checkpoints + pickled)
 
 
 def _command(

@@ -32,6 +32,7 @@ from .parameters import Parameters
 from .patches import Patches
 from .permutations import Permutations
 from .perturbation import perturbation
+from .pickled import Pickled
 from .printed import PrintedLines
 from .randomness import derive, seed_everything
 from .reading import Reading
@@ -106,6 +107,7 @@ class Session:
         )
         self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
         self.printed = PrintedLines(lambda: self._rounds.begun)
+        self.pickled = Pickled(self._described)
         self._collectives: list[tuple[int, int]] = []
         self._checkpoints: list[dict[str, Any]] = []
         self._compute_dtypes: set[str] = set()
@@ -359,8 +361,17 @@ class Session:
         noted = {"path": path, "rounds": self._rounds.begun, "entries": {}}
         self.moves.saved(path)
         self._checkpoints.append(noted)
+        if described := self._described(thing):
+            noted["entries"] = described[1]
+
+    def _described(self, thing: Any) -> tuple[int, dict[str, Any]] | None:
+        """The rounds that have begun, and what ``thing`` is that is saved now; None once the run is over, or where it cannot be told."""
+        if self.stopped:
+            return None
+        entries: dict[str, Any] = {}
         live = self._parameters.live_hashes
-        self._try(lambda: noted.update(entries=describe(thing, live(), self._saves)))
+        self._try(lambda: entries.update(describe(thing, live(), self._saves)))
+        return (self._rounds.begun, entries) if entries else None
 
     def _shown(self, file: Any) -> str:
         """The path of a file as it is told: relative to the working directory where it lies below it."""
@@ -408,6 +419,7 @@ class Session:
             self.permutations.finish,
             self.moves.finish,
             self.printed.finish,
+            self.pickled.finish,
             self.told.finish,
             self._workers,
         ):
