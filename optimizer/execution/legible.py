@@ -26,9 +26,9 @@ def as_text(place: Path, content: bytes, most: int) -> str | None:
         with suppress(sqlite3.Error, UnicodeError):
             return _limited(_rows(place), most)
     elif zipfile.is_zipfile(io.BytesIO(content)):
-        with suppress(zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, zlib.error):
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                return None if is_network(archive) else _limited(_members(archive, most), most)
+        unreadable = (zipfile.BadZipFile, OSError, RuntimeError, zlib.error)
+        with suppress(*unreadable), zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return None if is_network(archive) else _limited(_members(archive, most), most)
     return None
 
 

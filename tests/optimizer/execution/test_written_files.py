@@ -137,7 +137,8 @@ def test_databases_and_archives_are_kept_as_text(project, observe) -> None:
     assert seen.traceback is None
     texts = {file.path: (seen.folder / (file.kept_as or "")).read_text() for file in seen.files}
     assert texts.keys() == {"log.db", "bundle.zip"}  # what is not committed lies beside it
-    assert "VALUES(1,0.25)" in texts["log.db"] and "0.5" not in texts["log.db"]
+    assert "VALUES(1,0.25)" in texts["log.db"]
+    assert "0.5" not in texts["log.db"]
     name, digest, *others = texts["bundle.zip"].splitlines()
     assert (name, others) == ("codes.bin:", ["metrics.json:", '{"accuracy": 0.5}'])
     assert digest.isalpha()
