@@ -87,10 +87,10 @@ def _initial_parameters(runs: _Runs) -> Iterator[Finding]:
 
 
 def _group_of(runs: _Runs) -> dict[str, str]:
-    """The optimizer of each parameter."""
+    """The optimizer of each parameter, the first where several have it."""
     return {
         name: f"optimizer {index}"
-        for index, optimizer in enumerate(runs.original.optimizers)
+        for index, optimizer in reversed(list(enumerate(runs.original.optimizers)))
         for group in optimizer.groups
         for name in group
     }

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..options import Tier
-from .backward_places import losses_in_place, moved_note
+from .backward_places import Gathering, losses_in_place, moved_note
 from .clipping import unseen_clipping
 from .decisive import for_sure, is_decided
 from .divided import Division
@@ -39,6 +39,7 @@ from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
 from .scheduling import unseen_schedule
 from .skipped_steps import unseen_overflow
+from .successors import Succession
 from .told_digits import judge_digits
 from .tolerance import MORE_NEIGHBOURS, Precision, precision_of
 from .verdict import (
@@ -78,8 +79,12 @@ def judge_in_stages(
     """
     renaming = Renaming.of(first, rewritten)
     division = Division.of(first, renaming.undone(rewritten))
-    observe = _Renamed(observe, renaming, division, first)
     renamed = division.undone(renaming.undone(rewritten))
+    succession = Succession.of(first, renamed)
+    first, renamed = succession.told(first), succession.told(renamed)
+    gathering = Gathering.of(first, renamed)
+    first, renamed = gathering.told(first), gathering.told(renamed)
+    observe = _Renamed(observe, renaming, division, (succession, gathering), first)
     grouped = regrouped(first, renamed)
     moved = losses_in_place(first, grouped)
     rewritten = in_order_of(first, moved)
@@ -129,6 +134,8 @@ def judge_in_stages(
     told = (
         *renaming.notes(),
         *division.notes(),
+        *succession.notes(),
+        *gathering.notes(),
         *regrouping_note(renamed, grouped),
         *moved_note(grouped, moved),
     )
@@ -150,21 +157,30 @@ def _unseen(
 
 
 class _Renamed:
-    """Observes runs with the rewrite's classes, parameters and optimizers told as in the original's ``first``."""
+    """Observes runs with the rewrite's classes, parameters and optimizers told as in the original's ``first``, and both as they are told together."""
 
     def __init__(
-        self, observe: Observe, renaming: Renaming, division: Division, first: Observations
+        self,
+        observe: Observe,
+        renaming: Renaming,
+        division: Division,
+        of_both: tuple[Succession, Gathering],
+        first: Observations,
     ) -> None:
         self._observe = observe
         self._renaming = renaming
         self._division = division
+        self._of_both = of_both
         self._first = first
 
     def __call__(self, description: str, *, original: bool, **how: Any) -> Observations:
         run = self._observe(description, original=original, **how)
+        if not original:
+            run = self._division.undone(self._renaming.undone(run))
+        for telling in self._of_both:
+            run = telling.told(run)
         if original:
             return run
-        run = self._division.undone(self._renaming.undone(run))
         run = losses_in_place(self._first, regrouped(self._first, run))
         return in_order_of(self._first, run)
 

@@ -188,6 +188,10 @@ class Observations:
     """Tensors that are not to be read, by the last part of their names: see ``comparison/counterparts.py``."""
     called: Callable[[str], str] | None = None
     """What tensors in the run's files are called here, where that is another name: see ``comparison/renamed.py``."""
+    chosen: Mapping[str, Callable[[str], bool]] = field(
+        default_factory=dict[str, "Callable[[str], bool]"]
+    )
+    """For files of the run, which of their tensors are read, by their names there: see ``comparison/successors.py``."""
     divided: Mapping[str, tuple[tuple[str, int], ...]] = field(
         default_factory=dict[str, "tuple[tuple[str, int], ...]"]
     )
@@ -311,6 +315,8 @@ class Observations:
         from safetensors import numpy as safetensors_numpy
 
         found = safetensors_numpy.load_file(str(self.folder / file))  # pyright: ignore[reportUnknownMemberType]
+        if (wanted := self.chosen.get(file)) is not None:
+            found = {name: tensor for name, tensor in found.items() if wanted(name)}
         if self.called is not None:
             found = {self.called(name): tensor for name, tensor in found.items()}
         for whole, parts in self.divided.items():

@@ -2227,6 +2227,21 @@ def test_refused(check_noop: Check, parts: dict[str, str], reason: str) -> None:
     check_noop(training(**{"step": STEP, **parts}), reason)
 
 
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "y = self.fc(x)\ny[x[:, 0] > 0] = True\nreturn y",
+        "y = self.fc(x)\ny[x[:, 0] > 0] = 0.5\nreturn y",
+        "import numpy\nshown = numpy.ones((4, 2)).copy()\nshown[shown[:, 0] > 0] = shown.max()\nreturn self.fc(x)",
+    ],
+)
+def test_writes_that_take_the_type_of_what_they_are_written_to(
+    rewrite: Rewrite, forward: str
+) -> None:
+    (file,) = rewrite(training(step=STEP, forward=forward), ["autocast"]).files
+    assert "torch.autocast(" in file.text, file.skips
+
+
 def test_autograd_function_that_says_its_type(rewrite: Rewrite, name: str) -> None:
     setup = """
     class Square(torch.autograd.Function):

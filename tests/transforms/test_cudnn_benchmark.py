@@ -165,6 +165,18 @@ def test_a_mask_that_picks_samples(check_noop: Check) -> None:
     check_noop(script(more="x = x[y > 3]"), reason="varying number")
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        "x[x > 3] = 3",
+        "import numpy as np; shown = np.array(x); print(shown[shown > 3])",
+        "shown = x.cpu().numpy().copy(); print(shown[shown > 3])",
+    ],
+)
+def test_masks_that_change_no_size_of_a_tensor(check_transformed: Check, more: str) -> None:
+    check_transformed(*transformed(more=more))
+
+
 def test_detection(check_noop: Check) -> None:
     model = "torchvision.models.detection.fasterrcnn_resnet50_fpn()"
     check_noop(script(model=model), reason="own sizes")

@@ -110,3 +110,31 @@ def test_generators_that_are_not_followed(
     (file,) = rewrite(source, ["gpu-normalize"]).files  # type: ignore[attr-defined]
     assert file.text == source
     assert any(reason in skip.message for skip in file.skips), file.skips
+
+
+OVER_ITSELF = """\
+from tqdm import tqdm
+
+for epoch in range(3):
+    if epoch:
+        loader = {wrapped}
+    for images, labels in loader:
+        images = {images}
+        model(images).sum().backward()"""
+
+
+def test_a_bar_over_the_loader_takes_its_name_in_every_epoch(
+    rewrite: Callable[..., object],
+) -> None:
+    loop = OVER_ITSELF.replace("{wrapped}", "tqdm(loader)")
+    source = script("", loop, "ToTensor", "{}")
+    text: str = rewrite(source, ["gpu-normalize"]).files[0].text  # type: ignore[attr-defined]
+    assert "images = images.to(device).float().div_(255)" in text
+
+
+def test_a_loader_that_is_counted_again_in_every_epoch(rewrite: Callable[..., object]) -> None:
+    loop = OVER_ITSELF.replace("{wrapped}", "enumerate(loader)")
+    source = script("", loop, "ToTensor", "{}")
+    (file,) = rewrite(source, ["gpu-normalize"]).files  # type: ignore[attr-defined]
+    assert file.text == source
+    assert file.skips, "a reason says why"

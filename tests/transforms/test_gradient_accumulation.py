@@ -304,6 +304,13 @@ def test_says_what_batch_norm_sees(rewrite: Callable[..., RewriteResult]) -> Non
     assert "BatchNorm normalizes by batches of 4 now" in reason(normalized)
 
 
+@pytest.mark.parametrize("index", ["0, 16", "..., 16", "16"])
+def test_an_index_is_no_batch_size(rewrite: Callable[..., RewriteResult], index: str) -> None:
+    source = LOOP.replace("    loss = ", f"    x[{index}] = 0\n    loss = ")
+    (file,) = rewrite(source, ["gradient-accumulation"], **N).files
+    assert "loss / 4" in file.text
+
+
 def test_silent_without_training(check_noop: Callable[..., None]) -> None:
     check_noop("print(1)\n", **N)
 

@@ -62,6 +62,9 @@ class ImageTrace:
     items: list[Use] = field(default_factory=list[Use])
     iterated: list[Use] = field(default_factory=list[Use])
     places: set[ast.AST] = field(default_factory=set[ast.AST])
+    followed: set[tuple[ast.AST, Path, Steps]] = field(
+        default_factory=set[tuple[ast.AST, Path, Steps]]
+    )
     obstacle: Obstacle | None = None
 
     @cached_property
@@ -273,6 +276,11 @@ class ImageTrace:
 
     def _follow_iterable(self, node: ast.expr, module: Module, element: Path, item: Steps) -> None:
         """``node`` is a loader or an iterator over one, whose elements hold the batch at ``element``."""
+        if (node, element, item) in self.followed:
+            return  # ``loader = tqdm(loader)`` in a loop: what it goes over may be itself
+        if any(known is node and len(path) < len(element) for known, path, _ in self.followed):
+            refuse(Fact(module, node), "what its batches lie in cannot be told")
+        self.followed.add((node, element, item))
         self.places.add(node)
         for use in ObjectFlow(self.resolver).follow(node, module):
             self._iterable_use(use, element, item)

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..calls.reach import Reached
+from ..devices.host_data import HostData
 from ..facts import DataLoader, Fact
 from ..loading.fixed_shapes import varying_shape
+from ..program.syntax import Module
 from ..script import TrainingScript
 from ..training.steps import StepCode
 from ..values.resolver import Resolver
@@ -79,7 +81,7 @@ def _in_code(resolver: Resolver, nodes: Sequence[Reached]) -> VaryingShape | Non
     draws = any(_draws(resolver, reached) for reached in nodes)
     for reached in nodes:
         node, module = reached.node, reached.module
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Compare):
+        if _picks_by_mask(resolver, node, module):
             return VaryingShape(module, node, "a mask picks a varying number of elements")
         if not isinstance(node, ast.Call):
             continue
@@ -91,6 +93,16 @@ def _in_code(resolver: Resolver, nodes: Sequence[Reached]) -> VaryingShape | Non
         if name in _RESIZING and draws:
             return VaryingShape(module, node, "batches are resized, and sizes may be drawn")
     return None
+
+
+def _picks_by_mask(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` is ``x[y > 0]`` that is read, of a tensor: what is written there changes no size, and no array of NumPy's is convolved."""
+    return (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Compare)
+        and isinstance(node.ctx, ast.Load)
+        and not HostData(resolver).is_data(node.value, module)
+    )
 
 
 def _draws(resolver: Resolver, reached: Reached) -> bool:

@@ -59,14 +59,41 @@ _MAY_BE_OFF = frozenset({Topic.DETERMINISM})
 
 def find_backend_settings(resolver: Resolver) -> tuple[BackendSetting, ...]:
     """Every such place of the project, in source order per module."""
-    return tuple(
+    found = [
         setting
         for module in resolver.project.modules
         if any(word in module.source.text for word in _WORDS)
         for node in module.nodes
         if not module.leaves_out(node)
         for setting in _settings(resolver, node, module)
-    )
+    ]
+    switched = [setting for setting in found if _switches_on(setting)]
+    return tuple(setting for setting in found if not _is_switched_back(setting, switched))
+
+
+def _switches_on(setting: BackendSetting) -> bool:
+    """Whether ``setting`` is ``benchmark = True``."""
+    node = setting.node
+    value = node.value if isinstance(node, ast.Assign) else None
+    is_true = isinstance(value, ast.Constant) and value.value is True
+    return setting.name == "benchmark" and is_true
+
+
+def _is_switched_back(setting: BackendSetting, switched: list[BackendSetting]) -> bool:
+    """Whether ``benchmark = False`` only takes back, for a part of the script such as its evaluation, what another part set to True.
+
+    Not where an ``if`` chooses between the two: one of its branches is for reproducible runs.
+    """
+    if setting.topic is not Topic.DETERMINISM or setting.name != "benchmark":
+        return False
+    return any(not _in_one_choice(setting, other) for other in switched)
+
+
+def _in_one_choice(one: BackendSetting, other: BackendSetting) -> bool:
+    if one.module is not other.module:
+        return False
+    around = {*one.module.ancestors(one.node)} & {*other.module.ancestors(other.node)}
+    return any(isinstance(node, ast.If | ast.IfExp | ast.Match) for node in around)
 
 
 def _settings(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[BackendSetting]:

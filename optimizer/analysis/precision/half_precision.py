@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..calls.reach import Reached
 from ..calls.signatures import call_argument
+from ..devices.host_data import HostData
 from ..networks.forward_code import called_names, method_name
 from ..obstacles import Obstacle, ProbabilityLoss
 from ..program.scopes import Iterated
@@ -216,17 +217,26 @@ def _gradient_hook(resolver: Resolver, reached: Reached) -> _Finding:
 
 
 def _indexed_write(resolver: Resolver, node: ast.Assign, module: Module) -> _Finding:
-    """``x[mask] = y``: with a tensor for an index, both sides must be of one type."""
-    if constant(node.value) is not None or is_number(resolver, node.value, module):
+    """``x[mask] = y``: with a tensor for an index, both sides must be of one type.
+
+    A number takes the type of what it is written to, and an array of NumPy's knows no autocast.
+    """
+    if _is_scalar(resolver, node.value, module):
         return None
     for target in node.targets:
         if (
             isinstance(target, ast.Subscript)
             and _may_be_tensor_index(resolver, target.slice, module)
             and not _is_collection(resolver, target.value, module)
+            and not HostData(resolver).is_data(target.value, module)
         ):
             return "a write through a tensor index wants both sides in the same type", False
     return None
+
+
+def _is_scalar(resolver: Resolver, node: ast.expr, module: Module) -> bool:
+    is_truth_value = isinstance(node, ast.Constant) and isinstance(node.value, bool)
+    return is_truth_value or constant(node) is not None or is_number(resolver, node, module)
 
 
 def _is_collection(resolver: Resolver, node: ast.expr, module: Module) -> bool:

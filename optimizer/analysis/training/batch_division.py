@@ -112,6 +112,8 @@ def counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
             parent = reached.module.parents[node]
             if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mod):
                 continue
+            if _is_index(node, reached.module):
+                continue  # there is no sample of that number: they are counted from zero
             why = f"`{number}` in the step may be the batch size"
             return Obstacle(reached.module, parent, why)
     for module in resolver.project.modules:
@@ -124,6 +126,15 @@ def counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
                 why = f"`{number}` in the shape of a tensor may be the batch size"
                 return Obstacle(module, call, why)
     return None
+
+
+def _is_index(number: ast.Constant, module: Module) -> bool:
+    """Whether ``number`` picks one element: ``batch[2]``, ``boxes[:, 2]``."""
+    parent = module.parents[number]
+    inner: ast.AST = number
+    if isinstance(parent, ast.Tuple):
+        inner, parent = parent, module.parents[parent]
+    return isinstance(parent, ast.Subscript) and parent.slice is inner
 
 
 def other_use(

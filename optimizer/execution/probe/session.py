@@ -115,7 +115,7 @@ class Session:
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
         """An optimizer has got its parameters."""
-        self._parameters.number(optimizer)
+        self._rounds.built(self._parameters.number(optimizer))
         self._clock.optimizer_built()
         if self._perturbation:
             self._perturbation.add(optimizer)

@@ -42,6 +42,27 @@ def test_topics(script: Script, code: str, topics: list[Topic]) -> None:
     assert [setting.topic for setting in script(code).backend_settings] == topics
 
 
+def test_what_is_off_only_for_a_part_of_the_script_is_no_wish_for_determinism(
+    script: Script,
+) -> None:
+    switched = """\
+        import torch
+        def train():
+            torch.backends.cudnn.benchmark = True
+        def valid():
+            torch.backends.cudnn.benchmark = False
+        """
+    assert {s.topic for s in script(switched).backend_settings} == {BENCHMARK}
+    chosen = """\
+        import torch
+        if seed is None:
+            torch.backends.cudnn.benchmark = True
+        else:
+            torch.backends.cudnn.benchmark = False
+        """
+    assert DETERMINISM in {s.topic for s in script(chosen).backend_settings}
+
+
 def test_settings_of_other_modules_count(script: Script) -> None:
     files = {
         "train.py": "import seeds",
