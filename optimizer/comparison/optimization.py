@@ -10,7 +10,7 @@ from typing import cast
 
 from ..execution.observations import Observations, OptimizerInfo, Settings
 from ..terminal import counted
-from .backpropagated import add_up_alike
+from .backward_places import same_sum
 from .findings import Finding, Kind, note, step_number
 from .skipped_steps import never_stepped
 from .tolerance import Precision
@@ -177,7 +177,7 @@ def _backward_calls(
             if after == 0
             else f"{after} backward calls before the step, not {before}"
         )
-        if after and before and add_up_alike(ours, theirs, precision):
+        if after and before and same_sum([ours], [theirs], precision.relative_error):
             yield note(
                 Kind.BACKWARD_CALLS,
                 finding + "; the losses add up to the same",
