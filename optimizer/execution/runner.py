@@ -128,6 +128,8 @@ class RunSettings:
 
     ``shuffled`` are the shuffles that a script is given which draws its epochs' orders by itself (:mod:`.shuffled_passes`).
 
+    With ``until_next`` the run ends no sooner than gradients are taken for one round more, as that of a script without an optimizer does.
+
     ``emulated_gpus`` is how many CUDA devices the script shall see, emulated on the CPU (docs/emulation.md), whatever
     devices the machine has. With 0 it sees those.
 
@@ -158,6 +160,7 @@ class RunSettings:
     training_draws: bool = False
     more_digits: bool = False
     shuffled: tuple[ShuffledPass, ...] = ()
+    until_next: bool = False
     resident_batch: bool = False
     trace: bool = False
     nvtx: bool = False
@@ -337,6 +340,7 @@ def _spec(
         "training_draws": settings.training_draws,
         "more_digits": settings.more_digits,
         "shuffled": settings.shuffled,
+        "until_next": settings.until_next,
         "resident_batch": settings.resident_batch,
         "trace": settings.trace,
         "nvtx": settings.nvtx,

@@ -74,6 +74,7 @@ class Session:
         self._give_up, self._ends = give_up, 0
         self._waiting: threading.Timer | None = None
         self._rounds, self._clock = Rounds(spec["steps"]), clock
+        self._until_next = spec["until_next"]
         self._extent = Extent(spec["epoch_seconds"])
         self._counted = _counter(self.folder / ROUNDS)
         self._parameters = Parameters(self.folder, spec["snapshot_bytes"])
@@ -175,6 +176,8 @@ class Session:
         """Gradients are about to be taken, for ``leaves`` (told where the script works by hand)."""
         self.check()
         if not self.by_hand():
+            if self._until_next and self._rounds.last and self._rounds.close():
+                self._round_ended()
             return
         if self.observing:
             self._try(self._parameters.by_hand, leaves)
@@ -236,7 +239,7 @@ class Session:
             self._clock.edge(last=self._rounds.last)
         complete = self._rounds.stepped(number)
         self._counted[:] = self._rounds.begun.to_bytes(8, "little")
-        if complete and number != NO_OPTIMIZER:
+        if complete and number != NO_OPTIMIZER and not self._until_next:
             self._rounds.close()
             self._round_ended()
 
