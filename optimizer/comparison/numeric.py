@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..execution.observations import Observations, Step
+from .cancelled import cancelled, compare_cancelled
 from .clipped_norms import compare_clipped_norms
 from .deviation import change_deviations, deviations, undetermined
 from .evaluated import compare_evaluations
@@ -55,19 +56,22 @@ def compare_numbers(
     """Losses, gradients, parameters, buffers and evaluation outputs of ``other`` against ``original``'s."""
     runs = _Runs(original, other, neighbours, precision)
     unknown, ignored = _undetermined(runs), rounding_only(original, precision)
+    limits = cancelled(original, precision)
     findings = [
         *_initial_parameters(runs),
         *compare_series(original, other, neighbours, precision, unknown, ignored),
         *compare_clipped_norms(original, other, neighbours, precision),
     ]
     vectors: list[VectorFigures] = []
-    for found, figures in (_gradients(runs), *_updates(runs, unknown, ignored)):
+    for found, figures in (_gradients(runs, limits), *_updates(runs, unknown, ignored)):
         findings.extend(found)
         vectors.extend(figures)
     findings.extend(_buffers(runs))
     evaluated = compare_evaluations(original, other, neighbours, precision)
     findings.extend(evaluated.findings)
-    findings.extend(compare_state_numbers(original, other, neighbours, precision))
+    findings.extend(
+        compare_state_numbers(original, other, neighbours, precision, ignored & limits.keys())
+    )
     return NumericComparison(
         tuple(_first_of_each(findings)),
         step_figures(original, other, neighbours, precision),
@@ -96,7 +100,10 @@ def _group_of(runs: _Runs) -> dict[str, str]:
     }
 
 
-def _gradients(runs: _Runs) -> tuple[list[Finding], list[VectorFigures]]:
+def _gradients(
+    runs: _Runs, limits: Mapping[str, float]
+) -> tuple[list[Finding], list[VectorFigures]]:
+    """The first gradient of each optimizer's parameters; ``limits`` are those of the biases for which it is zero but for rounding."""
     if any(step.skipped for run in (runs.original, runs.other) for step in _first_steps(run)):
         return [], []
     groups = _group_of(runs)
@@ -105,9 +112,12 @@ def _gradients(runs: _Runs) -> tuple[list[Finding], list[VectorFigures]]:
         Kind.GRADIENT,
         "gradient of the first step",
         lambda name: groups.get(name, "no optimizer"),
+        ignored=frozenset(limits),
     )
     near = [deviations(ours, run.gradients()) for run in runs.neighbours]
-    found, figures = judge(quantity, deviations(ours, runs.other.gradients()), near, runs.precision)
+    theirs = deviations(ours, runs.other.gradients())
+    found, figures = judge(quantity, theirs, near, runs.precision)
+    found += compare_cancelled(limits, theirs, near, runs.precision)
     # An optimizer that is built later, for another fold or phase, takes its first step later.
     first = {f"optimizer {s.optimizer}": step_number(s) for s in _first_steps(runs.original)}
     return (

@@ -137,6 +137,9 @@ class Observations:
     saved_file: str | None = None
     layer_outputs: tuple[LayerOutput, ...] = ()
     """In the order in which the layers were done; none of compiled ones."""
+    bias_sums: Mapping[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
+    """For biases of linear layers and convolutions, of the models' first training calls: the sizes of the terms that a gradient's
+    elements are sums of, added up (the L2 norm of that over the elements), and how many terms an element has."""
     eval_calls: tuple[EvalCall, ...] = ()
     eval_file: str | None = None
     kept_calls: Mapping[int, int] | None = None

@@ -90,6 +90,8 @@ def load(folder: Path) -> dict[str, Any] | None:
     )
     printed: list[list[int]] = record.get("printed", [])
     record["printed"] = tuple((begun, lines) for begun, lines in printed)
+    sums: dict[str, list[Any]] = record.get("bias_sums", {})
+    record["bias_sums"] = {name: (size, terms) for name, (size, terms) in sums.items()}
     record["parameters"] = {
         name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()
     }

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .bias_sums import BiasSums
 from .checkpoints import SavedTensors, describe
 from .clipping import Clipping
 from .clock import Clock
@@ -83,6 +84,7 @@ class Session:
         self._copies = WeightCopies(self._parameters, self.folder, spec["snapshot_bytes"])
         self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
         self._layers, self._training = LayerOutputs(), False
+        self._bias_sums = BiasSums()
         self._evaluations = Evaluations(
             self.folder,
             lambda: self._parameters.known,
@@ -142,6 +144,7 @@ class Session:
     def loss_scaled(self) -> None:
         """A GradScaler has scaled a loss."""
         self._steps.scaled = True
+        self._bias_sums.scaled = True
 
     def scaler_steps(self, now: bool) -> None:
         """A GradScaler is asked to make a step ``now``, or no longer."""
@@ -298,6 +301,7 @@ class Session:
         """A module was called inside of such a call."""
         if self._layers.watching:
             self._try(self._layers.called, layer, output)
+            self._try(self._bias_sums.called, layer, output)
         if self._training and not self.stopped:
             self._try(self._evaluations.called_inside, layer, output, self._rounds.begun)
 
@@ -412,6 +416,7 @@ class Session:
             self._parameters.finish,
             self._steps.finish,
             self._layers.finish,
+            lambda: self._bias_sums.finish(self._parameters),
             self._evaluations.finish,
             self._states.finish,
             self._copies.finish,
