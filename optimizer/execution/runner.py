@@ -129,6 +129,8 @@ class RunSettings:
 
     ``shuffled`` are the shuffles that a script is given which draws its epochs' orders by itself (:mod:`.shuffled_passes`).
 
+    With ``until_next`` the run ends no sooner than gradients are taken for one round more, as that of a script without an optimizer does.
+
     ``emulated_gpus`` is how many CUDA devices the script shall see, emulated on the CPU (docs/emulation.md), whatever
     devices the machine has. With 0 it sees those.
 
@@ -159,6 +161,7 @@ class RunSettings:
     training_draws: bool = False
     more_digits: bool = False
     shuffled: tuple[ShuffledPass, ...] = ()
+    until_next: bool = False
     resident_batch: bool = False
     trace: bool = False
     nvtx: bool = False
@@ -236,10 +239,16 @@ def _kept_beside(file: WrittenFile, own: Path, folder: Path) -> WrittenFile:
 
 
 def _with_files(run: Observations, files: Sequence[WrittenFile]) -> Observations:
-    """``run`` with those of ``files`` that are no checkpoints of its own."""
-    checkpoints = {one.path for one in run.checkpoints}
-    own = tuple(file for file in files if file.path not in checkpoints)
-    return replace(run, files=own + run.told)
+    """``run`` with those of ``files`` that are no checkpoints of its own; what holds pickled bytes is one."""
+    known = {one.path for one in run.checkpoints}
+    pickled = tuple(
+        replace(run.pickled[file.digest], path=file.path)
+        for file in files
+        if file.digest in run.pickled and file.path not in known
+    )
+    known |= {one.path for one in pickled}
+    own = tuple(file for file in files if file.path not in known)
+    return replace(run, files=own + run.told, checkpoints=run.checkpoints + pickled)
 
 
 def _command(
@@ -332,6 +341,7 @@ def _spec(
         "training_draws": settings.training_draws,
         "more_digits": settings.more_digits,
         "shuffled": settings.shuffled,
+        "until_next": settings.until_next,
         "resident_batch": settings.resident_batch,
         "trace": settings.trace,
         "nvtx": settings.nvtx,
