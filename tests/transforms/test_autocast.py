@@ -2242,6 +2242,16 @@ def test_writes_that_take_the_type_of_what_they_are_written_to(
     assert "torch.autocast(" in file.text, file.skips
 
 
+@pytest.mark.parametrize("kind", ["double", "half"])
+def test_a_network_that_an_imported_file_tries_out_as_a_script(rewrite: Rewrite, kind: str) -> None:
+    parts = training(step=STEP).partition("\n\nmodel = ")
+    assert parts[2]
+    network = f"{parts[0]}\n\nif __name__ == '__main__':\n    Net().{kind}()\n"
+    entry = f"import torch\nfrom torch import nn\nfrom net import Net\n\nmodel = {parts[2]}"
+    file = rewrite({"train.py": entry, "net.py": network}, ["autocast"]).files[0]
+    assert "torch.autocast(" in file.text, file.skips
+
+
 def test_autograd_function_that_says_its_type(rewrite: Rewrite, name: str) -> None:
     setup = """
     class Square(torch.autograd.Function):

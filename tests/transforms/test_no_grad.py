@@ -563,6 +563,34 @@ def test_average_meter_is_followed(check_transformed: Check) -> None:
     check_transformed(script(before), script(after))
 
 
+def test_a_sum_that_is_kept_is_no_method_of_a_tensor(check_transformed: Check) -> None:
+    before = """
+        class AverageMeter:
+            def __init__(self):
+                self.sum = 0
+                self.mean = 0
+
+            def update(self, value, n):
+                self.sum += value * n
+                self.mean = value / n
+
+        class Pool(nn.Module):
+            def forward(self, x):
+                return x.sum(1), x.mean(1)
+
+        def validate():
+            losses = AverageMeter()
+            for x, y in test_loader:
+                losses.update(criterion(model(x), y).item(), sum(model(x).argmax(1)))
+            print(losses.sum)
+
+        train()
+        validate()
+    """
+    after = before.replace("def validate", "@torch.no_grad()\n        def validate")
+    check_transformed(script(before), script(after))
+
+
 def test_second_run_of_statements_joins(check_transformed: Check) -> None:
     before = """
         train()

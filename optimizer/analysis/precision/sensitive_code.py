@@ -52,6 +52,7 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
                 regions_in_float32(resolver, module),
                 products_in_float32(resolver, module) if under_autocast else (),
             )
+            if not found.module.leaves_out(found.node)
         ),
         None,
     )
