@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..calls.reach import lexical_nodes
+from ..calls.reach import lexical_nodes, never_runs
 from ..facts import Fact
 from ..program.scopes import Assigned, Iterated
 from ..program.syntax import Module
@@ -103,7 +103,7 @@ def compiling_call(resolver: Resolver) -> Fact | None:
             compiles = (
                 is_method and not _is_of_package(resolver, call.func, module)
             ) or resolver.names(call.func, module) & set(_COMPILES)
-            if compiles and not module.leaves_out(call):
+            if compiles and not never_runs(resolver, call, module):
                 return Fact(module, call)
         for node in module.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
             for decorator in node.decorator_list:
@@ -123,11 +123,11 @@ def hooking_call(resolver: Resolver) -> Fact | None:
     """The first place of the project that registers a hook, or has a tool do so that lists or explains layers."""
     for module in resolver.project.modules:
         for node in module.nodes_of(ast.Attribute):
-            if node.attr in _HOOKS and not module.leaves_out(node):
+            if node.attr in _HOOKS and not never_runs(resolver, node, module):
                 return Fact(module, node)
         for call in module.calls:
             hooks = any(name.startswith(_HOOKING) for name in resolver.names(call.func, module))
-            if hooks and not module.leaves_out(call):
+            if hooks and not never_runs(resolver, call, module):
                 return Fact(module, call)
     return None
 
@@ -137,7 +137,7 @@ def mapping_call(resolver: Resolver) -> Fact | None:
     for module in resolver.project.modules:
         for call in module.calls:
             maps = any(n.startswith(_MAPPERS) for n in resolver.names(call.func, module))
-            if maps and not module.leaves_out(call):
+            if maps and not never_runs(resolver, call, module):
                 return Fact(module, call)
     return None
 
@@ -146,7 +146,7 @@ def look_inside(resolver: Resolver) -> Fact | None:
     """The first place of the project that may see what a layer computed before the next one ran."""
     for module in resolver.project.modules:
         for node in module.nodes:
-            if _looks_inside(resolver, node, module) and not module.leaves_out(node):
+            if _looks_inside(resolver, node, module) and not never_runs(resolver, node, module):
                 return Fact(module, node)
     return None
 
@@ -366,8 +366,6 @@ def shown_whole(resolver: Resolver) -> Iterator[tuple[ast.expr, Fact]]:
     """What the script prints, formats or saves whole: networks among it show the settings of their layers."""
     for module in resolver.project.modules:
         for call in module.calls:
-            if module.leaves_out(call):
-                continue
             names = resolver.names(call.func, module)
             saves = "torch.save" in names
             is_logger = isinstance(call.func, ast.Attribute) and call.func.attr in {
@@ -377,9 +375,12 @@ def shown_whole(resolver: Resolver) -> Iterator[tuple[ast.expr, Fact]]:
                 "write",
                 "format",
             }
-            if saves or is_logger or names & {"builtins.print", "builtins.str", "builtins.repr"}:
+            shows = (
+                saves or is_logger or names & {"builtins.print", "builtins.str", "builtins.repr"}
+            )
+            if shows and not never_runs(resolver, call, module):
                 for argument in call.args[:1] if saves else call.args:
                     yield argument, Fact(module, call)
         for node in module.nodes:
-            if isinstance(node, ast.FormattedValue) and not module.leaves_out(node):
+            if isinstance(node, ast.FormattedValue) and not never_runs(resolver, node, module):
                 yield node.value, Fact(module, node)
