@@ -2761,6 +2761,38 @@ def test_module_whose_callers_are_not_seen(check_noop: Callable[..., None]) -> N
     check_noop(LIBRARY, reason="nothing in this file calls this step")
 
 
+def test_what_stays_in_float32_is_told_with_its_function(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    source = """
+    import torch
+    from torch import nn
+
+    model = nn.Linear(8, 2).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def show(x):
+        with torch.no_grad():
+            return model(x).cpu().numpy()
+
+    for x, y in loader:
+        print(show(x.cuda()))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+    """
+    (file,) = rewrite(source, ["autocast"]).files
+    (change,) = file.changes
+    assert "`model(x)` in `show` stays in float32" in change.reason + change.message
+
+
+def test_network_that_only_the_callers_know(check_noop: Callable[..., None]) -> None:
+    """Not "no network is known": with the script that is started, one would be."""
+    source = f"import torch\n\ndevice = torch.device('cuda')\n{dedent(LIBRARY)}"
+    check_noop(source, reason="which network it runs, its callers know")
+
+
 def test_gradients_taken_by_hand_beside_the_step(
     rewrite: Callable[..., RewriteResult],
 ) -> None:
