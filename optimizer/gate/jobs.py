@@ -33,7 +33,11 @@ def scripts_of(settings: GateSettings) -> tuple[GatedScript, ...]:
         raise TorchoptError("nothing to gate: name scripts, or say which in [tool.torchopt.gate]")
     for one in scripts:
         for path in filter(None, (one.script, one.original)):
+            if one.configured_at and not path.exists():
+                raise TorchoptError(f"{display_path(path)}: no such file", *one.configured_at)
             parse(SourceFile.read(path))
+        if one.original is not None and os.path.samefile(one.script, one.original):
+            raise TorchoptError("is its own original: there is nothing to compare", one.script)
     return scripts
 
 
