@@ -70,7 +70,7 @@ class BatchLayers(str, Enum):
 class ScriptVersion:
     """A script to run: the user's own path, the texts that stand in for files of the project, its arguments.
 
-    With ``processes`` it is started by torchrun, as that many on this machine; without, by Python. ``brought_by`` is
+    ``absent`` are files that it does not have, though they are there. With ``processes`` it is started by torchrun, as that many on this machine; without, by Python. ``brought_by`` is
     the user's file whose text stands in for that of ``entry``, None where it was made here.
     """
 
@@ -79,6 +79,7 @@ class ScriptVersion:
     args: tuple[str, ...] = ()
     processes: int | None = None
     brought_by: Path | None = None
+    absent: frozenset[Path] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ def run(version: ScriptVersion, settings: RunSettings, folder: Path) -> Observat
             Path(temporary),
             entry=version.entry,
             overrides=version.overrides,
+            absent=version.absent,
             cwd=settings.cwd,
             environment=_environment(settings),
             cache=settings.cache,
