@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import codecs
+import errno
 import gc
 import os
 import signal
@@ -26,6 +27,7 @@ from .errors import ExitCode, TorchoptError
 from .terminal import print_error
 
 _INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 # typer brings its own copy of click in newer versions: what they both raise is reached through typer.
 _UsageError = cast("type[Exception]", typer.BadParameter.__base__)
@@ -55,15 +57,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         print(f"torchopt: {' '.join(_message(error).split())}", file=sys.stderr)
         return ExitCode.USAGE
-    except BrokenPipeError:
-        # Nobody reads on. Python would complain when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # nobody reads on
+        _print_nothing_more()
         return _BROKEN_PIPE
     except _Ended as ended:
         return 128 + ended.signal
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+            _print_nothing_more()
+            print(f"torchopt: the output cannot be written: {error.strerror}", file=sys.stderr)
+            return ExitCode.USAGE
         # Not left to Python: its exit status for this is 1, which says "would change" here.
         traceback.print_exc()
         print("torchopt: internal error, please report it with the lines above", file=sys.stderr)
@@ -81,9 +86,17 @@ class _Ended(KeyboardInterrupt):
 def _print_anything() -> None:
     """Let stdout escape what its encoding lacks, as stderr does: in names of files, and in what scripts print."""
     codecs.register_error("torchopt", _escaped)
+    for name in ("stdout", "stderr"):
+        if cast("object", getattr(sys, name)) is None:  # the shell's `>&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="torchopt")
+
+
+def _print_nothing_more() -> None:
+    """Python would complain when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -127,7 +127,7 @@ class _File:
 
     def _script(self, entry: object, number: int) -> GatedScript:
         within = ("scripts", number)
-        place = place_of(self.text, *TABLE, "gate", *within)
+        line, column = place_of(self.text, *TABLE, "gate", *within)
         if not isinstance(entry, dict):
             entry = {"script": entry}
         table = cast("dict[str, object]", entry)
@@ -138,7 +138,7 @@ class _File:
         return GatedScript(
             **{**values, "script": folder / values["script"]},
             original=original and folder / original,
-            configured_at=(self.path, *place),
+            configured_at=(self.path, line, column),
         )
 
     def values(

@@ -262,3 +262,23 @@ def test_what_stdout_cannot_hold_is_escaped(encoding: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment)
     spelt = "é".encode(encoding, "backslashreplace")
     assert done.stdout.splitlines()[-1] == b"\xff \\ud800 " + spelt
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_outputs_are_no_error(closed: str, tmp_path: Path) -> None:
+    program = "import sys; from torchopt_cli.optimizer.cli import main; sys.exit(main())"
+    (tmp_path / "x.py").write_text("import torch\nwith torch.cuda.amp.autocast():\n    pass\n")
+    shell = f'exec "{sys.executable}" -c "{program}" rewrite x.py --dry-run {closed}'
+    done = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "internal error" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    program = "import sys; from torchopt_cli.optimizer.cli import main; sys.exit(main())"
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", program, "rules"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == ExitCode.USAGE
+    assert done.stderr == "torchopt: the output cannot be written: No space left on device\n"
