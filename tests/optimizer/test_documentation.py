@@ -1,5 +1,9 @@
+import re
 from pathlib import Path
 
+import pytest
+
+from torchopt_cli.optimizer.cli import main
 from torchopt_cli.optimizer.documentation import pages, write
 from torchopt_cli.transforms.registry import all_transforms
 
@@ -33,3 +37,21 @@ def test_the_readme_lists_every_transform() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for transform in all_transforms():
         assert f"[`{transform.name}`](docs/transforms/{transform.name}.md)" in readme
+
+
+def test_what_the_readme_quotes_is_what_a_user_sees(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"^(corpus/\w+/train\.py):(\d+ .*)$", readme, re.MULTILINE)
+    assert len(quoted) >= 2
+    for script, told in quoted:
+        assert main(["rewrite", script, "--dry-run"]) == 0
+        assert f"{script}:{told}\n" in capsys.readouterr().err
+    diff = readme.partition(
+        "$ torchopt rewrite corpus/mlp_many_steps/train.py --target cpu --dry-run\n"
+    )
+    assert main(["rewrite", "corpus/mlp_many_steps/train.py", "--target", "cpu", "--dry-run"]) == 0
+    made = capsys.readouterr().out.splitlines()
+    assert set(diff[2].partition("```")[0].splitlines()) <= set(made)
