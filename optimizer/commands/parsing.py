@@ -59,14 +59,18 @@ class RawCommand(TyperCommand):
             if parameter.param_type_name == "argument":
                 arguments.append((metavar, text))
             else:
-                options.append((f"{', '.join(parameter.opts)} {metavar}".rstrip(), text))
+                options.append(
+                    (f"{', '.join(sorted(parameter.opts, key=len))} {metavar}".rstrip(), text)
+                )
         for title, rows in (("Arguments", arguments), ("Options", options)):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
-        if any(getattr(p, "secondary_opts", None) for p in self.params):
+        taken_back = [opt for p in self.params for opt in getattr(p, "secondary_opts", ())]
+        if taken_back:
             formatter.write_paragraph()
-            formatter.write_text("--no-... takes back what pyproject.toml says: --no-verify.")
+            told = f"--no-... takes back what pyproject.toml says: {taken_back[-1]}."
+            formatter.write_text(told)
 
 
 def _completed(ctx: Any, parameter: Any, incomplete: str) -> list[str]:

@@ -282,3 +282,14 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == ExitCode.USAGE
     assert done.stderr == "torchopt: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", ["rewrite", "verify", "tune", "profile"])
+def test_help_takes_back_an_option_that_the_command_has(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == ExitCode.OK
+    told = capsys.readouterr().out
+    named = told.rpartition(": --no-")[2].strip().rstrip(".")
+    assert f"\n  --{named} " in told
+    assert "\n  -h, --help " in told
