@@ -3,7 +3,8 @@
 `loss.item()` stops the script until the GPU has finished everything it was given so far; then the GPU idles
 until Python has prepared the next step. Where the number is only added to a sum (`running_loss += loss.item()`) or kept in a list,
 the sum stays on the GPU (`running_loss += loss.detach().double()`) and becomes a number where it is looked at:
-every 100 steps, at the end of the epoch, in the `return`.
+every 100 steps, at the end of the epoch, in the `return`. So does a number that a function of the step gives back
+(`total += train_step(x, y)`, where that ends in `return loss.item()`), if such loops are all that calls it.
 
 A meter of the script's own, such as the well-known `AverageMeter`, is given the tensor instead of the number
 (`losses.update(loss.detach().double(), n)`) where its class only adds, subtracts, multiplies and divides; its figures become
@@ -35,14 +36,22 @@ https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtim
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ..optimizer.analysis.attention.causal_hints import CausalHint
 from ..optimizer.analysis.autograd.graph_leaks import GraphLeak
 from ..optimizer.analysis.script import TrainingScript
-from ..optimizer.analysis.syncs.deferral_edits import deferral_edits, has_double, meter_edits
+from ..optimizer.analysis.syncs.deferral_edits import (
+    deferral_edits,
+    function_edits,
+    has_double,
+    meter_edits,
+)
 from ..optimizer.analysis.syncs.deferral_plan import LoopPlan
+from ..optimizer.analysis.syncs.deferrals import Deferred
+from ..optimizer.analysis.syncs.deferred_meters import DeferredMeter
+from ..optimizer.analysis.syncs.joint_plans import joined
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
@@ -134,10 +143,10 @@ class DeferSync(Transform):
         for hint in script.causal_hints:
             yield self._told(hint)
         for plan in plans:
-            if plan.obstacles:
-                yield from self._left(plan)
-            elif plan.deferred or plan.meters:
-                yield self._defer(script, plan)
+            yield from self._left(plan)
+        waiting = (plan for plan in plans if plan.reads and not plan.obstacles)
+        for group in joined(waiting):
+            yield self._defer(script, group)
 
     def _told(self, hint: CausalHint) -> Change:
         argument = f"{hint.keyword}={hint.is_causal}"
@@ -170,32 +179,31 @@ class DeferSync(Transform):
         message = f"{losses} goes into `{leak.total}` without its graph, which filled the memory"
         return self.change(leak.path, leak.span, message, _SPENT, edits)
 
-    def _defer(self, script: TrainingScript, plan: LoopPlan) -> Change:
+    def _defer(self, script: TrainingScript, plans: Sequence[LoopPlan]) -> Change:
         resolver = script.resolver
-        edits = tuple(
-            FileEdit(plan.path, edit)
-            for variable, conversions in plan.deferred
-            for edit in deferral_edits(resolver, variable, conversions)
-        ) + tuple(
-            FileEdit(plan.path, edit)
-            for meter in plan.meters
-            for edit in meter_edits(resolver, meter)
+        deferred = [each for plan in plans for each in plan.deferred]
+        meters = [meter for plan in plans for meter in plan.meters]
+        edits = (
+            *(edit for each in deferred for edit in deferral_edits(resolver, *each)),
+            *(edit for meter in meters for edit in meter_edits(resolver, meter)),
+            *function_edits(resolver, plans),
         )
-        kept = (*(variable for variable, _ in plan.deferred), *plan.meters)
-        first = min(kept, key=lambda each: each.span)
+        kept = (*(variable for variable, _ in deferred), *meters)
+        first = min(kept, key=lambda each: (str(each.path), each.span))
         names = listed(f"`{each.name}`" for each in kept)
         message = f"keeps {names} on the device and reads the numbers only where they are looked at"
-        reason, tier = self._precision(script, plan)
+        reason, tier = self._precision(script, kept)
         change = self.change(first.path, first.span, message, reason, edits)
         return replace(change, tier=tier)
 
-    def _precision(self, script: TrainingScript, plan: LoopPlan) -> tuple[str, Tier]:
+    def _precision(
+        self, script: TrainingScript, kept: Iterable[Deferred | DeferredMeter]
+    ) -> tuple[str, Tier]:
         """How close the numbers are to Python's, in words and as a tier."""
-        sums = [variable for variable, _ in plan.deferred if not variable.is_list]
-        is_exact = all(variable.is_integer for variable in sums) and not plan.meters
+        sums = [each for each in kept if not (isinstance(each, Deferred) and each.is_kept)]
+        is_exact = all(isinstance(each, Deferred) and each.is_integer for each in sums)
         if not is_exact and not has_double(script.project):
             return _ROUNDED, Tier.NUMERIC
-        kept = (*(variable for variable, _ in plan.deferred), *plan.meters)
         if any(each.divides for each in kept):
             return _DIVIDED, Tier.NUMERIC
-        return (_EXACT if sums or plan.meters else _KEPT), Tier.EXACT
+        return (_EXACT if sums else _KEPT), Tier.EXACT

@@ -56,6 +56,7 @@ from .precision.precision import LIGHTNING, FrameworkUse, find_frameworks
 from .program.project import Project
 from .program.syntax import FunctionNode, Module
 from .syncs.deferral_plan import LoopPlan, plan_loops
+from .syncs.joint_plans import agreed
 from .training.lifetimes import LateRelease, find_late_releases
 from .training.loops import find_loops
 from .training.profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
@@ -175,7 +176,7 @@ class TrainingScript:
     @cached_property
     def loop_plans(self) -> tuple[LoopPlan, ...]:
         """The loops over steps that ask the device for numbers, and which of these can wait."""
-        return plan_loops(self.resolver, self.loops, self.loaders)
+        return agreed(plan_loops(self.resolver, self.loops, self.loaders))
 
     @cached_property
     def hugging_face(self) -> HuggingFaceUse:

@@ -33,6 +33,8 @@ def compare_arrays(
     near: Sequence[Arrays],
     precision: Precision,
     step: int | None = None,
+    *,
+    ignored: frozenset[str] = frozenset(),
 ) -> list[Finding]:
     """Where ``theirs`` are further from ``ours`` than rounding takes them; ``near`` are those of the neighbours.
 
@@ -44,7 +46,7 @@ def compare_arrays(
         for name, array in ours.items()
         if _is_whole(array) and (name not in theirs or _is_whole(theirs[name]))
     )
-    quantity = Quantity(kind, what, group, step=step, round=step or 0, ignored=whole)
+    quantity = Quantity(kind, what, group, step=step, round=step or 0, ignored=whole | ignored)
     found, _ = judge(
         quantity, deviations(ours, theirs), [deviations(ours, one) for one in near], precision
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ..execution.observations import EvalCall, Observations, OptimizerInfo, Snapshot, Step
+from .backpropagated import FurtherLosses
 from .findings import Finding, Kind, note
 
 _SHOWN = 3
@@ -27,18 +28,21 @@ class Counterparts:
     """What is left out of the runs of either version before they are compared, and what is told about it.
 
     ``untrained`` are parameters that one version's optimizers have and that never have a gradient; ``taken``: the
-    gradients that a script takes for itself; ``elsewhere``: modules, and the rounds after which they are evaluated in
+    gradients that a script takes for itself; ``losses``: those that only one version backpropagates; ``elsewhere``: modules, and the rounds after which they are evaluated in
     another mode, or inside of other modules; ``repeated``: those after which one version has them evaluate batches again,
     and whether that was after earlier rounds (a best model, loaded back);
-    ``rows``: those after which a part of a network is evaluated on another number of rows;
+    ``rows``: those after which a part of a network is evaluated on another number of rows; ``by_function``: those after which one
+    version calls a layer of torch's, for which the other may call its function;
     ``constant``: modules whose weights never change; ``ends``: what runs of different lengths leave at their ends.
     """
 
     untrained: frozenset[str] = frozenset()
     taken: bool = False
+    losses: FurtherLosses = field(default_factory=FurtherLosses)
     elsewhere: Mapping[Place, str] = field(default_factory=dict[Place, str])
     repeated: Mapping[Place, bool] = field(default_factory=dict[Place, bool])
     rows: frozenset[Place] = frozenset()
+    by_function: frozenset[Place] = frozenset()
     constant: frozenset[str] = frozenset()
     ends: bool = False
 
@@ -46,17 +50,22 @@ class Counterparts:
     def of(cls, original: Observations, other: Observations) -> Counterparts:
         """What these two runs do not have in common for no reason that matters."""
         elsewhere = _elsewhere(original, other)
+        taken = _more_taken(original, other)
         told = [_with_further_calls(run, elsewhere) for run in (original, other)]
         repeated = _repeated(*told)
         told = [_without_repeats(run, repeated) for run in told]
         rows = _other_rows(*told)
         told = [_without_places(run, rows) for run in told]
+        by_function = _by_function(*told)
+        told = [_without_places(run, by_function) for run in told]
         return cls(
             _untrained(original, other),
-            _more_taken(original, other),
+            taken,
+            FurtherLosses() if taken else FurtherLosses.of(original, other),
             elsewhere,
             repeated,
             rows,
+            by_function,
             _constant(*told),
             original.rounds != other.rounds,
         )
@@ -67,8 +76,9 @@ class Counterparts:
             run = _without_parameters(run, self.untrained)
         if self.taken:
             run = replace(run, steps=tuple(map(_accumulated, run.steps)))
+        run = self.losses.without(run)
         run = _without_repeats(_with_further_calls(run, self.elsewhere), self.repeated)
-        run = _without_places(run, self.rows)
+        run = _without_places(run, self.rows | self.by_function)
         if self.constant:
             run = _without_calls(run, self.constant)
         if self.ends:
@@ -86,6 +96,7 @@ class Counterparts:
         if self.taken:
             message = "gradients are taken by torch.autograd.grad another number of times"
             told.append(note(Kind.BACKWARD_CALLS, message))
+        told.extend(self.losses.notes())
         for module, how in sorted({(place[0], how) for place, how in self.elsewhere.items()}):
             told.append(note(Kind.EVALUATION_MODE, f"{module} {how}", tensor=module))
         for module in sorted({module for module, _ in self.repeated}):
@@ -93,6 +104,9 @@ class Counterparts:
             told.append(note(Kind.EVALUATION, message, tensor=module))
         for module in sorted({module for module, _ in self.rows}):
             message = f"{module}, a part of a network, is evaluated on another number of rows; what it leads to is compared"
+            told.append(note(Kind.EVALUATION, message, tensor=module))
+        for module in sorted({module for module, _ in self.by_function}):
+            message = f"{module}, a layer, is called by itself in one version only; what it leads to is compared"
             told.append(note(Kind.EVALUATION, message, tensor=module))
         for module in sorted(self.constant):
             message = f"{module}, whose weights never change, is called another number of times"
@@ -249,6 +263,38 @@ def _other_rows(original: Observations, other: Observations) -> frozenset[Place]
 
     found = {p for p in ours.keys() & theirs.keys() if ours[p] != theirs[p] and p not in whole}
     return frozenset(filter(leads_on, found))
+
+
+def _by_function(original: Observations, other: Observations) -> frozenset[Place]:
+    """Where only one version calls a layer of torch's by itself: the other may call its function (``F.embedding``) on the weights.
+
+    What the layer gives has to go on: the layer is a part of a network, or another module is called on just that; and some module that is
+    called behind it there sees as many samples in both versions. What that gives is compared. One without weights (a loss)
+    may come last: the weights that are evaluated are those of what comes before.
+    """
+    runs = (original, other)
+    ours, theirs = (_evaluated(run.eval_calls) for run in runs)
+    alike = {place for place in ours if ours[place] == theirs[place]}
+    found: set[Place] = set()
+    for run, lacking in zip(runs, (theirs, ours), strict=True):
+        last = {(call.module, call.rounds): call.number for call in run.eval_calls}
+        for place in last.keys() - lacking.keys():
+            calls = [call for call in run.eval_calls if (call.module, call.rounds) == place]
+            beside = [one for one in alike & last.keys() if one[1] == place[1]]
+            goes_on = any(last[one] > last[place] for one in beside)
+            if (
+                all(call.layer for call in calls)
+                and (goes_on or (beside and all(call.stateless for call in calls)))
+                and all(call.stateless or _leads_on(call, run.eval_calls) for call in calls)
+            ):
+                found.add(place)
+    return frozenset(found)
+
+
+def _leads_on(call: EvalCall, calls: Iterable[EvalCall]) -> bool:
+    """Whether what ``call`` gives is known to go into a network, or into another of the ``calls``."""
+    given = {output.checksum % 2**64 for output in call.outputs}
+    return call.part or any(c.inputs in given for c in calls if c.number > call.number)
 
 
 def _without_places(run: Observations, places: Container[Place]) -> Observations:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..execution.observations import Observations
@@ -46,8 +46,9 @@ def compare_state_numbers(
     other: Observations,
     neighbours: Sequence[Observations],
     precision: Precision,
+    ignored: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """What is further off than rounding takes it.
+    """What is further off than rounding takes it, but for the state of the parameters that are ``ignored``.
 
     Nothing is where a GradScaler skipped other steps: it is then all of another number of steps.
     """
@@ -65,6 +66,7 @@ def compare_state_numbers(
         [run.optimizer_state() for run in neighbours],
         precision,
         step,
+        ignored=frozenset(name for name in state[0] if name.rpartition("/")[2] in ignored),
     )
     found = compare_arrays(
         Kind.WEIGHT_COPY,

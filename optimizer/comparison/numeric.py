@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..execution.observations import Observations, Step
+from .cancelled import cancelled, compare_cancelled
 from .clipped_norms import compare_clipped_norms
 from .deviation import change_deviations, deviations, undetermined
 from .evaluated import compare_evaluations
@@ -55,19 +56,22 @@ def compare_numbers(
     """Losses, gradients, parameters, buffers and evaluation outputs of ``other`` against ``original``'s."""
     runs = _Runs(original, other, neighbours, precision)
     unknown, ignored = _undetermined(runs), rounding_only(original, precision)
+    sums = cancelled(original, precision)
     findings = [
         *_initial_parameters(runs),
         *compare_series(original, other, neighbours, precision, unknown, ignored),
         *compare_clipped_norms(original, other, neighbours, precision),
     ]
     vectors: list[VectorFigures] = []
-    for found, figures in (_gradients(runs), *_updates(runs, unknown, ignored)):
+    for found, figures in (_gradients(runs, sums), *_updates(runs, unknown, ignored)):
         findings.extend(found)
         vectors.extend(figures)
     findings.extend(_buffers(runs))
     evaluated = compare_evaluations(original, other, neighbours, precision)
     findings.extend(evaluated.findings)
-    findings.extend(compare_state_numbers(original, other, neighbours, precision))
+    findings.extend(
+        compare_state_numbers(original, other, neighbours, precision, ignored & sums.keys())
+    )
     return NumericComparison(
         tuple(_first_of_each(findings)),
         step_figures(original, other, neighbours, precision),
@@ -87,16 +91,19 @@ def _initial_parameters(runs: _Runs) -> Iterator[Finding]:
 
 
 def _group_of(runs: _Runs) -> dict[str, str]:
-    """The optimizer of each parameter."""
+    """The optimizer of each parameter, the first where several have it."""
     return {
         name: f"optimizer {index}"
-        for index, optimizer in enumerate(runs.original.optimizers)
+        for index, optimizer in reversed(list(enumerate(runs.original.optimizers)))
         for group in optimizer.groups
         for name in group
     }
 
 
-def _gradients(runs: _Runs) -> tuple[list[Finding], list[VectorFigures]]:
+def _gradients(
+    runs: _Runs, sums: Mapping[str, tuple[float, int]]
+) -> tuple[list[Finding], list[VectorFigures]]:
+    """The first gradient of each optimizer's parameters; ``sums`` are those of which nothing but rounding is left."""
     if any(step.skipped for run in (runs.original, runs.other) for step in _first_steps(run)):
         return [], []
     groups = _group_of(runs)
@@ -105,9 +112,12 @@ def _gradients(runs: _Runs) -> tuple[list[Finding], list[VectorFigures]]:
         Kind.GRADIENT,
         "gradient of the first step",
         lambda name: groups.get(name, "no optimizer"),
+        ignored=frozenset(sums),
     )
     near = [deviations(ours, run.gradients()) for run in runs.neighbours]
-    found, figures = judge(quantity, deviations(ours, runs.other.gradients()), near, runs.precision)
+    theirs = deviations(ours, runs.other.gradients())
+    found, figures = judge(quantity, theirs, near, runs.precision)
+    found += compare_cancelled(sums, theirs, near, runs.precision)
     # An optimizer that is built later, for another fold or phase, takes its first step later.
     first = {f"optimizer {s.optimizer}": step_number(s) for s in _first_steps(runs.original)}
     return (

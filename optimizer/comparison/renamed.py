@@ -171,6 +171,7 @@ def with_names(run: Observations, called: Callable[[str], str]) -> Observations:
         steps=tuple(replace(step, parameters=keys(step.parameters)) for step in run.steps),
         snapshots=tuple(replace(one, hashes=keys(one.hashes)) for one in run.snapshots),
         layer_settings=keys(run.layer_settings),
+        bias_sums=keys(run.bias_sums),
         layer_outputs=tuple(replace(one, layer=called(one.layer)) for one in run.layer_outputs),
         eval_calls=tuple(
             replace(one, module=called(one.module), trained_as=called(one.trained_as))

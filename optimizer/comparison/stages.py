@@ -23,13 +23,14 @@ from typing import Any
 
 from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..options import Tier
-from .backward_places import losses_in_place, moved_note
+from .backward_places import Gathering, losses_in_place, moved_note
 from .clipping import unseen_clipping
 from .decisive import for_sure, is_decided
 from .divided import Division
 from .evaluation_order import in_order_of
 from .files import unseen_bytes
 from .findings import Finding, Kind, step_number
+from .hand_stepped import by_hand_note, told_by_hand
 from .layer_settings import unseen_settings
 from .masks import resized
 from .neighbours import Neighbours, Observe, fails_by_a_little
@@ -39,6 +40,7 @@ from .regrouped import regrouped, regrouping_note
 from .renamed import Renaming
 from .scheduling import unseen_schedule
 from .skipped_steps import unseen_overflow
+from .successors import Succession
 from .told_digits import judge_digits
 from .tolerance import MORE_NEIGHBOURS, Precision, precision_of
 from .verdict import (
@@ -78,9 +80,14 @@ def judge_in_stages(
     """
     renaming = Renaming.of(first, rewritten)
     division = Division.of(first, renaming.undone(rewritten))
-    observe = _Renamed(observe, renaming, division, first)
     renamed = division.undone(renaming.undone(rewritten))
-    grouped = regrouped(first, renamed)
+    succession = Succession.of(first, renamed)
+    first, renamed = succession.told(first), succession.told(renamed)
+    gathering = Gathering.of(first, renamed)
+    first, renamed = gathering.told(first), gathering.told(renamed)
+    observe = _Renamed(observe, renaming, division, (succession, gathering), first)
+    stepped = told_by_hand(first, renamed)
+    grouped = regrouped(first, stepped)
     moved = losses_in_place(first, grouped)
     rewritten = in_order_of(first, moved)
     repeats = [observe("original, again", original=True)]
@@ -129,7 +136,10 @@ def judge_in_stages(
     told = (
         *renaming.notes(),
         *division.notes(),
-        *regrouping_note(renamed, grouped),
+        *succession.notes(),
+        *gathering.notes(),
+        *by_hand_note(renamed, stepped),
+        *regrouping_note(stepped, grouped),
         *moved_note(grouped, moved),
     )
     findings = (*verdict.findings, *told)
@@ -150,22 +160,32 @@ def _unseen(
 
 
 class _Renamed:
-    """Observes runs with the rewrite's classes, parameters and optimizers told as in the original's ``first``."""
+    """Observes runs with the rewrite's classes, parameters and optimizers told as in the original's ``first``, and both as they are told together."""
 
     def __init__(
-        self, observe: Observe, renaming: Renaming, division: Division, first: Observations
+        self,
+        observe: Observe,
+        renaming: Renaming,
+        division: Division,
+        of_both: tuple[Succession, Gathering],
+        first: Observations,
     ) -> None:
         self._observe = observe
         self._renaming = renaming
         self._division = division
+        self._of_both = of_both
         self._first = first
 
     def __call__(self, description: str, *, original: bool, **how: Any) -> Observations:
         run = self._observe(description, original=original, **how)
+        if not original:
+            run = self._division.undone(self._renaming.undone(run))
+        for telling in self._of_both:
+            run = telling.told(run)
         if original:
             return run
-        run = self._division.undone(self._renaming.undone(run))
-        run = losses_in_place(self._first, regrouped(self._first, run))
+        run = regrouped(self._first, told_by_hand(self._first, run))
+        run = losses_in_place(self._first, run)
         return in_order_of(self._first, run)
 
 

@@ -16,6 +16,12 @@ error analysis", SIAM J. Sci. Comput. 41, 2019; Blanchard, Higham and Mary, "A c
 algorithms", SIAM J. Sci. Comput. 42, 2020). :data:`ACCUMULATION` takes ``n = 2**20``, the longest reduction of usual
 training (a BatchNorm statistic), and ``lambda = 5``, for which the bound fails with probability below ``1e-5`` per sum.
 
+**Cancellation.** Where all terms of a sum cancel (the gradient of a bias before a normalization), only rounding is left, and how much
+hangs on the order of the sum: kernels that add one term to the next, all of them alike (a mean over pixels gives each pixel the same
+gradient), round each time the same way. What holds for any order is ``(n - 1) * u`` of the sum of the terms' sizes (Higham, "Accuracy
+and Stability of Numerical Algorithms", 2002, section 4.2). So biases whose gradient is, in the original, no more than
+the rounding of the sum of their terms' sizes are known to that; the runs record these sums.
+
 **Amplification.** What a network makes of such errors differs by orders of magnitude between networks (a ResNet-50
 with BatchNorm over small batches decorrelates its gradients from bfloat16 rounding alone), so it is measured: the
 original is run again with its parameters changed by :func:`perturbation_scale` epsilons of the type. One perturbation
@@ -68,10 +74,15 @@ class Precision(str, Enum):
         return self.unit_roundoff > Precision.FLOAT32.unit_roundoff
 
     @property
-    def accumulation(self) -> float:
-        """Relative error of a long sum: float32 accumulators for every type but float64."""
+    def accumulator_roundoff(self) -> float:
+        """That of the sums: float32 accumulators for every type but float64."""
         wide = self is Precision.FLOAT64
-        return ACCUMULATION * (Precision.FLOAT64 if wide else Precision.FLOAT32).unit_roundoff
+        return (Precision.FLOAT64 if wide else Precision.FLOAT32).unit_roundoff
+
+    @property
+    def accumulation(self) -> float:
+        """Relative error of a long sum."""
+        return ACCUMULATION * self.accumulator_roundoff
 
     @property
     def smallest_normal(self) -> float:

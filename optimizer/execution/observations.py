@@ -137,6 +137,9 @@ class Observations:
     saved_file: str | None = None
     layer_outputs: tuple[LayerOutput, ...] = ()
     """In the order in which the layers were done; none of compiled ones."""
+    bias_sums: Mapping[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
+    """For biases of linear layers and convolutions, of the models' first training calls: the sizes of the terms that a gradient's
+    elements are sums of, added up (the L2 norm of that over the elements), and how many terms an element has."""
     eval_calls: tuple[EvalCall, ...] = ()
     eval_file: str | None = None
     kept_calls: Mapping[int, int] | None = None
@@ -152,6 +155,8 @@ class Observations:
     own_shuffles: Mapping[int, int] = field(default_factory=dict[int, int])
     checkpoints: tuple[Checkpoint, ...] = ()
     """As far as anyone can read them later (see :mod:`.standing`)."""
+    pickled: Mapping[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
+    """What was pickled into bytes, by their digest; the paths are empty. Of that which went to a file there is a checkpoint, too."""
     removed: tuple[str, ...] = ()
     """Paths at which the script has saved something and left nothing."""
     files: tuple[WrittenFile, ...] = ()
@@ -186,6 +191,10 @@ class Observations:
     """Tensors that are not to be read, by the last part of their names: see ``comparison/counterparts.py``."""
     called: Callable[[str], str] | None = None
     """What tensors in the run's files are called here, where that is another name: see ``comparison/renamed.py``."""
+    chosen: Mapping[str, Callable[[str], bool]] = field(
+        default_factory=dict[str, "Callable[[str], bool]"]
+    )
+    """For files of the run, which of their tensors are read, by their names there: see ``comparison/successors.py``."""
     divided: Mapping[str, tuple[tuple[str, int], ...]] = field(
         default_factory=dict[str, "tuple[tuple[str, int], ...]"]
     )
@@ -309,6 +318,8 @@ class Observations:
         from safetensors import numpy as safetensors_numpy
 
         found = safetensors_numpy.load_file(str(self.folder / file))  # pyright: ignore[reportUnknownMemberType]
+        if (wanted := self.chosen.get(file)) is not None:
+            found = {name: tensor for name, tensor in found.items() if wanted(name)}
         if self.called is not None:
             found = {self.called(name): tensor for name, tensor in found.items()}
         for whole, parts in self.divided.items():

@@ -69,6 +69,10 @@ def load(folder: Path) -> dict[str, Any] | None:
     }
     for key, reader in readers.items():
         record[key] = tuple(reader(item) for item in record.get(key, ()))
+    pickled: dict[str, dict[str, Any]] = record.get("pickled", {})
+    record["pickled"] = {
+        digest: _checkpoint({"path": "", **item}) for digest, item in pickled.items()
+    }
     own: dict[str, int] = record.get("own_shuffles", {})
     record["own_shuffles"] = {int(count): times for count, times in own.items()}
     moves = [Move(**item) for item in record.pop("moves", ())]
@@ -86,6 +90,8 @@ def load(folder: Path) -> dict[str, Any] | None:
     )
     printed: list[list[int]] = record.get("printed", [])
     record["printed"] = tuple((begun, lines) for begun, lines in printed)
+    sums: dict[str, list[Any]] = record.get("bias_sums", {})
+    record["bias_sums"] = {name: (size, terms) for name, (size, terms) in sums.items()}
     record["parameters"] = {
         name: ParameterInfo(**_tuples(item)) for name, item in record.get("parameters", {}).items()
     }

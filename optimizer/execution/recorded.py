@@ -156,6 +156,7 @@ class EvalCall:
     ``number``: how many such calls, in either mode, were before it. ``trains``: gradients were on, and the module does
     the same in either mode. ``inside``: another module, in training mode, made it. ``trained_as``: by which name its parameters
     are the optimizers' (``Net#2``), empty where none are: those of an average. ``part``: it is one of such a network, which has not called it.
+    ``layer``: it is one of torch's own layers or losses, and holds no other module; ``stateless``: nor a parameter or buffer.
     The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
     """
 
@@ -171,6 +172,8 @@ class EvalCall:
     each: tuple[int, ...] = ()
     trained_as: str = ""
     part: bool = False
+    layer: bool = False
+    stateless: bool = False
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,10 @@ def test_a_sequential(check_transformed: Check) -> None:
         {"inside": "s = torch.squeeze(x)"},
         {"inside": "x = x * torch.bernoulli(torch.tensor(0.9).float())"},
         {"inside": "self.loss = F.mse_loss(x, x.detach())"},
+        {"inside": "with torch.no_grad():\n            x.mean()"},
+        {
+            "inside": "with torch.set_grad_enabled(torch.is_grad_enabled()):\n            x = F.relu(x)"
+        },
         {
             "layer": "self.act = nn.LayerNorm(8)",
             "inside": "x = self.act(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)",

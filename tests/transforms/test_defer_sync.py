@@ -782,7 +782,7 @@ def test_what_does_not_wait_is_no_obstacle(
 
 
 def test_a_function_of_the_step_waits(check_noop: Callable[..., None]) -> None:
-    head = HEAD + "def hits(a, b):\n    return (a.argmax(1) == b).sum().item()\n"
+    head = HEAD + "def hits(a, b):\n    return (a.argmax(1) == b).sum().item() + 1\n"
     step = "total += loss.item()\nn += hits(output, y)"
     check_noop(script("total, n = 0.0, 0", step, "print(total, n)", head), "in every step")
 

@@ -69,6 +69,11 @@ class CallIndex:
         """Every open call that may reach ``function``, and some that were settled of late."""
         return chain.from_iterable(map(self._calls_of, sorted(self._names.kinds_for(function))))
 
+    def may_reach(self, call: ast.Call, module: Module, function: FunctionNode) -> bool:
+        """Whether ``call`` may reach ``function`` by its names alone, whatever the objects in it are."""
+        kinds = self._names.kinds_for(function)
+        return not kinds.isdisjoint(self._names.kinds_of(call, module))
+
     def count_open(self, function: FunctionNode) -> int:
         """How many open calls may reach ``function``."""
         return sum(len(self._open[kind]) for kind in self._names.kinds_for(function))

@@ -6,8 +6,10 @@ import ast
 
 from ..program.syntax import FunctionNode, Module, last_identifier
 from ..values.resolver import Resolver
-from ..values.values import Attribute, Element, Function, Unknown
+from ..values.values import Attribute, Element, External, Function, Made, Unknown, Value
 
+_KEEP_NOTHING = ("torch.optim.", "torch.amp.", "torch.utils.data.")
+"""Libraries whose objects have no attributes but their own: ``optimizer.step`` is no method of what it was given."""
 _GRAD_MODES = frozenset({"torch.no_grad", "torch.inference_mode", "torch.enable_grad"})
 
 
@@ -51,10 +53,22 @@ def has_known_callers(resolver: Resolver, function: FunctionNode, module: Module
 
 def _may_call(resolver: Resolver, call: ast.Call, module: Module, function: FunctionNode) -> bool:
     """Whether ``call`` names ``function`` on an object that is not known."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != function.name:
+    if (
+        not isinstance(call.func, ast.Attribute)
+        or call.func.attr != function.name
+        or not resolver.may_reach(call, module, function)
+    ):
         return False
-    values = resolver.values(call.func, module)
-    return any(isinstance(value, Unknown | Attribute | Element) for value in values)
+    return any(_may_be_anything(value) for value in resolver.values(call.func, module))
+
+
+def _may_be_anything(value: Value) -> bool:
+    """Whether ``value`` may be a method of the script's own: not where an object of torch has one of that name."""
+    match value:
+        case Attribute(Made(maker=External(name))):
+            return not name.startswith(_KEEP_NOTHING)
+        case _:
+            return isinstance(value, Unknown | Attribute | Element)
 
 
 def is_property(function: FunctionNode) -> bool:

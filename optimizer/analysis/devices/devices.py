@@ -111,9 +111,7 @@ def _value_kind(resolver: Resolver, value: Value, within: frozenset[ast.Call]) -
             return DeviceKind.CUDA
         case Made(_, _, External("torch.accelerator.current_accelerator")):
             return DeviceKind.CHOSEN
-        case Display(ast.JoinedStr(values=[ast.Constant(value=str() as text), *_])):
-            return _text_kind(text)
-        case Display(ast.BinOp(left=ast.Constant(value=str() as text))):
+        case Display(node) if (text := _beginning(node)) is not None:
             return _text_kind(text)
         case Option():
             return DeviceKind.CHOSEN
@@ -121,6 +119,19 @@ def _value_kind(resolver: Resolver, value: Value, within: frozenset[ast.Call]) -
             return DeviceKind.CHOSEN
         case _:
             return DeviceKind.UNKNOWN
+
+
+def _beginning(node: ast.expr) -> str | None:
+    """What a text begins with that is made by ``node``: ``f"cuda:{i}"``, ``"cuda:%d" % i``, ``"cuda:{}".format(i)``."""
+    match node:
+        case ast.JoinedStr(values=[ast.Constant(value=str() as text), *_]):
+            return text
+        case ast.BinOp(left=ast.Constant(value=str() as text)):
+            return text
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format")):
+            return text
+        case _:
+            return None
 
 
 def _text_kind(text: str) -> DeviceKind:

@@ -56,6 +56,11 @@ DRAW_LIKE = frozenset("randn_like rand_like randint_like bernoulli".split())
 _CONVERSIONS = frozenset("float half bfloat16 double to cuda".split())
 _NEW = frozenset("randn rand randint zeros ones full empty tensor arange linspace eye".split())
 """Make tensors of a size that is given, in the usual layout, whatever that of the images is."""
+_AROUND = frozenset(
+    "no_grad enable_grad inference_mode set_grad_enabled is_grad_enabled autocast is_autocast_enabled is_tensor "
+    "is_scripting is_tracing is_compiling".split()
+)
+"""What a forward pass runs under, or asks about that: no tensor goes into it, or none of its values."""
 _CLASSIFIERS = (
     "resnet",
     "resnext",
@@ -231,7 +236,7 @@ class LayoutProof:
                 return None
             return f"`{name}` draws in the order of memory"
         if package in {"math", "einops", "torch.nn"} or (
-            name.startswith("torch.") and called in _FUNCTIONS | _NEW
+            name.startswith("torch.") and called in _FUNCTIONS | _NEW | _AROUND
         ):
             return None
         return f"`{name}` is not known to take any memory format"

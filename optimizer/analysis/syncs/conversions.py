@@ -15,7 +15,8 @@ from ..program.trees import walk
 from ..values.named_values import name_values
 from ..values.resolver import Resolver
 from ..values.values import External
-from .deferrals import Deferred, Refused
+from .deferral_checks import Refused
+from .deferrals import Deferred
 from .loop_definitions import is_start, is_whole
 from .step_uses import asks_if_none, excerpt
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from ...rewriting.edits import Edit, InsertAfter, InsertBefore, ReplaceExpression
+from ...rewriting.edits import Edit, FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from ..autograd.grad_modes import suspended_around
 from ..editing.splice import bounds
 from ..program.project import Project
@@ -14,9 +15,11 @@ from ..program.syntax import Module
 from ..tensors.tensor_kinds import TensorKind
 from ..values.resolver import Resolver
 from .conversions import Conversion, Where
+from .deferral_plan import LoopPlan
 from .deferrals import Deferred
 from .deferred_meters import DeferredMeter
 from .device_reads import DeviceRead
+from .returned_reads import annotation_edits
 
 _MPS = re.compile(r"\bmps\b|current_accelerator")
 _PRIMARY = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
@@ -29,13 +32,18 @@ def has_double(project: Project) -> bool:
 
 def deferral_edits(
     resolver: Resolver, variable: Deferred, conversions: tuple[Conversion, ...]
-) -> Iterator[Edit]:
-    """The edits that make ``variable`` hold tensors in its loop, and numbers where it is looked at."""
-    module = variable.module
+) -> Iterator[FileEdit]:
+    """The edits in its loop that make ``variable`` hold tensors, and numbers where it is looked at."""
     for read in variable.reads:
-        is_element = variable.is_list and any(d.value is read.node for d in variable.definitions)
-        code = _on_device(resolver, read, is_element=is_element, is_integer=variable.is_integer)
-        yield ReplaceExpression(module.span(read.node), code)
+        if read.within is None:
+            form = _Form(variable.keeps(read), variable.is_integer)
+            yield _read_edit(resolver, read, form)
+    for edit in _conversion_edits(variable, conversions):
+        yield FileEdit(variable.path, edit)
+
+
+def _conversion_edits(variable: Deferred, conversions: tuple[Conversion, ...]) -> Iterator[Edit]:
+    module = variable.module
     converter = "int" if variable.is_integer else "float"
     number = f"{converter}({variable.name})"
     if variable.is_list:
@@ -51,22 +59,58 @@ def deferral_edits(
             yield InsertAfter(span, statement)
 
 
-def meter_edits(resolver: Resolver, meter: DeferredMeter) -> Iterator[Edit]:
+def meter_edits(resolver: Resolver, meter: DeferredMeter) -> Iterator[FileEdit]:
     """The edits that give ``meter`` tensors, and make its figures numbers where they are looked at."""
     module = meter.module
     for read in meter.reads:
-        code = _on_device(resolver, read, is_element=False, is_integer=False)
-        yield ReplaceExpression(module.span(read.node), code)
+        if read.within is None:
+            yield _read_edit(resolver, read, _Form())
     for figure in meter.figures:
-        yield ReplaceExpression(module.span(figure), f"float({module.code(figure)})")
+        code = f"float({module.code(figure)})"
+        yield FileEdit(meter.path, ReplaceExpression(module.span(figure), code))
 
 
-def _on_device(resolver: Resolver, read: DeviceRead, *, is_element: bool, is_integer: bool) -> str:
+def function_edits(resolver: Resolver, plans: Iterable[LoopPlan]) -> Iterator[FileEdit]:
+    """The edits that make the script's own functions give back tensors to the loops of ``plans``."""
+    forms: dict[DeviceRead, list[_Form]] = {}
+    for plan in plans:
+        for variable, _ in plan.deferred:
+            for read in variable.reads:
+                form = _Form(variable.keeps(read), variable.is_integer)
+                forms.setdefault(read.source, []).append(form)
+        for meter in plan.meters:
+            for read in meter.reads:
+                forms.setdefault(read.source, []).append(_Form())
+    own = {read.within for plan in plans for read in plan.reads if read.within is not None}
+    for source in sorted(own, key=lambda read: (str(read.path), read.span)):
+        wanted = forms[source]
+        form = _Form(all(each.is_element for each in wanted), wanted[0].is_integer)
+        yield _read_edit(resolver, source, form)
+        for annotation, tensor in annotation_edits(source):
+            span = source.module.span(annotation)
+            yield FileEdit(source.path, ReplaceExpression(span, tensor.code))
+            yield from tensor.edits
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a tensor is wanted as: an element of a list, an integer, or else something that is added up as Python's floats are."""
+
+    is_element: bool = False
+    is_integer: bool = False
+
+
+def _read_edit(resolver: Resolver, read: DeviceRead, form: _Form) -> FileEdit:
+    code = _on_device(resolver, read, form)
+    return FileEdit(read.path, ReplaceExpression(read.module.span(read.node), code))
+
+
+def _on_device(resolver: Resolver, read: DeviceRead, form: _Form) -> str:
     """The tensor of ``read``, without its graph, in the precision in which Python would have added its number."""
     code = tensor_code(read)
     if read.kind is TensorKind.FLOAT and not suspended_around(resolver, read.node, read.module):
         code += ".detach()"
-    if is_element or is_integer:
+    if form.is_element or form.is_integer:
         return code
     return f"{code}.double()" if has_double(resolver.project) else f"{code}.float()"
 
@@ -76,6 +120,7 @@ def tensor_code(read: DeviceRead) -> str:
     module = read.module
     wrapper = module.parents[read.tensor]
     if isinstance(wrapper, ast.Attribute):
+        assert isinstance(read.node, ast.Call)
         argument = read.node if isinstance(read.node.func, ast.Attribute) else read.node.args[0]
         return _text(module, bounds(module, argument)[0], _dot(module, wrapper))
     code = module.code(read.tensor)

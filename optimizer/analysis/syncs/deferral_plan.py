@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..calls.signatures import call_argument
@@ -13,11 +13,13 @@ from ..loading.batches import BatchTrace
 from ..tensors.tensor_kinds import TensorKinds
 from ..values.resolver import Resolver
 from .conversions import Conversion, Conversions
-from .deferrals import Deferred, LoopDeferral, Obstacle, Refused
+from .deferral_checks import Refused
+from .deferrals import Deferred, LoopDeferral, Obstacle
 from .deferred_meters import DeferredMeter, MeterDeferral
 from .device_reads import DeviceRead, find_device_reads, runs_rarely, step_loop
 from .device_waits import find_waits
 from .loop_definitions import HandedOver
+from .returned_reads import returned_reads
 from .step_uses import excerpt, why_needed
 
 _SEVERAL_GPUS = re.compile(r"""cuda:[1-9]|\.cuda\([1-9]|device_map""")
@@ -29,13 +31,20 @@ class LoopPlan(Fact):
     """A loop over steps that reads numbers from the device.
 
     ``deferred`` are the variables that can wait, with where they become numbers; ``meters`` the objects that can be given
-    tensors; ``obstacles`` the reads that cannot wait.
+    tensors; ``obstacles`` the reads that cannot wait. ``given_back`` are those whose numbers functions give back.
     """
 
     loop: Loop
     deferred: tuple[tuple[Deferred, tuple[Conversion, ...]], ...]
     meters: tuple[DeferredMeter, ...]
     obstacles: tuple[Obstacle, ...]
+    given_back: tuple[DeviceRead, ...] = ()
+
+    @property
+    def reads(self) -> tuple[DeviceRead, ...]:
+        """What the variables and meters that can wait are computed from."""
+        kept = (*(variable for variable, _ in self.deferred), *self.meters)
+        return tuple(read for each in kept for read in each.reads)
 
 
 def plan_loops(
@@ -50,12 +59,23 @@ def plan_loops(
         loop = step_loop(read.module, read.node, by_node)
         if loop is not None:
             reads.setdefault(loop, []).append(read)
+    refused: dict[Loop, list[Obstacle]] = {}
+    given_back: set[ast.expr] = set()
+    for loop, read, why in returned_reads(resolver, everything, by_node):
+        own = reads.setdefault(loop, [])
+        given_back.add(read.source.node)
+        if why is None:
+            own.append(read)
+        else:
+            refused.setdefault(loop, []).append(Obstacle(read.module, read.node, why))
+    others = [read for read in everything if read.node not in given_back]
     obstacle = _global_obstacle(resolver)
     found: list[LoopPlan] = []
     for loop, own in reads.items():
         plan = _plan(resolver, loop, own, obstacle)
+        plan = replace(plan, obstacles=(*plan.obstacles, *refused.get(loop, ())))
         if plan.deferred or plan.meters:
-            waits = find_waits(resolver, kinds, loop, everything)
+            waits = find_waits(resolver, kinds, loop, others)
             more = [
                 Obstacle(wait.module, wait.node, f"`{wait.excerpt}` needs its values in every step")
                 for wait in waits
@@ -88,8 +108,16 @@ def _plan(
             obstacles.append(meter)
     if deferred or meters:
         obstacles += [general] if general is not None else []
-        obstacles += _timed_steps(conversions, loop)
-    return LoopPlan(loop.module, loop.node, loop, tuple(deferred), tuple(meters), tuple(obstacles))
+        obstacles += [*_timed_steps(conversions, loop), *_timed_functions(conversions, reads)]
+    return LoopPlan(
+        loop.module,
+        loop.node,
+        loop,
+        tuple(deferred),
+        tuple(meters),
+        tuple(obstacles),
+        tuple(read for read in reads if read.within is not None),
+    )
 
 
 def _meters(
@@ -128,6 +156,18 @@ def _timed_steps(conversions: Conversions, loop: Loop) -> list[Obstacle]:
     ):
         return []
     return [Obstacle(module, clock, f"it is timed (`{excerpt(module, clock)}`)")]
+
+
+def _timed_functions(conversions: Conversions, reads: Iterable[DeviceRead]) -> Iterator[Obstacle]:
+    """A clock in a function that gives numbers back measures its work only as long as the function waits for them."""
+    for read in reads:
+        if read.within is None:
+            continue
+        function = read.within.module.function(read.within.node)
+        clock = function and conversions.clock([function], read.within.module)
+        if clock:
+            code = excerpt(read.within.module, clock)
+            yield Obstacle(read.module, read.node, f"the step is timed (`{code}`)")
 
 
 def _global_obstacle(resolver: Resolver) -> Obstacle | None:

@@ -15,11 +15,11 @@ from functools import cached_property
 from ..facts import Fact, Loop
 from ..program.reaching import bindings_seen_in
 from ..program.scopes import Assigned, Binding, Deleted, Scope
-from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
+from .deferral_checks import Refused, check_alias, check_divisor, check_kind, check_width
 from .device_reads import DeviceRead, runs_rarely
 from .loop_definitions import (
     Definition,
@@ -37,8 +37,6 @@ from .step_uses import asks_if_none, excerpt, why_needed
 
 _COMPUTING_PACKAGES = frozenset({"numpy", "statistics", "math", "torch"})
 _COMPUTING_BUILTINS = frozenset(f"builtins.{name}" for name in ("sum", "max", "min", "print"))
-_NARROW = frozenset("uint8 int8 int16 int32 byte char short int".split())
-_WIDEN = frozenset({"sum", "prod", "count_nonzero", "argmax", "argmin", "long"})
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -62,7 +60,22 @@ class Deferred(Fact):
     @property
     def divides(self) -> bool:
         """Whether it is computed by a division, which some devices do by multiplying with the reciprocal."""
-        return any(isinstance(o, ast.Div) for d in self.definitions for o in operators(d.value))
+        return any(read.divides for read in self.reads) or any(
+            isinstance(o, ast.Div) for d in self.definitions for o in operators(d.value)
+        )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is a list of nothing but numbers that nobody has computed with."""
+        return self.is_list and all(map(self.keeps, self.reads))
+
+    def keeps(self, read: DeviceRead) -> bool:
+        """Whether it is a list of which the number of ``read`` is an element as it is."""
+        return (
+            self.is_list
+            and read.result is read.source.node
+            and any(definition.value is read.node for definition in self.definitions)
+        )
 
     @property
     def accumulates(self) -> bool:
@@ -77,14 +90,6 @@ class Obstacle(Fact):
     """What keeps a read, or the variable it goes into, from being deferred: ``why``, in words."""
 
     why: str
-
-
-class Refused(Exception):
-    """A variable cannot be deferred because of ``node``."""
-
-    def __init__(self, node: ast.AST, why: str) -> None:
-        super().__init__(why)
-        self.node, self.why = node, why
 
 
 class LoopDeferral:
@@ -107,12 +112,21 @@ class LoopDeferral:
     @cached_property
     def _definitions(self) -> tuple[Definition, ...]:
         loop = self.loop.node
-        return tuple(
+        unpacked = [
+            Definition(node.id, self.module.statement(node), node)
+            for node in self._reads
+            if isinstance(node, ast.Name)
+        ]
+        written = [
             definition
             for statement in walk(loop)
             if isinstance(statement, ast.stmt)
             for definition in definitions_in(statement)
-            if not runs_rarely(self.module, statement, loop)
+        ]
+        return tuple(
+            definition
+            for definition in (*written, *unpacked)
+            if not runs_rarely(self.module, definition.statement, loop)
         )
 
     def _candidates(self) -> set[str]:
@@ -130,7 +144,7 @@ class LoopDeferral:
                     self.handed_over.append(handed)
             elif not taking:
                 why = why_needed(self._resolver, root, self.module)
-                self.obstacles.append(Obstacle(self.module, read.node, f"`{read.excerpt}` {why}"))
+                self.obstacles.append(Obstacle(self.module, read.node, f"{read.told} {why}"))
         size = -1
         while size != len(names):
             size = len(names)
@@ -317,8 +331,7 @@ class LoopDeferral:
             read = self._reads.get(leaf)  # type: ignore[call-overload]
             name = leaf_name(leaf)
             if read is not None:
-                is_whole_read = getattr(read.node.func, "id", "") != "float"
-                if read.kind is not TensorKind.INTEGER or not is_whole_read:
+                if read.kind is not TensorKind.INTEGER or read.converter == "float":
                     return False
             elif name in names:
                 others = [d for d in self._definitions if d.name == name and name not in within]
@@ -362,45 +375,3 @@ def _only_reads(functions: frozenset[str]) -> bool:
         name.partition(".")[0] in _COMPUTING_PACKAGES or name in _COMPUTING_BUILTINS
         for name in functions
     )
-
-
-def check_divisor(module: Module, leaf: ast.expr, value: ast.expr) -> None:
-    """A number that is divided by raises an exception where it is 0; a tensor does not."""
-    child: ast.AST = leaf
-    while child is not value:
-        parent = module.parents[child]
-        divides = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div)
-        if divides and getattr(parent, "right", None) is child:
-            raise Refused(leaf, f"`{excerpt(module, parent)}` may divide by zero")
-        child = parent
-
-
-def check_alias(read: DeviceRead) -> None:
-    """A tensor that is kept must not be changed in place afterwards."""
-    module = read.module
-    for name in (n.id for n in walk(read.tensor) if isinstance(n, ast.Name)):
-        for use in module.names_of(name):
-            parent = module.parents[use]
-            in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_")
-            adds = isinstance(parent, ast.AugAssign) and parent.target is use
-            if (in_place or adds) and module.function(use) is module.function(read.node):
-                raise Refused(use, f"`{name}` is changed in place")
-
-
-def check_width(read: DeviceRead) -> None:
-    """Sums of Python's integers do not overflow; those of tensors of 8 or 32 bits do, unless they come from ``.sum()``, which widens them."""
-    is_widened = isinstance(read.tensor, ast.Call) and last_identifier(read.tensor.func) in _WIDEN
-    named = {node.attr for node in walk(read.tensor) if isinstance(node, ast.Attribute)}
-    if read.kind is TensorKind.INTEGER and not is_widened and named & _NARROW:
-        code = excerpt(read.module, read.tensor)
-        raise Refused(read.node, f"`{code}` has few bits, and its sums may overflow")
-
-
-def check_kind(read: DeviceRead) -> None:
-    code = excerpt(read.module, read.tensor)
-    if read.kind is TensorKind.UNKNOWN:
-        raise Refused(read.node, f"it could not be proven that `{code}` is a tensor on the device")
-    if read.kind is TensorKind.TENSOR:
-        raise Refused(read.node, f"whether `{code}` holds integers or floats is not known")
-    if read.kind is TensorKind.FLOAT and getattr(read.node.func, "id", "") == "int":
-        raise Refused(read.node, f"`{excerpt(read.module, read.node)}` rounds")

@@ -21,7 +21,8 @@ from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
 from ..values.values import Class
 from .conversions import Conversions, is_writable
-from .deferrals import Refused, check_alias, check_divisor, check_kind, code_scope
+from .deferral_checks import Refused, check_alias, check_divisor, check_kind
+from .deferrals import code_scope
 from .device_reads import DeviceRead, runs_rarely
 from .loop_definitions import HandedOver, assigned_value, leaves, operators
 from .meter_classes import MeterClass, MeterUpdate, NoMeter
@@ -46,7 +47,7 @@ class MeterDeferral:
     """Answers for one loop."""
 
     def __init__(
-        self, resolver: Resolver, loop: Loop, reads: Mapping[ast.Call, DeviceRead]
+        self, resolver: Resolver, loop: Loop, reads: Mapping[ast.expr, DeviceRead]
     ) -> None:
         self._resolver, self._loop, self._reads = resolver, loop, reads
         self._module = loop.module

@@ -12,6 +12,7 @@ from ..program.syntax import LoopNode, Module
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.resolver import Resolver
+from .loop_definitions import arithmetic_root, operators
 
 _STEPS = (LoopKind.TRAINING, LoopKind.EVALUATION)
 _NUMBER_CALLS = frozenset({"builtins.float", "builtins.int"})
@@ -20,11 +21,45 @@ _SAME_NUMBER = frozenset({"detach", "cpu", "clone"})
 
 @dataclass(frozen=True, eq=False)
 class DeviceRead(Fact):
-    """A call that turns the one element of ``tensor`` into a Python number."""
+    """Where the one element of ``tensor`` becomes a Python number: a call, or where the number arrives of ``within``.
 
-    node: ast.Call
+    ``within`` is the read in a function of the script's own that gives the number back.
+    """
+
+    node: ast.expr
     tensor: ast.expr
     kind: TensorKind
+    within: DeviceRead | None = None
+
+    @property
+    def source(self) -> DeviceRead:
+        """The read itself, where its tensor is written out."""
+        return self if self.within is None else self.within
+
+    @property
+    def result(self) -> ast.expr:
+        """The arithmetic expression of which the read in the script's own function is a part, or all."""
+        return arithmetic_root(self.source.module, self.source.node)
+
+    @property
+    def divides(self) -> bool:
+        """Whether the script's own function divides by something before it gives the number back."""
+        return self.within is not None and any(
+            isinstance(operator, ast.Div) for operator in operators(self.result)
+        )
+
+    @property
+    def told(self) -> str:
+        """The read and, where it is another function's, what its number arrives as, for messages."""
+        if self.within is None:
+            return f"`{self.excerpt}`"
+        return f"`{self.within.excerpt}`, given back as `{self.excerpt}`,"
+
+    @property
+    def converter(self) -> str:
+        """``float`` or ``int`` where one of them reads the number, else nothing: ``.item()``."""
+        call = self.source.node
+        return getattr(call.func, "id", "") if isinstance(call, ast.Call) else ""
 
 
 def find_device_reads(resolver: Resolver, kinds: TensorKinds) -> tuple[DeviceRead, ...]:

@@ -99,7 +99,7 @@ def operators(value: ast.expr) -> Iterator[ast.operator]:
 
 def leaf_name(leaf: ast.expr) -> str | None:
     """The variable that ``leaf`` is, None when it is none."""
-    return leaf.id if isinstance(leaf, ast.Name) else None
+    return leaf.id if isinstance(leaf, ast.Name) and isinstance(leaf.ctx, ast.Load) else None
 
 
 def arithmetic_root(module: Module, node: ast.expr) -> ast.expr:

@@ -174,6 +174,10 @@ class Resolver:
             function, self._call_sites, lambda: tuple(self._find_call_sites(function))
         )
 
+    def may_reach(self, call: ast.Call, module: Module, function: FunctionNode) -> bool:
+        """Whether ``call`` may reach ``function`` by its names alone: no object stands for what is only called by its own."""
+        return self._calls.may_reach(call, module, function)
+
     def callees(self, call: ast.Call, module: Module) -> tuple[Function, ...]:
         """The first-party functions ``call`` may run: functions, methods, ``__init__`` and ``forward``."""
         key = (call, "callees")

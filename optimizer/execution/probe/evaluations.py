@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -149,6 +150,8 @@ class Evaluations:
             "module": class_name(module),
             "trained_as": self._label(module),
             "part": self._is_part(module),
+            "layer": is_layer(module),
+            "stateless": not any(True for _ in chain(module.parameters(), module.buffers())),
             "rounds": rounds,
             "number": len(self._calls) + len(self._further),
             "samples": len(listed) if per_sample else count_samples(inputs),
@@ -191,6 +194,12 @@ def _sum(tensors: Iterable[Tensor]) -> int:
     """An integer in which every bit of the ``tensors`` counts, and their order."""
     sums = (int(checksum(tensor)) for tensor in tensors)
     return sum(one * (2 * n + 1) for n, one in enumerate(sums)) % 2**64
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether ``module`` is one of torch's own that holds no other: most of these have a function that does the same."""
+    own = type(module).__module__.startswith("torch.nn.modules.")
+    return own and next(module.children(), None) is None
 
 
 def is_evaluation(module: nn.Module) -> bool:

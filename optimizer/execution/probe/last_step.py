@@ -31,7 +31,7 @@ class LastStep:
         self._trained: Callable[[], Mapping[str, Tensor]] = dict
         self._left: dict[str, Tensor] = {}
         self._surely = False
-        self._sums: dict[int, tuple[Sequence[str], Tensor]] = {}
+        self._sums: dict[tuple[str, ...], Tensor] = {}
 
     def install(self, trained: Callable[[], Mapping[str, Tensor]], patches: Patches) -> None:
         """Hear of weights that are loaded."""
@@ -51,9 +51,9 @@ class LastStep:
         """The weights are those of a step again."""
         self._left, self._surely = {}, False
 
-    def ended(self, optimizer: int, names: Sequence[str], checksums: Tensor) -> None:
-        """A step of this ``optimizer`` has left parameters with these ``checksums``."""
-        self._sums[optimizer] = names, checksums
+    def ended(self, names: Sequence[str], checksums: Tensor) -> None:
+        """A step of an optimizer has left its parameters with these ``checksums``, whichever stepped on them before."""
+        self._sums[tuple(names)] = checksums
 
     def left(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """``tensors``, which have the names they are kept by, as the last step left them."""
@@ -76,7 +76,7 @@ class LastStep:
         """Whether the parameters among ``tensors`` are what the last steps have left, bit for bit."""
         known = [
             (tensors[name], value)
-            for names, checksums in self._sums.values()
+            for names, checksums in self._sums.items()
             for name, value in zip(names, checksums.tolist(), strict=True)
             if name in tensors
         ]

@@ -27,8 +27,13 @@ class Perturbation:
 
     It happens when a module with parameters is first called in training mode after the optimizer was built: what
     the script loads into the model between the two is perturbed too. At the latest it happens at the first step.
-    Then the gradients of the parameters named in ``one_way`` are given the same signs in every step, drawn with ``seed``.
+    Then the gradients of the parameters named in ``one_way`` are given the same signs in every step, drawn with ``seed``, and at least
+    the L2 norm that stands beside the name, spread evenly.
     None of this before ``after`` rounds.
+
+    What a module computes with and no optimizer has (a frozen backbone, a teacher) is rounded as well. It is multiplied likewise
+    for the time of each call alone, since nothing is to be made of such weights but what is computed: not where gradients are
+    taken and no optimizer was built yet, by a script that trains by hand.
     """
 
     def __init__(
@@ -37,7 +42,7 @@ class Perturbation:
         seed: int,
         scale: float = 1.0,
         after: int = 0,
-        one_way: Sequence[str] = (),
+        one_way: Sequence[tuple[str, float]] = (),
     ) -> None:
         eps = _TF32_EPS if dtype == "tfloat32" else torch.finfo(getattr(torch, dtype)).eps
         self._relative = scale * eps
@@ -46,9 +51,13 @@ class Perturbation:
         self._one_way = one_way
         self._waiting: list[Tensor] = []
         self._done: set[int] = set()
+        self._trained: set[int] = set()
+        self._frozen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._frozen_signs: dict[tuple[int, torch.Size], Tensor] = {}
 
     def add(self, optimizer: Optimizer) -> None:
         """Perturb the optimizer's parameters at the next occasion."""
+        self._trained |= {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.add_tensors(p for group in optimizer.param_groups for p in group["params"])
 
     def add_tensors(self, tensors: Iterable[Tensor]) -> None:
@@ -59,9 +68,36 @@ class Perturbation:
         """``module`` is about to be called, when ``rounds`` have begun."""
         if self._waiting and module.training and next(module.parameters(), None) is not None:
             self.apply(rounds)
+        self.after_call()  # of a call that failed
+        if rounds >= self.after and (self._trained or not torch.is_grad_enabled()):
+            self._move_frozen(module)
 
+    @torch.no_grad()
+    def _move_frozen(self, module: nn.Module) -> None:
+        for number, parameter in enumerate(module.parameters()):
+            if (
+                id(parameter) in self._trained
+                or not parameter.is_floating_point()
+                or is_lazy(parameter)
+            ):
+                continue
+            key = number, parameter.shape
+            if key not in self._frozen_signs:
+                signs = self._signs(parameter, "frozen", number)
+                self._frozen_signs[key] = signs.to(torch.int8).to(parameter.device)
+            signs = self._frozen_signs[key].to(parameter.device)
+            before = parameter.detach().clone()
+            moved = before + before * (self._relative * signs).to(before.dtype)
+            parameter.data.copy_(moved)
+            self._frozen.append((parameter, before, moved))
+
+    @torch.no_grad()
     def after_call(self) -> None:
-        """That call is over."""
+        """That call is over: what it was only rounded for is put back, unless the call itself has changed it."""
+        for parameter, before, moved in self._frozen:
+            if torch.equal(parameter, moved):
+                parameter.data.copy_(before)
+        self._frozen.clear()
 
     @torch.no_grad()
     def apply(self, rounds: int) -> None:
@@ -87,11 +123,12 @@ class Perturbation:
         """Turn the gradients that go one way, before a step."""
         if rounds < self.after:
             return
-        for name in self._one_way:
+        for name, norm in self._one_way:
             gradient = named[name].grad if name in named else None
             if gradient is not None and not gradient.is_sparse:
                 signs = self._signs(gradient, "direct", name)
-                gradient.copy_(gradient.abs() * signs.to(gradient.device, gradient.dtype))
+                sizes = gradient.abs().clamp_min(norm / (gradient.numel() or 1) ** 0.5)
+                gradient.copy_(sizes * signs.to(gradient.device, gradient.dtype))
 
     def _signs(self, tensor: Tensor, *purpose: object) -> Tensor:
         """1 and -1 in the shape of ``tensor``."""

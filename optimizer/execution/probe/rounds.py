@@ -8,21 +8,28 @@ class StopRun(BaseException):
 
 
 class Rounds:
-    """Counts rounds: runs of steps in which no optimizer steps twice.
+    """Counts rounds: runs of steps in which no optimizer steps twice, and none steps that was not there at the first step.
 
     One optimizer: each step is a round. A GAN's two optimizers: a round is one step of each. Training in phases, or
-    five critic steps per generator step: the rounds follow whoever steps. ``limit`` are wanted.
+    five critic steps per generator step: the rounds follow whoever steps. An optimizer for each client or fold: that of the
+    next one begins a round, as the same one would. ``limit`` are wanted.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._open: set[int] = set()
+        self._late: set[int] = set()
         self._previous_size = 0
         self.finished = 0
 
+    def built(self, optimizer: int) -> None:
+        """Tell that there is ``optimizer`` now."""
+        if self._open:
+            self._late.add(optimizer)
+
     def begins(self, optimizer: int) -> bool:
         """Tell that ``optimizer`` is about to step; whether this ended a round."""
-        return optimizer in self._open and self.close()
+        return (optimizer in self._open or optimizer in self._late) and self.close()
 
     def close(self) -> bool:
         """End the open round; whether there was one."""
@@ -30,6 +37,7 @@ class Rounds:
             return False
         self._previous_size = len(self._open)
         self._open.clear()
+        self._late.clear()
         self.finished += 1
         return True
 

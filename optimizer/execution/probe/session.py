@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .bias_sums import BiasSums
 from .checkpoints import SavedTensors, describe
 from .clipping import Clipping
 from .clock import Clock
@@ -32,6 +33,7 @@ from .parameters import Parameters
 from .patches import Patches
 from .permutations import Permutations
 from .perturbation import perturbation
+from .pickled import Pickled
 from .printed import PrintedLines
 from .randomness import derive, seed_everything
 from .reading import Reading
@@ -73,6 +75,7 @@ class Session:
         self._give_up, self._ends = give_up, 0
         self._waiting: threading.Timer | None = None
         self._rounds, self._clock = Rounds(spec["steps"]), clock
+        self._until_next = spec["until_next"]
         self._extent = Extent(spec["epoch_seconds"])
         self._counted = _counter(self.folder / ROUNDS)
         self._parameters = Parameters(self.folder, spec["snapshot_bytes"])
@@ -81,6 +84,7 @@ class Session:
         self._copies = WeightCopies(self._parameters, self.folder, spec["snapshot_bytes"])
         self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
         self._layers, self._training = LayerOutputs(), False
+        self._bias_sums = BiasSums()
         self._evaluations = Evaluations(
             self.folder,
             lambda: self._parameters.known,
@@ -106,6 +110,7 @@ class Session:
         )
         self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
         self.printed = PrintedLines(lambda: self._rounds.begun)
+        self.pickled = Pickled(self._described)
         self._collectives: list[tuple[int, int]] = []
         self._checkpoints: list[dict[str, Any]] = []
         self._compute_dtypes: set[str] = set()
@@ -113,7 +118,7 @@ class Session:
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
         """An optimizer has got its parameters."""
-        self._parameters.number(optimizer)
+        self._rounds.built(self._parameters.number(optimizer))
         self._clock.optimizer_built()
         if self._perturbation:
             self._perturbation.add(optimizer)
@@ -139,6 +144,7 @@ class Session:
     def loss_scaled(self) -> None:
         """A GradScaler has scaled a loss."""
         self._steps.scaled = True
+        self._bias_sums.scaled = True
 
     def scaler_steps(self, now: bool) -> None:
         """A GradScaler is asked to make a step ``now``, or no longer."""
@@ -173,6 +179,8 @@ class Session:
         """Gradients are about to be taken, for ``leaves`` (told where the script works by hand)."""
         self.check()
         if not self.by_hand():
+            if self._until_next and self._rounds.last and self._rounds.close():
+                self._round_ended()
             return
         if self.observing:
             self._try(self._parameters.by_hand, leaves)
@@ -234,7 +242,7 @@ class Session:
             self._clock.edge(last=self._rounds.last)
         complete = self._rounds.stepped(number)
         self._counted[:] = self._rounds.begun.to_bytes(8, "little")
-        if complete and number != NO_OPTIMIZER:
+        if complete and number != NO_OPTIMIZER and not self._until_next:
             self._rounds.close()
             self._round_ended()
 
@@ -293,6 +301,7 @@ class Session:
         """A module was called inside of such a call."""
         if self._layers.watching:
             self._try(self._layers.called, layer, output)
+            self._try(self._bias_sums.called, layer, output)
         if self._training and not self.stopped:
             self._try(self._evaluations.called_inside, layer, output, self._rounds.begun)
 
@@ -359,8 +368,17 @@ class Session:
         noted = {"path": path, "rounds": self._rounds.begun, "entries": {}}
         self.moves.saved(path)
         self._checkpoints.append(noted)
+        if described := self._described(thing):
+            noted["entries"] = described[1]
+
+    def _described(self, thing: Any) -> tuple[int, dict[str, Any]] | None:
+        """The rounds that have begun, and what ``thing`` is that is saved now; None once the run is over, or where it cannot be told."""
+        if self.stopped:
+            return None
+        entries: dict[str, Any] = {}
         live = self._parameters.live_hashes
-        self._try(lambda: noted.update(entries=describe(thing, live(), self._saves)))
+        self._try(lambda: entries.update(describe(thing, live(), self._saves)))
+        return (self._rounds.begun, entries) if entries else None
 
     def _shown(self, file: Any) -> str:
         """The path of a file as it is told: relative to the working directory where it lies below it."""
@@ -398,6 +416,7 @@ class Session:
             self._parameters.finish,
             self._steps.finish,
             self._layers.finish,
+            lambda: self._bias_sums.finish(self._parameters),
             self._evaluations.finish,
             self._states.finish,
             self._copies.finish,
@@ -408,6 +427,7 @@ class Session:
             self.permutations.finish,
             self.moves.finish,
             self.printed.finish,
+            self.pickled.finish,
             self.told.finish,
             self._workers,
         ):

@@ -107,7 +107,7 @@ class Steps:
         step.skipped = found_inf.clone() if isinstance(found_inf, Tensor) else skipped
         step.close(list(step.parameters.values()))
         if step.checksums is not None:
-            self._parameters.last_step.ended(step.optimizer, list(step.parameters), step.checksums)
+            self._parameters.last_step.ended(list(step.parameters), step.checksums)
         step.losses, self._losses = self._losses, []
         step.unguarded, self.scaled = self.scaled and not (self.by_scaler or skipped), False
         self._steps.append(step)
@@ -148,7 +148,12 @@ class Steps:
         step.grad_norms = [norms.get(name) for name in step.parameters]
         if step.optimizer not in self._with_gradients:
             self._with_gradients.add(step.optimizer)
-            self._gradients |= {name: storable(grad).clone() for name, grad in gradients.items()}
+            # Of several optimizers that train a parameter one after the other, those of the first.
+            self._gradients |= {
+                name: storable(grad).clone()
+                for name, grad in gradients.items()
+                if name not in self._gradients
+            }
 
     def finish(self) -> dict[str, Any]:
         """What the record says of steps; waits for the device."""

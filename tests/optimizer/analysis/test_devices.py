@@ -32,6 +32,10 @@ Script = Callable[..., TrainingScript]
         ),
         ("d = torch.device(f'cuda:{i}')", DeviceKind.CUDA),
         ("d = 'cuda:' + str(i)", DeviceKind.CUDA),
+        ("d = 'cuda:%d' % i", DeviceKind.CUDA),
+        ("d = torch.device('cuda:{}'.format(i))", DeviceKind.CUDA),
+        ("d = '{}:{}'.format(somewhere(), i)", DeviceKind.UNKNOWN),
+        ("d = 'cuda:{}'.format(i) if i >= 0 else 'cpu'", DeviceKind.CHOSEN),
         (
             "import argparse\np = argparse.ArgumentParser()\np.add_argument('--device')\nd = p.parse_args().device",
             DeviceKind.CHOSEN,

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -97,9 +98,22 @@ def test_gradients_may_be_taken_another_number_of_times(run: Run) -> None:
     assert [f.kind for f in verdict.findings] == [Kind.BACKWARD_CALLS]
 
 
+def with_other_gradients(run: Observations) -> Observations:
+    """``run`` with gradients twice as long, which its parameters do not show (they are clipped, say)."""
+
+    def longer(update: ParameterUpdate) -> ParameterUpdate:
+        return replace(update, grad_norm=2 * (update.grad_norm or 0.0))
+
+    steps = [
+        replace(step, parameters={n: longer(one) for n, one in step.parameters.items()})
+        for step in run.steps
+    ]
+    return replace(run, steps=tuple(steps))
+
+
 def test_where_all_gradients_are_taken_their_number_counts(run: Run) -> None:
     original = taking(run(), 1, accumulated=False)
-    verdict = judged(original, taking(run(), 2, accumulated=False))
+    verdict = judged(original, with_other_gradients(taking(run(), 2, accumulated=False)))
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert verdict.failures[0].kind is Kind.BACKWARD_CALLS
 
@@ -107,7 +121,7 @@ def test_where_all_gradients_are_taken_their_number_counts(run: Run) -> None:
 def test_a_backward_call_more_is_not_hidden_by_gradients_taken(run: Run) -> None:
     more = taking(run(), 1)
     extra = tuple(replace(s, losses=(*s.losses, Loss(1.0, "float32"))) for s in more.steps)
-    verdict = judged(run(), replace(more, steps=extra))
+    verdict = judged(run(), with_other_gradients(replace(more, steps=extra)))
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert verdict.failures[0].kind is Kind.BACKWARD_CALLS
 
@@ -340,3 +354,63 @@ def test_a_part_may_see_another_number_of_rows_where_as_many_come_behind_it(
     assert verdict.outcome is outcome
     told = [f.message for f in verdict.findings if not f.fails]
     assert any("number of rows" in message for message in told) == (outcome is Outcome.EQUIVALENT)
+
+
+def with_flow(run: Observations) -> Observations:
+    """``run``, whose evaluations are each of what the one before gives, and whose modules are layers."""
+    made = [replace(c, layer=True, inputs=n) for n, c in enumerate(run.eval_calls)]
+    for before, call in pairwise(made):
+        (output,) = before.outputs
+        made[before.number] = replace(before, outputs=(replace(output, checksum=call.inputs),))
+    return replace(run, eval_calls=tuple(made))
+
+
+@pytest.mark.parametrize("flows", [False, True], ids=["not fed", "fed"])
+@pytest.mark.parametrize("part", [False, True], ids=["alone", "part"])
+def test_a_layer_may_be_called_by_its_function(run: Run, *, part: bool, flows: bool) -> None:
+    """What comes behind it is compared; nothing is known of a layer that leads to nothing there."""
+    original = evaluated_by_parts(run(), ("Embedding", 10), ("Linear", 10), part=part)
+    original = with_flow(original)
+    other = replace(original, eval_calls=original.eval_calls[1:])
+    if not flows:
+        calls = (replace(original.eval_calls[0], inputs=77), *original.eval_calls[1:])
+        outputs = (replace(calls[0].outputs[0], checksum=5),)
+        original = replace(original, eval_calls=(replace(calls[0], outputs=outputs), *calls[1:]))
+    expected = Outcome.EQUIVALENT if part or flows else Outcome.NOT_EQUIVALENT
+    for one, two in ((original, other), (other, original)):
+        verdict = judged(one, two)
+        assert verdict.outcome is expected
+        told = [f.message for f in verdict.findings if not f.fails]
+        assert any("what it leads to is compared" in m for m in told) == (part or flows)
+
+
+@pytest.mark.parametrize("missing", ["Linear", "Net"])
+def test_a_layer_that_comes_last_and_a_network_are_missed(run: Run, missing: str) -> None:
+    calls = ("Net", 10), ("Embedding", 10), ("Linear", 10)
+    original = evaluated_by_parts(run(), *calls)
+    made = tuple(replace(c, layer=c.module != "Net") for c in original.eval_calls)
+    original = replace(original, eval_calls=made)
+    other = replace(original, eval_calls=tuple(c for c in made if c.module != missing))
+    verdict = judged(original, other)
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert verdict.failures[0].kind is Kind.EVALUATION
+
+
+@pytest.mark.parametrize(
+    ("before", "missing", "outcome"),
+    [
+        ([("Net", 10), ("MSELoss", 10)], "MSELoss", Outcome.EQUIVALENT),
+        ([("Dropout", 10), ("Net", 10)], "Dropout", Outcome.EQUIVALENT),
+        ([("MSELoss", 10)], "MSELoss", Outcome.NOT_EQUIVALENT),
+    ],
+    ids=["a loss", "dropout", "alone"],
+)
+def test_a_layer_without_weights_may_come_anywhere(
+    run: Run, before: list[tuple[str, int]], missing: str, outcome: Outcome
+) -> None:
+    original = evaluated_by_parts(run(), *before, part=False)
+    made = tuple(replace(c, layer=c.module != "Net") for c in original.eval_calls)
+    made = tuple(replace(c, stateless=c.layer) for c in made)
+    original = replace(original, eval_calls=made)
+    other = replace(original, eval_calls=tuple(c for c in made if c.module != missing))
+    assert judged(original, other).outcome is outcome

@@ -119,11 +119,16 @@ def test_gradients_that_go_one_way_keep_their_size_and_the_seed_chooses_their_si
         return ((steps >= 0).all(axis=0) | (steps <= 0).all(axis=0)).all()
 
     plain, losses = walk()
-    one_way, same = walk(one_way=("Sequential.0.bias",))
-    other, _ = walk(one_way=("Sequential.0.bias",), seed=2)
-    late, _ = walk(one_way=("Sequential.0.bias",), after=8)
+    one_way, same = walk(one_way=(("Sequential.0.bias", 0.0),))
+    other, _ = walk(one_way=(("Sequential.0.bias", 0.0),), seed=2)
+    late, _ = walk(one_way=(("Sequential.0.bias", 0.0),), after=8)
+    large, _ = walk(one_way=(("Sequential.0.bias", 1.0),))
     assert goes_straight(one_way)
     assert goes_straight(other)
+    assert goes_straight(large)
+    # Adam's full steps, where the rounding of this kernel is hardly more than its epsilon.
+    assert np.abs(large.sum(0)) == pytest.approx(16 * 0.01, rel=1e-3)
+    assert (np.abs(one_way.sum(0)) < 0.9 * 16 * 0.01).any()
     assert not goes_straight(plain)
     assert not goes_straight(late)
     assert (one_way[-1] > 0).any()
@@ -178,3 +183,49 @@ def test_parameters_are_put_back_when_an_evaluation_fails(recorded):
     plain = recorded(evaluate())
     assert failing.losses == plain.losses
     assert failing.snapshots[-1].hashes == plain.snapshots[-1].hashes
+
+
+def with_a_frozen_part(seen, *, changes_itself=False):
+    """Trains a head on what a frozen layer gives; ``seen`` gets the layer's weights while it is called and afterwards."""
+
+    class Frozen(nn.Linear):
+        def forward(self, x):
+            seen.append(self.weight.detach().clone())
+            if changes_itself:
+                self.weight.data.add_(1)
+            return super().forward(x)
+
+    def script():
+        torch.manual_seed(0)
+        frozen, head = Frozen(20, 10), nn.Linear(10, 1)
+        optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+        for _ in range(3):
+            with torch.no_grad():
+                features = frozen(torch.ones(4, 20))
+            seen.append(frozen.weight.detach().clone())
+            head(features).square().mean().backward()
+            optimizer.step()
+
+    return script
+
+
+def test_what_no_optimizer_has_is_off_while_it_is_called(recorded):
+    plain, seen = [], []
+    recorded(with_a_frozen_part(plain))
+    recorded(with_a_frozen_part(seen), perturb={"dtype": "bfloat16", "seed": 1, "after": 1})
+    before = plain[0]
+    assert all(torch.equal(weights, before) for weights in plain)
+    same = [torch.equal(weights, before) for weights in seen]
+    assert same == [True, True, False, True, False, True]
+    assert torch.equal(seen[2], seen[4])  # as it would be rounded each time
+    ratio = (seen[2].double() / before.double() - 1) * 2**7
+    assert (ratio.abs() - 1).abs().max() < 1e-4
+    assert 0.3 < (ratio > 0).double().mean() < 0.7
+
+
+def test_what_a_call_makes_of_its_own_weights_stays(recorded):
+    seen = []
+    script = with_a_frozen_part(seen, changes_itself=True)
+    recorded(script, perturb={"dtype": "bfloat16", "seed": 1})
+    assert (seen[1] - seen[0]).sub(1).abs().max() < 1e-6
+    assert (seen[3] - seen[1]).mean() > 0.9

@@ -44,3 +44,24 @@ def test_a_round_cut_short_by_the_script_counts_when_closed():
     rounds.begins(1)
     rounds.stepped(1)
     assert (rounds.finished, rounds.close(), rounds.finished, rounds.close()) == (0, True, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        (["+a", "a", "a", "+b", "b", "b", "+c", "c"], "a|a|b|b|c"),
+        (["+d", "+g", "d", "g", "d", "g"], "dg|dg"),
+        (["+d", "+g", "d", "g", "+D", "+G", "D", "G", "D", "G"], "dg|DG|DG"),
+    ],
+    ids=["one after the other", "from the start", "two anew"],
+)
+def test_an_optimizer_that_is_built_later_begins_a_round(events, expected):
+    rounds, shown = Rounds(100), ""
+    for event in events:
+        name = ord(event[-1])
+        if event.startswith("+"):
+            rounds.built(name)
+            continue
+        shown += "|" * rounds.begins(name) + event
+        rounds.stepped(name)
+    assert shown == expected

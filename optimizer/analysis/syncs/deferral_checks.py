@@ -1,0 +1,67 @@
+"""What must hold for a tensor to stand where a number stood, until it is looked at."""
+
+from __future__ import annotations
+
+import ast
+
+from ..program.syntax import Module, last_identifier
+from ..program.trees import walk
+from ..tensors.tensor_kinds import TensorKind
+from .device_reads import DeviceRead
+from .step_uses import excerpt
+
+_NARROW = frozenset("uint8 int8 int16 int32 byte char short int".split())
+_WIDEN = frozenset({"sum", "prod", "count_nonzero", "argmax", "argmin", "long"})
+
+
+class Refused(Exception):
+    """A variable cannot be deferred because of ``node``."""
+
+    def __init__(self, node: ast.AST, why: str) -> None:
+        super().__init__(why)
+        self.node, self.why = node, why
+
+
+def check_divisor(module: Module, leaf: ast.expr, value: ast.expr) -> None:
+    """A number that is divided by raises an exception where it is 0; a tensor does not."""
+    child: ast.AST = leaf
+    while child is not value:
+        parent = module.parents[child]
+        divides = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div)
+        if divides and getattr(parent, "right", None) is child:
+            raise Refused(leaf, f"`{excerpt(module, parent)}` may divide by zero")
+        child = parent
+
+
+def check_alias(read: DeviceRead) -> None:
+    """A tensor that is kept must not be changed in place afterwards."""
+    source = read.source
+    module = source.module
+    for name in (n.id for n in walk(source.tensor) if isinstance(n, ast.Name)):
+        for use in module.names_of(name):
+            parent = module.parents[use]
+            in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_")
+            adds = isinstance(parent, ast.AugAssign) and parent.target is use
+            if (in_place or adds) and module.function(use) is module.function(source.node):
+                place = use if read is source else read.node
+                raise Refused(place, f"`{name}` is changed in place")
+
+
+def check_width(read: DeviceRead) -> None:
+    """Sums of Python's integers do not overflow; those of tensors of 8 or 32 bits do, unless they come from ``.sum()``, which widens them."""
+    tensor = read.source.tensor
+    is_widened = isinstance(tensor, ast.Call) and last_identifier(tensor.func) in _WIDEN
+    named = {node.attr for node in walk(tensor) if isinstance(node, ast.Attribute)}
+    if read.source.kind is TensorKind.INTEGER and not is_widened and named & _NARROW:
+        code = excerpt(read.source.module, tensor)
+        raise Refused(read.node, f"`{code}` has few bits, and its sums may overflow")
+
+
+def check_kind(read: DeviceRead) -> None:
+    code = excerpt(read.source.module, read.source.tensor)
+    if read.kind is TensorKind.UNKNOWN:
+        raise Refused(read.node, f"it could not be proven that `{code}` is a tensor on the device")
+    if read.kind is TensorKind.TENSOR:
+        raise Refused(read.node, f"whether `{code}` holds integers or floats is not known")
+    if read.source.kind is TensorKind.FLOAT and read.converter == "int":
+        raise Refused(read.node, f"`{read.source.excerpt}` rounds")
