@@ -26,6 +26,8 @@ from .source_tree import SourceTree, blocks_of
 from .style import Style
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_A_LITTLE_LONGER = 1.1
+"""A line that was too long before may grow by a tenth, such as a signature by one more parameter."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +91,9 @@ class StatementEdits:
             becomes_long = old <= self.style.line_length
             if becomes_long:
                 return fit(text, prefix, self.style, extra)
-            if not edited or longest <= (self._longest if first < last else old):
-                return text  # Broken by hand into lines that were too long before: the layout is its author's.
+            # Broken by hand into lines that were too long before, or never broken: the layout is its author's.
+            if not edited or longest <= (self._longest if first < last else old * _A_LITTLE_LONGER):
+                return text
             # A comment that stood out before may stand out again: only the code is broken.
             code, comment = without_comment(text)
             return fit(code, prefix, self.style, extra) + comment

@@ -190,6 +190,14 @@ def test_evaluation_on_whole_images(check_noop: Check) -> None:
     check_noop(source, reason="may differ in size")
 
 
+def test_a_loop_over_whole_images_in_which_no_network_is_seen(check_noop: Check) -> None:
+    source = script() + (
+        f"test_loader = DataLoader({folder('transforms.ToTensor()')}, batch_size=1)\n"
+        "for x, y in test_loader:\n    print(registry[name](x.to(device)))\n"
+    )
+    check_noop(source, reason="may differ in size")
+
+
 def test_no_convolutions(check_noop: Check) -> None:
     check_noop(script(model="nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))"))
 

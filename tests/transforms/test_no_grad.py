@@ -591,6 +591,34 @@ def test_a_sum_that_is_kept_is_no_method_of_a_tensor(check_transformed: Check) -
     check_transformed(script(before), script(after))
 
 
+@pytest.mark.parametrize(
+    ("shortcut", "follows"),
+    [("lambda x: x", True), ("lambda x: 2 * x + 1", True), ("lambda x: kept.append(x)", False)],
+)
+def test_a_lambda_for_a_shortcut(rewrite: Callable[..., Any], shortcut: str, follows: bool) -> None:
+    body = f"""
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(10, 10)
+                self.match = {shortcut}
+
+            def forward(self, x):
+                return self.fc(x) + self.match(x + self.fc(x))
+
+        block = Block()
+
+        def test():
+            for x, y in test_loader:
+                print(block(x).argmax(1).tolist())
+
+        train()
+        test()
+    """
+    (file,) = rewrite(script(body), ["no-grad"]).files
+    assert ("no_grad" in file.text) is follows, file.skips
+
+
 ENGINE = """
     class Engine:
         def __init__(self, model, scaler):

@@ -57,6 +57,14 @@ class Effect:
 
 
 _ENDS = Effect()
+_CALCULATION = (
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Constant,
+    ast.operator,
+    ast.unaryop,
+    ast.expr_context,
+)
 _GOES_ON = Effect(in_result=True)
 
 
@@ -136,7 +144,7 @@ class CallEffects:
         enters: list[tuple[Function, ast.arg]] = []
         for function in functions:
             if isinstance(function.node, ast.Lambda):
-                return _lost(call)
+                return _GOES_ON if _only_calculates(function.node) else _lost(call)
             name = parameter_of(function.node, given, call, function.bound)
             argument = _argument_node(function.node, name)
             if argument is None:
@@ -166,6 +174,15 @@ class CallEffects:
         if method in TENSOR_METHODS or self._networks.is_network(receiver, module):
             return _GOES_ON
         return _ENDS if reports or method in GRAPH_FREE_METHODS else _lost(call)
+
+
+def _only_calculates(function: ast.Lambda) -> bool:
+    """Whether a lambda gives back its arguments, or what arithmetic makes of them: ``lambda x: x``."""
+    own = {argument.arg for argument in function.args.args}
+    return all(
+        node.id in own if isinstance(node, ast.Name) else isinstance(node, _CALCULATION)
+        for node in ast.walk(function.body)
+    )
 
 
 def _lost(call: ast.Call) -> Effect:

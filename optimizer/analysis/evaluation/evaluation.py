@@ -14,7 +14,7 @@ from itertools import takewhile
 from ..autograd.graph_escapes import Escape
 from ..autograd.graph_names import BACKWARD_METHODS
 from ..calls.callbacks import is_handed_around
-from ..calls.reach import lexical_nodes
+from ..calls.reach import lexical_nodes, never_runs
 from ..editing.references import reference
 from ..facts import Fact, Loop, LoopKind
 from ..networks.weightless import keeps_no_weights
@@ -102,7 +102,9 @@ class _Finder:
             for function in module.nodes_of(ast.FunctionDef):
                 calls = self._network_calls(function, module)
                 told_here = function in told or any(call in self._handled for call in calls)
-                if calls and not told_here and self._evaluates(function, module):
+                if not calls or told_here or never_runs(self._resolver, calls[0], module):
+                    continue
+                if self._evaluates(function, module):
                     yield Unproven(module, calls[0], self._objections[function])
 
     def _evaluates(self, function: ast.FunctionDef, module: Module) -> bool:
@@ -111,7 +113,7 @@ class _Finder:
             function in self._objections
             and not self._proof.networks.is_part_of_network(function, module)
             and any(self._proof.sets_eval(statement, module) for statement in function.body)
-            and not _runs_backward(function)
+            and not any(True for _ in _backwards(*function.body))
         )
 
     # One function, or the statements of one module

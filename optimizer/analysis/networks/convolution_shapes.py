@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..calls.reach import Reached
+from ..calls.reach import Reached, never_runs
 from ..devices.host_data import HostData
 from ..facts import DataLoader, Fact
 from ..loading.fixed_shapes import varying_shape
@@ -51,8 +51,9 @@ def varying_convolution_shapes(
         )
         if found is not None:
             return found
-    for loop in script.evaluation_loops:
-        loaders |= dict.fromkeys(loop.loaders)
+    for loop in script.loops:  # what runs in one that is no evaluation may not have been seen
+        if not never_runs(resolver, loop.node, loop.module):
+            loaders |= dict.fromkeys(loop.loaders)
     for loader in loaders:
         reason = varying_shape(resolver, loader)
         if reason is not None:

@@ -242,6 +242,15 @@ def test_black_is_not_imported_when_everything_fits(
         rewritten(text, SetArgument(span(text, "f(a)"), "k", "1"), style=Style(line_length=9))
 
 
+def test_a_line_that_was_too_long_may_grow_a_little(span: Find, rewritten: Rewrite) -> None:
+    call = "f(argument_one, argument_two, argument_three, argument_four)"
+    text = f"result = {call}\n"
+    little = SetArgument(span(text, call), "k", "1")
+    assert rewritten(text, little, style=NARROW) == f"result = {call[:-1]}, k=1)\n"
+    much = SetArgument(span(text, call), "keyword", "value")
+    assert rewritten(text, much, style=NARROW).count("\n") > 1
+
+
 def test_lines_that_were_too_long_before_keep_the_breaks_of_their_author(
     rewritten: Rewrite, span: Find
 ) -> None:
