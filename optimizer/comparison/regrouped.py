@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ..execution.observations import Observations, OptimizerInfo, Settings, Step
+from ..execution.observations import Observations, OptimizerInfo, Scheduler, Settings, Step
 from .findings import Finding, Kind, note
 from .optimization import settings_in
 from .renamed import with_names
@@ -46,7 +46,12 @@ def regrouped(original: Observations, other: Observations) -> Observations:
         kept = slash and number is not None and optimizer.startswith("optimizer ")
         return f"optimizer {number}/{rest}" if kept else name
 
-    return replace(with_names(other, called), optimizers=tuple(optimizers), steps=tuple(steps))
+    return replace(
+        with_names(other, called),
+        optimizers=tuple(optimizers),
+        steps=tuple(steps),
+        schedulers=_schedulers(original, other),
+    )
 
 
 def regrouping_note(before: Observations, after: Observations) -> list[Finding]:
@@ -124,6 +129,20 @@ def _optimizers(
         changes = [(at, one) for at, one in zip(rounds, settings, strict=True) if at and one]
         found.append(OptimizerInfo(classes.pop(), info.groups, first, tuple(changes)))
     return found
+
+
+def _schedulers(original: Observations, other: Observations) -> tuple[Scheduler, ...]:
+    """Those of ``other``; the original's where both versions have the same, each as often as it has optimizers."""
+    ours, theirs = (_of_each_optimizer(run) for run in (original, other))
+    return original.schedulers if ours and ours == theirs else other.schedulers
+
+
+def _of_each_optimizer(run: Observations) -> list[Scheduler]:
+    """The schedulers that every optimizer may have one of; none where some have another number of them."""
+    stepped = [one for one in run.schedulers if one.steps]
+    found = [one for number, one in enumerate(stepped) if one not in stepped[:number]]
+    counts = {stepped.count(one) for one in found}
+    return found if counts == {len(run.optimizers)} else []
 
 
 def _settings(there: Mapping[int, OptimizerInfo], groups: _Homes, at: int) -> Settings | None:

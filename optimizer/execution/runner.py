@@ -246,7 +246,7 @@ def _with_files(run: Observations, files: Sequence[WrittenFile]) -> Observations
     pickled = tuple(
         replace(run.pickled[file.digest], path=file.path)
         for file in files
-        if file.digest in run.pickled and file.path not in known
+        if file.digest is not None and file.digest in run.pickled and file.path not in known
     )
     known |= {one.path for one in pickled}
     own = tuple(file for file in files if file.path not in known)

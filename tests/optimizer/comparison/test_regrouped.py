@@ -11,7 +11,12 @@ from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.regrouped import regrouped
 from torchopt_cli.optimizer.comparison.stages import judge_in_stages
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
-from torchopt_cli.optimizer.execution.observations import Observations, OptimizerInfo, Step
+from torchopt_cli.optimizer.execution.observations import (
+    Observations,
+    OptimizerInfo,
+    Scheduler,
+    Step,
+)
 from torchopt_cli.optimizer.options import Tier
 
 Run = Callable[..., Observations]
@@ -145,3 +150,24 @@ def test_the_order_of_steps_on_the_same_gradients(run: Run) -> None:
     assert told == "optimizers step in another order, on the same gradients"
     between = tuple(replace(step, losses=run().steps[0].losses) for step in swapped)
     assert judged(original, replace(other, steps=between)).outcome is Outcome.NOT_EQUIVALENT
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_schedulers_that_are_alike_may_be_one_for_each_optimizer(run: Run, turned: bool) -> None:
+    one = Scheduler("StepLR", (2, 4), (4,), {"step_size": "2"})
+    together = replace(laid_out(run(), TOGETHER), schedulers=(one,))
+    apart = replace(laid_out(run(), APART), schedulers=(one, one))
+    runs = (apart, together) if turned else (together, apart)
+    assert judged(*runs).outcome is Outcome.EQUIVALENT
+    late = replace(one, steps=(2, 5))
+    for schedulers in ((one, late), (one, one, one)):
+        runs = (together, replace(apart, schedulers=schedulers))
+        failures = judged(*(reversed(runs) if turned else runs)).failures
+        assert failures[0].kind is Kind.SCHEDULER_STEPS
+
+
+def test_a_second_optimizer_whose_scheduler_is_forgotten_is_found(run: Run) -> None:
+    one = Scheduler("StepLR", (2, 4), (), {"step_size": "9"})
+    original = replace(laid_out(run(), APART), schedulers=(one, one))
+    other = replace(laid_out(run(), APART), schedulers=(one,))
+    assert judged(original, other).failures[0].kind is Kind.SCHEDULER_STEPS
