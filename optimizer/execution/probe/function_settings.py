@@ -46,7 +46,10 @@ class FunctionSettings:
         for name, function in list(vars(functional).items()):
             if name.startswith("_") or not inspect.isfunction(function):
                 continue
-            parameters = inspect.signature(function).parameters
+            try:
+                parameters = inspect.signature(function).parameters
+            except ValueError:  # another hook's, around a built-in function
+                continue
             places = {
                 one: (place, parameter.default)
                 for place, (one, parameter) in enumerate(parameters.items())

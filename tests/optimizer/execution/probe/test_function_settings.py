@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -66,3 +68,13 @@ def test_compiled_functions_are_not_seen_and_work(recorded):
     run = recorded(script(lambda net, x: net(x), compiled=True))
     assert run.function_settings["layer_norm"] == ((), ("eps=0.5",))
     assert len(run.steps) == 2
+
+
+def test_what_is_around_a_built_in_function_is_left_alone(recorded, monkeypatch):
+    @functools.wraps(F.scaled_dot_product_attention)
+    def around(*args, **kwargs):
+        raise NotImplementedError
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", around)
+    told = recorded(script(lambda net, x: net(x))).function_settings
+    assert told["layer_norm"][0] == ("eps=0.0001",)
