@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import gc
 import os
 import signal
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         atexit.register(gc.freeze)
         _clean_up_when_ended()
+        _print_anything()
     own, script_arguments = _split(sys.argv[1:] if arguments is None else arguments)
     try:
         parsed = app(own)
@@ -74,6 +76,22 @@ class _Ended(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__()
         self.signal = number
+
+
+def _print_anything() -> None:
+    """Let stdout escape what its encoding lacks, as stderr does: in names of files, and in what scripts print."""
+    codecs.register_error("torchopt", _escaped)
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="torchopt")
+
+
+def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    """The bytes of a file's name that are no text as they are, anything else in Python's spelling."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.backslashreplace_errors(error)
 
 
 def _clean_up_when_ended() -> None:

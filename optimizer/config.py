@@ -6,12 +6,11 @@ A flag wins over a key.
 
 from __future__ import annotations
 
+import math
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,6 +26,7 @@ from .options import (
     Target,
     Tier,
 )
+from .pyproject import TABLE, configuration_table, place_of
 from .requirements import TorchRequirement, required_torch
 
 _E = TypeVar("_E", bound=Enum)
@@ -163,7 +163,7 @@ class Settings:
 def load_settings(folder: Path) -> Settings:
     """``[tool.torchopt]`` of the nearest ``pyproject.toml`` that has one, from ``folder`` upwards.
 
-    Raises :class:`TorchoptError` (path, line) for what is not TOML, an unknown key or a wrong
+    Raises :class:`TorchoptError` (path, line, column) for what is not TOML, an unknown key or a wrong
     value. The table of the gate in it is the gate's to read.
     """
     found = configuration_table(folder)
@@ -171,26 +171,6 @@ def load_settings(folder: Path) -> Settings:
         return Settings()
     path, text, table = found
     return _settings(path, text, {key: value for key, value in table.items() if key != "gate"})
-
-
-def configuration_table(folder: Path) -> tuple[Path, str, Mapping[str, object]] | None:
-    """The nearest ``pyproject.toml`` with a ``[tool.torchopt]``, from ``folder`` upwards: path, text, that table.
-
-    Raises :class:`TorchoptError` (path, line) for what is not TOML.
-    """
-    folder = folder.absolute()
-    for parent in (folder, *folder.parents):
-        path = parent / "pyproject.toml"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            continue
-        if "torchopt" not in text:
-            continue
-        table = _table(path, text)
-        if table is not None:
-            return path, text, table
-    return None
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -201,34 +181,18 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _table(path: Path, text: str) -> Mapping[str, object] | None:
-    toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    try:
-        document: dict[str, Any] = toml.loads(text)
-    except ValueError as error:
-        place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        line, column = (int(place[1]), int(place[2])) if place else (None, None)
-        message = re.sub(r" \(at .*\)$", "", str(error))
-        raise TorchoptError(f"not valid TOML: {message}", path, line, column) from None
-    tool = document.get("tool")
-    table = cast("dict[str, object]", tool).get("torchopt") if isinstance(tool, dict) else None
-    if not isinstance(table, dict | None):
-        raise TorchoptError("tool.torchopt is not a table", path, line_of(text, "torchopt"))
-    return cast("dict[str, object] | None", table)
-
-
 def _settings(path: Path, text: str, table: Mapping[str, object]) -> Settings:
     known = {_dashed(field.name) for field in fields(Settings)}
     values: dict[str, Any] = {}
     for key, value in table.items():
-        line, name = line_of(text, key), key.replace("-", "_")
+        name, place = key.replace("-", "_"), place_of(text, *TABLE, key)
         if _dashed(key) not in known:
             close = suggestion(_dashed(key), known)
-            raise TorchoptError(f"unknown key {key!r} in [tool.torchopt]{close}", path, line)
+            raise TorchoptError(f"unknown key {key!r} in [tool.torchopt]{close}", path, *place)
         try:
             values[name] = _parsed(name, value, key)
         except TorchoptError as error:
-            raise TorchoptError(error.message, path, line) from None
+            raise TorchoptError(error.message, path, *place) from None
     return _relative_to(path.parent, Settings(**values))
 
 
@@ -245,15 +209,6 @@ def _relative_to(folder: Path, settings: Settings) -> Settings:
     if settings.python is not None and re.search(r"[/\\]", settings.python):
         settings = replace(settings, python=str(folder / Path(settings.python).expanduser()))
     return settings
-
-
-def line_of(text: str, key: str) -> int | None:
-    """The line (1-based) of a configuration's ``text`` that says ``key``, None where none is found."""
-    lines = text.splitlines()
-    headers = (i for i, row in enumerate(lines) if re.match(r"\s*\[\s*tool\.torchopt", row))
-    header = next(headers, 0)
-    wanted = re.compile(rf"(?:^|[\s{{.,\"'\[]){re.escape(key)}[\"']?\s*[=\].]")
-    return next((i + 1 for i in range(header, len(lines)) if wanted.search(lines[i])), None)
 
 
 def _dashed(key: str) -> str:
@@ -328,10 +283,10 @@ def _between(smallest: int, largest: int) -> Callable[[object], int]:
 
 
 def above_zero(what: str) -> Callable[[object], float]:
-    """Reads a number above 0; raises ValueError saying that a value is not ``what`` for any other."""
+    """Reads a finite number above 0; raises ValueError saying that a value is not ``what`` for any other."""
 
     def parse(value: object) -> float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
             return float(value)
         raise ValueError(f"{value!r} is not {what}")
 

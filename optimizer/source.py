@@ -62,7 +62,11 @@ class SourceFile:
 
         Raises TorchoptError where there is no such file, or its bytes are not such text.
         """
-        data = _read_bytes(path)
+        return cls.of(path, _read_bytes(path))
+
+    @classmethod
+    def of(cls, path: Path, data: bytes) -> SourceFile:
+        """The file ``path`` if these are its bytes. Raises TorchoptError where they are not Python's text."""
         if path.suffix == ".ipynb":  # its JSON often parses as Python
             message = (
                 "a notebook, not a script: `jupyter nbconvert --to script` makes one of its cells"

@@ -51,7 +51,13 @@ from ..optimizer.analysis.devices.network_device import network_device
 from ..optimizer.analysis.facts import DeviceKind, Fact
 from ..optimizer.analysis.obstacles import ProbabilityLoss
 from ..optimizer.analysis.precision.autocast_edits import AutocastPlan
-from ..optimizer.analysis.precision.autocast_wording import counted, leaves, left_out, said
+from ..optimizer.analysis.precision.autocast_wording import (
+    counted,
+    leaves,
+    left_out,
+    network_given,
+    said,
+)
 from ..optimizer.analysis.precision.half_gain import no_gain
 from ..optimizer.analysis.precision.half_steps import HalfCode, half_code, script_obstacle
 from ..optimizer.analysis.precision.half_values import HalfUse, half_uses
@@ -161,7 +167,8 @@ class Autocast(Transform):
         uses = find_precision_uses(script.resolver)
         other = beyond_scaling(uses)
         if uses and not done and other is None:
-            yield from (self._skip(step, obstacle) for step, obstacle in stopped)
+            for step, obstacle in stopped:
+                yield self._skip(step, network_given(script, step, obstacle) or obstacle)
             yield from self._scaled(script, codes, uses, options)
             return
         refusal = other or next(iter(uses), None) or _refusal(script)
@@ -172,7 +179,8 @@ class Autocast(Transform):
                 return
         # Where other steps run under autocast, that half precision is in use already says nothing about these.
         told = None if done else refusal
-        yield from (self._skip(step, told or obstacle) for step, obstacle in stopped)
+        for step, obstacle in stopped:
+            yield self._skip(step, told or network_given(script, step, obstacle) or obstacle)
         if refusal is not None:
             told = _BESIDE if done else refusal
             yield from (self._skip(half.code, told) for half in codes)

@@ -149,9 +149,8 @@ class Compile(Transform):
                 continue
             found = list(compile_candidates(script.resolver, step, trained, script.functions_run))
             if not found:
-                yield self._skip(
-                    step, "the step calls no network that an optimizer is seen to train"
-                )
+                untrained = "the step calls no network that an optimizer is seen to train"
+                yield self._skip(step, untrained if script.is_called(step) else _UNCALLED)
             obstacle = _capture_obstacle(script, step, found, options)
             if obstacle is not None:
                 yield self._skip(step, obstacle)

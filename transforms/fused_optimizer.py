@@ -57,6 +57,7 @@ from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
+_UNCALLED = "nothing in this file calls this code: whose parameters it updates, its callers know"
 _NOTE = "; a checkpoint from before the change turns it off again when loaded"
 
 
@@ -129,7 +130,10 @@ class FusedOptimizer(Transform):
             return replace(self._skip(optimizer, "nothing steps it"), unreached=True)
         networks = trained_networks(script.resolver, (optimizer,))
         if not networks:
-            return self._skip(optimizer, "the parameters it updates cannot be resolved")
+            function = optimizer.module.function(optimizer.node)
+            called = function is None or function in script.functions_run
+            why = "the parameters it updates cannot be resolved" if called else _UNCALLED
+            return self._skip(optimizer, why)
         if on_cpu:
             return self._fused(script, optimizer, None)
         where = network_device(script.resolver, trained_or_in_part(script.resolver, (optimizer,)))

@@ -172,7 +172,7 @@ class _Scaling:
     ) -> None:
         self.kept: list[ast.expr] = []
         self._module = module
-        self._copies = copies
+        self._copies = sorted(copies, key=lambda copy: copy.span)
         self._normalization = normalization
         self._conversion = "ToDtype" if by_dtype else "ToTensor"
         self._to_unit = ".float().mul_(1 / 255)" if by_dtype else ".float().div_(255)"

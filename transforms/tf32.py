@@ -49,6 +49,7 @@ from ..optimizer.analysis.values.resolver import Resolver
 from ..optimizer.options import Options, Tier
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
+_UNCALLED = "nothing in this file calls this step: which network it runs, its callers know"
 _FEW_LAYERS = 3
 """So many linear layers end a network of convolutions without a share in its time worth speaking of."""
 
@@ -150,7 +151,7 @@ def _step_refusal(script: TrainingScript, step: StepCode, options: Options) -> s
     nodes = list(step.nodes(resolver, into_forward=True))
     networks: tuple[Model, ...] = networks_run(resolver, nodes)
     if not networks:
-        return "no network is known to run in the step"
+        return "no network is known to run in the step" if script.is_called(step) else _UNCALLED
     if network_device(resolver, networks).kind is DeviceKind.CPU:
         return "the network is not seen to be moved to a GPU"
     half = half_precision_use(resolver, nodes, networks)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +16,7 @@ import typer
 from .. import gpus
 from ..environment import find_python
 from ..errors import TorchoptError
-from ..terminal import display_path, progress_bar
+from ..terminal import print_note, progress_bar
 from .flags import Action, Processes, Python, Seed, Steps, TierName, Timeout
 
 
@@ -100,6 +103,10 @@ def _gate(
     flags = from_flags(said)
     if original is not None and len(named) != 1:
         raise TorchoptError("--original: takes one SCRIPT, which is its rewrite")
+    if original is not None and flags.base is not None:
+        raise TorchoptError(
+            "--original: compares with that file, not with a commit: leave --base out"
+        )
     folder = named[0].parent if named else Path.cwd()
     settings = flags.over(load_gate_settings(folder))
     if named:
@@ -108,6 +115,8 @@ def _gate(
         if original is not None:
             chosen = [replace(chosen[0], original=original)]
         settings = replace(settings, scripts=tuple(chosen))
+    reported = [path for path in (settings.junit, settings.summary) if path is not None]
+    _refuse_unwritable(reported)
     jobs.scripts_of(settings)  # before torch is asked for GPUs, which takes seconds or is not there
     interpreter = find_python(settings.python)
     wanted = settings.device is not Device.CPU
@@ -131,17 +140,35 @@ def _gate(
             _write(path, text)
     github = os.environ.get("GITHUB_STEP_SUMMARY")
     if github:
-        with open(github, "a", encoding="utf-8") as file:
-            file.write(reports.to_markdown(done))
+        try:
+            with open(github, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(reports.to_markdown(done))
+        except OSError as error:
+            print_note(f"GITHUB_STEP_SUMMARY: {github} cannot be written: {error.strerror}")
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        sys.stdout.write(reports.to_annotations(done, Path.cwd()))
+        sys.stdout.write(reports.to_annotations(done))
     return reports.exit_code(done)
 
 
+def _refuse_unwritable(reports: Sequence[Path]) -> None:
+    """Raises TorchoptError now, not when all is measured."""
+    for path in reports:
+        with _told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if not os.access(path if path.exists() else path.parent, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def _write(path: Path, text: str) -> None:
+    with _told(path):
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def _told(path: Path) -> Generator[None, None, None]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        yield
     except OSError as error:
-        told = f"cannot be written: {error.strerror}"
-        raise TorchoptError(told, Path(display_path(path))) from None
+        raise TorchoptError(f"cannot be written: {error.strerror}", path) from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO, TypeAlias
 
 from ..config import Settings
+from ..errors import TorchoptError
 from ..measuring.ablation import measure_gains
 from ..pipeline.result import RewriteResult
 from ..pipeline.rewrite import Rewritten
@@ -38,9 +39,11 @@ def verify_and_roll_back(
 ) -> tuple[VerifiedRewrite, ...]:
     """Verify what ``rewritten`` holds, scripts that change a file in common together, and roll back what is wrong.
 
-    Scripts that stay as they are, are left out. Raises TorchoptError when one of the scripts shows nothing to compare.
+    Scripts that stay as they are, are left out. Where one shows nothing to compare it is left as it is, with those it is
+    verified with, and the others go on; TorchoptError is raised where there are no others.
     """
     wanted = verify_settings(settings)
+    groups = _groups(rewritten)
     done: list[VerifiedRewrite] = []
     with progress_bar() as show:
         before = 0
@@ -51,7 +54,7 @@ def verify_and_roll_back(
             show(before, before + to_come, f"{what}: {progress.description}")
             before += 1
 
-        for group in _groups(rewritten):
+        for group in groups:
             scripts = [result.entry for result in group.results]
 
             def rewrite(
@@ -61,7 +64,13 @@ def verify_and_roll_back(
             ) -> Rewritten:
                 return rewrite_without(scripts, ignored) if ignored else group
 
-            part = verified_rewrite(rewrite, transforms, wanted, arguments, tell)
+            try:
+                part = verified_rewrite(rewrite, transforms, wanted, arguments, tell)
+            except TorchoptError as error:
+                if error.path is None or len(groups) == 1:
+                    raise
+                unchanged, how = rewrite(frozenset(transforms)), Ending.NOT_COMPARED
+                part = VerifiedRewrite(tuple(scripts), unchanged, (), how, (), 0, 0, error=error)
             if settings.attribute:
                 part = _attributed(part, rewrite, transforms, wanted, arguments, tell)
             done.append(part)

@@ -108,13 +108,19 @@ def _added_up(ours: Sequence[Step], theirs: Sequence[Step]) -> bool:
 
 
 def _same_round(ours: Sequence[Step], theirs: Sequence[Step], relative: float) -> bool:
-    """Whether the losses add up to the same, and each parameter's gradient is the same, but for the rounding of one layer."""
+    return same_sum(ours, theirs, relative) and same_gradients(ours, theirs, relative)
+
+
+def same_sum(ours: Sequence[Step], theirs: Sequence[Step], relative: float) -> bool:
+    """Whether the losses of these steps add up to the same but for the rounding of one layer."""
     before, after = (
         [loss.value for step in made for loss in step.losses] for made in (ours, theirs)
     )
-    scale = math.fsum(map(abs, before))
-    if not abs(math.fsum(after) - math.fsum(before)) <= relative * scale:
-        return False
+    return abs(math.fsum(after) - math.fsum(before)) <= relative * math.fsum(map(abs, before))
+
+
+def same_gradients(ours: Sequence[Step], theirs: Sequence[Step], relative: float) -> bool:
+    """Whether each parameter's gradient is the same in these steps, whichever has it, but for the rounding of one layer."""
     known = [_gradients(made) for made in (ours, theirs)]
     none = 0.0, 0.0
     for name in known[0].keys() | known[1].keys():

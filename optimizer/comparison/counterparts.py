@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ..execution.observations import EvalCall, Observations, OptimizerInfo, Snapshot, Step
+from .backpropagated import FurtherLosses
 from .findings import Finding, Kind, note
 
 _SHOWN = 3
@@ -27,7 +28,7 @@ class Counterparts:
     """What is left out of the runs of either version before they are compared, and what is told about it.
 
     ``untrained`` are parameters that one version's optimizers have and that never have a gradient; ``taken``: the
-    gradients that a script takes for itself; ``elsewhere``: modules, and the rounds after which they are evaluated in
+    gradients that a script takes for itself; ``losses``: those that only one version backpropagates; ``elsewhere``: modules, and the rounds after which they are evaluated in
     another mode, or inside of other modules; ``repeated``: those after which one version has them evaluate batches again,
     and whether that was after earlier rounds (a best model, loaded back);
     ``rows``: those after which a part of a network is evaluated on another number of rows; ``by_function``: those after which one
@@ -37,6 +38,7 @@ class Counterparts:
 
     untrained: frozenset[str] = frozenset()
     taken: bool = False
+    losses: FurtherLosses = field(default_factory=FurtherLosses)
     elsewhere: Mapping[Place, str] = field(default_factory=dict[Place, str])
     repeated: Mapping[Place, bool] = field(default_factory=dict[Place, bool])
     rows: frozenset[Place] = frozenset()
@@ -48,6 +50,7 @@ class Counterparts:
     def of(cls, original: Observations, other: Observations) -> Counterparts:
         """What these two runs do not have in common for no reason that matters."""
         elsewhere = _elsewhere(original, other)
+        taken = _more_taken(original, other)
         told = [_with_further_calls(run, elsewhere) for run in (original, other)]
         repeated = _repeated(*told)
         told = [_without_repeats(run, repeated) for run in told]
@@ -57,7 +60,8 @@ class Counterparts:
         told = [_without_places(run, by_function) for run in told]
         return cls(
             _untrained(original, other),
-            _more_taken(original, other),
+            taken,
+            FurtherLosses() if taken else FurtherLosses.of(original, other),
             elsewhere,
             repeated,
             rows,
@@ -72,6 +76,7 @@ class Counterparts:
             run = _without_parameters(run, self.untrained)
         if self.taken:
             run = replace(run, steps=tuple(map(_accumulated, run.steps)))
+        run = self.losses.without(run)
         run = _without_repeats(_with_further_calls(run, self.elsewhere), self.repeated)
         run = _without_places(run, self.rows | self.by_function)
         if self.constant:
@@ -91,6 +96,7 @@ class Counterparts:
         if self.taken:
             message = "gradients are taken by torch.autograd.grad another number of times"
             told.append(note(Kind.BACKWARD_CALLS, message))
+        told.extend(self.losses.notes())
         for module, how in sorted({(place[0], how) for place, how in self.elsewhere.items()}):
             told.append(note(Kind.EVALUATION_MODE, f"{module} {how}", tensor=module))
         for module in sorted({module for module, _ in self.repeated}):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from ..execution.observations import ENDED_WELL, Observations
 from ..execution.runner import Perturbation
+from .cancelled import cancelled, rounding_of
 from .numeric import rounding_only
 from .tolerance import MARGINAL, MORE_NEIGHBOURS, Precision, perturbation_scale
 from .verdict import TOLD, Verdict, judge_numeric
@@ -73,9 +74,9 @@ class Neighbours:
 
         self._perturb(wanted, wanted)
         found = verdict()
-        one_way: tuple[str, ...] = ()
+        one_way: tuple[tuple[str, float], ...] = ()
         if not self._evaluations:
-            one_way = tuple(sorted(rounding_only(first, self._precision)))
+            one_way = tuple(self._one_way(first))
         for _ in range(MORE_NEIGHBOURS):
             if not fails_by_a_little(found):
                 break
@@ -86,7 +87,14 @@ class Neighbours:
             found = verdict()
         return found
 
-    def _perturb(self, count: int, total: int, one_way: tuple[str, ...] = ()) -> None:
+    def _one_way(self, first: Observations) -> Iterator[tuple[str, float]]:
+        """The parameters whose gradient is nothing but rounding, with how large that may be where it is known."""
+        sums = cancelled(first, self._precision)
+        for name in sorted(rounding_only(first, self._precision)):
+            size, _ = sums.get(name, (0.0, 0))
+            yield name, rounding_of(size, self._precision)
+
+    def _perturb(self, count: int, total: int, one_way: tuple[tuple[str, float], ...] = ()) -> None:
         """Make ``count`` more runs, ``total`` in all; one that does not end well says nothing about rounding."""
         perturbed = "evaluations perturbed" if self._evaluations else "perturbed"
         for number in range(self._made + 1, self._made + count + 1):

@@ -56,21 +56,21 @@ def compare_numbers(
     """Losses, gradients, parameters, buffers and evaluation outputs of ``other`` against ``original``'s."""
     runs = _Runs(original, other, neighbours, precision)
     unknown, ignored = _undetermined(runs), rounding_only(original, precision)
-    limits = cancelled(original, precision)
+    sums = cancelled(original, precision)
     findings = [
         *_initial_parameters(runs),
         *compare_series(original, other, neighbours, precision, unknown, ignored),
         *compare_clipped_norms(original, other, neighbours, precision),
     ]
     vectors: list[VectorFigures] = []
-    for found, figures in (_gradients(runs, limits), *_updates(runs, unknown, ignored)):
+    for found, figures in (_gradients(runs, sums), *_updates(runs, unknown, ignored)):
         findings.extend(found)
         vectors.extend(figures)
     findings.extend(_buffers(runs))
     evaluated = compare_evaluations(original, other, neighbours, precision)
     findings.extend(evaluated.findings)
     findings.extend(
-        compare_state_numbers(original, other, neighbours, precision, ignored & limits.keys())
+        compare_state_numbers(original, other, neighbours, precision, ignored & sums.keys())
     )
     return NumericComparison(
         tuple(_first_of_each(findings)),
@@ -101,9 +101,9 @@ def _group_of(runs: _Runs) -> dict[str, str]:
 
 
 def _gradients(
-    runs: _Runs, limits: Mapping[str, float]
+    runs: _Runs, sums: Mapping[str, tuple[float, int]]
 ) -> tuple[list[Finding], list[VectorFigures]]:
-    """The first gradient of each optimizer's parameters; ``limits`` are those of the biases for which it is zero but for rounding."""
+    """The first gradient of each optimizer's parameters; ``sums`` are those of which nothing but rounding is left."""
     if any(step.skipped for run in (runs.original, runs.other) for step in _first_steps(run)):
         return [], []
     groups = _group_of(runs)
@@ -112,12 +112,12 @@ def _gradients(
         Kind.GRADIENT,
         "gradient of the first step",
         lambda name: groups.get(name, "no optimizer"),
-        ignored=frozenset(limits),
+        ignored=frozenset(sums),
     )
     near = [deviations(ours, run.gradients()) for run in runs.neighbours]
     theirs = deviations(ours, runs.other.gradients())
     found, figures = judge(quantity, theirs, near, runs.precision)
-    found += compare_cancelled(limits, theirs, near, runs.precision)
+    found += compare_cancelled(sums, theirs, near, runs.precision)
     # An optimizer that is built later, for another fold or phase, takes its first step later.
     first = {f"optimizer {s.optimizer}": step_number(s) for s in _first_steps(runs.original)}
     return (

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from ..execution.observations import Observations, OptimizerInfo, Settings, Step
+from ..execution.observations import Observations, OptimizerInfo, Settings
 from ..terminal import counted
+from .backward_places import same_sum
 from .findings import Finding, Kind, note, step_number
 from .skipped_steps import never_stepped
 from .tolerance import Precision
@@ -176,7 +177,7 @@ def _backward_calls(
             if after == 0
             else f"{after} backward calls before the step, not {before}"
         )
-        if after and before and _same_sum(ours, theirs, precision):
+        if after and before and same_sum([ours], [theirs], precision.relative_error):
             yield note(
                 Kind.BACKWARD_CALLS,
                 finding + "; the losses add up to the same",
@@ -191,12 +192,6 @@ def _backward_calls(
                 rewritten=after,
             )
         return
-
-
-def _same_sum(ours: Step, theirs: Step, precision: Precision) -> bool:
-    before, after = (math.fsum(loss.value for loss in step.losses) for step in (ours, theirs))
-    scale = math.fsum(abs(loss.value) for loss in ours.losses)
-    return abs(after - before) <= precision.relative_error * scale
 
 
 def _loss_dtypes(original: Observations, other: Observations) -> Iterator[Finding]:

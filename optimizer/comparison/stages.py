@@ -30,6 +30,7 @@ from .divided import Division
 from .evaluation_order import in_order_of
 from .files import unseen_bytes
 from .findings import Finding, Kind, step_number
+from .hand_stepped import by_hand_note, told_by_hand
 from .layer_settings import unseen_settings
 from .masks import resized
 from .neighbours import Neighbours, Observe, fails_by_a_little
@@ -85,7 +86,8 @@ def judge_in_stages(
     gathering = Gathering.of(first, renamed)
     first, renamed = gathering.told(first), gathering.told(renamed)
     observe = _Renamed(observe, renaming, division, (succession, gathering), first)
-    grouped = regrouped(first, renamed)
+    stepped = told_by_hand(first, renamed)
+    grouped = regrouped(first, stepped)
     moved = losses_in_place(first, grouped)
     rewritten = in_order_of(first, moved)
     repeats = [observe("original, again", original=True)]
@@ -136,7 +138,8 @@ def judge_in_stages(
         *division.notes(),
         *succession.notes(),
         *gathering.notes(),
-        *regrouping_note(renamed, grouped),
+        *by_hand_note(renamed, stepped),
+        *regrouping_note(stepped, grouped),
         *moved_note(grouped, moved),
     )
     findings = (*verdict.findings, *told)
@@ -181,7 +184,8 @@ class _Renamed:
             run = telling.told(run)
         if original:
             return run
-        run = losses_in_place(self._first, regrouped(self._first, run))
+        run = regrouped(self._first, told_by_hand(self._first, run))
+        run = losses_in_place(self._first, run)
         return in_order_of(self._first, run)
 
 

@@ -155,6 +155,8 @@ class Observations:
     own_shuffles: Mapping[int, int] = field(default_factory=dict[int, int])
     checkpoints: tuple[Checkpoint, ...] = ()
     """As far as anyone can read them later (see :mod:`.standing`)."""
+    pickled: Mapping[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
+    """What was pickled into bytes, by their digest; the paths are empty. Of that which went to a file there is a checkpoint, too."""
     removed: tuple[str, ...] = ()
     """Paths at which the script has saved something and left nothing."""
     files: tuple[WrittenFile, ...] = ()

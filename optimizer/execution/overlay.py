@@ -13,7 +13,7 @@ import io
 import os
 import shutil
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,12 +84,14 @@ def make_overlay(
     environment: Mapping[str, str],
     cache: Path | None = None,
     writable: tuple[Path, ...] = (),
+    absent: Iterable[Path] = (),
 ) -> Overlay:
     """Make the mirror in the new folder ``scratch``, for a script ``entry`` started in ``cwd``.
 
     ``temporary`` is for the run's temporary files; its path must be short, for sockets are made there (Unix allows
     them some hundred characters). ``overrides`` are the texts that stand in for the files of those paths; ``environment`` is what the script would
-    see; ``cache`` is where compiled kernels outlive the run; ``writable`` are further folders it may write to.
+    see; ``cache`` is where compiled kernels outlive the run; ``writable`` are further folders it may write to;
+    ``absent`` are files that the run does not see.
     """
     scratch.mkdir(parents=True)
     scratch = scratch.resolve()
@@ -102,6 +104,8 @@ def make_overlay(
     for folder in dict.fromkeys(folders):
         mirror.open_folder(mirror.root + str(folder.parent), copy=False)
         mirror.open_folder(mirror.root + str(folder).rstrip("/"))
+    for path in absent:
+        mirror.remove(str(path.resolve()))
     given = {str(path.resolve()): _encoded(text) for path, text in overrides.items()}
     for path, content in given.items():
         mirror.write(path, content)
@@ -121,6 +125,8 @@ def make_overlay(
 
 def _encoded(text: str) -> bytes:
     """``text`` in the encoding that its coding cookie names (PEP 263)."""
+    if text.startswith("\ufeff"):
+        return text.encode()  # whose name for Python, utf-8-sig, would write the mark twice
     encoding, _ = tokenize.detect_encoding(io.BytesIO(text.encode("utf-8", "replace")).readline)
     return text.encode(encoding)
 

@@ -69,6 +69,10 @@ def load(folder: Path) -> dict[str, Any] | None:
     }
     for key, reader in readers.items():
         record[key] = tuple(reader(item) for item in record.get(key, ()))
+    pickled: dict[str, dict[str, Any]] = record.get("pickled", {})
+    record["pickled"] = {
+        digest: _checkpoint({"path": "", **item}) for digest, item in pickled.items()
+    }
     own: dict[str, int] = record.get("own_shuffles", {})
     record["own_shuffles"] = {int(count): times for count, times in own.items()}
     moves = [Move(**item) for item in record.pop("moves", ())]

@@ -70,7 +70,7 @@ class BatchLayers(str, Enum):
 class ScriptVersion:
     """A script to run: the user's own path, the texts that stand in for files of the project, its arguments.
 
-    With ``processes`` it is started by torchrun, as that many on this machine; without, by Python. ``brought_by`` is
+    ``absent`` are files that it does not have, though they are there. With ``processes`` it is started by torchrun, as that many on this machine; without, by Python. ``brought_by`` is
     the user's file whose text stands in for that of ``entry``, None where it was made here.
     """
 
@@ -79,6 +79,7 @@ class ScriptVersion:
     args: tuple[str, ...] = ()
     processes: int | None = None
     brought_by: Path | None = None
+    absent: frozenset[Path] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ class Perturbation:
     ``float64``; ``tfloat32`` has an epsilon of ``2**-10``).
 
     The signs are drawn with ``seed``. Done before the first forward pass of a root module in training mode ``after`` so
-    many rounds. From then on the gradients of the parameters named in ``one_way`` keep their size and have the same signs in every
-    step: what is nothing but rounding may be biased like that, and an optimizer that scales it makes full steps of it.
+    many rounds. From then on the gradients of the parameters named in ``one_way`` have the same signs in every step, and their size, or
+    the L2 norm beside the name where that is larger: what is nothing but rounding may be biased like that, and be larger in another
+    kernel, and an optimizer that scales it makes full steps of it.
 
     With ``evaluations`` it is done to root modules each time they are called in eval mode instead, ``after`` so many such
     calls, and undone afterwards.
@@ -98,7 +100,7 @@ class Perturbation:
     seed: int = 0
     scale: float = 1.0
     after: int = 0
-    one_way: tuple[str, ...] = ()
+    one_way: tuple[tuple[str, float], ...] = ()
     evaluations: bool = False
 
 
@@ -127,6 +129,8 @@ class RunSettings:
     With ``training_draws`` a module in training mode draws in OBSERVE mode what training would draw next, also where no gradients are taken.
 
     ``shuffled`` are the shuffles that a script is given which draws its epochs' orders by itself (:mod:`.shuffled_passes`).
+
+    With ``until_next`` the run ends no sooner than gradients are taken for one round more, as that of a script without an optimizer does.
 
     ``emulated_gpus`` is how many CUDA devices the script shall see, emulated on the CPU (docs/emulation.md), whatever
     devices the machine has. With 0 it sees those.
@@ -158,6 +162,7 @@ class RunSettings:
     training_draws: bool = False
     more_digits: bool = False
     shuffled: tuple[ShuffledPass, ...] = ()
+    until_next: bool = False
     resident_batch: bool = False
     trace: bool = False
     nvtx: bool = False
@@ -183,6 +188,7 @@ def run(version: ScriptVersion, settings: RunSettings, folder: Path) -> Observat
             Path(temporary),
             entry=version.entry,
             overrides=version.overrides,
+            absent=version.absent,
             cwd=settings.cwd,
             environment=_environment(settings),
             cache=settings.cache,
@@ -235,10 +241,16 @@ def _kept_beside(file: WrittenFile, own: Path, folder: Path) -> WrittenFile:
 
 
 def _with_files(run: Observations, files: Sequence[WrittenFile]) -> Observations:
-    """``run`` with those of ``files`` that are no checkpoints of its own."""
-    checkpoints = {one.path for one in run.checkpoints}
-    own = tuple(file for file in files if file.path not in checkpoints)
-    return replace(run, files=own + run.told)
+    """``run`` with those of ``files`` that are no checkpoints of its own; what holds pickled bytes is one."""
+    known = {one.path for one in run.checkpoints}
+    pickled = tuple(
+        replace(run.pickled[file.digest], path=file.path)
+        for file in files
+        if file.digest in run.pickled and file.path not in known
+    )
+    known |= {one.path for one in pickled}
+    own = tuple(file for file in files if file.path not in known)
+    return replace(run, files=own + run.told, checkpoints=run.checkpoints + pickled)
 
 
 def _command(
@@ -331,6 +343,7 @@ def _spec(
         "training_draws": settings.training_draws,
         "more_digits": settings.more_digits,
         "shuffled": settings.shuffled,
+        "until_next": settings.until_next,
         "resident_batch": settings.resident_batch,
         "trace": settings.trace,
         "nvtx": settings.nvtx,

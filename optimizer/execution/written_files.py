@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from .legible import as_text, belongs_to_database, is_network, is_text
 from .observations import WrittenFile
 from .overlay import Overlay
 from .probe.mirror import Mirror
@@ -39,7 +40,7 @@ _GZIP = b"\x1f\x8b"
 def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
     """The files below the working directory and the script's folder that the run made or changed.
 
-    The content of those of arrays or text, whatever they are called, is copied below ``folder``, as far as there is room.
+    The content of those of arrays or text, whatever they are called, databases of SQLite and archives as text, is copied below ``folder``, as far as there is room.
     """
     mirror = Mirror(str(overlay.scratch))
     places = dict.fromkeys(
@@ -73,18 +74,25 @@ class _Keeper:
         size, suffix = os.path.getsize(place), Path(place).suffix.lower()
         if size <= min(_KEPT_FILE_BYTES, self._left):
             content = _unpacked(Path(place).read_bytes())
-            if suffix in ARRAYS | _TEXT or _is_text(content):
-                self._left -= size
-                (self._folder / _FOLDER).mkdir(exist_ok=True)
-                kept = f"{_FOLDER}/{number}{suffix if suffix in ARRAYS else '.txt'}"
-                (self._folder / kept).write_bytes(content)
-                return WrittenFile(shown, size, kept)
+            if suffix in ARRAYS | _TEXT or is_text(content):
+                return WrittenFile(shown, size, self._kept(number, suffix, content))
+            text = None if suffix in _PROGRAMS else as_text(Path(place), content, _KEPT_FILE_BYTES)
+            if text is not None:
+                return WrittenFile(shown, size, self._kept(number, ".txt", text.encode()))
             return WrittenFile(shown, size, digest=_digest_of(suffix, io.BytesIO(content)))
         if size > self._to_digest:
             return WrittenFile(shown, size)
         self._to_digest -= size
         with open(place, "rb") as file:
             return WrittenFile(shown, size, digest=_digest_of(suffix, file))
+
+    def _kept(self, number: int, suffix: str, content: bytes) -> str:
+        """Where ``content`` is kept now, below the folder."""
+        self._left -= len(content)
+        (self._folder / _FOLDER).mkdir(exist_ok=True)
+        kept = f"{_FOLDER}/{number}{suffix if suffix in ARRAYS else '.txt'}"
+        (self._folder / kept).write_bytes(content)
+        return kept
 
 
 def _digest_of(suffix: str, file: BinaryIO) -> str | None:
@@ -96,8 +104,8 @@ def _digest_of(suffix: str, file: BinaryIO) -> str | None:
         return None
     if zipfile.is_zipfile(file):
         with suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
-            names = archive.namelist()
-            if any("/code/" in name for name in names):
+            if is_network(archive):
+                names = archive.namelist()
                 weights = [name for name in names if "/data/" in name]
                 return _hash(b"".join(sorted(_hash(archive.read(n)).encode() for n in weights)))
     file.seek(0)
@@ -117,16 +125,6 @@ def _unpacked(content: bytes) -> bytes:
     return content
 
 
-def _is_text(content: bytes) -> bool:
-    if b"\0" in content:
-        return False
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _files(top: str, mirror: Mirror, given: Mapping[str, bytes]) -> Iterator[str]:
     for parent, folders, names in os.walk(top):
         folders[:] = [
@@ -136,7 +134,9 @@ def _files(top: str, mirror: Mirror, given: Mapping[str, bytes]) -> Iterator[str
         ]
         for name in names:
             place = os.path.join(parent, name)
-            if not name.endswith((".py", ".pyc")) and _is_new(place, mirror, given):
+            if name.endswith((".py", ".pyc")) or belongs_to_database(Path(place)):
+                continue
+            if _is_new(place, mirror, given):
                 yield place
 
 

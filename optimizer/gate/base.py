@@ -6,12 +6,15 @@ checkout of its own: data sets, weights and everything else that git does not kn
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import TorchoptError
 from ..execution.runner import ScriptVersion
+from ..source import SourceFile
 
 _SECONDS = 120
 
@@ -20,19 +23,24 @@ _SECONDS = 120
 class Base:
     """A commit: ``name`` as the user gave it, ``texts`` of the files that it has otherwise than the working tree.
 
-    ``only_now`` are tracked files that it does not have; ``unreadable`` those that differ and are not text.
+    ``only_now`` are files that it does not have, of which ``absent`` are hidden from what runs in it: a new package
+    ``model/`` would be imported in place of its ``model.py``. ``unreadable`` are those that differ and are no texts.
     """
 
     name: str
     texts: dict[Path, str]
     only_now: frozenset[Path]
+    absent: frozenset[Path]
     unreadable: tuple[Path, ...]
 
     def version_of(self, script: Path, args: tuple[str, ...]) -> ScriptVersion:
-        """``script`` as it was there. Raises TorchoptError when it was not."""
-        if script.resolve() in self.only_now:
+        """``script`` as it was there. Raises TorchoptError when it was not, or not as text."""
+        real = script.resolve()
+        if real in self.only_now:
             raise TorchoptError(f"{self.name} has no such file: nothing to compare with", script)
-        return ScriptVersion(script, self.texts, args)
+        if real in self.unreadable:
+            raise TorchoptError(f"what {self.name} has of it is no Python text", script)
+        return ScriptVersion(script, self.texts, args, absent=self.absent)
 
 
 def read_base(name: str, folder: Path) -> Base:
@@ -40,37 +48,80 @@ def read_base(name: str, folder: Path) -> Base:
 
     Raises TorchoptError when there is no repository or no such commit.
     """
-    root = Path(_git(folder, "rev-parse", "--show-toplevel").strip()).resolve()
-    told = f"--base: no such commit here: {name}"
-    commit = _git(
-        root, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}", told=told
-    )
-    listed = _git(root, "diff", "--name-status", "--no-renames", "-z", commit.strip(), "--")
-    fields = listed.split("\0")[:-1]
+    root = Path(_git(folder, "rev-parse", "--show-toplevel").decode().strip()).resolve()
+    commit = _commit(root, name)
     texts: dict[Path, str] = {}
-    only_now: set[Path] = set()
+    added: set[Path] = set()
     unreadable: list[Path] = []
-    for status, path in zip(fields[::2], fields[1::2], strict=True):
-        if status == "A":
-            only_now.add(root / path)
+    for path, was_file, is_file in _differing(root, commit):
+        text = None
+        if was_file is None:
+            added.add(root / path)
             continue
-        try:
-            texts[root / path] = _git(root, "show", f"{commit.strip()}:{path}")
-        except UnicodeDecodeError:
+        if was_file and is_file is not False:
+            text = _text(root, commit, path)
+        if text is None:
             unreadable.append(root / path)
-    untracked = _git(root, "ls-files", "--others", "-z", "--", "*.py").split("\0")[:-1]
-    only_now |= {root / path for path in untracked}
-    return Base(name, texts, frozenset(only_now), tuple(unreadable))
+        else:
+            texts[root / path] = text
+    untracked = {root / path for path in _listed(root, "ls-files", "--others", "-z", "--", "*.py")}
+    shadowing = {p for p in untracked if p.name == "__init__.py" and _as_module(p) in texts}
+    absent = {path for path in added if path.suffix == ".py"} | shadowing
+    only_now = frozenset(added | untracked)
+    return Base(name, texts, only_now, frozenset(absent), tuple(unreadable))
 
 
-def _git(folder: Path, *arguments: str, told: str | None = None) -> str:
-    """What git prints; ``told`` is what to tell when it fails, its own last line by default."""
+def _commit(root: Path, name: str) -> str:
+    told = f"--base: no such commit here: {name}"
+    if _git(root, "rev-parse", "--is-shallow-repository").strip() == b"true":
+        told += " (of this shallow clone; `fetch-depth: 0` of actions/checkout fetches all commits)"
+    given = f"{name}^{{commit}}"
+    return (
+        _git(root, "rev-parse", "--verify", "--end-of-options", given, told=told).decode().strip()
+    )
+
+
+def _differing(root: Path, commit: str) -> Iterator[tuple[str, bool | None, bool | None]]:
+    """The paths at which ``commit`` differs from the working tree, and whether there was, and is, a file.
+
+    None is for nothing at all, False for a symbolic link or a repository of its own.
+    """
+    listed = _listed(root, "diff", "--raw", "--no-renames", "-z", commit, "--")
+    for modes, path in zip(listed[::2], listed[1::2], strict=True):
+        was, now = modes.lstrip(":").split(" ")[:2]
+        yield path, _is_file(was), _is_file(now)
+
+
+def _is_file(mode: str) -> bool | None:
+    return mode.startswith("100") if int(mode) else None
+
+
+def _text(root: Path, commit: str, path: str) -> str | None:
+    """What ``commit`` has at ``path``, as a checkout would write it (line ends, Git LFS); None where that is no text."""
+    data = _git(root, "cat-file", "--filters", f"{commit}:{path}")
+    try:
+        return SourceFile.of(root / path, data).text if path.endswith(".py") else data.decode()
+    except (TorchoptError, UnicodeDecodeError):
+        return None
+
+
+def _as_module(package: Path) -> Path:
+    """``model.py`` for ``model/__init__.py``."""
+    return package.parent.with_name(f"{package.parent.name}.py")
+
+
+def _listed(root: Path, *arguments: str) -> list[str]:
+    return os.fsdecode(_git(root, *arguments)).split("\0")[:-1]
+
+
+def _git(folder: Path, *arguments: str, told: str | None = None) -> bytes:
+    """What git prints; ``told`` is what to tell when it fails, what git says by default."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, check=False, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TorchoptError(f"--base: git does not run: {error}") from None
     if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise TorchoptError(told or f"--base: {lines[-1] if lines else 'git failed'}")
-    return done.stdout.decode("utf-8")
+        said = " ".join(done.stderr.decode("utf-8", "replace").split())
+        raise TorchoptError(told or f"--base: {said or 'git failed'}")
+    return done.stdout

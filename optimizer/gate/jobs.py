@@ -16,7 +16,7 @@ from ..execution.runner import ScriptVersion
 from ..execution.script_versions import beside, by_torchrun
 from ..gpus import VISIBLE_GPUS
 from ..source import SourceFile, parse
-from ..terminal import display_path
+from ..terminal import counted, display_path, print_note
 from ..verifying.settings import EPOCH_SECONDS
 from .base import Base, read_base
 from .judge import Job, Judgement, Limits, judge
@@ -33,7 +33,11 @@ def scripts_of(settings: GateSettings) -> tuple[GatedScript, ...]:
         raise TorchoptError("nothing to gate: name scripts, or say which in [tool.torchopt.gate]")
     for one in scripts:
         for path in filter(None, (one.script, one.original)):
+            if one.configured_at and not path.exists():
+                raise TorchoptError(f"{display_path(path)}: no such file", *one.configured_at)
             parse(SourceFile.read(path))
+        if one.original is not None and os.path.samefile(one.script, one.original):
+            raise TorchoptError("is its own original: there is nothing to compare", one.script)
     return scripts
 
 
@@ -52,7 +56,17 @@ def jobs_of(
             told = "nothing to compare with: name its original (--original), or a commit (--base)"
             raise TorchoptError(told, next(s.script for s in scripts if s.original is None))
         base = read_base(settings.base, folder)
+        if base.unreadable:
+            print_note(_same_for_both(base))
     return [_job(one, settings, gpus, base, arguments) for one in scripts]
+
+
+def _same_for_both(base: Base) -> str:
+    first, more = display_path(base.unreadable[0]), len(base.unreadable) - 1
+    others = f" and {counted(more, 'other file')}" if more else ""
+    return (
+        f"{first}{others}: not as in {base.name}, and no text: both versions read what is there now"
+    )
 
 
 def _job(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
-from pathlib import Path
 
 from ..errors import ExitCode
+from ..pipeline.workflow_commands import annotated_path, workflow_command
 from .judge import EXIT_CODES, Gated, Judgement, phase_words
 
 _ORDER = (
@@ -16,6 +17,9 @@ _ORDER = (
     ExitCode.USAGE,
     ExitCode.FINDINGS,
 )
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_NOT_IN_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_MARKED_UP = re.compile(r"(`[^`]*`)|<|__")
 _MARKS = {Gated.PASSED: "✅"}
 
 
@@ -55,10 +59,10 @@ def to_markdown(judgements: Sequence[Judgement]) -> str:
         speed = str(one.speedup) if one.speedup else one.speed_note or "not measured"
         cells = [_MARKS.get(one.gated, "❌"), one.job.name, _equivalence(one), speed]
         cells.append(f"{one.job.minimum:.2f}x")
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        rows.append("| " + " | ".join(_in_line(cell).replace("|", "\\|") for cell in cells) + " |")
     for one in judgements:
         if one.gated is not Gated.PASSED:
-            rows += ["", f"**{one.job.name}**: {one.gated.value}: {one.reason}"]
+            rows += ["", f"**{_in_line(one.job.name)}**: {one.gated.value}: {_in_line(one.reason)}"]
         if one.phases:
             rows += ["", "| phase | before | after |", "| --- | ---: | ---: |"]
             rows += [
@@ -66,8 +70,18 @@ def to_markdown(judgements: Sequence[Judgement]) -> str:
                 for c in one.phases
             ]
         if one.details:
-            rows += ["", "```", one.details.strip(), "```"]
+            details = _ESCAPES.sub("", one.details.strip())
+            longest = max(map(len, re.findall("`+", details)), default=0)
+            fence = "`" * max(3, longest + 1)
+            rows += ["", fence, details, fence]
     return "\n".join(rows) + "\n"
+
+
+def _in_line(text: str) -> str:
+    """``text`` whose ``<lambda>`` and ``__init__`` markdown leaves as they are."""
+    return _MARKED_UP.sub(
+        lambda found: found[1] or "".join(f"\\{c}" for c in found[0]), _ESCAPES.sub("", text)
+    )
 
 
 def _equivalence(one: Judgement) -> str:
@@ -83,9 +97,11 @@ def to_junit(judgements: Sequence[Judgement]) -> str:
     suite = ElementTree.Element("testsuite", name="torchopt gate")
     for one in judgements:
         equivalence = ElementTree.SubElement(
-            suite, "testcase", classname=one.job.name, name="equivalence"
+            suite, "testcase", classname=_xml_text(one.job.name), name="equivalence"
         )
-        speed = ElementTree.SubElement(suite, "testcase", classname=one.job.name, name="speed")
+        speed = ElementTree.SubElement(
+            suite, "testcase", classname=_xml_text(one.job.name), name="speed"
+        )
         _fill(one, equivalence, speed)
     cases = list(suite)
     for kind in ("failure", "error", "skipped"):
@@ -100,9 +116,15 @@ def to_junit(judgements: Sequence[Judgement]) -> str:
     )
 
 
+def _xml_text(text: str) -> str:
+    """``text`` without terminal colours and what XML 1.0 cannot hold, which a script may well print."""
+    return _NOT_IN_XML.sub("\ufffd", _ESCAPES.sub("", text))
+
+
 def _fill(one: Judgement, equivalence: ElementTree.Element, speed: ElementTree.Element) -> None:
     def put(case: ElementTree.Element, tag: str, message: str) -> None:
-        ElementTree.SubElement(case, tag, message=message).text = one.details or message
+        entry = ElementTree.SubElement(case, tag, message=_xml_text(message))
+        entry.text = _xml_text(one.details or message)
 
     if one.gated is Gated.TOO_SLOW:
         put(speed, "failure", one.reason)
@@ -118,15 +140,15 @@ def _fill(one: Judgement, equivalence: ElementTree.Element, speed: ElementTree.E
         put(speed, "skipped", "not measured")
 
 
-def to_annotations(judgements: Sequence[Judgement], root: Path) -> str:
+def to_annotations(judgements: Sequence[Judgement]) -> str:
     """Workflow commands by which GitHub shows what did not pass at the file."""
     lines: list[str] = []
     for one in judgements:
-        if one.gated is Gated.PASSED:
-            continue
-        entry = one.job.after.entry
-        path = entry.relative_to(root) if entry.is_relative_to(root) else entry
-        # https://docs.github.com/actions/reference/workflow-commands-for-github-actions
-        told = one.reason.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-        lines.append(f"::error file={path},title=torchopt gate ({one.gated.value})::{told}\n")
+        if one.gated is not Gated.PASSED:
+            path = annotated_path(one.job.after.entry)
+            place: dict[str, str | int] = {
+                "file": path,
+                "title": f"torchopt gate ({one.gated.value})",
+            }
+            lines.append(workflow_command("error", place, one.reason) + "\n")
     return "".join(lines)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 
-from ..config import above_zero, configuration_table, line_of, parsers, suggestion
+from ..config import above_zero, parsers, suggestion
 from ..errors import TorchoptError
 from ..options import Tier
+from ..pyproject import TABLE, configuration_table, place_of
 
 MINIMUM_AGAINST_ORIGINAL, MINIMUM_AGAINST_BASE = 1.0, 0.95
 """The least speedups by default. Two commits that do the same are measured at 1.00x give or take the noise, so that
@@ -30,7 +31,8 @@ class Device(str, Enum):
 class GatedScript:
     """One script to gate. ``original`` is what it is compared with, None for the same script in the base commit.
 
-    Where ``args``, ``minimum_speedup`` or ``steps`` are None the gate's own settings hold.
+    Where ``args``, ``minimum_speedup`` or ``steps`` are None the gate's own settings hold. ``configured_at`` is the
+    file, line and column that ask for it, None for the command line.
     """
 
     script: Path
@@ -38,6 +40,7 @@ class GatedScript:
     args: tuple[str, ...] | None = None
     minimum_speedup: float | None = None
     steps: int | None = None
+    configured_at: tuple[Path, int | None, int | None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -83,53 +86,81 @@ def from_flags(flags: Mapping[str, object]) -> GateSettings:
 def load_gate_settings(folder: Path) -> GateSettings:
     """``[tool.torchopt.gate]`` of the nearest ``pyproject.toml`` with a ``[tool.torchopt]``, from ``folder`` upwards.
 
-    Its paths are meant from the file. Raises :class:`TorchoptError` (path, line) for an unknown key or a wrong value.
+    Its paths are meant from the file. Raises :class:`TorchoptError` (path, line, column) for an unknown key or a wrong
+    value.
     """
     found = configuration_table(folder)
     if found is None:
         return GateSettings()
-    path, text, table = found
-    gate = table.get("gate", {})
+    file = _File(*found[:2])
+    gate = found[2].get("gate", {})
     if not isinstance(gate, dict):
-        raise TorchoptError("tool.torchopt.gate is not a table", path, line_of(text, "gate"))
-    values = _values(path, text, cast("dict[str, object]", gate), "[tool.torchopt.gate]", _PARSERS)
-    settings = GateSettings(**values)
-    scripts = settings.scripts and tuple(_from(path.parent, one) for one in settings.scripts)
-    python = settings.python
+        raise file.error("tool.torchopt.gate is not a table")
+    table = dict(cast("dict[str, object]", gate))
+    scripts = table.pop("scripts", None)
+    settings = GateSettings(**file.values(table, _PARSERS, "in [tool.torchopt.gate]"))
+    folder, python = file.path.parent, settings.python
     if python is not None and re.search(r"[/\\]", python):
-        python = str(path.parent / Path(python).expanduser())
+        python = str(folder / Path(python).expanduser())
     return replace(
         settings,
-        scripts=scripts,
+        scripts=None if scripts is None else file.scripts(scripts),
         python=python,
-        junit=settings.junit and path.parent / settings.junit,
-        summary=settings.summary and path.parent / settings.summary,
+        junit=settings.junit and folder / settings.junit,
+        summary=settings.summary and folder / settings.summary,
     )
 
 
-def _from(folder: Path, one: GatedScript) -> GatedScript:
-    return replace(one, script=folder / one.script, original=one.original and folder / one.original)
+@dataclass(frozen=True)
+class _File:
+    """A ``pyproject.toml``, and the places in its ``[tool.torchopt.gate]``."""
 
+    path: Path
+    text: str
 
-def _values(
-    path: Path,
-    text: str,
-    table: Mapping[str, object],
-    section: str,
-    known: Mapping[str, Callable[[object], object]],
-) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    names = {name.replace("_", "-") for name in known}
-    for key, value in table.items():
-        line, name = line_of(text, key), key.replace("-", "_")
-        if name not in known:
-            close = suggestion(key.replace("_", "-"), names)
-            raise TorchoptError(f"unknown key {key!r} in {section}{close}", path, line)
-        try:
-            values[name] = known[name](value)
-        except ValueError as error:
-            raise TorchoptError(f"{key}: {error}", path, line) from None
-    return values
+    def error(self, message: str, *names: str | int) -> TorchoptError:
+        return TorchoptError(message, self.path, *place_of(self.text, *TABLE, "gate", *names))
+
+    def scripts(self, value: object) -> tuple[GatedScript, ...]:
+        entries = cast("list[object]", value if isinstance(value, list) else [value])
+        return tuple(self._script(entry, number) for number, entry in enumerate(entries))
+
+    def _script(self, entry: object, number: int) -> GatedScript:
+        within = ("scripts", number)
+        place = place_of(self.text, *TABLE, "gate", *within)
+        if not isinstance(entry, dict):
+            entry = {"script": entry}
+        table = cast("dict[str, object]", entry)
+        values = self.values(table, _SCRIPT_PARSERS, "of a script", within)
+        if "script" not in values:
+            raise self.error("scripts: no `script` says which", *within)
+        folder, original = self.path.parent, values.pop("original", None)
+        return GatedScript(
+            **{**values, "script": folder / values["script"]},
+            original=original and folder / original,
+            configured_at=(self.path, *place),
+        )
+
+    def values(
+        self,
+        table: Mapping[str, object],
+        known: Mapping[str, Callable[[object], object]],
+        where: str,
+        within: tuple[str | int, ...] = (),
+    ) -> dict[str, Any]:
+        """What ``table`` says, by the names of fields; it is the one of the keys ``within``."""
+        values: dict[str, Any] = {}
+        names = {name.replace("_", "-") for name in known}
+        for key, value in table.items():
+            name = key.replace("-", "_")
+            if name not in known:
+                close = suggestion(key.replace("_", "-"), names if within else {*names, "scripts"})
+                raise self.error(f"unknown key {key!r} {where}{close}", *within, key)
+            try:
+                values[name] = known[name](value)
+            except ValueError as error:
+                raise self.error(f"{key}: {error}", *within, key) from None
+        return values
 
 
 def _number(key: str, value: object) -> object:
@@ -180,28 +211,6 @@ def _reference(value: object) -> str:
     raise ValueError(f"{value!r} is not a commit")
 
 
-def _scripts(value: object) -> tuple[GatedScript, ...]:
-    items = cast("list[object]", value if isinstance(value, (list, tuple)) else [value])
-    return tuple(_script(item) for item in items)
-
-
-def _script(value: object) -> GatedScript:
-    if isinstance(value, GatedScript):
-        return value
-    if not isinstance(value, dict):
-        return GatedScript(_path(value))
-    table = cast("dict[str, object]", value)
-    unknown = [key for key in table if key.replace("-", "_") not in _SCRIPT_PARSERS]
-    if unknown:
-        names = {name.replace("_", "-") for name in _SCRIPT_PARSERS}
-        raise ValueError(f"unknown key {unknown[0]!r} of a script{suggestion(unknown[0], names)}")
-    if "script" not in table:
-        raise ValueError(f"{value!r} does not say which script")
-    parsed = {key.replace("-", "_"): entry for key, entry in table.items()}
-    known: dict[str, Any] = {key: _SCRIPT_PARSERS[key](entry) for key, entry in parsed.items()}
-    return GatedScript(**known)
-
-
 _SCRIPT_PARSERS: Mapping[str, Callable[[object], object]] = {
     "script": _path,
     "original": _path,
@@ -210,7 +219,6 @@ _SCRIPT_PARSERS: Mapping[str, Callable[[object], object]] = {
     "steps": parsers["steps"],
 }
 _PARSERS: Mapping[str, Callable[[object], object]] = {
-    "scripts": _scripts,
     "base": _reference,
     "device": _device,
     "minimum_speedup": _factor,
@@ -219,4 +227,4 @@ _PARSERS: Mapping[str, Callable[[object], object]] = {
     **{name: parsers[name] for name in ("tier", "steps", "repeats", "seed", "timeout", "python")},
     "nproc_per_node": parsers["nproc_per_node"],
 }
-assert set(_PARSERS) == {field.name for field in fields(GateSettings)}
+assert {"scripts", *_PARSERS} == {one.name for one in fields(GateSettings)}

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..comparison.by_rank import judge_each_rank
 from ..comparison.findings import Finding, Kind, by_importance, note
+from ..comparison.hand_stepped import stepped_by_hand
 from ..comparison.stages import Equivalence, judge_in_stages
 from ..comparison.verdict import Outcome, Verdict
 from ..errors import TorchoptError
@@ -225,7 +226,11 @@ class _Verification:
             more_digits=more_digits,
         )
         if not original and self._first is not None:
-            settings = replace(settings, shuffled=shuffled_passes(self._first))
+            settings = replace(
+                settings,
+                shuffled=shuffled_passes(self._first),
+                until_next=stepped_by_hand(self._first),
+            )
         version = self._original if original else self._rewritten
 
         def start(folder: Path) -> Observations:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..comparison.verdict import Outcome
-from ..errors import ExitCode
+from ..errors import ExitCode, TorchoptError
 from ..execution.runner import ScriptVersion
 from ..execution.script_versions import original_version
 from ..options import Tier
@@ -57,6 +57,7 @@ class Ending(str, Enum):
     NOTHING_LEFT = "nothing left"
     INCONCLUSIVE = "inconclusive"
     ORIGINAL_FAILED = "original failed"
+    NOT_COMPARED = "nothing to compare"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class VerifiedRewrite:
     ``reports`` are the last ones on a rewrite as a whole, one per script that it changes, up to the first that is not
     equivalent. ``runs`` and ``verifications`` were made in all. ``gave_up`` says that the search was ended by its limit,
     so that more than what is wrong may be missing. ``ablations`` tell what each transform buys, where that was asked for.
+    ``error`` says why there was nothing to compare.
     """
 
     scripts: tuple[Path, ...]
@@ -97,12 +99,15 @@ class VerifiedRewrite:
     verifications: int
     gave_up: bool = False
     ablations: tuple[Ablation, ...] = ()
+    error: TorchoptError | None = None
 
 
 def exit_code(result: VerifiedRewrite) -> ExitCode:
-    """0 when verified, even if something was rolled back; 5, 3 or 1 when the original stays as it is."""
+    """0 when verified, even if something was rolled back; 5, 3, 2 or 1 when the original stays as it is."""
     if result.ending is Ending.VERIFIED:
         return ExitCode.OK
+    if result.error is not None:
+        return result.error.exit_code
     if result.ending is Ending.ORIGINAL_FAILED:
         return ExitCode.SCRIPT_FAILED
     wrong = any(item.outcome is Outcome.NOT_EQUIVALENT for item in result.rolled_back)

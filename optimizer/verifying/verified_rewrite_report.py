@@ -10,7 +10,7 @@ from ..comparison.verdict import Outcome
 from ..measuring import ablation_report
 from ..measuring.ablation_report import AblationJson
 from ..pipeline.result import AppliedChange
-from ..terminal import counted, display_path, path_from_here
+from ..terminal import counted, display_path, error_line, path_from_here
 from . import report as verification_report
 from .report_json import failure_json, finding_json, reason
 from .report_types import FailureJson, FindingJson, ReportJson
@@ -54,6 +54,7 @@ class VerifiedRewriteJson(TypedDict):
     verifications: int
     runs: int
     attribution: list[AblationJson]
+    error: str | None
 
 
 def to_json(result: VerifiedRewrite) -> VerifiedRewriteJson:
@@ -67,6 +68,7 @@ def to_json(result: VerifiedRewrite) -> VerifiedRewriteJson:
         "verifications": result.verifications,
         "runs": result.runs,
         "attribution": [ablation_report.to_json(ablation) for ablation in result.ablations],
+        "error": error_line(result.error) if result.error else None,
     }
 
 
@@ -139,12 +141,20 @@ def _rolled_back_lines(item: RolledBack) -> Iterator[str]:
 def _summary(result: VerifiedRewrite) -> str:
     scripts = ", ".join(display_path(script) for script in result.scripts)
     effort = f"{counted(result.runs, 'run')}, {counted(result.verifications, 'verification')}"
+    several = len(result.scripts) > 1
+    left = "left as they were" if several else "left as it was"
+    if result.error is not None:
+        return f"{scripts}: {left}: {error_line(result.error)}"
+    judged_last = display_path(result.reports[-1].original.entry) if result.reports else ""
     if result.ending is Ending.ORIGINAL_FAILED:
-        return f"{scripts}: left as it was, because it fails by itself ({effort})."
+        failed = judged_last if several else "it"
+        return f"{scripts}: {left}, because {failed} fails by itself ({effort})."
     if result.ending is Ending.INCONCLUSIVE:
-        return f"{scripts}: left as it was; not even the original is shown equivalent to itself ({effort})."
+        original = f"{judged_last} as it is" if several else "the original"
+        return f"{scripts}: {left}; not even {original} is shown equivalent to itself ({effort})."
     if result.ending is Ending.NOTHING_LEFT:
-        return f"{scripts}: left as it was; no rewrite of it was shown to be equivalent ({effort})."
+        what = "them" if several else "it"
+        return f"{scripts}: {left}; no rewrite of {what} was shown to be equivalent ({effort})."
     gone = ", ".join(item.transform for item in result.rolled_back)
     rest = (
         "the search reached its limit, so only a part of the rewrite is left"

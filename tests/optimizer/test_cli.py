@@ -249,3 +249,16 @@ def test_a_project_with_our_folder_names_is_no_obstacle(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": "."}
     result = torchopt("rewrite", "--dry-run", "train.py", cwd=tmp_path, env=environment)
     assert (result.returncode, result.stderr.count("Traceback")) == (0, 0)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_what_stdout_cannot_hold_is_escaped(encoding: str) -> None:
+    """Bytes in a file's name that are no text go out as they are."""
+    program = (
+        "import sys; from torchopt_cli.optimizer.cli import main; sys.argv[1:] = ['--version'];"
+        r"main(); print('\udcff \ud800 \u00e9')"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment)
+    spelt = "é".encode(encoding, "backslashreplace")
+    assert done.stdout.splitlines()[-1] == b"\xff \\ud800 " + spelt

@@ -129,6 +129,7 @@ def test_an_interpreter_given_as_a_path_is_meant_from_the_file(tmp_path: Path) -
         ("python = ''", 5, "python: it is empty"),
         ("verify = 'yes'", 5, "verify: 'yes' is neither true nor false"),
         ("select = [1]", 5, "select: 1 is not a string"),
+        ("timeout = inf", 5, "timeout: inf is not a number of seconds above 0"),
         ("timeout = -1", 5, "timeout: -1 is not a number of seconds above 0"),
         ("[tool.torchopt.other]\nx = 1", 5, "unknown key 'other'"),
         ("steps = ", 5, "not valid TOML"),
@@ -147,7 +148,7 @@ def test_what_is_wrong_is_told_with_its_line(
 
 def test_a_key_that_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool]\ntorchopt = 3\n")
-    with pytest.raises(TorchoptError, match=r"pyproject.toml:2: tool.torchopt is not a table"):
+    with pytest.raises(TorchoptError, match=r"pyproject.toml:2:1: tool.torchopt is not a table"):
         load_settings(tmp_path)
 
 

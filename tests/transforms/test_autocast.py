@@ -2242,6 +2242,16 @@ def test_writes_that_take_the_type_of_what_they_are_written_to(
     assert "torch.autocast(" in file.text, file.skips
 
 
+@pytest.mark.parametrize("kind", ["double", "half"])
+def test_a_network_that_an_imported_file_tries_out_as_a_script(rewrite: Rewrite, kind: str) -> None:
+    parts = training(step=STEP).partition("\n\nmodel = ")
+    assert parts[2]
+    network = f"{parts[0]}\n\nif __name__ == '__main__':\n    Net().{kind}()\n"
+    entry = f"import torch\nfrom torch import nn\nfrom net import Net\n\nmodel = {parts[2]}"
+    file = rewrite({"train.py": entry, "net.py": network}, ["autocast"]).files[0]
+    assert "torch.autocast(" in file.text, file.skips
+
+
 def test_autograd_function_that_says_its_type(rewrite: Rewrite, name: str) -> None:
     setup = """
     class Square(torch.autograd.Function):
@@ -2749,6 +2759,38 @@ LIBRARY = """
 
 def test_module_whose_callers_are_not_seen(check_noop: Callable[..., None]) -> None:
     check_noop(LIBRARY, reason="nothing in this file calls this step")
+
+
+def test_what_stays_in_float32_is_told_with_its_function(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    source = """
+    import torch
+    from torch import nn
+
+    model = nn.Linear(8, 2).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def show(x):
+        with torch.no_grad():
+            return model(x).cpu().numpy()
+
+    for x, y in loader:
+        print(show(x.cuda()))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+    """
+    (file,) = rewrite(source, ["autocast"]).files
+    (change,) = file.changes
+    assert "`model(x)` in `show` stays in float32" in change.reason + change.message
+
+
+def test_network_that_only_the_callers_know(check_noop: Callable[..., None]) -> None:
+    """Not "no network is known": with the script that is started, one would be."""
+    source = f"import torch\n\ndevice = torch.device('cuda')\n{dedent(LIBRARY)}"
+    check_noop(source, reason="which network it runs, its callers know")
 
 
 def test_gradients_taken_by_hand_beside_the_step(

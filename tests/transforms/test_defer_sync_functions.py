@@ -281,7 +281,7 @@ def test_loops_that_share_a_function_change_together(
 
 def test_a_loop_that_needs_the_number_holds_the_other_back(check_noop: Callable[..., None]) -> None:
     source = two_loops(ACCURACY.format("sum().item()"), "right", shown="print(right)")
-    check_noop(source, "is needed in every step by another loop (line 17 of train.py)")
+    check_noop(source, "is needed in every step by another loop (line 17)")
 
 
 def test_a_count_here_and_a_fraction_there(check_noop: Callable[..., None]) -> None:

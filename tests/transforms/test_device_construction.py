@@ -263,6 +263,21 @@ def test_moved_on_a_condition_that_no_device_is_named_for(check_transformed: Che
     check_transformed(script(before), script(after))
 
 
+def test_moved_to_where_another_tensor_is(check_transformed: Check) -> None:
+    before = """
+        def loss_of(anchor, pos):
+            y = torch.ones((n, 1)).view(-1)
+            if anchor.is_cuda: y = y.cuda()
+            return torch.nn.functional.soft_margin_loss(anchor - pos, y)
+    """
+    after = """
+        def loss_of(anchor, pos):
+            y = torch.ones((n, 1), device=anchor.device).view(-1)
+            return torch.nn.functional.soft_margin_loss(anchor - pos, y)
+    """
+    check_transformed(script(before), script(after))
+
+
 def test_condition_that_also_moves_the_model_stays(check_transformed: Check) -> None:
     before = """
         model = torch.nn.Linear(n, 2)

@@ -1074,3 +1074,59 @@ def test_verified(check_verified: Check, copies: str) -> None:
     check_verified(
         VERIFIED.replace("images, labels = images.to(device), labels.to(device)", copies)
     )
+
+
+MASKED = """\
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+
+
+class Masked(Dataset):
+    def __init__(self, files):
+        self.files = files
+        self.to_tensor = transforms.{0}()
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, i):
+        image = Image.open(self.files[i]).convert("RGB")
+        mask = Image.open(self.files[i] + ".mask").convert("L")
+        return self.to_tensor(image), self.to_tensor(mask)
+
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""
+MASKED_TRAINING = """\
+loader = DataLoader(Masked(["a.png", "b.png"]), batch_size=2, num_workers=2)
+other = DataLoader(Masked(["c.png"]), num_workers=2)
+model = nn.Conv2d(3, 1, 3, padding=1).to(device)
+{3}for images, masks in loader:
+    images, masks = images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
+{0}    nn.functional.l1_loss(model(images), masks).backward()
+for images, masks in other:
+    images, masks = {1}, {2}
+    nn.functional.l1_loss(model(images), masks).backward()
+"""
+
+
+def test_several_copies_of_a_statement_are_scaled_in_their_order(check_transformed: Check) -> None:
+    images, masks = "images.to(device)", "masks.to(device)"
+    below = "    images = to_float(images)\n    masks = to_float(masks)\n"
+    helper = """\
+
+
+# ToTensor, for uint8 images that are on the device already.
+def to_float(images):
+    return images.float().div_(255)
+
+
+"""
+    check_transformed(
+        MASKED.format("ToTensor") + MASKED_TRAINING.format("", images, masks, ""),
+        MASKED.format("PILToTensor")
+        + MASKED_TRAINING.format(below, f"to_float({images})", f"to_float({masks})", helper),
+    )

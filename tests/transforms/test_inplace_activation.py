@@ -381,6 +381,44 @@ def test_what_looks_inside_is_told(check_noop: Check, extra: str, code: str) -> 
     check_noop(text, reason=f"`{code}` may look at results between layers")
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        "net = Net()\nprint(net)\n",
+        "for layer in Net().net.children():\n    print(layer(x))\n",
+        "net = Net()\nnet.net[1].register_forward_hook(print)\n",
+        "net = torch.jit.script(Net())\n",
+    ],
+)
+def test_what_an_imported_file_does_as_a_script_looks_at_nothing(
+    check_transformed: Check, check_noop: Check, own: str
+) -> None:
+    network = sequence("nn.Conv2d(3, 3, 3), nn.ReLU()")
+    started = network + "\n\nif __name__ == '__main__':\n" + indent(own, "    ")
+    entry = "from net import Net\n\nmodel = Net()\n"
+    before = {"train.py": entry, "net.py": started}
+    after = {"train.py": entry, "net.py": started.replace("ReLU()", "ReLU(inplace=True)")}
+    check_transformed(before, after)
+    check_noop(started)
+
+
+@pytest.mark.parametrize(
+    "items", ["[Net() for _ in range(depths[0])]", "[nn.Conv2d(widths[i], 3, 3) for i in range(2)]"]
+)
+def test_settings_of_layers_are_no_layers(check_transformed: Check, items: str) -> None:
+    extra = f"\nwidths = [3, 3]\ndepths = [1, 2]\nstage = nn.Sequential(*{items})\n"
+    text = sequence("nn.Conv2d(3, 3, 3), nn.ReLU()", extra=extra)
+    check_transformed(text, text.replace("ReLU()", "ReLU(inplace=True)"))
+
+
+def test_layers_in_other_layers_are_layers(check_noop: Check) -> None:
+    for part in ("net.net[0]", "layers[0]"):
+        extra = (
+            f"\nnet = Net()\nstage = nn.Sequential(*[nn.Sequential({part}) for i in range(2)])\n"
+        )
+        check_noop(sequence("nn.Conv2d(3, 3, 3), nn.ReLU()", extra=extra), reason="in-place")
+
+
 def test_numbers_that_lightning_keeps_for_a_network_do_not_show_it(
     check_transformed: Check,
 ) -> None:

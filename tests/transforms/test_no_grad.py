@@ -563,6 +563,70 @@ def test_average_meter_is_followed(check_transformed: Check) -> None:
     check_transformed(script(before), script(after))
 
 
+def test_a_sum_that_is_kept_is_no_method_of_a_tensor(check_transformed: Check) -> None:
+    before = """
+        class AverageMeter:
+            def __init__(self):
+                self.sum = 0
+                self.mean = 0
+
+            def update(self, value, n):
+                self.sum += value * n
+                self.mean = value / n
+
+        class Pool(nn.Module):
+            def forward(self, x):
+                return x.sum(1), x.mean(1)
+
+        def validate():
+            losses = AverageMeter()
+            for x, y in test_loader:
+                losses.update(criterion(model(x), y).item(), sum(model(x).argmax(1)))
+            print(losses.sum)
+
+        train()
+        validate()
+    """
+    after = before.replace("def validate", "@torch.no_grad()\n        def validate")
+    check_transformed(script(before), script(after))
+
+
+ENGINE = """
+    class Engine:
+        def __init__(self, model, scaler):
+            self.model = model
+            self.scaler = scaler
+
+        def train(self, x, y):
+            self.model.train()
+            optimizer.zero_grad()
+            loss = criterion(self.model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        def eval(self, x, y):
+            self.model.eval()
+            return criterion(self.scaler.undo(self.model(x)), y).item()
+
+    engine = Engine(model, build("scaler"))
+    for x, y in batches("train"):
+        engine.train(x, y)
+    for x, y in batches("test"):
+        print(engine.eval(x, y))
+"""
+
+
+def test_evaluation_of_one_batch_in_a_function_is_told(
+    check_noop: Check, check_transformed: Check
+) -> None:
+    """Its caller's loop is none over a loader, so that only the function says that it evaluates."""
+    check_noop(HEAD + dedent(ENGINE), reason="the evaluation is passed to `self.scaler.undo`")
+    before = dedent(ENGINE).replace("self.scaler.undo(self.model(x))", "self.model(x)")
+    after = before.replace("    def eval", "    @torch.no_grad()\n    def eval")
+    check_transformed(HEAD + before, HEAD + after)
+
+
 def test_second_run_of_statements_joins(check_transformed: Check) -> None:
     before = """
         train()

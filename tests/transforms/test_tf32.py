@@ -771,3 +771,22 @@ def test_recurrent_cells(rewrite: Callable[..., RewriteResult]) -> None:
     source = script(RECURRENT.format(layer="LSTMCell"), model="Tagger()")
     (change,) = rewrite(source, ["tf32"]).files[0].changes
     assert "the matrix products of recurrent cells in float32" in change.reason
+
+
+def test_network_that_only_the_callers_know(check_noop: Callable[..., None]) -> None:
+    source = """
+    import torch
+    from torch import nn
+
+    device = torch.device("cuda")
+
+
+    def train_one_epoch(model, loader, lr):
+        optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+            loss.backward()
+            optimizer.step()
+    """
+    check_noop(source, reason="which network it runs, its callers know")

@@ -252,13 +252,17 @@ class GradientFlow:
     def _keep_in_attribute(self, name: str, place: Place) -> None:
         if self._known.gradients.is_plain_attribute(name):
             return
-        later = list(self._known.reads.of(name, self._region))
-        for read, owner in later:
-            self._go_elsewhere(place, read, owner)
-        # What is assigned anew in every run of its function is still read in this very run.
         own = place.module.statement(place.node)
-        for read, owner in self._known.reads.of(name, self._region | {own}):
-            if (read, owner) not in later:
+        # A `sum` that was added up is not the method of a tensor that is called elsewhere.
+        skips_calls = _is_calculated(own)
+        later = list(self._known.reads.of(name, self._region))
+        # What is assigned anew in every run of its function is still read in this very run.
+        now = [r for r in self._known.reads.of(name, self._region | {own}) if r not in later]
+        for read, owner in later:
+            if not (skips_calls and _is_called(read, owner)):
+                self._go_elsewhere(place, read, owner)
+        for read, owner in now:
+            if not (skips_calls and _is_called(read, owner)):
                 self._go_from(place, read, owner)
 
     def _keep_in_name(self, holder: ast.Name, module: Module, place: Place) -> Escape | None:
@@ -368,6 +372,18 @@ def _parts(target: ast.expr) -> Iterator[ast.expr]:
             yield from _parts(element)
     else:
         yield target
+
+
+def _is_calculated(statement: ast.stmt) -> bool:
+    """Whether ``statement`` assigns the result of arithmetic, which cannot be called."""
+    if isinstance(statement, ast.AugAssign):
+        return True
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp)
+
+
+def _is_called(read: ast.expr, module: Module) -> bool:
+    call = module.parents[read]
+    return isinstance(call, ast.Call) and call.func is read
 
 
 def _is_scalar(node: ast.expr) -> bool:

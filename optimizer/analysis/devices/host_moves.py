@@ -160,7 +160,12 @@ class _Finder:
 
 
 def _chosen(test: ast.expr, module: Module) -> str:
-    """The device of what is moved by ``.cuda()`` if ``test``, where nothing in the script has it as its value."""
+    """The device of what is moved by ``.cuda()`` if ``test``, where nothing in the script has it as its value.
+
+    What goes where another tensor is, is made on that tensor's device.
+    """
+    if isinstance(test, ast.Attribute) and test.attr == "is_cuda":
+        return f"{module.code(test.value)}.device"
     cuda, cpu = (quoted(module, name) for name in ("cuda", "cpu"))
     return f"{cuda} if {module.code(test)} else {cpu}"
 

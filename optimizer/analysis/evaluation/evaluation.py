@@ -97,6 +97,22 @@ class _Finder:
                 calls = self._network_calls_in([loop.node], loop.module)
                 if calls and not any(call in self._handled for call in calls):
                     yield Unproven(loop.module, loop.node, self._objections[loop.node])
+        told = {loop.function for loop in self._loops if loop.kind is LoopKind.EVALUATION}
+        for module in self._resolver.project.modules:
+            for function in module.nodes_of(ast.FunctionDef):
+                calls = self._network_calls(function, module)
+                told_here = function in told or any(call in self._handled for call in calls)
+                if calls and not told_here and self._evaluates(function, module):
+                    yield Unproven(module, calls[0], self._objections[function])
+
+    def _evaluates(self, function: ast.FunctionDef, module: Module) -> bool:
+        """Whether ``function`` puts a network in eval mode, runs it in no backward pass, and could not be proven."""
+        return (
+            function in self._objections
+            and not self._proof.networks.is_part_of_network(function, module)
+            and any(self._proof.sets_eval(statement, module) for statement in function.body)
+            and not _runs_backward(function)
+        )
 
     # One function, or the statements of one module
 

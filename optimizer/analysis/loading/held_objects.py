@@ -97,7 +97,7 @@ _COPYABLE_LIBRARIES = tuple(
         "dataclasses ast struct base64 hashlib io shutil sys csv xml fnmatch codecs scipy sklearn skimage PIL cv2 "
         "imageio matplotlib transformers tokenizers sentencepiece tiktoken nltk spacy albumentations timm yaml "
         "omegaconf hydra easydict yacs tqdm einops librosa soundfile pycocotools nibabel gzip bz2 lzma zipfile lmdb "
-        "h5py sqlite3"
+        "h5py sqlite3 natsort ujson simplejson orjson toml tomllib pydicom SimpleITK datasets"
     ).split()
 )
 """Libraries whose objects, but for those named above, are plain values: arrays, tables, tokenizers, file contents."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..calls.reach import lexical_nodes
+from ..calls.reach import lexical_nodes, never_runs
 from ..facts import Fact
 from ..program.scopes import Assigned, Iterated
 from ..program.syntax import Module
@@ -21,6 +21,7 @@ from ..values.values import (
     FirstPartyModule,
     Function,
     Instance,
+    Literal,
     Made,
     Unknown,
     Value,
@@ -99,9 +100,10 @@ def compiling_call(resolver: Resolver) -> Fact | None:
     for module in resolver.project.modules:
         for call in module.calls:
             is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "compile"
-            if is_method and not _is_of_package(resolver, call.func, module):
-                return Fact(module, call)
-            if resolver.names(call.func, module) & set(_COMPILES):
+            compiles = (
+                is_method and not _is_of_package(resolver, call.func, module)
+            ) or resolver.names(call.func, module) & set(_COMPILES)
+            if compiles and not never_runs(resolver, call, module):
                 return Fact(module, call)
         for node in module.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
             for decorator in node.decorator_list:
@@ -121,10 +123,11 @@ def hooking_call(resolver: Resolver) -> Fact | None:
     """The first place of the project that registers a hook, or has a tool do so that lists or explains layers."""
     for module in resolver.project.modules:
         for node in module.nodes_of(ast.Attribute):
-            if node.attr in _HOOKS:
+            if node.attr in _HOOKS and not never_runs(resolver, node, module):
                 return Fact(module, node)
         for call in module.calls:
-            if any(name.startswith(_HOOKING) for name in resolver.names(call.func, module)):
+            hooks = any(name.startswith(_HOOKING) for name in resolver.names(call.func, module))
+            if hooks and not never_runs(resolver, call, module):
                 return Fact(module, call)
     return None
 
@@ -133,7 +136,8 @@ def mapping_call(resolver: Resolver) -> Fact | None:
     """The first call that maps or differentiates functions (``torch.func.vmap``), or a tool does that computes with each sample's gradients."""
     for module in resolver.project.modules:
         for call in module.calls:
-            if any(n.startswith(_MAPPERS) for n in resolver.names(call.func, module)):
+            maps = any(n.startswith(_MAPPERS) for n in resolver.names(call.func, module))
+            if maps and not never_runs(resolver, call, module):
                 return Fact(module, call)
     return None
 
@@ -142,7 +146,7 @@ def look_inside(resolver: Resolver) -> Fact | None:
     """The first place of the project that may see what a layer computed before the next one ran."""
     for module in resolver.project.modules:
         for node in module.nodes:
-            if _looks_inside(resolver, node, module):
+            if _looks_inside(resolver, node, module) and not never_runs(resolver, node, module):
                 return Fact(module, node)
     return None
 
@@ -278,10 +282,28 @@ def _fills_a_sequence(resolver: Resolver, call: ast.Call, module: Module) -> boo
     if not starred or not resolver.names(call.func, module) & SEQUENTIAL:
         return False
     return any(
-        isinstance(node, ast.Subscript) and not _is_of_library(resolver, _owner(node), module)
+        isinstance(node, ast.Subscript)
+        and not _is_of_library(resolver, _owner(node), module)
+        and not _is_setting(resolver, node, module)
         for items in starred
         for node in walk(items)
     )
+
+
+def _is_setting(resolver: Resolver, part: ast.Subscript, module: Module) -> bool:
+    """Whether ``part`` is no layer but what one is made with: ``[Block(widths[i]) for i in range(4)]``."""
+    call = module.parents[part]
+    call = module.parents[call] if isinstance(call, ast.keyword) else call
+    if not isinstance(call, ast.Call) or part is call.func:
+        return False
+    if resolver.names(call.func, module) == frozenset({"builtins.range"}):
+        return True
+    if not all(is_module_value(resolver, made) for made in resolver.values(call, module)):
+        return False
+    values = resolver.values(part, module)
+    if any(isinstance(v, Literal) and isinstance(v.value, int | float | str) for v in values):
+        return True  # an element of a list of numbers
+    return not any(is_module_value(resolver, v) or _may_hold_layers(v) for v in values)
 
 
 def _owner(part: ast.expr) -> ast.expr:
@@ -353,9 +375,12 @@ def shown_whole(resolver: Resolver) -> Iterator[tuple[ast.expr, Fact]]:
                 "write",
                 "format",
             }
-            if saves or is_logger or names & {"builtins.print", "builtins.str", "builtins.repr"}:
+            shows = (
+                saves or is_logger or names & {"builtins.print", "builtins.str", "builtins.repr"}
+            )
+            if shows and not never_runs(resolver, call, module):
                 for argument in call.args[:1] if saves else call.args:
                     yield argument, Fact(module, call)
         for node in module.nodes:
-            if isinstance(node, ast.FormattedValue):
+            if isinstance(node, ast.FormattedValue) and not never_runs(resolver, node, module):
                 yield node.value, Fact(module, node)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from ..calls.signatures import argument_for
 from ..facts import Model, Optimizer
-from ..program.scopes import Assigned, Iterated
+from ..program.scopes import Assigned, Iterated, Parameter
 from ..program.syntax import Module
 from ..program.trees import walk
 from ..values.composition import call_arguments
@@ -81,8 +82,9 @@ def _receivers_in(
         if isinstance(inner, ast.Attribute) and inner.attr in _PARAMETERS:
             yield inner.value, module
         elif isinstance(inner, ast.Name):
-            for value in _behind(inner, module):
-                yield from _receivers_in(resolver, value, module, seen)
+            values = ((value, module) for value in _behind(inner, module))
+            for value, owner in (*values, *_handed_over(resolver, inner, module)):
+                yield from _receivers_in(resolver, value, owner, seen)
         elif isinstance(inner, ast.Call):
             if _is_by_library(resolver, inner, module):
                 yield from _networks_given(resolver, inner, module)
@@ -120,6 +122,25 @@ def _networks_given(
                 yield inner, module
             elif isinstance(inner, ast.Name):
                 pending += _behind(inner, module)
+
+
+def _handed_over(
+    resolver: Resolver, name: ast.Name, module: Module
+) -> Iterator[tuple[ast.expr, Module]]:
+    """What calls give for ``name``, a parameter: ``Scheduled(model.parameters())`` makes the optimizer by itself."""
+    found = module.scope(name).lookup(name.id)
+    for binding in found[1] if found is not None else ():
+        function = binding.source.function if isinstance(binding.source, Parameter) else None
+        if (
+            function is None
+            or isinstance(function, ast.Lambda)
+            or binding.source != Parameter(function)
+        ):
+            continue
+        for site in resolver.call_sites(function):
+            passed = argument_for(function, name.id, site.call, site.bound)
+            if passed is not None and passed.given is not None:
+                yield passed.given, site.module
 
 
 def _behind(name: ast.Name, module: Module) -> Iterator[ast.expr]:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from ..facts import Fact, seen_at
 from ..obstacles import Obstacle
+from ..script import TrainingScript
 from ..training.steps import EvaluationCode, StepCode
 from ..values.resolver import Resolver
-from .half_steps import HalfCode
+from .half_steps import NO_NETWORK, HalfCode
 from .half_values import HalfUse
 from .not_scalable import NotScalable
 from .precision import FrameworkUse, PrecisionUse
@@ -26,7 +27,21 @@ def left_out(resolver: Resolver, codes: Sequence[HalfCode]) -> str:
         # The `forward` of a meta-learner is the step itself.
         and not any(run.node in steps for run in resolver.callees(call.node, call.module))
     ]
-    return f"; `{calls[0].excerpt}` stays in float32" if calls else ""
+    if not calls:
+        return ""
+    function = calls[0].module.function(calls[0].node)
+    place = f" in `{function.name}`" if function is not None else ""
+    return f"; `{calls[0].excerpt}`{place} stays in float32"
+
+
+def network_given(
+    script: TrainingScript, code: StepCode | EvaluationCode, obstacle: Fact | str
+) -> str | None:
+    """What is said where no network is known because nothing is seen to lead to ``code``: its callers know it."""
+    unknown = isinstance(obstacle, Obstacle) and obstacle.message == NO_NETWORK
+    if not unknown or script.is_called(code):
+        return None
+    return "nothing in this file calls this step: which network it runs, its callers know"
 
 
 def counted(codes: Sequence[HalfCode]) -> str:

@@ -1,7 +1,8 @@
 """What a script already says about PyTorch's process-wide settings for matrix products and convolutions.
 
-Everything counts that may run, also in functions that no call is seen to: a setting that is not understood is the
-user's decision all the same. What an imported file sets where it is started itself does not.
+Everything counts that may run, also in functions of the script's own file that no call is seen to: a setting that is not
+understood is the user's decision all the same. What an imported file sets where it is started itself does not, nor what
+stands in a function there that is named nowhere else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from ..calls.reach import never_runs
 from ..facts import Fact
 from ..program.syntax import Module
 from ..values.resolver import Resolver
@@ -64,8 +66,8 @@ def find_backend_settings(resolver: Resolver) -> tuple[BackendSetting, ...]:
         for module in resolver.project.modules
         if any(word in module.source.text for word in _WORDS)
         for node in module.nodes
-        if not module.leaves_out(node)
         for setting in _settings(resolver, node, module)
+        if not never_runs(resolver, node, module)
     ]
     switched = [setting for setting in found if _switches_on(setting)]
     return tuple(setting for setting in found if not _is_switched_back(setting, switched))

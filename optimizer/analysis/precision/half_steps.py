@@ -32,6 +32,7 @@ from .product_angles import half_angles
 from .recurrent_layers import recurrent_layers
 from .scaled_similarities import scaled_similarities
 
+NO_NETWORK = "no network is known to run in the code that computes this loss"
 _SPARSE_PACKAGES = frozenset(
     {"torch_geometric", "torch_sparse", "torch_scatter", "dgl", "MinkowskiEngine", "spconv"}
 )
@@ -88,7 +89,7 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
         return Obstacle(
             code.module,
             _place(code),
-            "no network is known to run in the code that computes this loss",
+            NO_NETWORK,
         )
     networks = networks_run(resolver, nodes)
     obstacles = [*_without_gradients(resolver, code), *code_obstacles(resolver, nodes, forwards)]

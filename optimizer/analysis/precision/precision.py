@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..calls.reach import Reached, reached_nodes
+from ..calls.reach import Reached, never_runs, reached_nodes
 from ..calls.signatures import call_argument
 from ..devices.devices import is_cuda_flag
 from ..facts import Fact, Model
@@ -86,7 +86,7 @@ def find_precision_uses(resolver: Resolver) -> tuple[PrecisionUse, ...]:
     for module in resolver.project.modules:
         for node, name in _named(module, wanted):
             what = _precision_use(resolver, node, name, module)
-            if what is not None:
+            if what is not None and not never_runs(resolver, node, module):
                 found.append(PrecisionUse(module, node, what))
     return tuple(found)
 
@@ -271,7 +271,7 @@ def runs_in_double(resolver: Resolver) -> PrecisionUse | None:
     for module in resolver.project.modules:
         for node, name in _named(module, _DOUBLE_TYPES):
             parent = module.parents.get(node)
-            if not isinstance(parent, ast.Call):
+            if not isinstance(parent, ast.Call) or never_runs(resolver, node, module):
                 continue
             if "torch.set_default_dtype" in resolver.names(parent.func, module):
                 return PrecisionUse(module, node, f"`torch.{name}` as the default type")

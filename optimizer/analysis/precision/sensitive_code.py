@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from ..autograd.gradient_graphs import may_build_gradient_graph
+from ..calls.reach import never_runs
 from ..calls.signatures import call_argument
 from ..distributed.counts import is_count
 from ..distributed.exchanged_numbers import is_of_exchanged_numbers
@@ -52,6 +53,7 @@ def needs_float32_products(resolver: Resolver) -> Fact | None:
                 regions_in_float32(resolver, module),
                 products_in_float32(resolver, module) if under_autocast else (),
             )
+            if not never_runs(resolver, found.node, found.module)
         ),
         None,
     )

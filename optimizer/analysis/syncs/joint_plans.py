@@ -59,8 +59,7 @@ def _disagreement(
     """Why the loops of ``arrivals`` cannot all get the tensor of ``source``, as the end of a sentence; None where they can."""
     for loop, read in arrivals:
         if plans[loop].obstacles or read not in plans[loop].reads:
-            line = f"line {loop.node.lineno} of {loop.module.path.name}"
-            return f"is needed in every step by another loop ({line})"
+            return f"is needed in every step by another loop ({loop.place})"
     counts = {
         variable.is_integer
         for loop, _ in arrivals

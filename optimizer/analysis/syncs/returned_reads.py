@@ -53,8 +53,7 @@ def returned_reads(
             loop, node = arrival
             why = why or _obstacle(resolver, read, path, sites)
             if why is None and elsewhere is not None:
-                line = f"line {elsewhere.call.lineno} of {elsewhere.module.path.name}"
-                why = f"{line} needs the number, too"
+                why = f"{elsewhere.module.place(elsewhere.call)} needs the number, too"
             told = f"it gets `{read.excerpt}` from `{function.name}`: {why}"
             kind = read.kind if read.result is read.node else TensorKind.FLOAT
             yield loop, DeviceRead(site.module, node, node, kind, read), why and told

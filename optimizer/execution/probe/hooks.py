@@ -64,6 +64,7 @@ class Hooks:
             session.moves,
             session.reading.shuffles,
             session.permutations,
+            session.pickled,
         )
         self._patches = patches
         self._iterators: WeakSet[Any] = WeakSet()
@@ -71,7 +72,7 @@ class Hooks:
         self._direct_calls = DirectCalls(self._called, patches)
         self._compiled_calls = CompiledCalls(self._called, session.module_starts)
         self._gradient_hooks = GradientHooks(self._session, observing=self._observing)
-        self._in_dump = False
+        self._in_dump, self._pickled = False, session.pickled
         self._starting: dict[str, Any] | None = None
         self._hooked_steps = 0
         self.had_workers = False
@@ -311,7 +312,9 @@ class Hooks:
     def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(obj, f, *args, **kwargs):
-            if not self._in_dump:  # which saves the storage of each tensor
+            if not (
+                self._in_dump or self._pickled.at_work
+            ):  # which saves the storage of each tensor
                 self._session.saved(obj, f)
             return original(obj, f, *args, **kwargs)
 

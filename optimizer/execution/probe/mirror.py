@@ -142,6 +142,12 @@ class Mirror:
             Path(new).write_bytes(content)
             os.chmod(new, mode | stat.S_IWUSR)
 
+    def remove(self, path: str) -> None:
+        """Take the absolute ``path`` of a file out of the mirror."""
+        place = self.open_entry(self.root + path)
+        if _exists(place):
+            _unlink(place)
+
     def _unfold(self, place: str, copy: bool) -> None:
         with self._locked():
             source = self.outward(place)

@@ -27,7 +27,8 @@ class Perturbation:
 
     It happens when a module with parameters is first called in training mode after the optimizer was built: what
     the script loads into the model between the two is perturbed too. At the latest it happens at the first step.
-    Then the gradients of the parameters named in ``one_way`` are given the same signs in every step, drawn with ``seed``.
+    Then the gradients of the parameters named in ``one_way`` are given the same signs in every step, drawn with ``seed``, and at least
+    the L2 norm that stands beside the name, spread evenly.
     None of this before ``after`` rounds.
 
     What a module computes with and no optimizer has (a frozen backbone, a teacher) is rounded as well. It is multiplied likewise
@@ -41,7 +42,7 @@ class Perturbation:
         seed: int,
         scale: float = 1.0,
         after: int = 0,
-        one_way: Sequence[str] = (),
+        one_way: Sequence[tuple[str, float]] = (),
     ) -> None:
         eps = _TF32_EPS if dtype == "tfloat32" else torch.finfo(getattr(torch, dtype)).eps
         self._relative = scale * eps
@@ -122,11 +123,12 @@ class Perturbation:
         """Turn the gradients that go one way, before a step."""
         if rounds < self.after:
             return
-        for name in self._one_way:
+        for name, norm in self._one_way:
             gradient = named[name].grad if name in named else None
             if gradient is not None and not gradient.is_sparse:
                 signs = self._signs(gradient, "direct", name)
-                gradient.copy_(gradient.abs() * signs.to(gradient.device, gradient.dtype))
+                sizes = gradient.abs().clamp_min(norm / (gradient.numel() or 1) ** 0.5)
+                gradient.copy_(sizes * signs.to(gradient.device, gradient.dtype))
 
     def _signs(self, tensor: Tensor, *purpose: object) -> Tensor:
         """1 and -1 in the shape of ``tensor``."""

@@ -34,6 +34,7 @@ from .parameters import Parameters
 from .patches import Patches
 from .permutations import Permutations
 from .perturbation import perturbation
+from .pickled import Pickled
 from .printed import PrintedLines
 from .randomness import derive, seed_everything
 from .reading import Reading
@@ -75,6 +76,7 @@ class Session:
         self._give_up, self._ends = give_up, 0
         self._waiting: threading.Timer | None = None
         self._rounds, self._clock = Rounds(spec["steps"]), clock
+        self._until_next = spec["until_next"]
         self._extent = Extent(spec["epoch_seconds"])
         self._counted = _counter(self.folder / ROUNDS)
         self._parameters = Parameters(self.folder, spec["snapshot_bytes"])
@@ -110,6 +112,7 @@ class Session:
         self.function_settings = FunctionSettings(lambda: self._rounds.begun)
         self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
         self.printed = PrintedLines(lambda: self._rounds.begun)
+        self.pickled = Pickled(self._described)
         self._collectives: list[tuple[int, int]] = []
         self._checkpoints: list[dict[str, Any]] = []
         self._compute_dtypes: set[str] = set()
@@ -178,6 +181,8 @@ class Session:
         """Gradients are about to be taken, for ``leaves`` (told where the script works by hand)."""
         self.check()
         if not self.by_hand():
+            if self._until_next and self._rounds.last and self._rounds.close():
+                self._round_ended()
             return
         if self.observing:
             self._try(self._parameters.by_hand, leaves)
@@ -239,7 +244,7 @@ class Session:
             self._clock.edge(last=self._rounds.last)
         complete = self._rounds.stepped(number)
         self._counted[:] = self._rounds.begun.to_bytes(8, "little")
-        if complete and number != NO_OPTIMIZER:
+        if complete and number != NO_OPTIMIZER and not self._until_next:
             self._rounds.close()
             self._round_ended()
 
@@ -365,8 +370,17 @@ class Session:
         noted = {"path": path, "rounds": self._rounds.begun, "entries": {}}
         self.moves.saved(path)
         self._checkpoints.append(noted)
+        if described := self._described(thing):
+            noted["entries"] = described[1]
+
+    def _described(self, thing: Any) -> tuple[int, dict[str, Any]] | None:
+        """The rounds that have begun, and what ``thing`` is that is saved now; None once the run is over, or where it cannot be told."""
+        if self.stopped:
+            return None
+        entries: dict[str, Any] = {}
         live = self._parameters.live_hashes
-        self._try(lambda: noted.update(entries=describe(thing, live(), self._saves)))
+        self._try(lambda: entries.update(describe(thing, live(), self._saves)))
+        return (self._rounds.begun, entries) if entries else None
 
     def _shown(self, file: Any) -> str:
         """The path of a file as it is told: relative to the working directory where it lies below it."""
@@ -416,6 +430,7 @@ class Session:
             self.permutations.finish,
             self.moves.finish,
             self.printed.finish,
+            self.pickled.finish,
             self.told.finish,
             self._workers,
         ):

@@ -65,10 +65,18 @@ def test_what_is_off_only_for_a_part_of_the_script_is_no_wish_for_determinism(
 
 def test_settings_of_other_modules_count(script: Script) -> None:
     files = {
-        "train.py": "import seeds",
+        "train.py": "import seeds\nseeds.fix()",
         "seeds.py": "import torch\ndef fix():\n    torch.backends.cudnn.deterministic = True",
     }
     assert [s.path.name for s in script(files).backend_settings] == ["seeds.py"]
+
+
+def test_settings_of_a_leftover_of_an_imported_file_do_not(script: Script) -> None:
+    leftover = "import torch\ndef fix():\n    torch.backends.cudnn.deterministic = True"
+    assert not script({"train.py": "import seeds", "seeds.py": leftover}).backend_settings
+    assert script(
+        {"train.py": "from seeds import fix\nrun(fix)", "seeds.py": leftover}
+    ).backend_settings
 
 
 def test_settings_below_the_main_guard_of_an_imported_file_do_not(script: Script) -> None:

@@ -15,6 +15,8 @@ from torchopt_cli.optimizer.analysis.loading.held_objects import Holding, holdin
         ("torchvision.transforms.Compose", Holding.COPYABLE),
         ("transformers.AutoTokenizer.from_pretrained", Holding.COPYABLE),
         ("builtins.list", Holding.COPYABLE),
+        ("natsort.natsorted", Holding.COPYABLE),
+        ("datasets.load_dataset", Holding.COPYABLE),
         ("builtins.open", Holding.HANDLE),
         ("builtins.open.read", Holding.COPYABLE),
         ("fsspec.open.open.read.decode", Holding.COPYABLE),

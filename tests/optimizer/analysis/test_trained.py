@@ -36,6 +36,16 @@ a, b = nn.Linear(2, 3), nn.Linear(3, 2)
             1,
         ),
         ("def make(net):\n    return torch.optim.SGD(net.parameters(), lr=0.1)\nmake(a)", 1),
+        (
+            "def make(params):\n    return torch.optim.SGD(params, lr=0.1)\nmake(a.parameters())\nmake(b.parameters())",
+            2,
+        ),
+        (
+            "class Scheduled:\n    def __init__(self, params, lr):\n        self.optimizer = torch.optim.SGD(params, lr)\n"
+            "net = nn.DataParallel(a)\nScheduled(lr=0.1, params=net.parameters())",
+            1,
+        ),
+        ("def make(*params):\n    return torch.optim.SGD(params, lr=0.1)\nmake(a.weight)", 0),
         ("both = nn.Sequential(a, b)\ntorch.optim.SGD(both[1].parameters(), lr=0.1)", 1),
         ("torch.optim.SGD(a.head.parameters(), lr=0.1)", 1),
         (

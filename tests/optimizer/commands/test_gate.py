@@ -178,6 +178,36 @@ def test_reports_are_written_and_github_is_told(
     assert "::error file=train.py,title=torchopt gate (not fast enough)::as told\n" in printed
 
 
+def test_a_configured_script_that_is_not_there_is_told_with_its_place(
+    repository: Path, judged: Judge, capsys: Capture
+) -> None:
+    configured = CONFIGURATION.replace("train.py", "gone.py")
+    (repository / "pyproject.toml").write_text(configured)
+    assert main(["gate", "--base", "main"]) == ExitCode.USAGE
+    assert capsys.readouterr().err == "pyproject.toml:5:1: gone.py: no such file\n"
+
+
+def test_a_summary_that_github_does_not_take_is_a_note(
+    repository: Path, judged: Judge, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(repository))
+    assert main(["gate", "--base", "main"]) == ExitCode.OK
+    assert "note: GITHUB_STEP_SUMMARY: " in capsys.readouterr().err
+
+
+def test_files_that_cannot_stand_in_are_told(
+    repository: Path, judged: Judge, capsys: Capture
+) -> None:
+    for data in (b"\xff\x00", b"\xff\x01"):
+        (repository / "weights.bin").write_bytes(data)
+        git(repository, "add", "-A")
+        git(repository, "commit", "-qm", "weights")
+    assert main(["gate", "--base", "HEAD~1"]) == ExitCode.OK
+    assert "note: weights.bin: not as in HEAD~1, and no text: both versions read what is there" in (
+        capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -188,6 +218,16 @@ def test_reports_are_written_and_github_is_told(
             "torchopt: --original: takes one SCRIPT, which is its rewrite",
         ),
         (["gone.py", "--base", "main"], "gone.py: "),
+        (
+            ["train.py", "--original", "./train.py"],
+            "train.py: is its own original: there is nothing",
+        ),
+        (
+            ["train.py", "--original", "data.py", "--base", "main"],
+            "torchopt: --original: compares with that file, not with a commit",
+        ),
+        (["--base", "main", "--junit", "."], ".: cannot be written: Is a directory"),
+        (["--base", "main", "--summary", "train.py/x"], "train.py/x: cannot be written: "),
         (["--minimum-speedup", "x"], "torchopt: --minimum-speedup: 'x' is not a factor above 0"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from torchopt_cli.optimizer.cli import main
+from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.verifying import verified_rewrite
 from torchopt_cli.optimizer.verifying.original_runs import OriginalRuns
@@ -68,6 +69,46 @@ def test_what_is_wrong_for_one_script_is_rolled_back_for_all(
     text = (folder / "trainer.py").read_text()
     assert text == header + "def step():\n    fast()\n    bold()\n"
     assert (folder / "b.py").read_text() == header + "fast()\n" + SCRIPT
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_script_that_shows_nothing_to_compare_holds_up_only_those_it_is_verified_with(
+    project: Project,
+    header: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fails: bool,
+) -> None:
+    class NothingInB(Engine):
+        def verify(
+            self, original: OriginalRuns, rewritten: ScriptVersion, *rest: Any
+        ) -> VerificationReport:
+            in_b = rewritten.entry.name == "b.py"
+            if in_b and not fails:
+                raise TorchoptError("nothing to compare: no optimizer", rewritten.entry)
+            self.original_fails = in_b
+            return super().verify(original, rewritten, *rest)
+
+    monkeypatch.setattr(verified_rewrite, "verify_against", NothingInB().verify)
+    folder = project(FILES | {"z.py": "slow()\n"})
+    assert main(["rewrite", ".", "--verify", *SEMANTIC]) == (5 if fails else 2)
+    assert (folder / "trainer.py").read_text() == header + FILES["trainer.py"]
+    assert (folder / "z.py").read_text() == header + "fast()\n"
+    why = "because b.py fails by itself" if fails else "b.py: nothing to compare: no optimizer"
+    out = capsys.readouterr().out
+    assert f"a.py, b.py: left as they were{', ' if fails else ': '}{why}" in out
+
+
+def test_what_ends_all_verification_ends_the_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify(*_: Any) -> VerificationReport:
+        raise TorchoptError("no torch")
+
+    monkeypatch.setattr(verified_rewrite, "verify_against", verify)
+    project(FILES | {"z.py": "slow()\n"})
+    assert main(["rewrite", ".", "--verify"]) == 2
+    assert capsys.readouterr().err == "torchopt: no torch\n"
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")

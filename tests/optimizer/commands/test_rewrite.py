@@ -371,7 +371,7 @@ def test_an_unknown_key_is_one_line(project: Project, capsys: Capture) -> None:
     out, err = capsys.readouterr()
     assert (out, err) == (
         "",
-        "pyproject.toml:3: unknown key 'teir' in [tool.torchopt] (did you mean 'tier'?)\n",
+        "pyproject.toml:3:1: unknown key 'teir' in [tool.torchopt] (did you mean 'tier'?)\n",
     )
 
 
@@ -383,7 +383,7 @@ def test_a_configured_name_of_no_transform_is_told_with_its_place(
     folder = project({"train.py": "slow()\n", "pyproject.toml": table})
     assert main(["rewrite", "train.py", "--dry-run"]) == 2
     told = f"{key}: no transform is called 'slow-to-fats' (did you mean 'slow-to-fast'?)\n"
-    assert capsys.readouterr() == ("", f"pyproject.toml:3: {told}")
+    assert capsys.readouterr() == ("", f"pyproject.toml:3:1: {told}")
     (folder / "pyproject.toml").write_text("")
     assert main(["rewrite", "train.py", "--dry-run", f"--{key}", "slow-to-fats"]) == 2
     assert capsys.readouterr().err == f"torchopt: --{told}"

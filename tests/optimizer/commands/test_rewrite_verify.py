@@ -220,6 +220,7 @@ def test_json_tells_it_all(project: Project, engine: Engine, capsys: Capture) ->
         "verifications": 4,
         "runs": 4,
         "attribution": [],
+        "error": None,
     }
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from torchopt_cli.optimizer.comparison.cancelled import cancelled
+from torchopt_cli.optimizer.comparison.cancelled import cancelled, compare_cancelled
+from torchopt_cli.optimizer.comparison.deviation import deviations
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
 from torchopt_cli.optimizer.comparison.numeric import compare_numbers
 from torchopt_cli.optimizer.comparison.tolerance import Precision
@@ -61,6 +62,12 @@ def test_gradients_of_terms_that_do_not_cancel_are_judged_as_all_are(
 
 @pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.BFLOAT16])
 def test_how_far_any_order_goes(run: Run, precision: Precision) -> None:
-    limits = cancelled(with_bias_gradient(run(), 1e-7), precision)
+    original = with_bias_gradient(run(), 1e-7)
+    assert cancelled(original, precision) == {BIAS: (SIZE, TERMS)}
     most = (TERMS * 2.0**-24 + precision.relative_error) * SIZE
-    assert limits == {BIAS: pytest.approx(most)}
+    ours = original.gradients()
+    for times, told in ((0.99, []), (1.01, [BIAS])):
+        off = times * most / ours[BIAS].size ** 0.5
+        theirs = deviations(ours, {BIAS: ours[BIAS] + np.float64(off)})
+        found = compare_cancelled({BIAS: (SIZE, TERMS)}, theirs, [], precision)
+        assert [finding.tensor for finding in found] == told

@@ -21,6 +21,10 @@ Run = Callable[..., Observations]
         (Finding(Kind.LOSS, "", step=5), False),
         (Finding(Kind.EVALUATION_OUTPUT, "", step=5), True),  # after round 4
         (Finding(Kind.EVALUATION_OUTPUT, "", step=6), False),
+        (
+            Finding(Kind.STDOUT, "a number", step=5, beyond=2.0),
+            True,
+        ),  # behind the last round of two
         (Finding(Kind.STDOUT, "a number", step=6, beyond=2.0), False),
         (Finding(Kind.STDOUT, "other words", step=6), True),
         (Finding(Kind.SAMPLES, "", step=6), True),

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -115,6 +115,7 @@ def start(tmp_path: Path) -> Callable[..., tuple[Overlay, Finished]]:
         entry: Path,
         *args: str,
         overrides: Mapping[Path, str] | None = None,
+        absent: Sequence[Path] = (),
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         **limits: float,
@@ -127,6 +128,7 @@ def start(tmp_path: Path) -> Callable[..., tuple[Overlay, Finished]]:
             temporary,
             entry=entry,
             overrides=overrides or {},
+            absent=absent,
             cwd=cwd or entry.parent,
             environment={**os.environ, **(env or {})},
         )

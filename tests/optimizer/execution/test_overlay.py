@@ -312,6 +312,28 @@ def test_new_texts_stand_in_however_the_module_is_found(project, start, tree):
     assert tree(folder) == before
 
 
+def test_absent_files_are_not_seen(project, start, tree):
+    folder = project(
+        {
+            "model/__init__.py": "NAME = 'new package'",
+            "extra.py": "",
+            "train.py": "import model, os; print(model.NAME, os.path.exists('extra.py'))",
+        }
+    )
+    before = tree(folder)
+    overrides = {folder / "model.py": "NAME = 'old module'\n"}
+    absent = [folder / "model" / "__init__.py", folder / "extra.py", folder / "none" / "gone.py"]
+    _, finished = start(folder / "train.py", overrides=overrides, absent=absent)
+    assert (finished.stdout, finished.stderr) == ("old module False\n", "")
+    assert tree(folder) == before
+
+
+def test_a_byte_order_mark_is_written_once(project, start):
+    folder = project({"rows.csv": "", "train.py": "print(open('rows.csv', 'rb').read())"})
+    _, finished = start(folder / "train.py", overrides={folder / "rows.csv": "\ufeffid"})
+    assert finished.stdout == "b'\\xef\\xbb\\xbfid'\n"
+
+
 def test_a_script_reached_through_a_link_keeps_its_folder(project, start):
     folder = project(
         {"src/train.py": "import helper; print(helper.NAME)", "src/helper.py": "NAME = 'found'"}

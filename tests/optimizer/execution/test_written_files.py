@@ -97,3 +97,48 @@ def test_where_links_lead(project, observe) -> None:
     assert (files["best.txt"].leads_to or "").endswith("/epoch1.txt")
     assert "torchopt" not in (files["best.txt"].leads_to or "")
     assert files["epoch1.txt"].leads_to is None
+
+
+def test_what_is_pickled_into_bytes_is_described_where_it_is_written(project, observe) -> None:
+    script = (
+        "import gzip, pickle\n"
+        "pickle.loads(pickle.dumps([1]))\n"
+        "content = pickle.dumps({'score': 0.5, 'weight': model.weight, 'row': torch.ones(2)})\n"
+        "open('results.pkl', 'wb').write(content)\n"
+        "gzip.open('results.pkl.gz', 'wb').write(content)\n"
+        "open('other.pkl', 'wb').write(b'\\x80' + content)\n"
+    )
+    folder = project({"train.py": SCRIPT.format(script), "settings.yaml": "rate: 2\n"})
+    seen = observe(folder)
+    assert seen.unobserved == ()
+    assert [saved.path for saved in seen.checkpoints] == ["results.pkl", "results.pkl.gz"]
+    for saved in seen.checkpoints:
+        assert saved.rounds == 2
+        assert saved.entries["score"].value == "0.5"
+        assert saved.entries["weight"].same_as == ("Linear.weight",)
+        assert saved.entries["row"].shape == (2,)
+    assert [file.path for file in seen.files] == ["other.pkl"]
+
+
+def test_databases_and_archives_are_kept_as_text(project, observe) -> None:
+    script = (
+        "import sqlite3, zipfile\n"
+        "database = sqlite3.connect('log.db')\n"
+        "database.execute('create table log (step integer, loss real)')\n"
+        "database.execute('insert into log values (1, 0.25)')\n"
+        "database.commit()\n"
+        "database.execute('insert into log values (2, 0.5)')\n"
+        "with zipfile.ZipFile('bundle.zip', 'w') as archive:\n"
+        "    archive.writestr('metrics.json', '{\\\"accuracy\\\": 0.5}')\n"
+        "    archive.writestr('codes.bin', bytes(range(200)))\n"
+    )
+    folder = project({"train.py": SCRIPT.format(script), "settings.yaml": "rate: 2\n"})
+    seen = observe(folder)
+    assert seen.traceback is None
+    texts = {file.path: (seen.folder / (file.kept_as or "")).read_text() for file in seen.files}
+    assert texts.keys() == {"log.db", "bundle.zip"}  # what is not committed lies beside it
+    assert "VALUES(1,0.25)" in texts["log.db"]
+    assert "0.5" not in texts["log.db"]
+    name, digest, *others = texts["bundle.zip"].splitlines()
+    assert (name, others) == ("codes.bin:", ["metrics.json:", '{"accuracy": 0.5}'])
+    assert digest.isalpha()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,8 +114,26 @@ def test_junit_has_two_tests_for_each_script() -> None:
     assert (failure.get("message"), failure.text) == ("loss at step 2", WRONG.details)
 
 
-def test_annotations_are_one_line_at_the_file() -> None:
-    text = to_annotations([PASSED, made(Gated.TOO_SLOW, "90% of\nthe speed")], Path("/p"))
+def test_what_a_script_prints_breaks_no_report() -> None:
+    details = "Traceback\nRuntimeError: \x1b[31mred\x1b[0m \x00\ud800 ]]>\n````\n"
+    failed = made(Gated.ORIGINAL_FAILED, "in `__init__` of <lambda>, __call__", details=details)
+    root = ElementTree.fromstring(to_junit([failed]).encode())
+    error = root.find(".//error")
+    assert error is not None
+    assert error.text == "Traceback\nRuntimeError: red \ufffd\ufffd ]]>\n````\n"
+    lines = to_markdown([failed]).splitlines()
+    assert lines[-5] == "`````"
+    assert lines[-1] == "`````"
+    assert lines[-7].endswith(r"in `__init__` of \<lambda>, \_\_call\_\_")
+
+
+def test_annotations_are_one_line_at_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named from the root of the checkout, wherever the command runs."""
+    monkeypatch.setenv("GITHUB_WORKSPACE", "/p")
+    text = to_annotations([PASSED, made(Gated.TOO_SLOW, "90% of\nthe speed")])
     assert text == (
         "::error file=fast.py,title=torchopt gate (not fast enough)::90%25 of%0Athe speed\n"
     )
+    job = replace(PASSED.job, after=ScriptVersion(Path("/p/a, b/c:d.py")))
+    text = to_annotations([Judgement(job, Gated.TOO_SLOW, "why")])
+    assert text.startswith("::error file=a%2C b/c%3Ad.py,title=")

@@ -86,24 +86,50 @@ def test_nothing_configured_says_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "column", "told"),
     [
-        ("script = 3", "unknown key 'script' in [tool.torchopt.gate] (did you mean 'scripts'?)"),
-        ("minimum-speedup = 'fast'", "minimum-speedup: 'fast' is not a factor above 0 such as 1.2"),
-        ("minimum-speedup = true", "minimum-speedup: True is not a factor above 0 such as 1.2"),
-        ("device = 'tpu'", "device: 'tpu' is not one of auto, cuda, cpu"),
-        ("base = '--exec=x'", "base: '--exec=x' is not a commit"),
-        ("scripts = [{original = 'a.py'}]", "scripts: {'original': 'a.py'} does not say which"),
-        ("scripts = [{script = 'a.py', orginal = 'b.py'}]", "scripts: unknown key 'orginal' of a"),
-        ("scripts = [{script = 'a.py', args = 'x'}]", "scripts: 'x' is not a list of strings"),
-        ("steps = 0", "steps: 0 is not a whole number of at least 1"),
+        ("script = 3", 1, "unknown key 'script' in [tool.torchopt.gate] (did you mean 'scripts'?)"),
+        (" minimum-speedup = 'fast'", 2, "minimum-speedup: 'fast' is not a factor above 0 such as"),
+        ("minimum-speedup = true", 1, "minimum-speedup: True is not a factor above 0 such as 1.2"),
+        ("minimum-speedup = inf", 1, "minimum-speedup: inf is not a factor above 0 such as 1.2"),
+        ("device = 'tpu'", 1, "device: 'tpu' is not one of auto, cuda, cpu"),
+        ("base = '--exec=x'", 1, "base: '--exec=x' is not a commit"),
+        ("scripts = 3", 1, "script: 3 is not a path"),
+        ("scripts = [{original = 'a.py'}]", 12, "scripts: no `script` says which"),
+        (
+            "scripts = [{script = 'a.py', orginal = 'b.py'}]",
+            30,
+            "unknown key 'orginal' of a script (did you mean 'original'?)",
+        ),
+        ("scripts = ['a.py', {script = 'a.py', args = 'x'}]", 1, "args: 'x' is not a list of st"),
+        ("steps = 0", 1, "steps: 0 is not a whole number of at least 1"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, line: str, told: str) -> None:
-    path = configure(tmp_path, f"[tool.torchopt.gate]\n{line}\n")
+def test_what_is_wrong_is_told_with_its_place(
+    tmp_path: Path, line: str, column: int, told: str
+) -> None:
+    path = configure(tmp_path, f"[tool.torchopt]\nsteps = 5\n[tool.torchopt.gate]\n{line}\n")
     with pytest.raises(TorchoptError) as raised:
         load_gate_settings(tmp_path)
-    assert str(raised.value).startswith(f"{path}:2: {told}")
+    assert str(raised.value).startswith(f"{path}:4:{column}: {told}")
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong", "told"),
+    [
+        ('original = "train.py"', "original = 3", "19:1: original: 3 is not a path"),
+        ("minimum-speedup = 2", "minimum-speedup = 0", "21:1: minimum-speedup: 0 is not a"),
+        ('script = "other.py"', "", "24:1: scripts: no `script` says which"),
+        ('script = "other.py"', "script = ''", "25:1: script: '' is not a path"),
+    ],
+)
+def test_what_is_wrong_with_a_script_is_told_with_its_place(
+    tmp_path: Path, line: str, wrong: str, told: str
+) -> None:
+    path = configure(tmp_path, CONFIGURATION.replace(line, wrong))
+    with pytest.raises(TorchoptError) as raised:
+        load_gate_settings(tmp_path)
+    assert str(raised.value).startswith(f"{path}:{told}")
 
 
 def test_a_flag_wins_over_a_key(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
             "keep_evaluated": False,
             "evaluated_with": None,
             "shuffled": (),
+            "until_next": False,
             "block_steps": 10,
             "device_block_steps": 10,
             "full_precision": False,

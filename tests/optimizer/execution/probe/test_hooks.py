@@ -993,3 +993,20 @@ def test_parts_of_a_network_that_a_method_calls_are_told_as_such(recorded):
     assert not any(call.part for call in packed)
     assert [(c.samples, c.outputs[0].shape) for c in packed] == [(3, (3, 4, 3))] * 2
     assert packed[0].outputs == packed[1].outputs
+
+
+@pytest.mark.parametrize("until_next", [False, True])
+def test_a_run_may_go_on_until_gradients_are_taken_again(recorded, until_next):
+    behind = []
+
+    def script():
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(4):
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            behind.append(step)
+
+    run = recorded(script, steps=2, until_next=until_next)
+    assert (run.rounds, len(run.steps)) == (2, 2)
+    assert behind == [0, 1][: 1 + until_next]

@@ -1,0 +1,90 @@
+"""Binary files as text that can be compared: databases of SQLite, archives.
+
+Their own bytes differ where the content does not: an archive has the time in it, a database its history.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sqlite3
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+_SQLITE = b"SQLite format 3\0"
+_WITH_DATABASES = ("-journal", "-shm", "-wal")
+"""Endings of what SQLite writes beside a database (https://www.sqlite.org/tempfiles.html)."""
+_LETTERS = bytes.maketrans(b"0123456789", b"ghijklmnop")
+
+
+def as_text(place: Path, content: bytes, most: int) -> str | None:
+    """What is in the file at ``place`` with this ``content``, in at most so many bytes; None where that is not known how to read."""
+    if content.startswith(_SQLITE):
+        with suppress(sqlite3.Error, UnicodeError):
+            return _limited(_rows(place), most)
+    elif zipfile.is_zipfile(io.BytesIO(content)):
+        unreadable = (zipfile.BadZipFile, OSError, RuntimeError, zlib.error)
+        with suppress(*unreadable), zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return None if is_network(archive) else _limited(_members(archive, most), most)
+    return None
+
+
+def belongs_to_database(place: Path) -> bool:
+    """Whether SQLite has written this beside the database that it is about."""
+    return any(
+        place.name.endswith(ending) and place.with_name(place.name.removesuffix(ending)).exists()
+        for ending in _WITH_DATABASES
+    )
+
+
+def is_network(archive: zipfile.ZipFile) -> bool:
+    """Whether this is what ``torch.jit.save`` writes, in which there is code."""
+    return any("/code/" in name for name in archive.namelist())
+
+
+def is_text(content: bytes) -> bool:
+    """Whether these are characters, in UTF-8."""
+    if b"\0" in content:
+        return False
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _rows(place: Path) -> Iterator[str]:
+    """The statements that would make the database again, what was written ahead of it included."""
+    with closing(sqlite3.connect(f"{place.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        yield from database.iterdump()
+
+
+def _members(archive: zipfile.ZipFile, most: int) -> Iterator[str]:
+    """Its members by their names: text as it is, else a digest, which has no digits that could be taken for numbers."""
+    for info in sorted(archive.infolist(), key=lambda one: one.filename):
+        yield f"{info.filename}:"
+        if info.file_size > most:
+            yield "too large"
+        elif not info.is_dir():
+            member = archive.read(info)
+            yield member.decode() if is_text(member) else _told(member)
+
+
+def _told(content: bytes) -> str:
+    return (
+        hashlib.blake2b(content, digest_size=16).hexdigest().encode().translate(_LETTERS).decode()
+    )
+
+
+def _limited(lines: Iterator[str], most: int) -> str | None:
+    """``lines`` together; None where they are longer."""
+    kept: list[str] = []
+    for line in lines:
+        most -= len(line) + 1
+        if most < 0:
+            return None
+        kept.append(line)
+    return "\n".join(kept)
