@@ -276,19 +276,25 @@ def _by_function(original: Observations, other: Observations) -> frozenset[Place
     ours, theirs = (_evaluated(run.eval_calls) for run in runs)
     alike = {place for place in ours if ours[place] == theirs[place]}
     found: set[Place] = set()
-    for run, lacking in zip(runs, (theirs, ours), strict=True):
+    for run, other_run, lacking in zip(runs, runs[::-1], (theirs, ours), strict=True):
         last = {(call.module, call.rounds): call.number for call in run.eval_calls}
         for place in last.keys() - lacking.keys():
             calls = [call for call in run.eval_calls if (call.module, call.rounds) == place]
             beside = [one for one in alike & last.keys() if one[1] == place[1]]
             goes_on = any(last[one] > last[place] for one in beside)
             if (
-                all(call.layer for call in calls)
+                _in_training(other_run, place) <= _in_training(run, place)
+                and all(call.layer for call in calls)
                 and (goes_on or (beside and all(call.stateless for call in calls)))
                 and all(call.stateless or _leads_on(call, run.eval_calls) for call in calls)
             ):
                 found.add(place)
     return frozenset(found)
+
+
+def _in_training(run: Observations, place: Place) -> int:
+    """Samples that the module is called on in training mode there: in eval mode no more, it is not called by its function."""
+    return sum(c.samples for c in run.training_calls if (c.module, c.rounds) == place)
 
 
 def _leads_on(call: EvalCall, calls: Iterable[EvalCall]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 
 from ..execution.observations import Observations
 
@@ -32,4 +34,33 @@ def unseen_settings(original: Observations, other: Observations) -> str | None:
                     f"{told_as} has {key}={after[key]}, not {before[key]}: here that is no more than rounding, "
                     "and nothing shows what it does to other weights and data"
                 )
+    return _of_functions(original, other)
+
+
+def _of_functions(original: Observations, other: Observations) -> str | None:
+    """The same of functions, which have no names to be told apart by.
+
+    Where one is called as often before the first step, call by call; else nothing is said unless each version has settings of its own.
+    """
+    for name, (first, every) in original.function_settings.items():
+        first_now, every_now = other.function_settings.get(name, ((), ()))
+        pairs = _pairs(first, first_now) or _pairs(
+            [one for one in every if one not in every_now],
+            [one for one in every_now if one not in every],
+        )
+        for before, after in pairs:
+            if before != after:
+                return (
+                    f"{name} is called with {after}, not {before}: here that is no more than rounding, "
+                    "and nothing shows what it does to other weights and data"
+                )
     return None
+
+
+def _pairs(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[str, str]]:
+    """Call by call, of as many calls; without the settings that both versions have as often."""
+    if not ours or len(ours) != len(theirs):
+        return []
+    if Counter(ours) == Counter(theirs):  # in another order
+        return []
+    return list(zip(ours, theirs, strict=True))

@@ -178,7 +178,11 @@ class Observations:
     layers: tuple[str, ...] = ()
     """The classes of the modules in the root modules, without repeats."""
     layer_settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Torch's own layers in the root modules, by name, as they print themselves: ``LayerNorm((8,), eps=1e-05)``."""
+    """Torch's own layers in the root modules, by name, as they print themselves: ``LayerNorm((8,), eps=1e-05)``. Of others their epsilon."""
+    function_settings: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(
+        default_factory=dict[str, "tuple[tuple[str, ...], tuple[str, ...]]"]
+    )
+    """For functions of ``torch.nn.functional`` the settings (``eps=1e-05``) of each call before the first step, and all that the run has."""
     dropouts: tuple[tuple[str, float, int], ...] = ()
     """What drops elements in training, with which probability, and how often it did."""
     first_dropouts: tuple[tuple[float, tuple[int, ...]], ...] = ()

@@ -88,6 +88,10 @@ def load(folder: Path) -> dict[str, Any] | None:
     record["told"] = tuple(
         WrittenFile(name, (folder / file).stat().st_size, file) for name, file in told
     )
+    called: dict[str, list[list[str]]] = record.get("function_settings", {})
+    record["function_settings"] = {
+        name: (tuple(first), tuple(every)) for name, (first, every) in called.items()
+    }
     printed: list[list[int]] = record.get("printed", [])
     record["printed"] = tuple((begun, lines) for begun, lines in printed)
     sums: dict[str, list[Any]] = record.get("bias_sums", {})

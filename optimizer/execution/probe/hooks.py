@@ -60,6 +60,7 @@ class Hooks:
         self._parts = (
             session.schedulers,
             session.clipping,
+            session.function_settings,
             session.moves,
             session.reading.shuffles,
             session.permutations,

@@ -19,6 +19,7 @@ from .last_step import LastStep
 from .names import entries_of, label_roots, name_parameters, unwrap
 from .variables import reachable
 
+_EPSILONS = ("eps", "epsilon", "variance_epsilon")
 _NOT_SETTINGS = ("params", "lr", "initial_lr")
 
 
@@ -206,12 +207,22 @@ class Parameters:
             for kind, alike in self._criteria.items()
             for number, told in enumerate(alike, start=1)
         }
-        return criteria | {
-            f"{label}.{name}": f"{type(module).__name__}({module.extra_repr()})"
+        own = {
+            f"{label}.{name}": f"{type(module).__name__}(eps={epsilon!r})"
             for root, label in self.roots
             for name, module in root.named_modules()
-            if type(module).__module__.startswith("torch.nn.modules.")
+            if (epsilon := _epsilon(module)) is not None
         }
+        return (
+            own
+            | criteria
+            | {
+                f"{label}.{name}": f"{type(module).__name__}({module.extra_repr()})"
+                for root, label in self.roots
+                for name, module in root.named_modules()
+                if type(module).__module__.startswith("torch.nn.modules.")
+            }
+        )
 
     def finish(self) -> dict[str, Any]:
         """What the record says of optimizers and parameters."""
@@ -230,6 +241,12 @@ class Parameters:
             "snapshots": self.snapshots,
             "optimizer_seen": self.optimizer_seen,
         }
+
+
+def _epsilon(module: nn.Module) -> float | None:
+    """What a normalization of the script's own keeps beside its weights, by one of the usual names."""
+    known = (vars(module).get(name) for name in _EPSILONS)
+    return next((value for value in known if isinstance(value, float)), None)
 
 
 def _as_told(criterion: nn.Module) -> str:

@@ -25,6 +25,7 @@ from .evaluation_draws import EvaluationDraws
 from .evaluations import Evaluations, is_evaluation
 from .extent import Extent
 from .fingerprints import write_safetensors
+from .function_settings import FunctionSettings
 from .layer_outputs import LayerOutputs
 from .loader_passes import length_of
 from .moves import Moves
@@ -108,6 +109,7 @@ class Session:
         self.clipping = Clipping(
             self._rounds, lambda: self._steps.losses, lambda: self._parameters.given()
         )
+        self.function_settings = FunctionSettings(lambda: self._rounds.begun)
         self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
         self.printed = PrintedLines(lambda: self._rounds.begun)
         self.pickled = Pickled(self._described)
@@ -424,6 +426,7 @@ class Session:
             self._write_buffers,
             self.schedulers.finish,
             self.clipping.finish,
+            self.function_settings.finish,
             self.permutations.finish,
             self.moves.finish,
             self.printed.finish,

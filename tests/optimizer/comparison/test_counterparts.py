@@ -414,3 +414,17 @@ def test_a_layer_without_weights_may_come_anywhere(
     original = replace(original, eval_calls=made)
     other = replace(original, eval_calls=tuple(c for c in made if c.module != missing))
     assert judged(original, other).outcome is outcome
+
+
+def test_a_layer_that_is_left_in_training_mode_is_not_called_by_its_function(run: Run) -> None:
+    original = evaluated_by_parts(run(), ("Dropout", 10), ("Net", 10), part=False)
+    made = tuple(
+        replace(c, layer=c.module != "Net", stateless=c.module != "Net")
+        for c in original.eval_calls
+    )
+    original = replace(original, eval_calls=made)
+    left_on = TrainingCalls("Dropout", made[0].rounds, 10, 10)
+    other = replace(original, eval_calls=made[1:], training_calls=(left_on,))
+    verdict = judged(original, other)
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert verdict.failures[0].kind is Kind.EVALUATION_MODE

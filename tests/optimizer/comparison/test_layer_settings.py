@@ -68,3 +68,50 @@ def test_a_loss_that_ignores_what_does_not_come(run: Run) -> None:
 def test_what_changes_nothing_or_shows_in_numbers(run: Run, before: str, after: str) -> None:
     assert unseen_settings(having(run(), before), having(run(), after)) is None
     assert unseen_settings(having(run(), before), run()) is None
+
+
+SMALL, LARGE = "eps=1e-06", "eps=1e-05"
+
+
+def calling(
+    run: Observations, first: list[str], every: list[str] | None = None, name: str = "layer_norm"
+) -> Observations:
+    """``run``, which calls a function with these settings before its first step, and with those in all."""
+    told = {name: (tuple(first), tuple(dict.fromkeys(first if every is None else every)))}
+    return replace(run, function_settings=told)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (([LARGE, LARGE],), ([LARGE, SMALL],)),
+        (([LARGE],), ([SMALL],)),
+        (([LARGE, LARGE],), ([SMALL],)),
+        (([], [LARGE]), ([], [SMALL])),
+    ],
+    ids=["one of two", "the only one", "called another number of times", "in evaluations alone"],
+)
+def test_a_function_that_is_called_otherwise(
+    run: Run, before: tuple[list[str], ...], after: tuple[list[str], ...]
+) -> None:
+    message = unseen_settings(calling(run(), *before), calling(run(), *after))
+    assert message is not None
+    assert message.startswith("layer_norm is called with eps=1e-06, not eps=1e-05: ")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (([LARGE, SMALL],), ([SMALL, LARGE],)),
+        (([LARGE, SMALL],), ([LARGE],)),
+        (([LARGE],), ([LARGE, SMALL],)),
+        (([LARGE],), ([],)),
+    ],
+    ids=["in another order", "one written out", "one that was written out", "compiled"],
+)
+def test_functions_that_tell_nothing(
+    run: Run, before: tuple[list[str], ...], after: tuple[list[str], ...]
+) -> None:
+    assert unseen_settings(calling(run(), *before), calling(run(), *after)) is None
+    other = calling(run(), [SMALL], name="group_norm")
+    assert unseen_settings(calling(run(), *before), other) is None
