@@ -33,7 +33,7 @@ class Perturbation:
 
     What a module computes with and no optimizer has (a frozen backbone, a teacher) is rounded as well. It is multiplied likewise
     for the time of each call alone, since nothing is to be made of such weights but what is computed: not where gradients are
-    taken and no optimizer was built yet, by a script that trains by hand.
+    taken and no optimizer was built yet, by a script that trains by hand; and only of types that are coarser than float32.
     """
 
     def __init__(
@@ -46,6 +46,8 @@ class Perturbation:
     ) -> None:
         eps = _TF32_EPS if dtype == "tfloat32" else torch.finfo(getattr(torch, dtype)).eps
         self._relative = scale * eps
+        # A reduced type rounds every weight in every call; of float32 only the order of sums is in question.
+        self._rounds_weights = dtype not in ("float32", "float64")
         self._seed = seed
         self.after = after
         self._one_way = one_way
@@ -69,7 +71,8 @@ class Perturbation:
         if self._waiting and module.training and next(module.parameters(), None) is not None:
             self.apply(rounds)
         self.after_call()  # of a call that failed
-        if rounds >= self.after and (self._trained or not torch.is_grad_enabled()):
+        known = bool(self._trained) or not torch.is_grad_enabled()
+        if self._rounds_weights and rounds >= self.after and known:
             self._move_frozen(module)
 
     @torch.no_grad()
