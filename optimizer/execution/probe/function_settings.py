@@ -32,7 +32,7 @@ _KEPT_CALLS = 1024
 class FunctionSettings:
     """Notes the settings of each call until the first step, and all that there are of each function in the whole run.
 
-    ``rounds`` is how many have begun. Calls inside of compiled functions are not seen.
+    ``rounds`` is how many have begun. Of calls inside of compiled functions not all are seen.
     """
 
     def __init__(self, rounds: Callable[[], int]) -> None:

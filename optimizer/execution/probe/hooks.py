@@ -61,10 +61,10 @@ class Hooks:
             session.schedulers,
             session.clipping,
             session.function_settings,
-            session.moves,
+            session.saves.moves,
             session.reading.shuffles,
             session.permutations,
-            session.pickled,
+            session.saves.pickled,
         )
         self._patches = patches
         self._iterators: WeakSet[Any] = WeakSet()
@@ -72,7 +72,7 @@ class Hooks:
         self._direct_calls = DirectCalls(self._called, patches)
         self._compiled_calls = CompiledCalls(self._called, session.module_starts)
         self._gradient_hooks = GradientHooks(self._session, observing=self._observing)
-        self._in_dump, self._pickled = False, session.pickled
+        self._in_dump, self._pickled = False, session.saves.pickled
         self._starting: dict[str, Any] | None = None
         self._hooked_steps = 0
         self.had_workers = False

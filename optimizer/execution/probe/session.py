@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import mmap
-import os
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,9 +15,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .bias_sums import BiasSums
-from .checkpoints import SavedTensors, describe
+from .checkpoints import SavedTensors
 from .clipping import Clipping
 from .clock import Clock
+from .ending import Ending
 from .evaluated_weights import evaluated_weights
 from .evaluation_draws import EvaluationDraws
 from .evaluations import Evaluations, is_evaluation
@@ -28,18 +27,17 @@ from .fingerprints import write_safetensors
 from .function_settings import FunctionSettings
 from .layer_outputs import LayerOutputs
 from .loader_passes import length_of
-from .moves import Moves
 from .optimizer_state import OptimizerStates
 from .parameters import Parameters
 from .patches import Patches
 from .permutations import Permutations
 from .perturbation import perturbation
-from .pickled import Pickled
 from .printed import PrintedLines
 from .randomness import derive, seed_everything
 from .reading import Reading
 from .recording import recording
-from .rounds import Rounds, StopRun
+from .rounds import Rounds
+from .saves import Saves
 from .schedulers import Schedulers
 from .steps import NO_OPTIMIZER, Steps
 from .tf32 import layers_in_tf32, products_in_tf32
@@ -49,10 +47,6 @@ from .worker_generators import FOLDER, read_workers
 
 BUFFERS, FIRST_BUFFERS = "buffers.safetensors", "first-buffers.safetensors"
 ROUNDS = "rounds"
-_PATIENCE = 20
-"""How often a script may swallow the end of its run before the process is ended."""
-_PATIENCE_SECONDS = 30.0
-"""How long a script may go on after the end of its run without meeting one of our hooks again."""
 
 
 class Session:
@@ -66,15 +60,13 @@ class Session:
         *,
         unwinds: bool = True,
     ) -> None:
-        self._patience = _PATIENCE if unwinds else 0
+        self._ending = Ending(give_up, unwinds=unwinds)
         self.folder = Path(spec["output"])
         self.observing = spec["mode"] == "observe"
         self.stopped = False
-        self._seed, self._cwd = spec["seed"], os.getcwd()
+        self._seed = spec["seed"]
         self._full_precision = spec["full_precision"]
         self._emulated = bool(spec["emulated_gpus"])
-        self._give_up, self._ends = give_up, 0
-        self._waiting: threading.Timer | None = None
         self._rounds, self._clock = Rounds(spec["steps"]), clock
         self._until_next = spec["until_next"]
         self._extent = Extent(spec["epoch_seconds"])
@@ -83,7 +75,14 @@ class Session:
         self._steps = Steps(self._parameters, self.folder)
         self._states = OptimizerStates(self._parameters, self.folder, spec["snapshot_bytes"])
         self._copies = WeightCopies(self._parameters, self.folder, spec["snapshot_bytes"])
-        self._saves = SavedTensors(self.folder, spec["snapshot_bytes"])
+        self._saved = SavedTensors(self.folder, spec["snapshot_bytes"])
+        self.saves = Saves(
+            self._saved,
+            self._parameters.live_hashes,
+            self._rounds,
+            self._try,
+            lambda: self.stopped,
+        )
         self._layers, self._training = LayerOutputs(), False
         self._bias_sums = BiasSums()
         self._evaluations = Evaluations(
@@ -110,11 +109,8 @@ class Session:
             self._rounds, lambda: self._steps.losses, lambda: self._parameters.given()
         )
         self.function_settings = FunctionSettings(lambda: self._rounds.begun)
-        self.moves = Moves(self._shown, lambda: (self._rounds.begun, len(self._checkpoints)))
         self.printed = PrintedLines(lambda: self._rounds.begun)
-        self.pickled = Pickled(self._described)
         self._collectives: list[tuple[int, int]] = []
-        self._checkpoints: list[dict[str, Any]] = []
         self._compute_dtypes: set[str] = set()
         self._unobserved: list[str] = []
 
@@ -264,16 +260,8 @@ class Session:
     def check(self) -> None:
         """End the script here if its run is over."""
         self.stopped = self.stopped or self._extent.is_late()
-        if not self.stopped:
-            return
-        self._ends += 1
-        if self._ends == 1:
-            self._waiting = threading.Timer(_PATIENCE_SECONDS, self._give_up)
-            self._waiting.daemon = True
-            self._waiting.start()
-        if self._ends > self._patience:
-            self._give_up()
-        raise StopRun
+        if self.stopped:
+            self._ending.unwind()
 
     def call_begins(self, module: nn.Module, inputs: Any) -> None:
         """A module is called, from outside any module."""
@@ -363,31 +351,7 @@ class Session:
 
     def saved(self, thing: Any, file: Any) -> None:
         """``torch.save`` is called."""
-        if self.stopped:
-            return
-        named = isinstance(file, (str, bytes, os.PathLike))
-        path = self._shown(file if named else getattr(file, "name", None))
-        noted = {"path": path, "rounds": self._rounds.begun, "entries": {}}
-        self.moves.saved(path)
-        self._checkpoints.append(noted)
-        if described := self._described(thing):
-            noted["entries"] = described[1]
-
-    def _described(self, thing: Any) -> tuple[int, dict[str, Any]] | None:
-        """The rounds that have begun, and what ``thing`` is that is saved now; None once the run is over, or where it cannot be told."""
-        if self.stopped:
-            return None
-        entries: dict[str, Any] = {}
-        live = self._parameters.live_hashes
-        self._try(lambda: entries.update(describe(thing, live(), self._saves)))
-        return (self._rounds.begun, entries) if entries else None
-
-    def _shown(self, file: Any) -> str:
-        """The path of a file as it is told: relative to the working directory where it lies below it."""
-        name = os.fsdecode(file) if isinstance(file, (str, bytes, os.PathLike)) else "<stream>"
-        path = os.path.normpath(os.path.join(os.getcwd(), name))
-        relative = os.path.relpath(path, self._cwd)
-        return path if relative.startswith("..") else relative
+        self.saves.saved(thing, file)
 
     def _try(self, record: Callable[..., object], *args: Any) -> None:
         """Record something; what cannot be recorded is told in the record instead of failing the script."""
@@ -400,8 +364,7 @@ class Session:
 
     def finish(self) -> dict[str, Any]:
         """What the record says of the run, which is over."""
-        if self._waiting is not None:
-            self._waiting.cancel()
+        self._ending.reached()
         self._rounds.close()
         record: dict[str, Any] = {
             "timing": self._clock.finish(),
@@ -422,15 +385,16 @@ class Session:
             self._evaluations.finish,
             self._states.finish,
             self._copies.finish,
-            self._saves.finish,
+            self._saved.finish,
+            self.saves.finish,
+            self.saves.moves.finish,
+            self.saves.pickled.finish,
             self._write_buffers,
             self.schedulers.finish,
             self.clipping.finish,
             self.function_settings.finish,
             self.permutations.finish,
-            self.moves.finish,
             self.printed.finish,
-            self.pickled.finish,
             self.told.finish,
             self._workers,
         ):
@@ -438,7 +402,6 @@ class Session:
         return {
             **record,
             **self.reading.finish(),
-            "checkpoints": self._checkpoints,
             "collectives": sorted(set(self._collectives)),
             "layers": self._parameters.layers(),
             "layer_settings": self._parameters.layer_settings(),

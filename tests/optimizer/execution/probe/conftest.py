@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -84,5 +85,7 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.reset()  # it compiles a function only so often, in all tests together
     yield go
     torch.set_num_threads(threads)
