@@ -14,7 +14,7 @@ from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.resolver import Resolver
 from .loop_definitions import arithmetic_root, operators
 
-_STEPS = (LoopKind.TRAINING, LoopKind.EVALUATION)
+STEPS = (LoopKind.TRAINING, LoopKind.EVALUATION)
 _NUMBER_CALLS = frozenset({"builtins.float", "builtins.int"})
 _SAME_NUMBER = frozenset({"detach", "cpu", "clone"})
 
@@ -38,15 +38,13 @@ class DeviceRead(Fact):
 
     @property
     def result(self) -> ast.expr:
-        """The arithmetic expression of which the read in the script's own function is a part, or all."""
+        """The arithmetic expression of which the :attr:`source` is a part, or all."""
         return arithmetic_root(self.source.module, self.source.node)
 
     @property
     def divides(self) -> bool:
-        """Whether the script's own function divides by something before it gives the number back."""
-        return self.within is not None and any(
-            isinstance(operator, ast.Div) for operator in operators(self.result)
-        )
+        """Whether there is a division in that expression."""
+        return any(isinstance(operator, ast.Div) for operator in operators(self.result))
 
     @property
     def told(self) -> str:
@@ -151,7 +149,7 @@ def _bare(node: ast.expr) -> ast.expr:
 def step_loop(module: Module, node: ast.AST, loops: dict[LoopNode, Loop]) -> Loop | None:
     """The loop over steps around ``node``: the outermost one of the kind of the innermost, as inner ones are part of a step."""
     around = [loops[loop] for loop in module.loops(node)]
-    steps = [loop for loop in around if loop.kind in _STEPS]
+    steps = [loop for loop in around if loop.kind in STEPS]
     if not steps:
         return next((x for x in around if x.kind is LoopKind.OTHER and x.forwards), None)
     outermost = steps[0]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ..calls.callbacks import has_known_callers
 from ..editing.references import Reference, reference
-from ..facts import Loop, LoopKind
+from ..facts import Loop
 from ..program.scopes import Parameter
 from ..program.sharing import other_user
 from ..program.syntax import LoopNode, first_name
@@ -21,12 +21,11 @@ from ..values.resolver import CallSite, Resolver
 from ..values.unpacking import Path, element_at
 from ..values.values import Function
 from .deferral_checks import Refused, check_divisor
-from .device_reads import DeviceRead, runs_rarely, step_loop
-from .loop_definitions import leaves, operators
+from .device_reads import STEPS, DeviceRead, runs_rarely, step_loop
+from .loop_definitions import leaves
 from .step_uses import excerpt
 
 _NUMBERS = frozenset({"float", "int"})
-_STEPS = frozenset({LoopKind.TRAINING, LoopKind.EVALUATION})
 
 
 def returned_reads(
@@ -45,18 +44,18 @@ def returned_reads(
             if not isinstance(site.module.parents[site.call], ast.Expr)
         ]
         arrivals = [(site, _arrival(site, path, loops)) for site in sites]
+        if all(arrival is None for _, arrival in arrivals):
+            continue
+        why = _obstacle(resolver, read, path, sites)
         elsewhere = next((site for site, arrival in arrivals if arrival is None), None)
-        why = None
+        if why is None and elsewhere is not None:
+            why = f"{elsewhere.module.place(elsewhere.call)} needs the number, too"
+        told = why and f"it gets `{read.excerpt}` from `{function.name}`: {why}"
+        kind = read.kind if read.result is read.node else TensorKind.FLOAT
         for site, arrival in arrivals:
-            if arrival is None:
-                continue
-            loop, node = arrival
-            why = why or _obstacle(resolver, read, path, sites)
-            if why is None and elsewhere is not None:
-                why = f"{elsewhere.module.place(elsewhere.call)} needs the number, too"
-            told = f"it gets `{read.excerpt}` from `{function.name}`: {why}"
-            kind = read.kind if read.result is read.node else TensorKind.FLOAT
-            yield loop, DeviceRead(site.module, node, node, kind, read), why and told
+            if arrival is not None:
+                loop, node = arrival
+                yield loop, DeviceRead(site.module, node, node, kind, read), told
 
 
 def annotation_edits(read: DeviceRead) -> Iterator[tuple[ast.expr, Reference]]:
@@ -115,7 +114,7 @@ def _obstacle(
     if len(returned_by(Function(function, module))) > 1:
         return "the function returns in several places"
     if function.returns is not None and not _says_number(_annotation(read, path)):
-        return f"the function is annotated (`{excerpt(module, function.returns or function)}`)"
+        return f"the function is annotated (`{excerpt(module, function.returns)}`)"
     if read.result is not read.node:
         return _why_no_sum(resolver, read)
     if _may_live_on(read):
@@ -129,8 +128,7 @@ def _why_no_sum(resolver: Resolver, read: DeviceRead) -> str | None:
     for leaf in leaves(result):
         if leaf is not read.node and not is_number(resolver, leaf, module):
             return f"`{excerpt(module, leaf)}` may be no number"
-    is_fraction = any(isinstance(operator, ast.Div) for operator in operators(result))
-    if read.kind is not TensorKind.FLOAT and not is_fraction:
+    if read.kind is not TensorKind.FLOAT and not read.divides:
         return f"`{excerpt(module, result)}` may be an integer"
     try:
         check_divisor(module, read.node, result)
@@ -144,7 +142,7 @@ def _arrival(
 ) -> tuple[Loop, ast.expr] | None:
     """The loop over steps that calls, and there the call, or the variable that gets the part ``path`` of what it gives."""
     loop = step_loop(site.module, site.call, loops)
-    if loop is None or loop.kind not in _STEPS or runs_rarely(site.module, site.call, loop.node):
+    if loop is None or loop.kind not in STEPS or runs_rarely(site.module, site.call, loop.node):
         return None
     if not path:
         return loop, site.call
