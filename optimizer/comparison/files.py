@@ -13,7 +13,7 @@ from ..execution.observations import Observations, WrittenFile
 from ..execution.written_files import ARRAYS
 from .arrays import compare_arrays, differing
 from .findings import Finding, Kind, note
-from .lines import read_lines
+from .lines import read_lines, without_options
 from .text import compare_text
 from .tolerance import Precision
 
@@ -206,7 +206,10 @@ def _arrays(
 
 def _content(run: Observations, path: str) -> str | None:
     kept = _kept(run, path)
-    return None if kept is None else kept.read_text(encoding="utf-8", errors="replace")
+    if kept is None:
+        return None
+    blotted = next(file.blotted for file in run.files if file.path == path)
+    return without_options(kept.read_text(encoding="utf-8", errors="replace"), blotted)
 
 
 def _read(run: Observations, path: str) -> Arrays | None:

@@ -326,7 +326,7 @@ class WrittenFile:
     ``path`` is relative to the working directory where it lies below it, ``size`` in bytes; ``kept_as`` is the copy of
     it in the run's folder, None where the content is neither text nor arrays. Of those ``digest`` tells the bytes, unless there are too many; of an exported
     network those of its weights.
-    A symbolic link that the run made ``leads_to`` that path.
+    A symbolic link that the run made ``leads_to`` that path. What the options ``blotted`` are told to be in it is no result of the run.
     """
 
     path: str
@@ -334,6 +334,7 @@ class WrittenFile:
     kept_as: str | None = None
     digest: str | None = None
     leads_to: str | None = None
+    blotted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
