@@ -78,7 +78,7 @@ def places_of_numbers(original: bytes, near: Sequence[bytes]) -> tuple[Place, ..
     if not moved.any():
         return ()
     for dtype, length in _LENGTHS.items():
-        if len(original) % length == 0 and _are_numbers(files.view(dtype)).all():
+        if len(original) % length == 0 and _are_numbers(_read(files, dtype)).all():
             found = [Place(start, dtype, "") for start in range(0, len(original), length)]
             moving = moved.reshape(-1, length).any(1)
             first = np.flatnonzero(moving) * length
@@ -94,12 +94,11 @@ def numbers_at(content: bytes, places: Sequence[Place]) -> Arrays:
     starts: dict[tuple[str, str], list[int]] = defaultdict(list)
     for place in places:
         starts[place.words, place.dtype].append(place.start)
-    return {
-        f"{words} {dtype}": data[np.add.outer(at, np.arange(_LENGTHS[dtype]))]
-        .view(dtype)[:, 0]
-        .astype(np.float64)
-        for (words, dtype), at in starts.items()
-    }
+    found: dict[str, NDArray[np.float64]] = {}
+    for (words, dtype), at in starts.items():
+        there = data[np.array(at)[:, None] + np.arange(_LENGTHS[dtype])]
+        found[f"{words} {dtype}"] = np.frombuffer(there.tobytes(), dtype).astype(np.float64)
+    return found
 
 
 def _scattered(
@@ -138,17 +137,24 @@ def _number(
     tried.append((start, "<f4"))
     for at, dtype in tried:
         content = files[:, at : at + _LENGTHS[dtype]]
-        if content.shape[1] == _LENGTHS[dtype] and _are_numbers(content.copy().view(dtype)).all():
+        if content.shape[1] == _LENGTHS[dtype] and _are_numbers(_read(content, dtype)).all():
             return at, dtype
     return None
 
 
-def _are_numbers(values: NDArray[np.floating]) -> NDArray[np.bool_]:
+def _read(files: NDArray[np.uint8], dtype: str) -> NDArray[np.float64]:
+    """The numbers that the bytes of each row are."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        return np.stack([np.frombuffer(row.tobytes(), dtype).astype(np.float64) for row in files])
+
+
+def _are_numbers(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """For each column, whether the values, one of each file, have sizes that numbers have, and nearly the same."""
     import numpy as np
 
     with np.errstate(all="ignore"):
-        values = values.astype(np.float64)
         sizes = np.abs(values)
         low, high = _SIZES
         usual = np.isfinite(values) & ((sizes == 0) | ((sizes > low) & (sizes < high)))
