@@ -199,10 +199,22 @@ def _is_named_elsewhere(resolver: Resolver, defined: ast.FunctionDef | ast.Class
     return any(
         _says(mentioned) == defined.name
         and mentioned not in own
+        and not _is_exported(mentioned, other)
         and not other.leaves_out(mentioned)
         for other in resolver.project.modules
         for mentioned in other.nodes_of(ast.Name, ast.Attribute, ast.Constant, ast.alias)
     )
+
+
+def _is_exported(mentioned: ast.AST, module: Module) -> bool:
+    """Whether ``mentioned`` is an entry of ``__all__``: what a star import brings is used by its name, or not at all."""
+    if not isinstance(mentioned, ast.Constant):
+        return False
+    match _top_statement(mentioned, module):
+        case ast.Assign(targets=[ast.Name("__all__")]) | ast.AugAssign(target=ast.Name("__all__")):
+            return True
+        case _:
+            return False
 
 
 def _top_statement(node: ast.AST, module: Module) -> ast.AST:
