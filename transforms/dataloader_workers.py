@@ -49,6 +49,7 @@ https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-asyn
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -297,7 +298,9 @@ class DataLoaderWorkers(Transform):
         for setting, loaders in settings_by_place(script, "num_workers", group.loaders).items():
             said = group.count.written and any("persistent_workers" in x.arguments for x in loaders)
             if not said and _wants_persistence(script, loaders):
-                value = condition or is_positive(loaders[0].arguments["num_workers"])
+                value = condition or is_positive(
+                    script.resolver, loaders[0].arguments["num_workers"]
+                )
                 if value is not None:
                     yield FileEdit(setting.module.path, setting.edit("persistent_workers", value))
 
@@ -307,11 +310,14 @@ class DataLoaderWorkers(Transform):
         """Let workers that the script already asks for live on between passes."""
         loaders = [loader for loader in loaders if said_later(loader, "num_workers") is None]
         for setting, users in settings_by_place(script, "num_workers", loaders).items():
-            value = is_positive(users[0].arguments["num_workers"])
-            if value is None or any("persistent_workers" in x.arguments for x in users):
+            value = is_positive(script.resolver, users[0].arguments["num_workers"])
+            if any("persistent_workers" in x.arguments for x in users):
                 continue
             if not _wants_persistence(script, users):
                 yield from self._kept_short(script, users)
+                continue
+            if value is None:
+                yield from self._untold(users)
                 continue
             first = users[0]
             yield self.change(
@@ -322,6 +328,15 @@ class DataLoaderWorkers(Transform):
                 f"passes; they no longer start anew each time{_ONE_SEED}",
                 (FileEdit(setting.module.path, setting.edit("persistent_workers", value)),),
             )
+
+    def _untold(self, loaders: Iterable[DataLoader]) -> Iterator[Skip]:
+        """Why workers end whose number may be zero, and is not written so that it could be asked twice."""
+        for loader in loaders:
+            count = loader.arguments["num_workers"]
+            code = count.module.unindented_code(count.value)
+            message = f"its workers end with each pass: `persistent_workers=` would compute `{code}` a second time"
+            if not isinstance(count.value, ast.Constant):
+                yield self.skip(loader.path, loader.span, message)
 
     def _make_ahead(
         self, script: TrainingScript, loaders: list[DataLoader], options: Options
