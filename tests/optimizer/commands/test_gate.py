@@ -118,6 +118,15 @@ def test_scripts_are_looked_at_before_torch_is(
     assert "nothing to gate" in capsys.readouterr().err
 
 
+def test_a_link_to_itself_is_told_like_every_unreadable_script(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "loop.py").symlink_to("loop.py")
+    assert main(["gate", "loop.py", "--base", "main"]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert (said.startswith("loop.py: cannot be read"), said.count("\n")) == (True, 1)
+
+
 def workflow_commands() -> list[str]:
     """What docs/gate-workflow.yml and action.yml run of ours."""
     texts = [(ROOT / name).read_text() for name in ("docs/gate-workflow.yml", "action.yml")]
