@@ -180,7 +180,8 @@ class _Judge:
             failure = report.original_failure
             details = failure.details if failure else ""
             where = "on emulated CUDA: " if self._job.emulated else ""
-            told = f"{where}{said_last(details) or 'no traceback'}{input_hint(details)}"
+            hint = input_hint(details, self._job.before.entry)
+            told = f"{where}{said_last(details) or 'no traceback'}{hint}"
             return Judgement(self._job, Gated.ORIGINAL_FAILED, told, report, details=details)
         gated = {
             Outcome.NOT_EQUIVALENT: Gated.NOT_EQUIVALENT,
