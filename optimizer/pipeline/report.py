@@ -192,8 +192,9 @@ def _summary(
     left = f"; {counted(skipped, 'place')} left alone" if skipped else ""
     if not changed:
         why = "" if trains else ": no training step is seen"
-        is_copied = output is not None and written and reports
-        copy = f" {display_path(output)} is a copy." if is_copied else ""
+        copy = ""
+        if output is not None and written and reports:
+            copy = f" {display_path(output)} is a copy."
         return f"Nothing to rewrite{why}{left}.{copy}"
     verb = "rewritten" if written else "would be rewritten"
     if output is not None:
