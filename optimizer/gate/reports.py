@@ -125,7 +125,9 @@ def _xml_text(text: str) -> str:
 def _fill(one: Judgement, equivalence: ElementTree.Element, speed: ElementTree.Element) -> None:
     def put(case: ElementTree.Element, tag: str, message: str) -> None:
         entry = ElementTree.SubElement(case, tag, message=_xml_text(message))
-        entry.text = _xml_text(one.details or message)
+        lines = [message, *map(phase_words, one.phases)]
+        told = one.details if one.details and tag != "skipped" else "\n".join(lines)
+        entry.text = _xml_text(told)
 
     if one.gated is Gated.TOO_SLOW:
         put(speed, "failure", one.reason)

@@ -112,6 +112,10 @@ def test_junit_has_two_tests_for_each_script() -> None:
     failure = suite[4].find("failure")
     assert failure is not None
     assert (failure.get("message"), failure.text) == ("loss at step 2", WRONG.details)
+    assert [skipped.text for skipped in suite[5]] == ["not measured"]
+    slow = suite[7].find("failure")
+    assert slow is not None
+    assert slow.text == f"{SLOW.reason}\ndata wait: 1 ms -> 2 ms per step"
 
 
 def test_what_a_script_prints_breaks_no_report() -> None:
