@@ -48,9 +48,18 @@ class Place(NamedTuple):
 
 
 def compare_raw(
-    path: str, ours: bytes, theirs: bytes, near: Sequence[bytes], precision: Precision
+    path: str,
+    ours: bytes,
+    theirs: bytes,
+    near: Sequence[bytes],
+    precision: Precision,
+    *,
+    rounding: bool = True,
 ) -> Iterator[Finding]:
-    """Where a file's numbers are further off than rounding takes them; a note where it differs and is not understood."""
+    """Where a file's numbers are further off than rounding takes them; a note where it differs and is not understood.
+
+    Without ``rounding`` those of the neighbours only tell where the numbers are.
+    """
     if ours == theirs:
         return
     places = places_of_numbers(ours, near)
@@ -62,7 +71,7 @@ def compare_raw(
         message = f"{path} has {len(theirs)} bytes, not {len(ours)}"
         yield Finding(Kind.FILE_VALUE, message, tensor=path)
         return
-    arrays = [numbers_at(one, places) for one in (ours, theirs, *near)]
+    arrays = [numbers_at(one, places) for one in (ours, theirs, *(near if rounding else ()))]
     found = compare_arrays(
         Kind.FILE_VALUE, "numbers", lambda _: path, arrays[0], arrays[1], arrays[2:], precision
     )
