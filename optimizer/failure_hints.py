@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
+from pathlib import Path
+
+from .terminal import display_path
 
 _CUDA_MISSING = (
     r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
@@ -28,7 +32,7 @@ _COMPILER_MISSING = (
 _NO_COMPILER = " (what is compiled needs a C compiler and Python's header files here; --ignore compile does without)"
 _USAGE = r"(?i)^usage: "
 _ARGUMENTS = " (arguments behind -- are passed to it)"
-_NOT_INSTALLED = "ModuleNotFoundError: No module named "
+_NOT_INSTALLED = r"^ModuleNotFoundError: No module named '([^'.]+)"
 _INTERPRETER = " (--python names the interpreter that has it)"
 _NOTEBOOK = "NameError: name 'get_ipython' is not defined"
 _COMMANDS = " (IPython defines that: take the commands of the notebook out of the script)"
@@ -48,14 +52,24 @@ def compiler_hint(details: str) -> str:
     return _NO_COMPILER if re.search(_COMPILER_MISSING, details) else ""
 
 
-def input_hint(details: str) -> str:
-    """What may help a script that ended with ``details`` because of what it was given."""
+def input_hint(details: str, script: Path) -> str:
+    """What may help the file ``script`` that ended with ``details`` because of what it was given."""
     if re.search(_RANK_MISSING, details):
         return _NO_RANK
     if re.search(_USAGE, details, re.MULTILINE):
         return _ARGUMENTS
-    if re.search(rf"^{_NOT_INSTALLED}", details, re.MULTILINE):
-        return _INTERPRETER
+    if missing := re.search(_NOT_INSTALLED, details, re.MULTILINE):
+        return _where_it_lies(missing[1], script) or _INTERPRETER
     if _NOTEBOOK in details:
         return _COMMANDS
     return _EMPTY if _NO_INPUT in details else ""
+
+
+def _where_it_lies(module: str, script: Path) -> str:
+    """How Python finds ``module`` where it is code around ``script``, such as the package that the script is a part of."""
+    for folder in script.absolute().parents:
+        package = folder / module
+        if package.with_suffix(".py").is_file() or any(package.glob("*.py")):
+            place = display_path(folder)
+            return f" ({place} has it: installed from there, or with PYTHONPATH={shlex.quote(place)}, it is found)"
+    return ""

@@ -57,6 +57,7 @@ from ..optimizer.analysis.editing.free_names import (
     common_statement,
 )
 from ..optimizer.analysis.facts import DataLoader
+from ..optimizer.analysis.loading.datasets import function_code
 from ..optimizer.analysis.loading.kept_copies import kept_copies
 from ..optimizer.analysis.loading.loader_settings import said_later, settings_by_place
 from ..optimizer.analysis.loading.needless_workers import (
@@ -65,7 +66,7 @@ from ..optimizer.analysis.loading.needless_workers import (
     removal_refused,
 )
 from ..optimizer.analysis.loading.passes import passes_repeat
-from ..optimizer.analysis.loading.random_draws import draws_random_numbers
+from ..optimizer.analysis.loading.random_draws import code_draws, draws_random_numbers
 from ..optimizer.analysis.loading.worker_count import CountKind
 from ..optimizer.analysis.loading.worker_edits import (
     above_loops,
@@ -379,7 +380,14 @@ def _reason(script: TrainingScript, loaders: list[DataLoader], more: bool) -> st
     reason = (
         f"making an item of {names} needs and changes nothing that a worker's copy would not have"
     )
-    if any(draws_random_numbers(script.resolver, dataset) for dataset in datasets):
+    collated = [
+        reached
+        for loader in loaders
+        for reached in function_code(script.resolver, loader.arguments.get("collate_fn")) or ()
+    ]
+    if code_draws(script.resolver, collated) or any(
+        draws_random_numbers(script.resolver, dataset) for dataset in datasets
+    ):
         drawn = "other workers' generators" if more else "the workers' generators now"
         return f"{reason}; its random draws come from {drawn}: the same distribution, other draws"
     return f"{reason}; it draws no random numbers, so the items are the same"

@@ -49,7 +49,7 @@ from ..optimizer.analysis.syncs.deferral_edits import (
     meter_edits,
 )
 from ..optimizer.analysis.syncs.deferral_plan import LoopPlan
-from ..optimizer.analysis.syncs.deferrals import Deferred
+from ..optimizer.analysis.syncs.deferred import Deferred
 from ..optimizer.analysis.syncs.deferred_meters import DeferredMeter
 from ..optimizer.analysis.syncs.joint_plans import joined
 from ..optimizer.analysis.wording import listed

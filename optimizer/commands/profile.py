@@ -109,7 +109,7 @@ def _profile(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     except ScriptFailed as failed:
         print(failed.details, file=sys.stderr)
         code = ExitCode.SCRIPT_FAILED
-        told = f"fails by itself{input_hint(failed.details)}"
+        told = f"fails by itself{input_hint(failed.details, script)}"
         raise TorchoptError(told, script, exit_code=code) from None
     changes = [change for file in rewritten.files for change in file.changes]
     could = opportunities(found, changes, all_transforms(), options.target)

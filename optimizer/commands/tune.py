@@ -132,7 +132,7 @@ def _tune(script: Path, flags: Settings, arguments: tuple[str, ...]) -> int:
     except ScriptFailed as failed:
         print(failed.details, file=sys.stderr)
         code = ExitCode.SCRIPT_FAILED
-        told = f"fails by itself{input_hint(failed.details)}"
+        told = f"fails by itself{input_hint(failed.details, script)}"
         raise TorchoptError(told, script, exit_code=code) from None
     except KeyboardInterrupt:
         if wanted.journal.exists():

@@ -49,7 +49,8 @@ def judge(
 ) -> tuple[list[Finding], list[VectorFigures]]:
     """Per group: no new NaN or Inf; distance, length and every single tensor within what is allowed.
 
-    A group yields at most one finding; it names the tensor furthest beyond its limit.
+    A group yields at most one finding; it names the tensor furthest beyond its limit. One that holds nothing but zeros in
+    both runs, such as the way of parameters that are first stepped later, has no figures: they would say nothing.
     """
     members: dict[str, list[str]] = {}
     for name in other:
@@ -65,7 +66,8 @@ def judge(
             continue
         names = [name for name in names if other[name].finite]
         near = [{n: run[n] for n in names if n in run} for run in neighbours]
-        if not names:
+        in_all = together(other[name] for name in names)
+        if not (in_all.norm or in_all.other_norm):
             continue
         whole = _figures(quantity, group, names, other, near, precision)
         figures.append(whole)

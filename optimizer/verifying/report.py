@@ -289,7 +289,7 @@ def _what_was_run(report: VerificationReport, console: Console) -> None:
         if settings.emulated_gpus and not on_cpu:
             device = f"{device} (computed on the CPU; a GPU of this machine would not be used)"
         _line(console, f"on         {device}, torch {versions.torch}, Python {versions.python}")
-        if on_cpu and settings.emulated_gpus:
+        if on_cpu and settings.emulated_gpus and report.verdict:
             told = "the emulated GPU was not used: with these arguments the script stays on the CPU"
             _line(console, f"           {told}")
         elif on_cpu and report.verdict and _is_for_a_gpu(report):

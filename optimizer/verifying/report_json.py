@@ -79,7 +79,7 @@ def original_failure(report: VerificationReport) -> str:
     details = report.original_failure.details if report.original_failure else ""
     last = said_last(details) or "it wrote nothing"
     hint = "" if report.settings.emulated_gpus else device_hint(details)
-    return f"{last}{hint or input_hint(details)}"
+    return f"{last}{hint or input_hint(details, report.original.entry)}"
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,32 @@ USAGE = "usage: train.py [-h] --data DATA\ntrain.py: error: the following argume
     ],
 )
 def test_what_a_script_was_not_given(details: str, words: str) -> None:
-    assert words in input_hint(details)
-    assert bool(input_hint(details)) == bool(words)
+    hint = input_hint(details, Path("train.py"))
+    assert words in hint
+    assert bool(hint) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "script"),
+    [
+        ("gcn", "gcn/utils.py", "gcn/train.py"),
+        ("gpt.model", "gpt/model.py", "projects/adder/adder.py"),
+        ("models", "models.py", "scripts/train.py"),
+    ],
+)
+def test_a_module_that_lies_beside_the_script(
+    module: str, code: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (code, script):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir((tmp_path / script).parent)
+    hint = input_hint(
+        f"Traceback\nModuleNotFoundError: No module named '{module}'", Path(Path(script).name)
+    )
+    folder = os.path.relpath(tmp_path)
+    assert f"PYTHONPATH={min(folder, str(tmp_path), key=len)}" in hint
+    assert "--python" not in hint
 
 
 def test_a_missing_device() -> None:

@@ -1695,6 +1695,26 @@ def test_reason_tells_about_random_draws(
     assert said in change.reason
 
 
+@pytest.mark.parametrize(
+    "masked", ["batch * torch.bernoulli(half)", "batch * half.bernoulli()", "batch.random_(3)"]
+)
+def test_reason_tells_of_draws_in_the_collate_function(
+    rewrite: Callable[..., object], masked: str
+) -> None:
+    collate = f"""
+def collate(samples):
+    batch = torch.stack([x for x, _ in samples])
+    half = torch.full_like(batch, 0.5)
+    return {masked}, torch.tensor([y for _, y in samples])
+
+
+"""
+    loader = "loader = DataLoader(dataset, collate_fn=collate)\n"
+    result = rewrite(script(loader, FILES + collate), ["dataloader-workers"])
+    (change,) = result.files[0].changes  # type: ignore[attr-defined]
+    assert "its random draws come from the workers' generators now" in change.reason
+
+
 @pytest.mark.parametrize("workers", ["", ", num_workers=2"])
 def test_reason_tells_what_living_workers_draw(
     rewrite: Callable[..., object], workers: str

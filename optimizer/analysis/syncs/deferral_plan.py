@@ -14,7 +14,8 @@ from ..tensors.tensor_kinds import TensorKinds
 from ..values.resolver import Resolver
 from .conversions import Conversion, Conversions
 from .deferral_checks import Refused
-from .deferrals import Deferred, LoopDeferral, Obstacle
+from .deferrals import LoopDeferral
+from .deferred import Deferred, Obstacle
 from .deferred_meters import DeferredMeter, MeterDeferral
 from .device_reads import DeviceRead, find_device_reads, runs_rarely, step_loop
 from .device_waits import find_waits, why_waits
@@ -128,7 +129,8 @@ def _meters(
 ) -> Iterator[DeferredMeter | Obstacle]:
     """The objects that the loop gives numbers to, or what keeps them from being given tensors."""
     module = planned.module
-    deferral = MeterDeferral(resolver, planned.loop, {read.node: read for read in reads})
+    by_node = {read.node: read for read in reads}
+    deferral = MeterDeferral(resolver, planned.loop, by_node, planned.deferred)
     by_name: dict[str, list[HandedOver]] = {}
     for handed in planned.handed_over:
         by_name.setdefault(handed.name, []).append(handed)

@@ -226,6 +226,15 @@ def test_another_direction_is_told_by_its_cosine() -> None:
     assert "cosine 0.800" in finding.message
 
 
+def test_what_is_zero_in_both_runs_has_no_figures() -> None:
+    """Those of an actor that steps later than its critics: "cosine 1.00000" would count as having shown something."""
+    zeros, moved = {"w": np.zeros(3)}, {"w": np.array([0.0, 1.0, 0.0])}
+    quantity = Quantity(Kind.UPDATE, "movement", lambda _: "optimizer 1")
+    assert judge(quantity, deviations(zeros, zeros), (), Precision.FLOAT32) == ([], [])
+    (finding,), (figures,) = judge(quantity, deviations(zeros, moved), (), Precision.FLOAT32)
+    assert (finding.kind, figures.group) == (Kind.UPDATE, "optimizer 1")
+
+
 def test_a_buffer_that_is_gone_is_told(run: Run) -> None:
     """An attention mask that the kernel has built in is no mistake; a lost running average shows in what it is for."""
     original, other = run(), replace(run(), buffers_file=None)

@@ -328,6 +328,9 @@ def test_an_emulated_device_that_nothing_used_proves_nothing_for_a_gpu(
     text = text_of(on_cpu)
     assert text.startswith("Equivalent (numeric): ")
     assert "the emulated GPU was not used" in text
+    failure = ScriptFailure(Status.FAILED, 1, "ModuleNotFoundError: No module named 'models'")
+    early = replace(on_cpu, verdict=None, original_failure=failure)
+    assert "emulated GPU" not in text_of(early)
 
 
 @pytest.mark.parametrize(
