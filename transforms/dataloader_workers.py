@@ -49,6 +49,7 @@ https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-asyn
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -56,6 +57,7 @@ from ..optimizer.analysis.editing.free_names import (
     common_statement,
 )
 from ..optimizer.analysis.facts import DataLoader
+from ..optimizer.analysis.loading.datasets import function_code
 from ..optimizer.analysis.loading.kept_copies import kept_copies
 from ..optimizer.analysis.loading.loader_settings import said_later, settings_by_place
 from ..optimizer.analysis.loading.needless_workers import (
@@ -64,7 +66,7 @@ from ..optimizer.analysis.loading.needless_workers import (
     removal_refused,
 )
 from ..optimizer.analysis.loading.passes import passes_repeat
-from ..optimizer.analysis.loading.random_draws import draws_random_numbers
+from ..optimizer.analysis.loading.random_draws import code_draws, draws_random_numbers
 from ..optimizer.analysis.loading.worker_count import CountKind
 from ..optimizer.analysis.loading.worker_edits import (
     above_loops,
@@ -296,7 +298,9 @@ class DataLoaderWorkers(Transform):
         for setting, loaders in settings_by_place(script, "num_workers", group.loaders).items():
             said = group.count.written and any("persistent_workers" in x.arguments for x in loaders)
             if not said and _wants_persistence(script, loaders):
-                value = condition or is_positive(loaders[0].arguments["num_workers"])
+                value = condition or is_positive(
+                    script.resolver, loaders[0].arguments["num_workers"]
+                )
                 if value is not None:
                     yield FileEdit(setting.module.path, setting.edit("persistent_workers", value))
 
@@ -306,11 +310,14 @@ class DataLoaderWorkers(Transform):
         """Let workers that the script already asks for live on between passes."""
         loaders = [loader for loader in loaders if said_later(loader, "num_workers") is None]
         for setting, users in settings_by_place(script, "num_workers", loaders).items():
-            value = is_positive(users[0].arguments["num_workers"])
-            if value is None or any("persistent_workers" in x.arguments for x in users):
+            value = is_positive(script.resolver, users[0].arguments["num_workers"])
+            if any("persistent_workers" in x.arguments for x in users):
                 continue
             if not _wants_persistence(script, users):
                 yield from self._kept_short(script, users)
+                continue
+            if value is None:
+                yield from self._untold(users)
                 continue
             first = users[0]
             yield self.change(
@@ -321,6 +328,15 @@ class DataLoaderWorkers(Transform):
                 f"passes; they no longer start anew each time{_ONE_SEED}",
                 (FileEdit(setting.module.path, setting.edit("persistent_workers", value)),),
             )
+
+    def _untold(self, loaders: Iterable[DataLoader]) -> Iterator[Skip]:
+        """Why workers end whose number may be zero, and is not written so that it could be asked twice."""
+        for loader in loaders:
+            count = loader.arguments["num_workers"]
+            code = count.module.unindented_code(count.value)
+            message = f"its workers end with each pass: `persistent_workers=` would compute `{code}` a second time"
+            if not isinstance(count.value, ast.Constant):
+                yield self.skip(loader.path, loader.span, message)
 
     def _make_ahead(
         self, script: TrainingScript, loaders: list[DataLoader], options: Options
@@ -364,7 +380,14 @@ def _reason(script: TrainingScript, loaders: list[DataLoader], more: bool) -> st
     reason = (
         f"making an item of {names} needs and changes nothing that a worker's copy would not have"
     )
-    if any(draws_random_numbers(script.resolver, dataset) for dataset in datasets):
+    collated = [
+        reached
+        for loader in loaders
+        for reached in function_code(script.resolver, loader.arguments.get("collate_fn")) or ()
+    ]
+    if code_draws(script.resolver, collated) or any(
+        draws_random_numbers(script.resolver, dataset) for dataset in datasets
+    ):
         drawn = "other workers' generators" if more else "the workers' generators now"
         return f"{reason}; its random draws come from {drawn}: the same distribution, other draws"
     return f"{reason}; it draws no random numbers, so the items are the same"

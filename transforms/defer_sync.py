@@ -49,7 +49,7 @@ from ..optimizer.analysis.syncs.deferral_edits import (
     meter_edits,
 )
 from ..optimizer.analysis.syncs.deferral_plan import LoopPlan
-from ..optimizer.analysis.syncs.deferrals import Deferred
+from ..optimizer.analysis.syncs.deferred import Deferred
 from ..optimizer.analysis.syncs.deferred_meters import DeferredMeter
 from ..optimizer.analysis.syncs.joint_plans import joined
 from ..optimizer.analysis.wording import listed
@@ -136,7 +136,7 @@ class DeferSync(Transform):
             yield self._detach(leak)
         plans = script.loop_plans
         if not script.targets_cuda(options):
-            for plan in plans[:1]:
+            for plan in [plan for plan in plans if plan.asks][:1]:
                 message = "nothing waits for a device: the script does not use a GPU"
                 yield self.skip(plan.path, plan.span, message)
             return

@@ -1,4 +1,4 @@
-"""What keeps code from running in half precision."""
+"""What stands against a change, such as running code in half precision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from .facts import Fact
 
 @dataclass(frozen=True, eq=False)
 class Obstacle(Fact):
-    """Code that half precision breaks; only float16 when ``float16_only``, only bfloat16 when ``bfloat16_only``. ``message`` says how."""
+    """Code that stands against a change; ``message`` says how.
+
+    Against half precision it stands in float16 only when ``float16_only``, in bfloat16 only when ``bfloat16_only``.
+    """
 
     message: str
     float16_only: bool = False

@@ -13,7 +13,8 @@ from ..execution.observations import Observations, WrittenFile
 from ..execution.written_files import ARRAYS
 from .arrays import compare_arrays, differing
 from .findings import Finding, Kind, note
-from .lines import read_lines
+from .lines import read_lines, without_options
+from .raw_numbers import compare_raw
 from .text import compare_text
 from .tolerance import Precision
 
@@ -55,8 +56,7 @@ def compare_files(
             found.extend(_link(file, other, repeats))
             continue
         if precision is not None and _has_other_bytes(file, other, repeats):
-            message = f"{file.path} has other bytes, and is not compared"
-            found.append(note(Kind.FILE_VALUE, message, tensor=file.path))
+            found.extend(_raw(file, original, other, neighbours, precision))
         runs = (original, other, repeats, neighbours)
         compare = _arrays if Path(file.path).suffix.lower() in ARRAYS else _text
         found.extend(compare(file.path, *runs, precision))
@@ -85,6 +85,30 @@ def _has_other_bytes(
     )
     known = file.digest is not None and after is not None
     return known and after != file.digest and all(one == file.digest for one in again)
+
+
+def _raw(
+    file: WrittenFile,
+    original: Observations,
+    other: Observations,
+    neighbours: Sequence[Observations],
+    precision: Precision,
+) -> Iterator[Finding]:
+    """A file of a format that is not known."""
+    ours, theirs, *near = (_bytes(run, file.path) for run in (original, other, *neighbours))
+    if ours is None or theirs is None:
+        message = f"{file.path} has other bytes, and is not compared"
+        yield note(Kind.FILE_VALUE, message, tensor=file.path)
+        return
+    known = [one for one in near if one is not None]
+    yield from compare_raw(file.path, ours, theirs, known, precision)
+
+
+def _bytes(run: Observations, path: str) -> bytes | None:
+    """What is in a file that is neither text nor arrays, None where it was not kept or is of another kind."""
+    names = {file.path: file.bytes_as for file in run.files}
+    name = names.get(path)
+    return None if name is None else (run.folder / name).read_bytes()
 
 
 def _link(
@@ -206,7 +230,10 @@ def _arrays(
 
 def _content(run: Observations, path: str) -> str | None:
     kept = _kept(run, path)
-    return None if kept is None else kept.read_text(encoding="utf-8", errors="replace")
+    if kept is None:
+        return None
+    blotted = next(file.blotted for file in run.files if file.path == path)
+    return without_options(kept.read_text(encoding="utf-8", errors="replace"), blotted)
 
 
 def _read(run: Observations, path: str) -> Arrays | None:

@@ -69,6 +69,19 @@ _MEMORY = re.compile(r"[KMGT]i?B|mem|flop?s?", re.IGNORECASE)
 """What is no clock's, and may well be the same in two runs: memory, and how many operations were computed."""
 
 
+STAND_IN = "<default>"
+"""In place of what an option is told to be whose default the rewrite changes."""
+
+
+def without_options(text: str, names: Iterable[str]) -> str:
+    """``text`` with a mark in place of what it tells of the options ``names``: ``n_cpu=0``, ``'n_cpu': 0``, ``n_cpu: 0``."""
+    spelled = "|".join(re.escape(name) for name in sorted(names))
+    if not spelled:
+        return text
+    pattern = rf"(?<![\w-])((?:{spelled})['\"]?\s*[=:]\s*)[^\s,)}}\]]+"
+    return re.sub(pattern, rf"\1{STAND_IN}", text)
+
+
 @dataclass(frozen=True)
 class Line:
     """One line: its 1-based number, its words with ``#`` for numbers, the numbers, and which are times or memory.

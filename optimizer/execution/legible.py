@@ -5,8 +5,10 @@ Their own bytes differ where the content does not: an archive has the time in it
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import io
+import re
 import sqlite3
 import zipfile
 import zlib
@@ -17,6 +19,7 @@ from pathlib import Path
 _SQLITE = b"SQLite format 3\0"
 _WITH_DATABASES = ("-journal", "-shm", "-wal")
 """Endings of what SQLite writes beside a database (https://www.sqlite.org/tempfiles.html)."""
+_CONTROL = re.compile(rb"[\0-\x06\x0e-\x1a]")
 _LETTERS = bytes.maketrans(b"0123456789", b"ghijklmnop")
 
 
@@ -54,6 +57,12 @@ def is_text(content: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def is_binary(content: bytes) -> bool:
+    """Whether there are characters that stand in no text: control characters, unless it says that it is in UTF-16."""
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return not wide and _CONTROL.search(content) is not None
 
 
 def _rows(place: Path) -> Iterator[str]:

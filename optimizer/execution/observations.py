@@ -13,6 +13,7 @@ class. A parameter of no module is ``optimizer0.group0.3``.
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections import defaultdict
@@ -205,6 +206,8 @@ class Observations:
     """For tensors of which each row is another's, these with their rows: see ``comparison/divided.py``."""
     failed_rank: int | None = None
     """The rank that failed first, where the run failed because of one."""
+    ended_at: float = math.inf
+    """When the script ended, in seconds of the clock that all processes of a machine share; infinite where it did not tell."""
 
     @property
     def failure_details(self) -> str:

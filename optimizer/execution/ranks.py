@@ -78,20 +78,33 @@ def _ending(ranks: Sequence[Observations], whole: Observations) -> Observations:
         n for n, rank in enumerate(ranks) if rank.status in (Status.FAILED, Status.KILLED)
     ]
     if ended_badly:
-        cause = _ROOT_CAUSE.search(whole.stderr)
-        # Others are ended because of the one that fails by itself.
-        failed_itself = [n for n in ended_badly if ranks[n].status is Status.FAILED]
-        rank = int(cause[1]) if cause else (failed_itself or ended_badly)[0]
-        failed = ranks[rank] if rank < len(ranks) else ranks[ended_badly[0]]
-        code = int(cause[2]) if cause else whole.exit_code
-        code = failed.exit_code if failed.status is Status.FAILED else code
-        return replace(failed, failed_rank=rank, exit_code=code)
+        rank, code = _failed_first(ranks, ended_badly, whole)
+        return replace(ranks[rank], failed_rank=rank, exit_code=code)
     if whole.status is Status.FAILED:
         return whole
     if whole.exit_code:
         return replace(whole, status=Status.KILLED)
     stopped = any(rank.status is Status.STOPPED for rank in ranks)
     return replace(ranks[0], status=Status.STOPPED if stopped else Status.COMPLETED)
+
+
+def _failed_first(
+    ranks: Sequence[Observations], ended_badly: Sequence[int], whole: Observations
+) -> tuple[int, int | None]:
+    """The rank that others ended because of, and its exit status.
+
+    The first to fail by itself: its peers fail when they no longer reach it. torchrun tells of one that was killed, and
+    which leaves no record; of those that raise it tells the first to be found dead, which may be a peer.
+    """
+    cause = _ROOT_CAUSE.search(whole.stderr)
+    told = int(cause[1]) if cause else None
+    if cause and told in ended_badly and ranks[told].status is Status.KILLED:
+        return told, int(cause[2])
+    failed = [n for n in ended_badly if ranks[n].status is Status.FAILED]
+    if not failed:
+        return ended_badly[0], int(cause[2]) if cause else whole.exit_code
+    first = min(failed, key=lambda n: ranks[n].ended_at)
+    return first, ranks[first].exit_code
 
 
 def _memory(ranks: Sequence[Observations]) -> Memory:

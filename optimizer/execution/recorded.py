@@ -326,7 +326,8 @@ class WrittenFile:
     ``path`` is relative to the working directory where it lies below it, ``size`` in bytes; ``kept_as`` is the copy of
     it in the run's folder, None where the content is neither text nor arrays. Of those ``digest`` tells the bytes, unless there are too many; of an exported
     network those of its weights.
-    A symbolic link that the run made ``leads_to`` that path.
+    A symbolic link that the run made ``leads_to`` that path. What the options ``blotted`` are told to be in it is no result of the run.
+    ``bytes_as`` is the copy of a file of neither text nor arrays, where there was room.
     """
 
     path: str
@@ -334,6 +335,8 @@ class WrittenFile:
     kept_as: str | None = None
     digest: str | None = None
     leads_to: str | None = None
+    blotted: frozenset[str] = frozenset()
+    bytes_as: str | None = None
 
 
 @dataclass(frozen=True)

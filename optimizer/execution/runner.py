@@ -235,9 +235,11 @@ def _rank_folders(version: ScriptVersion, folder: Path) -> list[Path]:
 
 def _kept_beside(file: WrittenFile, own: Path, folder: Path) -> WrittenFile:
     """``file``, kept in ``folder``, as seen from the folder ``own`` of a rank."""
-    if file.kept_as is None:
-        return file
-    return replace(file, kept_as=os.path.relpath(folder / file.kept_as, own))
+    kept, content = (
+        None if name is None else os.path.relpath(folder / name, own)
+        for name in (file.kept_as, file.bytes_as)
+    )
+    return replace(file, kept_as=kept, bytes_as=content)
 
 
 def _with_files(run: Observations, files: Sequence[WrittenFile]) -> Observations:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from .legible import as_text, belongs_to_database, is_network, is_text
+from .legible import as_text, belongs_to_database, is_binary, is_network, is_text
 from .observations import WrittenFile
 from .overlay import Overlay
 from .probe.mirror import Mirror
@@ -24,7 +24,7 @@ ARRAYS = frozenset({".npy", ".npz", ".safetensors"})
 _TEXT = frozenset(
     {".csv", ".dat", ".json", ".jsonl", ".log", ".md", ".ndjson", ".out", ".tsv", ".txt", ".yaml", ".yml"}
 )  # fmt: skip
-"""Suffixes of text, in whatever encoding."""
+"""Suffixes of text, in whatever encoding, where it is not binary after all."""
 _PROGRAMS = frozenset({".onnx", ".pt2", ".pte", ".so"})
 """Suffixes of exported networks."""
 _KEPT_FILE_BYTES = 8 << 20
@@ -34,6 +34,7 @@ _MOST_FILES = 2000
 """A script that writes more than that makes its data, and none of it is looked at."""
 _NOT_RESULTS = frozenset({"__pycache__", "mlruns", "wandb"})
 _FOLDER = "files"
+_BYTES = ".bin"
 _GZIP = b"\x1f\x8b"
 
 
@@ -74,12 +75,15 @@ class _Keeper:
         size, suffix = os.path.getsize(place), Path(place).suffix.lower()
         if size <= min(_KEPT_FILE_BYTES, self._left):
             content = _unpacked(Path(place).read_bytes())
-            if suffix in ARRAYS | _TEXT or is_text(content):
+            if suffix in ARRAYS or is_text(content) or (suffix in _TEXT and not is_binary(content)):
                 return WrittenFile(shown, size, self._kept(number, suffix, content))
             text = None if suffix in _PROGRAMS else as_text(Path(place), content, _KEPT_FILE_BYTES)
             if text is not None:
                 return WrittenFile(shown, size, self._kept(number, ".txt", text.encode()))
-            return WrittenFile(shown, size, digest=_digest_of(suffix, io.BytesIO(content)))
+            digest = _digest_of(suffix, io.BytesIO(content))
+            packed = suffix in _PROGRAMS or zipfile.is_zipfile(io.BytesIO(content))
+            raw = None if packed else self._kept(number, _BYTES, content)
+            return WrittenFile(shown, size, digest=digest, bytes_as=raw)
         if size > self._to_digest:
             return WrittenFile(shown, size)
         self._to_digest -= size
@@ -90,7 +94,7 @@ class _Keeper:
         """Where ``content`` is kept now, below the folder."""
         self._left -= len(content)
         (self._folder / _FOLDER).mkdir(exist_ok=True)
-        kept = f"{_FOLDER}/{number}{suffix if suffix in ARRAYS else '.txt'}"
+        kept = f"{_FOLDER}/{number}{suffix if suffix in (*ARRAYS, _BYTES) else '.txt'}"
         (self._folder / kept).write_bytes(content)
         return kept
 

@@ -32,6 +32,7 @@ from enum import Enum
 from itertools import accumulate
 
 from ..execution.observations import Timing
+from ..terminal import counted
 from .interludes import Stretch, log_stretch_ratio, stretch
 from .turn_ratios import centre, spread, steady_waits, turn_ratios
 
@@ -233,7 +234,7 @@ def read_run(timing: Timing) -> Run:
     """The run's steps, with its warm-up found."""
     steps = _steps(timing)
     if len(steps.seconds) < 2:
-        raise TooShort(f"only {len(timing.round_seconds)} rounds after the first were timed")
+        raise TooShort(_too_short(len(timing.round_seconds)))
     dropped, settled = warm_up(steps.seconds)
     dropped = max(dropped, _first_epoch(timing, steps), _made_ahead(timing, steps))
     return Run(
@@ -244,6 +245,11 @@ def read_run(timing: Timing) -> Run:
         settled,
         stretch(timing, sum(steps.rounds[:dropped])),
     )
+
+
+def _too_short(rounds: int) -> str:
+    timed = f"only {counted(rounds, 'step')} after the first" if rounds else "no step after the first"
+    return f"{timed} could be timed, too few to tell a speed: the script has to make more of them"
 
 
 def _steps(timing: Timing) -> Steps:

@@ -7,7 +7,6 @@ checkpoint, then shows another number there. What the option does to the trainin
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -15,11 +14,10 @@ from ..analysis.calls.signatures import call_argument
 from ..analysis.program.project import load_project
 from ..analysis.values.options import destination
 from ..comparison.findings import Finding, Kind, note
+from ..comparison.lines import STAND_IN, without_options
 from ..execution.observations import Checkpoint, CheckpointEntry, Observations
 from ..execution.runner import ScriptVersion
 from ..source import Sources
-
-_STAND_IN = "<default>"
 
 
 def changed_defaults(original: ScriptVersion, rewritten: ScriptVersion) -> frozenset[str]:
@@ -40,11 +38,13 @@ def _defaults(version: ScriptVersion) -> dict[str, str]:
 
 
 def without_defaults(run: Observations, names: Collection[str]) -> Observations:
-    """``run`` with the values of the options ``names`` blotted out of what was printed and saved."""
+    """``run`` with the values of the options ``names`` blotted out of what was printed, saved and written to files."""
     if not names:
         return run
     checkpoints = tuple(_checkpoint_without(checkpoint, names) for checkpoint in run.checkpoints)
-    return replace(run, stdout=_text_without(run.stdout, names), checkpoints=checkpoints)
+    files = tuple(replace(file, blotted=frozenset(names)) for file in run.files)
+    stdout = without_options(run.stdout, names)
+    return replace(run, stdout=stdout, checkpoints=checkpoints, files=files)
 
 
 def changed_defaults_note(names: Collection[str]) -> tuple[Finding, ...]:
@@ -60,13 +60,6 @@ def changed_defaults_note(names: Collection[str]) -> tuple[Finding, ...]:
     )
 
 
-def _text_without(text: str, names: Collection[str]) -> str:
-    spelled = "|".join(re.escape(name) for name in sorted(names))
-    # `n_cpu=0`, `'n_cpu': 0`, `n_cpu: 0`: as a namespace, a dict or a line of its own shows it.
-    pattern = rf"(?<![\w-])((?:{spelled})['\"]?\s*[=:]\s*)[^\s,)}}\]]+"
-    return re.sub(pattern, rf"\1{_STAND_IN}", text)
-
-
 def _checkpoint_without(checkpoint: Checkpoint, names: Collection[str]) -> Checkpoint:
     entries = {
         key: _entry_without(entry, key.rpartition("/")[2], names)
@@ -78,5 +71,5 @@ def _checkpoint_without(checkpoint: Checkpoint, names: Collection[str]) -> Check
 def _entry_without(entry: CheckpointEntry, key: str, names: Collection[str]) -> CheckpointEntry:
     if entry.value is None:
         return entry
-    value = _STAND_IN if key in names else _text_without(entry.value, names)
+    value = STAND_IN if key in names else without_options(entry.value, names)
     return replace(entry, value=value)

@@ -47,24 +47,36 @@ def pytest_terminal_summary(
     terminalreporter.section("transforms")
     heading = f"{'transform':<22}{'transformed':>12}{'no-op':>8}{'verified':>10}  fires on"
     terminalreporter.write_line(heading)
-    lacking = False
+    lacking: list[str] = []
     for transform in all_transforms():
         scripts = corpus_scripts(transform)
         counts = [cases[transform.name, kind] for kind in (TRANSFORMED, NOOP, VERIFIED)]
         verified = "-" if isinstance(transform, Advisor) else str(counts[2])
-        fires = scripts or transform.name in _NOT_IN_CORPUS
-        complete = 0 < counts[0] < counts[1] and fires and (verified == "-" or counts[2])
-        lacking |= not complete
+        missing = _missing(transform, counts, scripts)
+        if missing:
+            lacking.append(f"{transform.name} lacks {', '.join(missing)}")
         terminalreporter.write_line(
             f"{transform.name:<22}{counts[0]:>12}{counts[1]:>8}{verified:>10}  {', '.join(scripts)}",
-            red=not complete,
+            red=bool(missing),
         )
     session = config.pluginmanager.get_plugin("session")
     if lacking and session is not None:
-        terminalreporter.write_line(
-            "a transform lacks cases, no-op cases, a verified run or a script", red=True
-        )
+        for line in lacking:
+            terminalreporter.write_line(line, red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _missing(transform: Transform, counts: list[int], scripts: list[str]) -> list[str]:
+    """What the tests of ``transform`` lack, in words; ``counts`` are of the cases transformed, left alone, verified."""
+    transformed, noop, verified = counts
+    missing = [] if transformed else ["a case in which something changes"]
+    if noop <= transformed:
+        missing.append("more cases in which nothing changes")
+    if not verified and not isinstance(transform, Advisor):
+        missing.append("a verified run")
+    if not scripts and transform.name not in _NOT_IN_CORPUS:
+        missing.append("a script of the corpus that it fires on (or a reason in `_NOT_IN_CORPUS`)")
+    return missing
 
 
 @cache

@@ -1989,6 +1989,10 @@ REFUSED = {
         dict(forward="y = torch.zeros(4, 2)\ny[0, x[:, 0] > 0] = self.fc(x)\nreturn y"),
         "through a tensor index",
     ),
+    "write of what has the type of another": (
+        dict(forward="y = torch.zeros(4, 2)\ny[x[:, 0] > 0] = self.fc(x).type(x.dtype)\nreturn y"),
+        "through a tensor index",
+    ),
     "index_add_": (
         dict(forward="y = torch.zeros(4, 2)\nreturn y.index_add_(0, self.index, self.fc(x))"),
         "index_add_",
@@ -2232,6 +2236,8 @@ def test_refused(check_noop: Check, parts: dict[str, str], reason: str) -> None:
     [
         "y = self.fc(x)\ny[x[:, 0] > 0] = True\nreturn y",
         "y = self.fc(x)\ny[x[:, 0] > 0] = 0.5\nreturn y",
+        "y = self.fc(x)\ny[x[:, 0] > 0] = (2 * y[0]).type(y.dtype)\nreturn y",
+        "y = torch.zeros(4, 2)\ny[x[:, 0] > 0] = self.fc(x).to(y)\nreturn y",
         "import numpy\nshown = numpy.ones((4, 2)).copy()\nshown[shown[:, 0] > 0] = shown.max()\nreturn self.fc(x)",
     ],
 )

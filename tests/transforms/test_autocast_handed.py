@@ -269,3 +269,39 @@ def test_evaluations_by_a_function_of_the_steps(
     assert file.text.count("with torch.autocast(") == regions
     assert told in file.changes[0].message
     assert ".float()" not in file.text
+
+
+GUARDED = """\
+import torch
+from torch import nn
+
+
+def train(model, optimizer, loader):
+    criterion = nn.CrossEntropyLoss()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    model = nn.Linear(512, 2048).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    train(model, optimizer, batches)
+"""
+
+
+@pytest.mark.parametrize("reads_globals", [False, True])
+def test_a_type_below_the_main_guard(
+    rewrite: Callable[..., RewriteResult], reads_globals: bool
+) -> None:
+    """Whoever imports ``train`` has no global of the script; where it reads one already, another changes nothing."""
+    source = GUARDED
+    if reads_globals:
+        source = source.replace("train(model, optimizer, loader)", "train(loader)")
+        source = source.replace("train(model, optimizer, batches)", "train(batches)")
+    text = rewrite(source, ["autocast"], amp=AmpDtype.AUTO).files[0].text
+    own = "    amp_dtype = torch.float16 if scaler.is_enabled() else torch.bfloat16\n    for"
+    assert (own in text) is not reads_globals
+    assert text.count("amp_dtype = ") == 1

@@ -173,6 +173,52 @@ def test_a_sequence_that_is_not_seen_to_begin_with_a_convolution(
     check_noop(script(network=BLOCK.format(layers=layers)), reason=reason)
 
 
+LISTED = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {made}
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(dim=(2, 3)))
+"""
+FILLED = """self.blocks = nn.ModuleList()
+        channels = 3
+        for width in (4, 8):
+            self.blocks.append(nn.Sequential(nn.Conv2d(channels, width, 3), {last}))
+            channels = width"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "self.blocks = nn.ModuleList([nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)])",
+        "self.blocks = nn.ModuleList(nn.Conv2d(3, 8, 3) for _ in range(1))",
+        FILLED.format(last="nn.ReLU()"),
+    ],
+)
+def test_a_list_of_layers(check_transformed: Check, made: str) -> None:
+    check_transformed(*transformed(network=LISTED.format(made=made)))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "self.blocks = nn.ModuleList([nn.Linear(32, 32), nn.Conv2d(3, 8, 3)])",
+        "self.blocks = nn.ModuleList()",
+        "self.blocks = nn.ModuleList(layers)",
+    ],
+)
+def test_a_list_of_layers_that_may_begin_with_another(check_noop: Check, made: str) -> None:
+    network = LISTED.format(
+        made=f"self.conv = nn.Conv2d(8, 8, 1)\n        {made}", blocks="self.blocks"
+    )
+    check_noop(script(network=network), reason="not seen to give its input to a convolution")
+
+
 def test_a_forward_of_several_methods(check_transformed: Check, check_noop: Check) -> None:
     network = net().replace("self.norm(self.conv(x))", "self.encode(x)")
     network += "\n    def encode(self, x):\n        return self.norm(self.conv(x))\n"

@@ -642,6 +642,7 @@ def test_sampler_of_the_script_that_keeps_to_itself(check_transformed: Check) ->
         ("4", "True"),
         ("args.workers", "args.workers > 0"),
         ("max(1, args.workers // 2)", "True"),
+        ("os.cpu_count()", "True"),
         ("int(args.workers / 2)", "int(args.workers / 2) > 0"),
         ("vars(args)['workers'] if args else 0", None),
         ("config['workers']", "config['workers'] > 0"),
@@ -660,7 +661,7 @@ def test_present_workers_live_on(
     """
     before = script(options.format(count, ""))
     if condition is None:
-        check_noop(before)
+        check_noop(before, f"`persistent_workers=` would compute `{count}` a second time")
     else:
         after = script(options.format(count, f", persistent_workers={condition}"))
         check_transformed(before, after)
@@ -754,7 +755,6 @@ def test_workers_that_keep_something_stay_as_few(check_noop: Check) -> None:
     [
         "num_workers=4, persistent_workers=False",
         "num_workers=4 if torch.cuda.is_available() else 0",
-        "num_workers=os.cpu_count()",
     ],
 )
 def test_present_workers_left_alone(check_noop: Check, arguments: str) -> None:
@@ -864,6 +864,43 @@ def test_iterator_made_anew_under_the_same_name_lets_workers_live_on(
             "loader = DataLoader(dataset, num_workers=4, persistent_workers=True)\n", train=train
         ),
     )
+
+
+@pytest.mark.parametrize(
+    "iterable",
+    [
+        "enumerate(loader, start=epoch * len(loader))",
+        "tqdm.tqdm(loader, desc=f'epoch {epoch}')",
+        "enumerate(tqdm.tqdm(loader, f'epoch {epoch}'))",
+    ],
+)
+def test_a_pass_that_is_told_the_epoch_repeats(check_transformed: Check, iterable: str) -> None:
+    train = (
+        f"import tqdm\nfor epoch in range(3):\n    for batch in {iterable}:\n        print(batch)\n"
+    )
+    loader = "loader = DataLoader(dataset, 64, num_workers=4{})\n"
+    after = script(loader.format(", persistent_workers=True"), train=train)
+    check_transformed(script(loader.format(""), train=train), after)
+
+
+def test_loaders_of_one_function_of_which_some_are_made_for_a_single_pass(
+    check_transformed: Check,
+) -> None:
+    code = FILES + dedent("""\
+        def make(flag):
+            return DataLoader(dataset, 64, shuffle=flag, num_workers=4{})
+        def train():
+            loader = make(True)
+            for epoch in range(3):
+                for batch in loader:
+                    print(batch)
+        def test():
+            for batch in make(False):
+                print(batch)
+    """)
+    main = "for trial in range(2):\n    train()\n    test()\n"
+    after = script("", code.replace("{}", ", persistent_workers=True"), main)
+    check_transformed(script("", code.replace("{}", ""), main), after)
 
 
 # What is left alone
@@ -1656,6 +1693,26 @@ def test_reason_tells_about_random_draws(
     result = rewrite(script("loader = DataLoader(dataset)\n", code), ["dataloader-workers"])
     (change,) = result.files[0].changes  # type: ignore[attr-defined]
     assert said in change.reason
+
+
+@pytest.mark.parametrize(
+    "masked", ["batch * torch.bernoulli(half)", "batch * half.bernoulli()", "batch.random_(3)"]
+)
+def test_reason_tells_of_draws_in_the_collate_function(
+    rewrite: Callable[..., object], masked: str
+) -> None:
+    collate = f"""
+def collate(samples):
+    batch = torch.stack([x for x, _ in samples])
+    half = torch.full_like(batch, 0.5)
+    return {masked}, torch.tensor([y for _, y in samples])
+
+
+"""
+    loader = "loader = DataLoader(dataset, collate_fn=collate)\n"
+    result = rewrite(script(loader, FILES + collate), ["dataloader-workers"])
+    (change,) = result.files[0].changes  # type: ignore[attr-defined]
+    assert "its random draws come from the workers' generators now" in change.reason
 
 
 @pytest.mark.parametrize("workers", ["", ", num_workers=2"])

@@ -530,6 +530,21 @@ def test_one_of_several_optimizers(
     )
     lbfgs = choice.format("model").replace("Adam", "LBFGS")
     check_noop(FLAT.replace(one, lbfgs), "LBFGS", **GPUS)
+    second = other.format("model")[12:-1]
+    by_key = f"import sys\noptimizer = {{'sgd': {one[12:-1]}, 'adam': {second}}}[sys.argv[1]]\n"
+    distributed = code(rewrite(FLAT.replace(one, by_key), ["ddp"], **GPUS))
+    assert "ddp_model = DistributedDataParallel(" in distributed
+
+
+def test_an_optimizer_that_nothing_calls_for(rewrite: Callable[..., RewriteResult]) -> None:
+    left_over = "import torch\n__all__ = ['make']\ndef make(model):\n    return torch.optim.Adam(model.parameters())\n"
+
+    def take_turns(train: str) -> bool:
+        result = rewrite({"train.py": train, "parts.py": left_over}, ["ddp"], **GPUS)
+        return any("several optimizers" in s.message for f in result.files for s in f.skips)
+
+    assert not take_turns("from parts import make\n" + FLAT)
+    assert take_turns(f"from parts import make\n{FLAT}make(model)\n")
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,72 @@ def test_a_number_that_goes_into_a_list_and_a_sum(check_transformed: Callable[..
     )
 
 
+COUNT = "n = (output.argmax(1) == y).sum()"
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        ("total += loss.item() * n", "total += loss.detach().double() * n"),
+        ("total += n * (loss.item() + 1)", "total += n * (loss.detach().double() + 1)"),
+        ("total += n * 0.5 * loss.item()", "total += n.double() * 0.5 * loss.detach().double()"),
+        ("total += n", "total += n.double()"),
+        ("total += n / x.size(0)", "total += n.double() / x.size(0)"),
+        ("total += 100.0 * n / x.size(0)", "total += 100.0 * n.double() / x.size(0)"),
+        ("part = n / x.size(0)\ntotal += part", "part = n.double() / x.size(0)\ntotal += part"),
+        (
+            "value = loss.item()\ntotal += value * n",
+            "value = loss.detach().double()\ntotal += value * n",
+        ),
+        ("total += 2 * n\nseen += n", "total += 2 * n.double()\nseen += n"),
+    ],
+)
+def test_a_count_in_a_fraction_is_computed_with_in_float64(
+    check_transformed: Callable[..., None], use: str, expected: str
+) -> None:
+    seen = "int(seen)" if "seen" in use else "seen"
+    check_transformed(
+        script("total, seen = 0.0, 0", f"{COUNT}.item()\n{use}", "print(total, seen)"),
+        script("total, seen = 0.0, 0", f"{COUNT}\n{expected}", f"print(float(total), {seen})"),
+    )
+
+
+def test_a_list_of_fractions_of_counts(check_transformed: Callable[..., None]) -> None:
+    step = "{0}\nparts.append({1} / x.size(0))\ncounts.append(n)"
+    read = "parts = [value.item() for value in parts]\ncounts = [value.item() for value in counts]"
+    check_transformed(
+        script(
+            "parts, counts = [], []", step.format(f"{COUNT}.item()", "n"), "print(parts, counts)"
+        ),
+        script(
+            "parts, counts = [], []",
+            step.format(COUNT, "n.double()"),
+            f"{read}\nprint(parts, counts)",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "read", "expected", "element"),
+    [
+        ("0.0", "loss.item()", "loss.detach()", "float"),
+        ("1", "(output.argmax(1) == y).sum().item()", "(output.argmax(1) == y).sum()", "int"),
+    ],
+)
+def test_a_list_that_is_given_numbers_too(
+    check_transformed: Callable[..., None], number: str, read: str, expected: str, element: str
+) -> None:
+    step = f"if len(x) > 1:\n    values.append({{0}})\nelse:\n    values.append({number})"
+    check_transformed(
+        script("values = []", step.format(read), "print(values)"),
+        script(
+            "values = []",
+            step.format(expected),
+            f"values = [{element}(value) for value in values]\nprint(values)",
+        ),
+    )
+
+
 def test_lists(check_transformed: Callable[..., None]) -> None:
     after = "print(sum(losses) / len(losses))"
     converted = f"losses = [value.item() for value in losses]\n{after}"
@@ -685,7 +751,12 @@ def test_only_exact_sums_where_no_others_are_allowed(
             "print(losses)",
             "changed in place",
         ),
-        ("total = 0.0", "total += loss.item()\nseen = y.tolist()", "pass", "needs its values"),
+        (
+            "total = 0.0",
+            "total += loss.item()\nseen = y.tolist()",
+            "pass",
+            "`y.tolist()` copies to the host",
+        ),
         ("total = 0.0", "total += loss.item()\ntorch.cuda.synchronize()", "pass", "synchronize"),
         ("total = 0.0", "total += loss.item()\nif torch.isnan(loss):\n    break", "pass", "isnan"),
         (
@@ -693,6 +764,30 @@ def test_only_exact_sums_where_no_others_are_allowed(
             "n = (output.argmax(1) == y).sum().item()\nn += loss.item()",
             "print(n)",
             "replaced and added",
+        ),
+        (
+            "total = 0.0",
+            f"{COUNT}.item()\ntotal += loss.item() / n",
+            "print(total)",
+            "divide by zero",
+        ),
+        (
+            "values = []",
+            "values.append(loss.item() if i else 0)",
+            "print(values)",
+            "goes into `values`",
+        ),
+        (
+            "values = []",
+            "values.append(loss.item())\nif len(x) == 1:\n    values.append(0)",
+            "print(values)",
+            "`values` is a count in one place and a fraction in another",
+        ),
+        (
+            "best = 0",
+            f"{COUNT}.item()\nif len(x) > 1:\n    best = n\nelse:\n    best = loss.item()",
+            "print(best)",
+            "`best` is a count in one place and a fraction in another",
         ),
     ],
 )
@@ -763,7 +858,8 @@ def test_comments_rely_on_nothing(rewrite: Callable[..., Any]) -> None:
 def test_something_else_waits_in_every_step(check_noop: Callable[..., None], wait: str) -> None:
     head = "import math\n" + HEAD
     step = "total += loss.item()\n"
-    check_noop(script("total = 0.0", step + wait, "print(total)", head), "needs its values")
+    why = "copies to the host" if "to('cpu')" in wait else "needs its values in every step"
+    check_noop(script("total = 0.0", step + wait, "print(total)", head), why)
 
 
 @pytest.mark.parametrize(
@@ -930,8 +1026,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(TensorDataset(torch.randn(90, 8), torch.randint(3, (90,))), batch_size=16)
 history = []
 for epoch in range(3):
-    running, shown, correct = 0.0, 0.0, 0
-    losses, recent, shares = [], [], []
+    running, shown, weighted, correct = 0.0, 0.0, 0.0, 0
+    losses, recent, shares, thirds = [], [], [], []
     for i, (x, y) in enumerate(loader):
         x, y = x.to(device), y.to(device)
         output = model(x)
@@ -944,12 +1040,18 @@ for epoch in range(3):
         losses.append(loss.item())
         recent.append(loss.item())
         shares += [(output.argmax(1) == y).float().mean().item()]
-        correct += (output.argmax(1) == y).sum().item()
+        right = (output.argmax(1) == y).sum().item()
+        correct += right
+        weighted += loss.item() * right
+        accuracy = 100.0 * right / x.size(0)
+        thirds.append(right * 0.3)
         if (i + 1) % 2 == 0:
+            print(accuracy)
             print(i, shown / 2, "%.3f" % shown, max(recent), recent)
             shown = 0.0
             recent = []
     print(epoch, running / 90, correct, losses, sum(losses), shares)
+    print(weighted, thirds)
     history.append(running)
 print(history)
 """

@@ -236,7 +236,7 @@ def test_methods_in_another_file(check_transformed: Callable[..., None]) -> None
             STEP.replace("    optimizer.step()", "    optimizer.step()\n    print(loss.item())"),
             "total += step(x, y)",
             "print(total)",
-            "`loss.item()` needs its values in every step",
+            "`loss.item()` is printed in every step",
         ),
     ],
 )

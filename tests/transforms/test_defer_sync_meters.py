@@ -96,6 +96,14 @@ def test_figures_are_numbers_where_they_are_looked_at(
             "losses.update((output.argmax(1) == y).sum().double() / x.size(0), x.size(0))",
         ),
         (
+            "value = loss.item()\nlosses.update(value, x.size(0))",
+            "value = loss.detach().double()\nlosses.update(value, x.size(0))",
+        ),
+        (
+            "n = (output.argmax(1) == y).sum().item()\nlosses.update(100 * n / x.size(0))",
+            "n = (output.argmax(1) == y).sum()\nlosses.update(100 * n.double() / x.size(0))",
+        ),
+        (
             "n = y.size(0)\nlosses.update(loss.item(), n)",
             "n = y.size(0)\n" + "losses.update(loss.detach().double(), n)",
         ),
@@ -393,6 +401,37 @@ def test_float64_figures_are_no_reason_against_tf32(rewrite: Callable[..., Any])
         (START, "losses.update(1 / loss.item())", "pass", "divide by zero"),
         (START, "losses.update(math.sqrt(loss.item()))", "pass", "which may be read anywhere"),
         (START, "losses.update((output.argmax(1) == y).sum().item())", "pass", "an integer"),
+        (
+            START,
+            "n = (output.argmax(1) == y).sum().item()\nlosses.update(n)",
+            "pass",
+            "given an integer (`n`)",
+        ),
+        (
+            START + "\ntotal = 0.0",
+            "total += loss.item()\nlosses.update(total)",
+            "pass",
+            "`total` changes while `losses` keeps it",
+        ),
+        (START, "value = loss.item()\nlosses.update(1 / value)", "pass", "divide by zero"),
+        (
+            START,
+            "value = loss.item()\nlosses.update(value, value)",
+            "pass",
+            "in several ways",
+        ),
+        (
+            START,
+            "value = loss.item()\nhistory.update(value)",
+            "pass",
+            "`value` goes into `history`",
+        ),
+        (
+            START,
+            "value = loss.item()\nwriter.add_scalar('loss', value, i)",
+            "pass",
+            "`value` is logged in every step",
+        ),
         (START, "losses.update(y.sum().item())", "pass", "integers or floats"),
         (START, "losses.update(int(loss))", "pass", "rounds"),
         (START, "losses.update(*[loss.item()])", "pass", "losses"),

@@ -10,6 +10,7 @@ import pytest
 
 from torchopt_cli.optimizer.cli import main
 from torchopt_cli.transforms import pin_memory, registry
+from torchopt_cli.transforms.base import Transform
 
 
 @pytest.fixture
@@ -51,6 +52,42 @@ def test_a_module_that_cannot_be_imported_is_reported_and_the_others_go_on(
     assert len(err.splitlines()) == 1
     assert main(["explain", "no-grad"]) == 0
     assert main(["explain", "pin-memory"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flaw", "told"),
+    [
+        ({"stage": None}, "`PinMemory` has no `stage`"),
+        ({"example": None, "plan": None}, "`PinMemory` has no `example` and no `plan`"),
+        ({"name": "non-blocking"}, "`PinMemory` is named 'non-blocking', not 'pin-memory'"),
+    ],
+    ids=["no stage", "no example and plan", "another's name"],
+)
+@pytest.mark.usefixtures("_anew")
+def test_a_transform_that_is_not_finished_is_reported_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flaw: dict[str, str | None],
+    told: str,
+) -> None:
+    """As of one that is being written: its module was copied from another, or is not complete yet."""
+    whole = vars(pin_memory.PinMemory)
+    members = {name: value for name, value in {**whole, **flaw}.items() if value is not None}
+    monkeypatch.setattr(pin_memory, "PinMemory", type("PinMemory", (Transform,), members))
+    names = [transform.name for transform in registry.all_transforms()]
+    assert "pin-memory" not in names
+    assert "non-blocking" in names
+    assert main(["rules"]) == 0
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_anew")
+def test_a_module_without_a_transform_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(pin_memory, "PinMemory")
+    assert main(["rules"]) == 0
+    assert "it defines no transform" in capsys.readouterr().err
 
 
 class AliasOfPython310:

@@ -74,7 +74,7 @@ def reached_nodes(
     """Every node that runs when ``roots`` run, following calls to first-party functions, each function once.
 
     Functions handed to ``.step(...)`` (closures), to ``map`` and its like count as called. A model's ``forward`` is followed only when asked,
-    or where it is a training step itself, as that of a meta-learner.
+    or where it is a training step itself, as that of a meta-learner or of a GAN with two updates.
     """
     seen: set[FunctionNode | ast.Lambda] = set()
     pending: list[tuple[list[ast.AST], Module, bool]] = [(list(roots), module, True)]
@@ -106,14 +106,10 @@ def _is_forward(resolver: Resolver, function: FunctionNode | ast.Lambda, module:
 
 
 def _is_training_step(function: FunctionNode | ast.Lambda) -> bool:
-    """Whether ``function`` itself backpropagates and updates weights."""
+    """Whether ``function`` itself backpropagates for an update, its own or its caller's: not to read gradients itself."""
     body = function.body if isinstance(function.body, list) else [function.body]
-    methods = {
-        node.func.attr
-        for node in lexical_nodes(body)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    }
-    return {"backward", "step"} <= methods
+    attributes = {node.attr for node in lexical_nodes(body) if isinstance(node, ast.Attribute)}
+    return "backward" in attributes and ("step" in attributes or "grad" not in attributes)
 
 
 def called(resolver: Resolver, call: ast.Call, module: Module) -> Sequence[Called]:
@@ -203,10 +199,22 @@ def _is_named_elsewhere(resolver: Resolver, defined: ast.FunctionDef | ast.Class
     return any(
         _says(mentioned) == defined.name
         and mentioned not in own
+        and not _is_exported(mentioned, other)
         and not other.leaves_out(mentioned)
         for other in resolver.project.modules
         for mentioned in other.nodes_of(ast.Name, ast.Attribute, ast.Constant, ast.alias)
     )
+
+
+def _is_exported(mentioned: ast.AST, module: Module) -> bool:
+    """Whether ``mentioned`` is an entry of ``__all__``: what a star import brings is used by its name, or not at all."""
+    if not isinstance(mentioned, ast.Constant):
+        return False
+    match _top_statement(mentioned, module):
+        case ast.Assign(targets=[ast.Name("__all__")]) | ast.AugAssign(target=ast.Name("__all__")):
+            return True
+        case _:
+            return False
 
 
 def _top_statement(node: ast.AST, module: Module) -> ast.AST:

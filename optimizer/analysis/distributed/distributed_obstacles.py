@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from ..calls.reach import Reached, lexical_nodes, reached_nodes
+from ..calls.reach import Reached, lexical_nodes, never_runs, reached_nodes
 from ..facts import Fact, Loop, LoopKind, Optimizer
 from ..loading.datasets import DatasetKind, find_datasets
 from ..networks.forward_losses import returns_mean
@@ -61,7 +61,7 @@ def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
         return Obstacle(
             running.module, running.node, "the script runs in several processes already"
         )
-    another = _another(script.optimizers)
+    another = _another(resolver, script.optimizers)
     if another is not None:
         why = "several optimizers take turns: which network waits for which gradients is not proven"
         return Obstacle(another.module, another.node, why)
@@ -98,12 +98,26 @@ def _converted(script: TrainingScript) -> Fact | None:
     return None
 
 
-def _another(optimizers: Iterable[Optimizer]) -> Optimizer | None:
-    """An optimizer that may train beside another: they are not the branches of a test that chooses one."""
-    for one, other in combinations(optimizers, 2):
-        if one.module is not other.module or not are_alternatives(one.node, other.node, one.module):
+def _another(resolver: Resolver, optimizers: Iterable[Optimizer]) -> Optimizer | None:
+    """An optimizer that may train beside another: neither of them is left over, and the script does not choose one of both."""
+    live = [each for each in optimizers if not never_runs(resolver, each.node, each.module)]
+    for one, other in combinations(live, 2):
+        if one.module is not other.module or not (
+            are_alternatives(one.node, other.node, one.module)
+            or _is_chosen_from(one.node, other.node, one.module)
+        ):
             return other
     return None
+
+
+def _is_chosen_from(one: ast.Call, other: ast.Call, module: Module) -> bool:
+    """Whether one of both is taken by its key: ``{"adam": Adam(..), "sgd": SGD(..)}[name]``."""
+    display = module.parents[one]
+    return (
+        isinstance(display, ast.Dict)
+        and display is module.parents[other]
+        and isinstance(module.parents[display], ast.Subscript)
+    )
 
 
 def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:

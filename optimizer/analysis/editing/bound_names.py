@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ..program.scopes import Imported
 from ..program.syntax import Module, last_identifier
+from ..program.trees import walk
 
 
 def is_imported(node: ast.expr, module: Module, *, whole: bool = False) -> bool:
@@ -38,6 +39,25 @@ def is_bound(
             if binds(block[: block.index(around)], statements):
                 return True
     return False
+
+
+def may_read_global(module: Module, function: ast.AST, statement: ast.stmt) -> bool:
+    """Whether ``function`` can read a global that ``statement`` sets, in whatever way its file is started.
+
+    Below the main guard it is there for a script, not for whoever imports the function, unless that needs such globals already.
+    """
+    guard = next((g for g in module.main_guards if statement in set(walk(g))), None)
+    if guard is None:
+        return True
+    below = set(walk(guard))
+    names = [n for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    found = [module.scope(name).lookup(name.id) for name in names]
+    return any(
+        of_name is not None
+        and isinstance(of_name[0].node, ast.Module)
+        and all(binding.node in below for binding in of_name[1])
+        for of_name in found
+    )
 
 
 def may_not_run(module: Module, node: ast.AST, whole: ast.AST | None) -> bool:

@@ -12,7 +12,7 @@ from ..frameworks.lightning_passes import TrainerRun
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import walk
 from ..script import TrainingScript
-from ..training.loops import iterated_loaders
+from ..training.loops import WRAPPING_ITERATORS, iterated_loaders
 from ..values.resolver import CallSite, Resolver
 from ..values.values import Literal
 from .iterations import Around, Iteration, batches_of_pass, draws_of, loops_around
@@ -28,9 +28,8 @@ def passes_repeat(script: TrainingScript, loader: DataLoader) -> bool:
     if _is_anothers(script, loader):
         return False
     passes = [i for i in script.iterations if loader in i.loaders and not i.takes_one]
-    if any(is_remade(script, loader, i) for i in passes):
-        return False
-    return len(passes) > 1 or any(repeats(script, loader, i) for i in passes)
+    kept = [i for i in passes if not is_remade(script, loader, i)]
+    return len(kept) > 1 or any(repeats(script, loader, i) for i in kept)
 
 
 def _is_anothers(script: TrainingScript, loader: DataLoader) -> bool:
@@ -78,7 +77,7 @@ def loops_of_pass(
     ]
     while pending:
         node, module, given = pending.pop()
-        names = [n for n in walk(given) if isinstance(n, ast.Name)]
+        names = list(_names_gone_over(script.resolver, given, module))
         for loop in module.loops(node):
             if isinstance(loop, ast.While) or not _takes_turns(loop, names, module):
                 yield Around(loop, module)
@@ -99,6 +98,15 @@ def _iterable(node: ast.AST) -> ast.AST:
             return iterable
         case _:
             return node
+
+
+def _names_gone_over(resolver: Resolver, given: ast.AST, module: Module) -> Iterator[ast.Name]:
+    """The names in ``given`` that may stand for what it goes over, not ``epoch`` in ``tqdm(loader, desc=f"epoch {epoch}")``."""
+    if isinstance(given, ast.Call) and given.args:
+        makers = resolver.names(given.func, module)
+        if makers and makers <= WRAPPING_ITERATORS:
+            return _names_gone_over(resolver, given.args[0], module)
+    return (n for n in walk(given) if isinstance(n, ast.Name))
 
 
 def _takes_turns(loop: ast.For | ast.AsyncFor, names: list[ast.Name], module: Module) -> bool:

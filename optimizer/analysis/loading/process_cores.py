@@ -18,16 +18,16 @@ from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Display, Made, Option, Value
 
-_COUNTS = frozenset(
+CPU_COUNTS = frozenset(
     {
         "os.cpu_count",
         "os.process_cpu_count",
-        "os.sched_getaffinity",
         "multiprocessing.cpu_count",
         "torch.multiprocessing.cpu_count",
         "psutil.cpu_count",
     }
 )
+_COUNTS = CPU_COUNTS | {"os.sched_getaffinity"}
 
 
 SHARED = "# processes on the same machine share its cores"

@@ -1,10 +1,13 @@
-"""Whether making an item draws random numbers, so that other processes would draw other ones."""
+"""Whether making a batch draws random numbers, so that other processes would draw other ones."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
+from ..calls.reach import Reached
 from ..values.composition import composed_of
 from ..values.resolver import Resolver
 from ..values.values import External, Made, Value
@@ -13,6 +16,10 @@ from .datasets import Dataset
 _DRAWING_FUNCTIONS = re.compile(
     r"^(?:random|numpy\.random|torch\.(?:rand|normal|bernoulli|multinomial))"
 )
+_DRAWING_METHODS = frozenset(
+    "bernoulli bernoulli_ multinomial normal_ random_ uniform_ exponential_ geometric_ log_normal_ cauchy_".split()
+)
+"""Methods of tensors."""
 _DRAWING_OBJECTS = re.compile(
     r"Random|Auto|RandAug|Augment|Jitter|Erasing|AugMix|MixUp|CutMix|Noise|FakeData"
 )
@@ -23,10 +30,22 @@ def draws_random_numbers(resolver: Resolver, dataset: Dataset) -> bool:
     values: set[Value] = set()
     if isinstance(dataset.node, ast.expr):
         values |= resolver.values(dataset.node, dataset.module)
-    for reached in dataset.item_code:
-        if isinstance(reached.node, ast.Call):
-            values |= resolver.values(reached.node.func, reached.module)
-    return any(_draws(value) for value in composed_of(resolver, values))
+    return code_draws(resolver, dataset.item_code, values)
+
+
+def code_draws(
+    resolver: Resolver, code: Iterable[Reached], values: AbstractSet[Value] = frozenset()
+) -> bool:
+    """Whether ``code``, or what ``values`` are composed of, draws random numbers, as far as names tell."""
+    called = [
+        (reached.node.func, reached.module)
+        for reached in code
+        if isinstance(reached.node, ast.Call)
+    ]
+    if any(isinstance(f, ast.Attribute) and f.attr in _DRAWING_METHODS for f, _ in called):
+        return True
+    every = values.union(*(resolver.values(function, module) for function, module in called))
+    return any(_draws(value) for value in composed_of(resolver, set(every)))
 
 
 def is_draw(name: str) -> bool:

@@ -19,9 +19,10 @@ from ..editing.setting_lists import end_of_settings
 from ..facts import Argument, DataLoader
 from ..program.syntax import FunctionNode, Module
 from ..script import TrainingScript
+from ..values.resolver import Resolver
 from .iterations import loops_around
 from .loader_settings import Setting, settings_by_place
-from .process_cores import SHARED, share
+from .process_cores import CPU_COUNTS, SHARED, share
 from .worker_count import most_workers
 from .worker_groups import WorkerGroup
 
@@ -155,27 +156,31 @@ def prefetches(
         return
     for setting, users in settings_by_place(script, "num_workers", loaders).items():
         said = any("prefetch_factor" in x.arguments or x.opaque is not None for x in users)
-        test = condition or is_positive(users[0].arguments["num_workers"])
+        test = condition or is_positive(script.resolver, users[0].arguments["num_workers"])
         if not said and test is not None:
             count = str(options.prefetch)
             yield setting, count if test == "True" else f"{count} if {test} else None", users
 
 
-def is_positive(argument: Argument) -> str | None:
+def is_positive(resolver: Resolver, argument: Argument) -> str | None:
     """An expression that says whether the number of workers is positive; None where none can be written."""
     value = argument.value
     if isinstance(value, ast.Constant):
         return "True" if isinstance(value.value, int) and value.value > 0 else None
-    if isinstance(value, ast.Call) and _is_plain(value) and _is_at_least_one(value):
+    if isinstance(value, ast.Call) and _is_at_least_one(resolver, value, argument.module):
         return "True"
     return f"{argument.module.code(value)} > 0" if _is_plain(value) else None
 
 
-def _is_at_least_one(call: ast.Call) -> bool:
-    """Whether ``call`` is ``max(1, ..)``, in whatever order."""
+def _is_at_least_one(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` is ``max(1, ..)``, in whatever order, or counts the cores of the machine."""
+    if not (call.args or call.keywords):
+        makers = resolver.names(call.func, module)
+        return bool(makers) and makers <= CPU_COUNTS
     return (
         isinstance(call.func, ast.Name)
         and call.func.id == "max"
+        and _is_plain(call)
         and any(
             isinstance(argument, ast.Constant) and argument.value in range(1, 1000)
             for argument in call.args

@@ -51,6 +51,15 @@ def called_layers(resolver: Resolver, callee: ast.expr, module: Module) -> list[
     return list(_layers(resolver, resolver.values(callee, module), _DEEPEST))
 
 
+def held_layers(resolver: Resolver, value: Value) -> list[Value]:
+    """What ``value`` may be where it is an element of a container of ``torch.nn``, as far as its contents are found."""
+    container = _container(value) if isinstance(value, Element) else None
+    if container is None:
+        return []
+    places = _contents(resolver, container, _DEEPEST)
+    return [held for node, module in places for held in resolver.values(node, module)]
+
+
 def library_layer(resolver: Resolver, value: Value) -> str | None:
     """The name in ``torch.nn`` of the layer whose forward pass runs when ``value`` is called; None where it is none.
 

@@ -21,7 +21,8 @@ from ..program.syntax import Module
 from ..program.trees import walk
 from ..tensors.flat_tensors import FlatTrace, Shape
 from ..values.resolver import Resolver
-from ..values.values import Class, External, Function, Made, Value
+from ..values.values import Class, Element, External, Function, Made, Value
+from .called_layers import held_layers
 from .forward_code import forward_code
 from .network_layers import network_code
 from .networks import Networks
@@ -274,6 +275,9 @@ class LayoutProof:
         return self._network.cls or External(self._network.library_name or "")
 
     def _takes_images(self, value: Value, seen: set[ast.AST]) -> bool:
+        if isinstance(value, Element):  # `for layer in self.layers: x = layer(x)`
+            held = held_layers(self._resolver, value)
+            return bool(held) and all(self._takes_images(layer, seen) for layer in held)
         if not isinstance(value, Made) or value.call in seen:
             return False
         seen = seen | {value.call}

@@ -18,6 +18,7 @@ from ...rewriting.edits import (
     SetArgument,
 )
 from ..devices.network_device import NetworkDevice, uses_cuda
+from ..editing.bound_names import may_read_global
 from ..editing.companions import sees_attribute
 from ..editing.references import quoted, reference
 from ..program.syntax import FunctionNode, Module, is_docstring
@@ -208,6 +209,8 @@ class AutocastPlan:
             return at.lineno > companion.statement.lineno
         if maker is not None:
             return maker in set(module.ancestors(at))
+        if user is not None and not may_read_global(module, user, companion.statement):
+            return False
         return user is not None and all(
             site.module is not module
             or module.function(site.call) is not None

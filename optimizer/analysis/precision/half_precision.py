@@ -21,7 +21,7 @@ from ..values.composition import call_arguments
 from ..values.constants import constant
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
-from ..values.values import Attribute, Class, Display, External, Made
+from ..values.values import Attribute, Class, Display, External, Literal, Made
 from .covariances import is_covariance_difference
 from .float32_values import Float32Values
 from .float_only import float_only
@@ -66,6 +66,7 @@ _OF_PROBABILITIES = (
 )
 _DISTANCE = "squared distances made of a matrix product lose their digits in half precision"
 _COVARIANCE = "differences of Gram matrices or covariances lose their digits in half precision"
+_SCALARS = (bool, int, float, type(None))
 _Finding = tuple[str, bool] | None
 
 
@@ -219,13 +220,14 @@ def _gradient_hook(resolver: Resolver, reached: Reached) -> _Finding:
 def _indexed_write(resolver: Resolver, node: ast.Assign, module: Module) -> _Finding:
     """``x[mask] = y``: with a tensor for an index, both sides must be of one type.
 
-    A number takes the type of what it is written to, and an array of NumPy's knows no autocast.
+    A number takes the type of what it is written to, ``y.to(x.dtype)`` has it, and an array of NumPy's knows no autocast.
     """
     if _is_scalar(resolver, node.value, module):
         return None
     for target in node.targets:
         if (
             isinstance(target, ast.Subscript)
+            and not _is_of_type_of(target.value, node.value)
             and _may_be_tensor_index(resolver, target.slice, module)
             and not _is_collection(resolver, target.value, module)
             and not HostData(resolver).is_data(target.value, module)
@@ -235,8 +237,23 @@ def _indexed_write(resolver: Resolver, node: ast.Assign, module: Module) -> _Fin
 
 
 def _is_scalar(resolver: Resolver, node: ast.expr, module: Module) -> bool:
-    is_truth_value = isinstance(node, ast.Constant) and isinstance(node.value, bool)
-    return is_truth_value or constant(node) is not None or is_number(resolver, node, module)
+    """Whether ``node`` is a number or a truth value, or None, which no tensor takes: then the write does not run."""
+    if constant(node) is not None or is_number(resolver, node, module):
+        return True
+    values = resolver.values(node, module)
+    return all(isinstance(v, Literal) and isinstance(v.value, _SCALARS) for v in values)
+
+
+def _is_of_type_of(tensor: ast.expr, value: ast.expr) -> bool:
+    """Whether ``value`` is cast to the type of ``tensor``: ``y.to(x.dtype)``, ``y.type_as(x)``."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr="to" | "type"), args=[ast.Attribute(given, "dtype")]):
+            pass
+        case ast.Call(func=ast.Attribute(attr="to" | "type_as"), args=[given]):
+            pass
+        case _:
+            return False
+    return ast.dump(given) == ast.dump(tensor)
 
 
 def _is_collection(resolver: Resolver, node: ast.expr, module: Module) -> bool:

@@ -16,7 +16,7 @@ from ..values.named_values import name_values
 from ..values.resolver import Resolver
 from ..values.values import External
 from .deferral_checks import Refused
-from .deferrals import Deferred
+from .deferred import Deferred
 from .loop_definitions import is_start, is_whole
 from .step_uses import asks_if_none, excerpt
 

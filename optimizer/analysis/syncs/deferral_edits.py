@@ -16,7 +16,7 @@ from ..tensors.tensor_kinds import TensorKind
 from ..values.resolver import Resolver
 from .conversions import Conversion, Where
 from .deferral_plan import LoopPlan
-from .deferrals import Deferred
+from .deferred import Deferred
 from .deferred_meters import DeferredMeter
 from .device_reads import DeviceRead
 from .returned_reads import annotation_edits
@@ -39,6 +39,7 @@ def deferral_edits(
         if read.within is None:
             form = _Form(variable.keeps(read), variable.is_integer)
             yield _read_edit(resolver, read, form)
+    yield from _widening_edits(resolver, variable)
     for edit in _conversion_edits(variable, conversions):
         yield FileEdit(variable.path, edit)
 
@@ -48,7 +49,8 @@ def _conversion_edits(variable: Deferred, conversions: tuple[Conversion, ...]) -
     converter = "int" if variable.is_integer else "float"
     number = f"{converter}({variable.name})"
     if variable.is_list:
-        number = f"[value.item() for value in {variable.name}]"
+        element = f"{converter}(value)" if variable.has_numbers else "value.item()"
+        number = f"[{element} for value in {variable.name}]"
     statement = f"{variable.name} = {number}"
     for conversion in conversions:
         span = module.span(conversion.node)
@@ -66,9 +68,16 @@ def meter_edits(resolver: Resolver, meter: DeferredMeter) -> Iterator[FileEdit]:
     for read in meter.reads:
         if read.within is None:
             yield _read_edit(resolver, read, _Form())
+    yield from _widening_edits(resolver, meter)
     for figure in meter.figures:
         code = f"float({module.code(figure)})"
         yield FileEdit(meter.path, ReplaceExpression(module.span(figure), code))
+
+
+def _widening_edits(resolver: Resolver, kept: Deferred | DeferredMeter) -> Iterator[FileEdit]:
+    for use in kept.widened:
+        code = f"{use.id}{_widening(resolver)}"
+        yield FileEdit(kept.path, ReplaceExpression(kept.module.span(use), code))
 
 
 def function_edits(resolver: Resolver, plans: Iterable[LoopPlan]) -> Iterator[FileEdit]:
@@ -113,7 +122,12 @@ def _on_device(resolver: Resolver, read: DeviceRead, form: _Form) -> str:
         code += ".detach()"
     if form.is_element or form.is_integer:
         return code
-    return f"{code}.double()" if has_double(resolver.project) else f"{code}.float()"
+    return code + _widening(resolver)
+
+
+def _widening(resolver: Resolver) -> str:
+    """What makes a tensor as precise as Python's floats, or as near to that as every device comes."""
+    return ".double()" if has_double(resolver.project) else ".float()"
 
 
 def tensor_code(read: DeviceRead) -> str:

@@ -14,13 +14,15 @@ from ..tensors.tensor_kinds import TensorKinds
 from ..values.resolver import Resolver
 from .conversions import Conversion, Conversions
 from .deferral_checks import Refused
-from .deferrals import Deferred, LoopDeferral, Obstacle
+from .deferrals import LoopDeferral
+from .deferred import Deferred, Obstacle
 from .deferred_meters import DeferredMeter, MeterDeferral
 from .device_reads import DeviceRead, find_device_reads, runs_rarely, step_loop
-from .device_waits import find_waits
+from .device_waits import find_waits, why_waits
 from .loop_definitions import HandedOver
 from .returned_reads import returned_reads
 from .step_uses import excerpt, why_needed
+from .untold_waits import untold_waits
 
 _SEVERAL_GPUS = re.compile(r"""cuda:[1-9]|\.cuda\([1-9]|device_map""")
 _STREAMS = re.compile(r"cuda\.Stream|cuda\.stream|CUDAGraph|reduce-overhead")
@@ -32,6 +34,7 @@ class LoopPlan(Fact):
 
     ``deferred`` are the variables that can wait, with where they become numbers; ``meters`` the objects that can be given
     tensors; ``obstacles`` the reads that cannot wait. ``given_back`` are those whose numbers functions give back.
+    ``asks`` is false where the loop itself reads no number, and waits all the same.
     """
 
     loop: Loop
@@ -39,6 +42,7 @@ class LoopPlan(Fact):
     meters: tuple[DeferredMeter, ...]
     obstacles: tuple[Obstacle, ...]
     given_back: tuple[DeviceRead, ...] = ()
+    asks: bool = True
 
     @property
     def reads(self) -> tuple[DeviceRead, ...]:
@@ -76,12 +80,12 @@ def plan_loops(
         plan = replace(plan, obstacles=(*plan.obstacles, *refused.get(loop, ())))
         if plan.deferred or plan.meters:
             waits = find_waits(resolver, kinds, loop, others)
-            more = [
-                Obstacle(wait.module, wait.node, f"`{wait.excerpt}` needs its values in every step")
-                for wait in waits
-            ]
+            more = [Obstacle(w.module, w.node, why_waits(resolver, w)) for w in waits]
             plan = replace(plan, obstacles=(*plan.obstacles, *more))
         found.append(plan)
+    told = {plan.loop for plan in found if plan.obstacles or plan.deferred or plan.meters}
+    for loop, why in untold_waits(resolver, kinds, by_node, everything, told):
+        found.append(LoopPlan(loop.module, loop.node, loop, (), (), (why,), asks=False))
     return tuple(found)
 
 
@@ -125,7 +129,8 @@ def _meters(
 ) -> Iterator[DeferredMeter | Obstacle]:
     """The objects that the loop gives numbers to, or what keeps them from being given tensors."""
     module = planned.module
-    deferral = MeterDeferral(resolver, planned.loop, {read.node: read for read in reads})
+    by_node = {read.node: read for read in reads}
+    deferral = MeterDeferral(resolver, planned.loop, by_node, planned.deferred)
     by_name: dict[str, list[HandedOver]] = {}
     for handed in planned.handed_over:
         by_name.setdefault(handed.name, []).append(handed)

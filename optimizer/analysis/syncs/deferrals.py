@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 
-from ..facts import Fact, Loop
+from ..facts import Loop
 from ..program.reaching import bindings_seen_in
 from ..program.scopes import Assigned, Binding, Deleted, Scope
 from ..program.trees import walk
@@ -20,6 +20,7 @@ from ..tensors.tensor_kinds import TensorKind
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
 from .deferral_checks import Refused, check_alias, check_divisor, check_kind, check_width
+from .deferred import Deferred, Obstacle, widened_uses
 from .device_reads import DeviceRead, runs_rarely
 from .loop_definitions import (
     Definition,
@@ -38,58 +39,6 @@ from .step_uses import asks_if_none, excerpt, why_needed
 _COMPUTING_PACKAGES = frozenset({"numpy", "statistics", "math", "torch"})
 _COMPUTING_BUILTINS = frozenset(f"builtins.{name}" for name in ("sum", "max", "min", "print"))
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
-@dataclass(frozen=True, eq=False)
-class Deferred(Fact):
-    """A variable of ``loop`` that can hold tensors until it is looked at.
-
-    ``node`` is its first definition in the loop. ``rare_uses`` are the places in the loop that look at it;
-    ``reads`` those it is computed from. ``is_integer`` when it is a count, which stays an integer on the device.
-    """
-
-    loop: Loop
-    name: str
-    scope: Scope
-    definitions: tuple[Definition, ...]
-    reads: tuple[DeviceRead, ...]
-    rare_uses: tuple[ast.Name, ...]
-    is_integer: bool
-    is_list: bool
-
-    @property
-    def divides(self) -> bool:
-        """Whether it is computed by a division, which some devices do by multiplying with the reciprocal."""
-        return any(read.divides for read in self.reads) or any(
-            isinstance(o, ast.Div) for d in self.definitions for o in operators(d.value)
-        )
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it is a list of nothing but numbers that nobody has computed with."""
-        return self.is_list and all(map(self.keeps, self.reads))
-
-    def keeps(self, read: DeviceRead) -> bool:
-        """Whether it is a list of which the number of ``read`` is an element as it is."""
-        return (
-            self.is_list
-            and read.result is read.source.node
-            and any(definition.value is read.node for definition in self.definitions)
-        )
-
-    @property
-    def accumulates(self) -> bool:
-        return any(
-            d.adds or any(leaf_name(leaf) == self.name for leaf in leaves(d.value))
-            for d in self.definitions
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Obstacle(Fact):
-    """What keeps a read, or the variable it goes into, from being deferred: ``why``, in words."""
-
-    why: str
 
 
 class LoopDeferral:
@@ -138,11 +87,7 @@ class LoopDeferral:
             root = arithmetic_root(self.module, read.node)
             taking = [d.name for d in self._definitions if d.value is root]
             names.update(taking)
-            handed = handed_over(self.module, root)
-            if handed is not None and not taking:
-                if all(other.value is not root for other in self.handed_over):
-                    self.handed_over.append(handed)
-            elif not taking:
+            if not taking and not self._is_handed_over(root):
                 why = why_needed(self._resolver, root, self.module)
                 self.obstacles.append(Obstacle(self.module, read.node, f"{read.told} {why}"))
         size = -1
@@ -154,6 +99,13 @@ class LoopDeferral:
                 if any(leaf_name(x) in names for x in leaves(d.value))
             }
         return names
+
+    def _is_handed_over(self, value: ast.expr) -> bool:
+        """Whether ``value`` goes to an object that has a name, which is then asked what it does with it."""
+        handed = handed_over(self.module, value)
+        if handed is not None and all(other.value is not value for other in self.handed_over):
+            self.handed_over.append(handed)
+        return handed is not None
 
     def _settle(self, names: set[str]) -> str | None:
         """Defers all of ``names``, or says which of them cannot be."""
@@ -173,8 +125,11 @@ class LoopDeferral:
             except Refused as refused:
                 self.obstacles.append(Obstacle(self.module, refused.node, refused.why))
                 return name
-        first = {v: self.module.span(v.node) for v in found.values()}
-        self.deferred = tuple(sorted(first, key=lambda variable: first[variable]))
+        settled = [
+            replace(variable, widened=tuple(widened_uses(variable, found)))
+            for variable in found.values()
+        ]
+        self.deferred = tuple(sorted(settled, key=lambda v: self.module.span(v.node)))
         return None
 
     def _depends(self, definition: Definition, names: set[str]) -> bool:
@@ -194,6 +149,9 @@ class LoopDeferral:
                 raise Refused(definition.statement, f"`{name}` is also set by `{code}`")
         rare = tuple(self._rare_uses(name, names, is_list))  # first: what needs it says most
         reads = [read for d in mine for read in self._checked(d, names)]
+        kinds = {self._is_integer(d, names, {name}) for d in mine if not d.adds}
+        if len(kinds) > 1:
+            raise Refused(first, f"`{name}` is a count in one place and a fraction in another")
         starts = self._starts(name, found[1], mine, is_list)
         whole = all(is_whole(start) for start in starts)
         is_integer = whole and all(self._is_integer(d, names, {name}) for d in mine)
@@ -208,6 +166,7 @@ class LoopDeferral:
             rare,
             is_integer,
             is_list,
+            is_list and not all(self._depends(d, names) for d in mine),
         )
 
     def _checked(self, definition: Definition, names: set[str]) -> Iterator[DeviceRead]:
@@ -285,12 +244,18 @@ class LoopDeferral:
                 yield use
                 continue
             if is_list or not runs_rarely(self.module, use, self.loop.node):
-                root = arithmetic_root(self.module, use)
-                why = why_needed(self._resolver, root, self.module)
-                raise Refused(use, f"`{name}` {why}")
+                self._check_handed_over(use, is_list=is_list)
+                continue
             if self.module.scope(use) is not self._scope:
                 raise Refused(use, f"`{name}` is read inside of a comprehension")
             yield use
+
+    def _check_handed_over(self, use: ast.Name, *, is_list: bool) -> None:
+        """What a step does with a variable besides computing others from it is to give it to an object that has a name."""
+        root = arithmetic_root(self.module, use)
+        if is_list or not self._is_handed_over(root):
+            why = why_needed(self._resolver, root, self.module)
+            raise Refused(use, f"`{use.id}` {why}")
 
     def _is_part_of_definition(self, use: ast.Name, names: set[str]) -> bool:
         root = arithmetic_root(self.module, use)
@@ -342,15 +307,14 @@ class LoopDeferral:
         return True
 
     def _check_mixing(self, variable: Deferred, others: dict[str, Deferred]) -> None:
-        """What is computed from other deferred variables has their type, and is no second name of a changing tensor."""
+        """What is computed from other deferred variables is no second name of a changing tensor."""
         for definition in variable.definitions:
             for leaf in leaves(definition.value):
                 other = others.get(leaf_name(leaf) or "")
                 if other is None:
                     continue
-                mixes = not variable.is_list and other.is_integer is not variable.is_integer
-                if other.is_list or mixes:
-                    raise Refused(leaf, f"`{other.name}` is a count that becomes a fraction")
+                if other.is_list:
+                    raise Refused(leaf, f"`{other.name}` is a list")
                 if other is not variable and other.accumulates and not definition.adds:
                     raise Refused(leaf, f"`{other.name}` changes while it is kept")
         if len(variable.definitions) > 1 and "inference_mode" in self.module.source.text:

@@ -23,8 +23,9 @@ from ..values.values import Class
 from .conversions import Conversions, is_writable
 from .deferral_checks import Refused, check_alias, check_divisor, check_kind
 from .deferrals import code_scope
+from .deferred import Deferred
 from .device_reads import DeviceRead, runs_rarely
-from .loop_definitions import HandedOver, assigned_value, leaves, operators
+from .loop_definitions import HandedOver, assigned_value, leaf_name, leaves, operators
 from .meter_classes import MeterClass, MeterUpdate, NoMeter
 from .step_uses import excerpt, why_needed
 
@@ -33,7 +34,8 @@ from .step_uses import excerpt, why_needed
 class DeferredMeter(Fact):
     """A meter that ``loop`` can give the tensors of ``reads`` by the call ``node``.
 
-    ``figures`` are the places that look at what it holds of them; ``divides`` when it computes quotients.
+    ``figures`` are the places that look at what it holds of them; ``divides`` when it computes quotients. ``widened`` are
+    counts that the call divides, and that are to be made float64 there.
     """
 
     loop: Loop
@@ -41,15 +43,21 @@ class DeferredMeter(Fact):
     reads: tuple[DeviceRead, ...]
     figures: tuple[ast.Attribute, ...]
     divides: bool
+    widened: tuple[ast.Name, ...]
 
 
 class MeterDeferral:
     """Answers for one loop."""
 
     def __init__(
-        self, resolver: Resolver, loop: Loop, reads: Mapping[ast.expr, DeviceRead]
+        self,
+        resolver: Resolver,
+        loop: Loop,
+        reads: Mapping[ast.expr, DeviceRead],
+        deferred: Iterable[Deferred],
     ) -> None:
         self._resolver, self._loop, self._reads = resolver, loop, reads
+        self._deferred = {variable.name: variable for variable in deferred}
         self._module = loop.module
         self._scope = self._module.scope(loop.node.body[0])
         self._conversions = Conversions(resolver)
@@ -75,8 +83,9 @@ class MeterDeferral:
                 call, f"`{excerpt(self._module, first.value)}` goes into `{name}`, {more}"
             ) from None
         self._check_call(first)
-        reads = tuple(self._checked_reads(first))
         divides = any(isinstance(operator, ast.Div) for operator in operators(first.value))
+        variables = self._variables(first, divides=divides)
+        reads = tuple(self._checked_reads(first))
         for read in reads:
             if read.kind is TensorKind.INTEGER and not divides:
                 raise Refused(read.node, f"`{name}` is given an integer (`{read.excerpt}`)")
@@ -84,9 +93,9 @@ class MeterDeferral:
         figures = self._looked_at(first, meter, update)
         self._conversions.check_private(name, self._scope, call, self._module)
         self._conversions.check_seen(name, self._loop.node, self._module)
-        return DeferredMeter(
-            self._module, call, self._loop, name, reads, figures, update.divides or divides
-        )
+        divides |= update.divides or any(v.divides for v in variables.values())
+        counts = tuple(node for node, variable in variables.items() if variable.is_integer)
+        return DeferredMeter(self._module, call, self._loop, name, reads, figures, divides, counts)
 
     def _check_untimed(self) -> None:
         """A clock that is read around the loop measures its work only as long as it waits."""
@@ -144,8 +153,26 @@ class MeterDeferral:
                 check_kind(read)
                 check_divisor(module, leaf, call.value)
                 yield read
-            elif not is_number(self._resolver, leaf, module):
+            elif leaf_name(leaf) not in self._deferred and not is_number(
+                self._resolver, leaf, module
+            ):
                 raise Refused(leaf, f"`{excerpt(module, leaf)}` may be no number")
+
+    def _variables(self, call: HandedOver, *, divides: bool) -> dict[ast.Name, Deferred]:
+        """The variables on the device that the value is computed from."""
+        found: dict[ast.Name, Deferred] = {}
+        for leaf in leaves(call.value):
+            variable = self._deferred.get(leaf_name(leaf) or "")
+            if variable is None:
+                continue
+            assert isinstance(leaf, ast.Name)
+            if variable.accumulates:
+                raise Refused(leaf, f"`{leaf.id}` changes while `{call.name}` keeps it")
+            if variable.is_integer and not divides:
+                raise Refused(leaf, f"`{call.name}` is given an integer (`{leaf.id}`)")
+            check_divisor(self._module, leaf, call.value)
+            found[leaf] = variable
+        return found
 
     def _looked_at(
         self, call: HandedOver, meter: MeterClass, update: MeterUpdate

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 
 from ..calls.reach import lexical_nodes, reached_nodes
 from ..facts import Fact, Loop
-from ..program.syntax import Module
+from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.resolver import Resolver
 from .device_reads import DeviceRead, runs_rarely
-from .step_uses import SHOWS
+from .step_uses import SHOWS, why_needed
 
 _TENSORS = frozenset({TensorKind.FLOAT, TensorKind.INTEGER, TensorKind.TENSOR})
 _FETCHING_METHODS = frozenset(
@@ -27,6 +27,7 @@ _FETCHING_FUNCTIONS = frozenset(
     for name in "nonzero argwhere masked_select unique unique_consecutive equal allclose is_nonzero".split()
 ) | frozenset(f"builtins.{name}" for name in "bool str format print min max".split())
 """Functions that look at the values of the tensors they are given; the sizes of some results depend on them."""
+_COPYING_METHODS = frozenset({"cpu", "numpy", "to", "tolist"})
 _SHOWING_METHODS = SHOWS | {"add_scalar"}
 
 
@@ -41,7 +42,7 @@ def find_waits(
     for node in lexical_nodes(loop.node.body):
         if node in inside or runs_rarely(module, node, loop.node):
             continue
-        own = [wait for wait in _waits(resolver, kinds, node, module) if wait not in inside]
+        own = [wait for wait in waits_at(resolver, kinds, node, module) if wait not in inside]
         found += [Fact(module, wait) for wait in own]
         if not own and isinstance(node, ast.Call):
             reached = reached_nodes(resolver, [node], module)
@@ -49,7 +50,27 @@ def find_waits(
     return tuple({fact.node: fact for fact in found}.values())
 
 
-def _waits(
+def why_waits(resolver: Resolver, wait: Fact) -> str:
+    """What ``wait`` does in a step that keeps the host waiting, in words."""
+    module, node, code = wait.module, wait.node, f"`{wait.excerpt}`"
+    if not isinstance(node, ast.Call):
+        return f"{code} needs its values in every step"
+    method = last_identifier(node.func)
+    if method in _COPYING_METHODS and isinstance(node.func, ast.Attribute):
+        return f"{code} copies to the host"
+    if method == "synchronize":
+        return f"{code} asks for it"
+    if method not in {"item", "float", "int"}:
+        return f"{code} needs its values in every step"
+    function, statement = module.function(node), module.statement(node)
+    if isinstance(function, ast.FunctionDef) and isinstance(statement, ast.Return):
+        return f"{code} is what `{function.name}` gives back"
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return f"{code} is read in every step"
+    return f"{code} {why_needed(resolver, node, module)}"
+
+
+def waits_at(
     resolver: Resolver, kinds: TensorKinds, node: ast.AST, module: Module
 ) -> Iterator[ast.expr]:
     """What of ``node`` itself, not of what it consists of, waits for a tensor."""

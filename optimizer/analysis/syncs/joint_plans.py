@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..facts import Loop
 from .deferral_plan import LoopPlan
-from .deferrals import Obstacle
+from .deferred import Obstacle
 from .device_reads import DeviceRead
 
 

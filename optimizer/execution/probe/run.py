@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -135,6 +136,7 @@ class ObservedProcess:
 
     def finish(self, ending: Ending) -> None:
         """The script has ended, or its run has: write the record."""
+        ended_at = time.monotonic()
         if os.getpid() != self._owner:  # a forked child that came back here instead of exiting
             os._exit(0)
         if not self._once.acquire(blocking=False):
@@ -149,6 +151,7 @@ class ObservedProcess:
             "status": status,
             "exit_code": None if stopped else ending.exit_code,
             "traceback": None if stopped else ending.traceback,
+            "ended_at": ended_at,
             **self.session.finish(),
             **(self._dropouts.finish() if self.session.observing else {}),
             **(self._batch_layers.finish() if self._batch_layers is not None else {}),

@@ -119,6 +119,26 @@ for x in loader:
     assert kinds(found) == [("for x in loader:", kind)]
 
 
+def test_a_forward_that_backpropagates_for_its_caller(script: Script) -> None:
+    found = script(
+        f"""{SETUP}
+class Learner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+    def forward(self, x):
+        loss = self.net(x).sum()
+        loss.backward()
+        return loss
+learner = Learner()
+for x in loader:
+    learner(x)
+    optimizer.step()
+"""
+    )
+    assert kinds(found) == [("for x in loader:", LoopKind.TRAINING)]
+
+
 def test_a_closure_handed_to_step_is_training(script: Script) -> None:
     source = f"""{SETUP}
 for i in range(5):

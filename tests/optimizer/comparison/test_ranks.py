@@ -229,6 +229,16 @@ def test_the_rank_that_failed_first_is_named(one, ranks):
     assert whole.ending.startswith("rank 1: the process is ended by SIGKILL")
 
 
+def test_a_rank_that_loses_its_peer_did_not_fail_first(one, ranks):
+    peer = replace(ranks[0], status=Status.FAILED, traceback="RuntimeError: closed", ended_at=2.5)
+    cause = replace(ranks[1], status=Status.FAILED, traceback="ValueError: odd", ended_at=2.0)
+    whole = merged((peer, cause), replace(one, exit_code=1))
+    assert (whole.failed_rank, whole.ending) == (1, "rank 1: ValueError: odd")
+    found_first = "Root Cause (first observed failure):\n[0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 7)\n"
+    whole = merged((peer, cause), replace(one, stderr=found_first, exit_code=1))
+    assert whole.failed_rank == 1
+
+
 def test_a_loss_of_every_share_is_weighted_by_its_samples(one, ranks):
     (call,) = one.eval_calls
     number = replace(call.outputs[0], shape=(), mean=1.0, norm=1.0, largest=1.0)

@@ -232,7 +232,7 @@ def test_a_time_limit_ends_the_run_and_its_workers(project, observe, alive):
             """
         }
     )
-    late = observe(folder, timeout_s=30.0)
+    late = observe(folder, timeout_s=60.0)
     assert (late.status, late.exit_code) == (Status.TIMED_OUT, None)
     pids = [int(pid) for pid in late.stdout.split()]
     assert len(pids) == 2

@@ -71,6 +71,23 @@ def test_text_is_kept_whatever_it_is_called(project, observe) -> None:
     assert [path for path, file in files.items() if file.digest] == ["picture.pgm"]
 
 
+def test_bytes_are_kept_where_they_are_no_text(project, observe) -> None:
+    """A suffix that text has as well tells nothing: ``.dat`` is what many give to dumped arrays."""
+    script = """\
+open('scores.dat', 'wb').write(torch.ones(3).numpy().tobytes())
+open('notes.dat', 'wb').write('größer'.encode('latin-1'))
+"""
+    files = written(project, observe, script)
+    assert {path: file.kept_as is None for path, file in files.items()} == {
+        "scores.dat": True,
+        "notes.dat": False,
+    }
+    assert {path: file.bytes_as is None for path, file in files.items()} == {
+        "scores.dat": False,
+        "notes.dat": True,
+    }
+
+
 def test_of_an_exported_network_the_weights_are_told(project, observe) -> None:
     script = "\n".join(
         f"torch.jit.save(torch.jit.trace({net}, torch.ones(1, 1)), {name!r})"

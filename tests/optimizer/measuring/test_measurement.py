@@ -183,9 +183,11 @@ def test_the_spikes_of_other_steps_stay_with_them() -> None:
     )
 
 
-def test_a_run_of_one_step_is_too_short() -> None:
-    with pytest.raises(TooShort):
-        read_run(Timing(9.0, 1.0, 1.0, (0.1,), (0.0,)))
+@pytest.mark.parametrize(("seconds", "told"), [((), "no step"), ((0.1,), "only 1 step after")])
+def test_a_run_of_one_step_is_too_short(seconds: tuple[float, ...], told: str) -> None:
+    """What there is to do about it is said: a user knows steps, and the script's own options."""
+    with pytest.raises(TooShort, match=rf"^{told}.*the script has to make more of them$"):
+        read_run(Timing(9.0, 1.0, 1.0, seconds, (0.0,) * len(seconds)))
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.9])

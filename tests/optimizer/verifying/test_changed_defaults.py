@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from torchopt_cli.optimizer.comparison.files import compare_files
 from torchopt_cli.optimizer.execution.observations import (
     Checkpoint,
     CheckpointEntry,
     Observations,
     Status,
     Timing,
+    WrittenFile,
 )
 from torchopt_cli.optimizer.execution.runner import ScriptVersion
 from torchopt_cli.optimizer.verifying.changed_defaults import changed_defaults, without_defaults
@@ -75,6 +79,18 @@ def test_what_is_saved() -> None:
     assert {k: e for k, e in checkpoint.entries.items() if k != "args/n_cpu"} == {
         k: e for k, e in saved.items() if k != "args/n_cpu"
     }
+
+
+def test_what_is_written_to_a_file(tmp_path: Path) -> None:
+    runs: list[Observations] = []
+    for number in (0, 4):
+        kept = f"{number}.txt"
+        (tmp_path / kept).write_text(json.dumps({"n_cpu": number, "loss": 0.25}))
+        files = (WrittenFile("config.json", 1, kept),)
+        runs.append(replace(run(""), folder=tmp_path, files=files))
+    assert compare_files(runs[0], runs[1], [], [], None)
+    before, after = (without_defaults(one, {"n_cpu"}) for one in runs)
+    assert not compare_files(before, after, [], [], None)
 
 
 def test_nothing_is_touched_without_changed_defaults() -> None:

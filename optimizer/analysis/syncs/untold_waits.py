@@ -1,0 +1,125 @@
+"""Loops over steps that ask the device for no number that could wait, and wait for it all the same.
+
+``predictions.append(y.cpu())`` copies to the host in every step, ``train(batch)`` prints its loss by itself. Nothing is
+changed about them; somebody who looks for what makes a loop slow is told the first place where it waits.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from ..calls.reach import lexical_nodes, never_runs, reached_nodes
+from ..facts import Fact, Loop, LoopKind
+from ..networks.models import is_module_class
+from ..program.syntax import LoopNode, Module
+from ..program.trees import walk
+from ..tensors.tensor_kinds import TensorKind, TensorKinds
+from ..values.resolver import Resolver
+from ..values.values import Class, External, Made, Value
+from .deferrals import Obstacle
+from .device_reads import STEPS, DeviceRead, runs_rarely
+from .device_waits import waits_at, why_waits
+
+
+def untold_waits(
+    resolver: Resolver,
+    kinds: TensorKinds,
+    loops: Mapping[LoopNode, Loop],
+    reads: Iterable[DeviceRead],
+    told: Collection[Loop],
+) -> Iterator[tuple[Loop, Obstacle]]:
+    """The outermost loops over steps that are not ``told`` of, each with the first place where it waits."""
+    by_node: dict[ast.AST, DeviceRead] = {read.node: read for read in reads}
+    for loop in loops.values():
+        outer = [loops[node] for node in loop.module.loops(loop.node)]
+        inner = [loops[n] for n in lexical_nodes(loop.node.body) if isinstance(n, LoopNode)]
+        if not _is_over_steps(loop, inner) or any(o.kind in STEPS for o in outer):
+            continue
+        if any(each in told for each in [loop, *inner]):
+            continue
+        first = next(_waits_of(resolver, kinds, loops, by_node, loop), None)
+        if first is not None and not never_runs(resolver, loop.node, loop.module):
+            wait, call = first
+            why = why_waits(resolver, wait)
+            if call is not None:
+                why += f", reached from {call.place}"
+            yield loop, Obstacle(wait.module, wait.node, why)
+
+
+def _is_over_steps(loop: Loop, inner: Iterable[Loop]) -> bool:
+    """Whether each pass of ``loop`` is a step; one that adds up gradients has a loop of its own."""
+    own = {call.node for call in loop.optimizer_steps}
+    return loop.kind in STEPS or bool(own - {c.node for i in inner for c in i.optimizer_steps})
+
+
+def _waits_of(
+    resolver: Resolver,
+    kinds: TensorKinds,
+    loops: Mapping[LoopNode, Loop],
+    reads: Mapping[ast.AST, DeviceRead],
+    loop: Loop,
+) -> Iterator[tuple[Fact, Fact | None]]:
+    """Where ``loop`` waits in every step: in its own code, or in functions that are part of a step, with the call there."""
+    for node in lexical_nodes(loop.node.body):
+        if runs_rarely(loop.module, node, loop.node):
+            continue
+        for wait in _waits(resolver, kinds, reads, node, loop.module):
+            yield Fact(loop.module, wait), None
+        if not isinstance(node, ast.Call):
+            continue
+        for reached in reached_nodes(resolver, [node], loop.module):
+            if reached.direct or _may_be_rare(reached.module, reached.node, loops):
+                continue
+            for wait in _waits(resolver, kinds, reads, reached.node, reached.module):
+                yield Fact(reached.module, wait), Fact(loop.module, node)
+
+
+def _waits(
+    resolver: Resolver,
+    kinds: TensorKinds,
+    reads: Mapping[ast.AST, DeviceRead],
+    node: ast.AST,
+    module: Module,
+) -> Iterator[ast.expr]:
+    """What of ``node`` itself waits for the device, or asks it for a number."""
+    if isinstance(node, ast.expr) and node in reads:
+        yield node
+    yield from waits_at(resolver, kinds, node, module)
+    match node:
+        case ast.Call(func=ast.Attribute(receiver, "cpu"), args=[], keywords=[]):
+            # Nothing but tensors and networks has the method.
+            unknown = kinds.of(receiver, module) is TensorKind.UNKNOWN
+            values = resolver.values(receiver, module)
+            if unknown and not any(_is_network(resolver, value) for value in values):
+                yield node
+        case _:
+            pass
+
+
+def _is_network(resolver: Resolver, value: Value) -> bool:
+    match value:
+        case Made(maker=Class() as cls):
+            return is_module_class(resolver, cls)
+        case Made(maker=External(name)):
+            return name.startswith(("torch.nn.", "torchvision.models."))
+        case _:
+            return False
+
+
+def _may_be_rare(module: Module, node: ast.AST, loops: Mapping[LoopNode, Loop]) -> bool:
+    """Whether ``node``, in a function that a step calls, may run every so many steps only, or in a loop of its own steps."""
+    child = node
+    for ancestor in module.ancestors(node):
+        if isinstance(ancestor, ast.If) and child in ancestor.body and _counts(ancestor.test):
+            return True
+        if isinstance(ancestor, LoopNode) and loops[ancestor].kind is not LoopKind.OTHER:
+            return True
+        if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return False
+        child = ancestor
+    return False
+
+
+def _counts(test: ast.expr) -> bool:
+    return any(isinstance(part, ast.Mod) for part in walk(test))

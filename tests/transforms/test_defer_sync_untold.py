@@ -1,0 +1,129 @@
+"""Loops that ask for no number that could wait, and wait for the device all the same: the first place is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent, indent
+
+import pytest
+
+Check = Callable[..., None]
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from data import train_set
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = nn.Linear(10, 2).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(train_set, batch_size=64)
+"""
+STEP = """\
+x, y = x.to(device), y.to(device)
+optimizer.zero_grad()
+output = model(x)
+loss = nn.functional.cross_entropy(output, y)
+loss.backward()
+optimizer.step()
+"""
+
+
+@pytest.fixture
+def name() -> str:
+    return "defer-sync"
+
+
+def script(after: str, functions: str = "", step: str = STEP) -> str:
+    body = indent(step + dedent(after), " " * 8)
+    return f"{HEAD}\n{dedent(functions)}\noutputs = []\nfor epoch in range(3):\n    for x, y in loader:\n{body}"
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (
+            "outputs.append(output.detach().cpu().numpy())",
+            "`output.detach().cpu()` copies to the host",
+        ),
+        ("torch.cuda.synchronize()", "`torch.cuda.synchronize()` asks for it"),
+        (
+            "if loss.isnan().any():\n    break",
+            "`loss.isnan().any()` needs its values in every step",
+        ),
+        ("print(f'{loss:.3f}')", "`loss` needs its values in every step"),
+        ("outputs.append(unknown(output).cpu())", "`unknown(output).cpu()` copies to the host"),
+    ],
+)
+def test_a_step_that_waits(check_noop: Check, after: str, reason: str) -> None:
+    check_noop(script(after), f"the loop goes on waiting for the device in every step: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("print(value.item())", "`value.item()` is printed in every step, reached from line"),
+        ("return {'loss': value.item()}", "`value.item()` is what `tell` gives back, reached from"),
+        (
+            "number = value.item()\n    return number, 1",
+            "`value.item()` is read in every step, reached",
+        ),
+        ("return value.detach().cpu()", "`value.detach().cpu()` copies to the host, reached from"),
+    ],
+)
+def test_a_function_that_waits(check_noop: Check, function: str, reason: str) -> None:
+    told = f"def tell(value):\n    {function}\n"
+    check_noop(script("outputs.append(tell(loss))", told), reason)
+
+
+def test_a_loop_over_epochs_that_are_one_step_each(check_noop: Check) -> None:
+    step = indent(STEP.partition("\n")[2] + "print(loss.item())\n", "    ")
+    full = f"{HEAD}\nx, y = (t.to(device) for t in train_set)\n\ndef train(epoch):\n{step}\n\n"
+    reason = "`loss.item()` is printed in every step, reached from"
+    check_noop(f"{full}for epoch in range(200):\n    train(epoch)\n", reason)
+
+
+def test_a_step_that_adds_up_gradients(check_noop: Check) -> None:
+    code = f"""{HEAD}
+batches = iter(loader)
+for step in range(100):
+    for _ in range(4):
+        x, y = next(batches)
+        loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+        loss.backward()
+    print(loss.item())
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    check_noop(code, "`loss.item()` is printed in every step")
+
+
+@pytest.mark.parametrize(
+    ("after", "functions"),
+    [
+        ("", ""),
+        ("y.cpu", ""),
+        ("if epoch % 10 == 0:\n    pass", ""),
+        ("tell(x)", "def tell(x):\n    return x.shape[0]\n"),
+        ("outputs.append(loss.detach())", ""),
+    ],
+)
+def test_a_step_that_does_not_wait(check_noop: Check, after: str, functions: str) -> None:
+    check_noop(script(after, functions), silent=True)
+
+
+def test_what_is_told_every_so_many_steps(check_noop: Check) -> None:
+    function = """
+        def tell(step, value):
+            if step % 100 == 0:
+                print(value.item())
+    """
+    check_noop(script("tell(len(outputs), loss)", function), silent=True)
+
+
+def test_without_a_gpu_nothing_is_told(check_noop: Check) -> None:
+    cpu = script("outputs.append(output.detach().cpu().numpy())").replace(
+        '"cuda" if torch.cuda.is_available() else ', ""
+    )
+    check_noop(cpu, silent=True)
