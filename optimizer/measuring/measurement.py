@@ -248,7 +248,9 @@ def read_run(timing: Timing) -> Run:
 
 
 def _too_short(rounds: int) -> str:
-    timed = f"only {counted(rounds, 'step')} after the first" if rounds else "no step after the first"
+    timed = (
+        f"only {counted(rounds, 'step')} after the first" if rounds else "no step after the first"
+    )
     return f"{timed} could be timed, too few to tell a speed: the script has to make more of them"
 
 
