@@ -118,10 +118,10 @@ def _past_the_call(resolver: Resolver, nodes: Iterable[Reached]) -> Obstacle | N
     """Where ``nodes`` run a network by its method ``forward``, past its call: what that does is not followed."""
     for node, module, _ in nodes:
         match node:
-            case ast.Call(func=ast.Attribute(network, "forward") as function):
+            case ast.Call(func=ast.Attribute(network, "forward")):
                 if models_in(resolver, resolver.values(network, module)):
-                    code, called = module.code(function), module.code(network)
-                    why = f"the step calls `{code}` itself; only calls of the network (`{called}(..)`) are followed"
+                    code, called = Fact(module, node).excerpt, module.code(network)
+                    why = f"`{code}` goes past the call of the network, `{called}(..)`, which alone is followed"
                     return Obstacle(module, node, why)
             case _:
                 pass
