@@ -566,8 +566,15 @@ def test_a_loss_of_unknown_make_that_is_backpropagated(
     )
 
 
-def test_without_float64_the_change_is_numeric(rewrite: Callable[..., Any]) -> None:
-    head = HEAD + "if torch.backends.mps.is_available():\n    model.to('mps')\n"
+@pytest.mark.parametrize(
+    "head",
+    [
+        "if torch.backends.mps.is_available():\n    model.to('mps')\n",
+        "from accelerate import Accelerator\n\naccelerator = Accelerator()\nmodel.to(accelerator.device)\n",
+    ],
+)
+def test_without_float64_the_change_is_numeric(rewrite: Callable[..., Any], head: str) -> None:
+    head = HEAD + head
     before = script("total = 0.0", "total += loss.item()", "print(total)", head)
     (file,) = rewrite(before, ["defer-sync"]).files
     assert "total += loss.detach().float()" in file.text

@@ -21,7 +21,8 @@ from .deferred_meters import DeferredMeter
 from .device_reads import DeviceRead
 from .returned_reads import annotation_edits
 
-_MPS = re.compile(r"\bmps\b|current_accelerator")
+_MPS = re.compile(r"\bmps\b|current_accelerator|\bAccelerator\(")
+"""How a script comes to Apple's device: by name, or by what takes whichever there is, as Accelerate's ``PartialState`` does."""
 _PRIMARY = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
 

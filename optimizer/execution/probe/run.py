@@ -40,6 +40,7 @@ from .ranks import RankObserver
 from .resident import ResidentBatch
 from .script import Ending, run_script
 from .session import Session
+from .terminal_size import tell_a_size
 from .turns import Turns
 from .whole_batch import WeightedMeans, WholeBatch
 
@@ -109,6 +110,7 @@ class ObservedProcess:
 
     def _install(self, protection: Protection) -> None:
         spec, session, patches = self._spec, self.session, self._patches
+        tell_a_size(patches)
         if session.observing:
             session.printed.install(patches)
             session.told.install(patches, protection)
