@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,18 @@ def python_files(path: Path) -> Iterator[Path]:
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _NOT_ENTERED)
         for name in sorted(names):
             if name.endswith(".py") and not name.startswith("."):
-                yield Path(folder, name)
+                file = Path(folder, name)
+                if not _waits(file):
+                    yield file
+
+
+def _waits(file: Path) -> bool:
+    """Whether reading ``file`` waits for another process: a named pipe, a terminal. What links nowhere does not."""
+    try:
+        mode = file.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
 def _imported(key: str, candidates: Mapping[str, _Candidate]) -> frozenset[str]:

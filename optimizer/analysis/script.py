@@ -12,7 +12,8 @@ from .attention.attention import Attention, find_attention
 from .attention.causal_hints import CausalHint, find_causal_hints
 from .autograd.frozen_networks import FrozenForward, KeptGradients, find_frozen
 from .autograd.graph_leaks import GraphLeak, find_graph_leaks
-from .calls.reach import functions_run, never_runs
+from .calls.reach import functions_run
+from .calls.started_code import StartedCode
 from .devices.cache_release import CacheRelease, find_cache_releases
 from .devices.computed_moves import ComputedMove, find_computed_moves
 from .devices.construction import Construction, find_constructions
@@ -335,18 +336,21 @@ class TrainingScript:
         return function is None or function in self.functions_run
 
     def is_anothers(self, path: Path, line: int) -> bool:
-        """Whether ``line`` is not run by this script: of an imported file, what runs when it is itself started, and functions that are named nowhere."""
+        """Whether ``line`` is not run by this script: of an imported file, what runs when it is itself started, and what nothing names that runs."""
         for module in self.modules[1:]:
             if module.path != path:
                 continue
             for statement in (*module.main_only, *module.tree.body):
                 if statement.lineno <= line <= (statement.end_lineno or line) and (
-                    never_runs(self.resolver, statement, module)
-                    if isinstance(statement, ast.FunctionDef)
-                    else statement in module.main_only and not getattr(statement, "orelse", [])
+                    self._started.leaves_out(statement, module)
+                    or (statement in module.main_only and not getattr(statement, "orelse", []))
                 ):
                     return True
         return False
+
+    @cached_property
+    def _started(self) -> StartedCode:
+        return StartedCode(self.resolver)
 
     def values(self, expression: ast.expr, module: Module) -> Values:
         """What ``expression`` may evaluate to."""

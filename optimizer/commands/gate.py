@@ -110,8 +110,8 @@ def _gate(
     folder = named[0].parent if named else Path.cwd()
     settings = flags.over(load_gate_settings(folder))
     if named:
-        configured = {one.script.resolve(): one for one in settings.scripts or ()}
-        chosen = [configured.get(p.resolve(), GatedScript(p)) for p in named]
+        configured = {os.path.realpath(one.script): one for one in settings.scripts or ()}
+        chosen = [configured.get(os.path.realpath(p), GatedScript(p)) for p in named]
         if original is not None:
             chosen = [replace(chosen[0], original=original)]
         settings = replace(settings, scripts=tuple(chosen))

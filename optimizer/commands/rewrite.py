@@ -360,7 +360,8 @@ def _report(
     stream = sys.stderr if settings.dry_run else sys.stdout
     if reports or not errors:
         trains = any(result.trains for result in rewritten.results)
-        stream.write(to_text(reports, written, painter(stream), trains=trains))
+        told = to_text(reports, written, painter(stream), trains=trains, output=settings.output)
+        stream.write(told)
 
 
 def _told_to_a_program(

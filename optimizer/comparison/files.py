@@ -17,6 +17,7 @@ from .lines import read_lines, without_options
 from .raw_numbers import compare_raw
 from .text import compare_text
 from .tolerance import Precision
+from .written_weights import weights_in
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,6 +64,22 @@ def compare_files(
     return found
 
 
+def compare_bytes(
+    original: Observations,
+    other: Observations,
+    repeats: Sequence[Observations],
+    neighbours: Sequence[Observations],
+    precision: Precision,
+) -> list[Finding]:
+    """Other bytes of files that are not looked into: which of them are numbers is told by ``neighbours``, how far these may be off is not."""
+    return [
+        finding
+        for file in original.files
+        if _has_other_bytes(file, other, repeats)
+        for finding in _raw(file, original, other, neighbours, precision, rounding=False)
+    ]
+
+
 def unseen_bytes(
     original: Observations, other: Observations, repeats: Sequence[Observations]
 ) -> str | None:
@@ -93,15 +110,17 @@ def _raw(
     other: Observations,
     neighbours: Sequence[Observations],
     precision: Precision,
+    *,
+    rounding: bool = True,
 ) -> Iterator[Finding]:
-    """A file of a format that is not known."""
+    """A file of a format that is not known; with ``rounding`` its numbers may be as far off as the neighbours' are."""
     ours, theirs, *near = (_bytes(run, file.path) for run in (original, other, *neighbours))
     if ours is None or theirs is None:
         message = f"{file.path} has other bytes, and is not compared"
         yield note(Kind.FILE_VALUE, message, tensor=file.path)
         return
     known = [one for one in near if one is not None]
-    yield from compare_raw(file.path, ours, theirs, known, precision)
+    yield from compare_raw(file.path, ours, theirs, known, precision, rounding=rounding)
 
 
 def _bytes(run: Observations, path: str) -> bytes | None:
@@ -221,7 +240,16 @@ def _arrays(
             yield Finding(Kind.FILE_VALUE, f"{path}: {name} differs", tensor=path)
             return
         return
-    near = [arrays for run in (*repeats, *neighbours) if (arrays := _read(run, path)) is not None]
+    runs = [run for run in (*repeats, *neighbours) if _read(run, path) is not None]
+    near = [arrays for run in runs if (arrays := _read(run, path)) is not None]
+    live = weights_in(original, ours).intersection(*map(weights_in, runs, near))
+    if lost := min(live - weights_in(other, theirs), default=None):
+        name, weight = lost
+        message = (
+            f"{path}: {name} is not {weight} as the last step left it, and in the original it is"
+        )
+        yield Finding(Kind.FILE_VALUE, message, tensor=path)
+        return
     found = compare_arrays(
         Kind.FILE_VALUE, "content", lambda _: path, ours, theirs, near, precision
     )

@@ -87,6 +87,11 @@ class Neighbours:
             found = verdict()
         return found
 
+    def perturbed(self, count: int) -> Sequence[Observations]:
+        """So many perturbed runs of the original, but for those that do not end well."""
+        self._perturb(count, count)
+        return self._runs
+
     def _one_way(self, first: Observations) -> Iterator[tuple[str, float]]:
         """The parameters whose gradient is nothing but rounding, with how large that may be where it is known."""
         sums = cancelled(first, self._precision)

@@ -34,6 +34,8 @@ _STEP = 2
 _MOST_STEPS = 0.25
 """How many numbers may move by no more than that many units of their last byte: if any of 256 is as likely, 2 % do so in one neighbour."""
 _MOST_PLACES = 20_000
+_LAID_OUT = b"\x89HDF"
+"""How HDF5 begins, where it is up to the writer how the same content is laid out."""
 _WORD = re.compile(rb"[A-Za-z_]{2,}")
 
 
@@ -46,32 +48,45 @@ class Place(NamedTuple):
 
 
 def compare_raw(
-    path: str, ours: bytes, theirs: bytes, near: Sequence[bytes], precision: Precision
+    path: str,
+    ours: bytes,
+    theirs: bytes,
+    near: Sequence[bytes],
+    precision: Precision,
+    *,
+    rounding: bool = True,
 ) -> Iterator[Finding]:
-    """Where a file's numbers are further off than rounding takes them; a note where it differs and is not understood."""
+    """Where a file's numbers are further off than rounding takes them; a note where it differs and is not understood.
+
+    Without ``rounding`` those of the neighbours only tell where the numbers are.
+    """
     if ours == theirs:
         return
     places = places_of_numbers(ours, near)
-    if places and len(theirs) != len(ours):
+    if not places:
+        message = f"{path} has other bytes, and is not compared"
+        yield note(Kind.FILE_VALUE, message, tensor=path)
+        return
+    if len(theirs) != len(ours):
         message = f"{path} has {len(theirs)} bytes, not {len(ours)}"
         yield Finding(Kind.FILE_VALUE, message, tensor=path)
         return
-    if places:
-        arrays = [numbers_at(one, places) for one in (ours, theirs, *near)]
-        found = compare_arrays(
-            Kind.FILE_VALUE, "numbers", lambda _: path, arrays[0], arrays[1], arrays[2:], precision
-        )
-        yield from (replace(finding, tensor=path) for finding in found[:1])
-    if not places or _without(ours, places) != _without(theirs, places):
-        message = f"{path} has other bytes, and is not compared"
-        yield note(Kind.FILE_VALUE, message, tensor=path)
+    arrays = [numbers_at(one, places) for one in (ours, theirs, *(near if rounding else ()))]
+    found = compare_arrays(
+        Kind.FILE_VALUE, "numbers", lambda _: path, arrays[0], arrays[1], arrays[2:], precision
+    )
+    yield from (replace(finding, tensor=path) for finding in found[:1])
+    first = _other_byte(ours, theirs, places, precision)
+    if first is not None and not found:
+        message = f"{path} has other bytes from the one at {first} on, where rounding moves none"
+        yield Finding(Kind.FILE_VALUE, message, tensor=path)
 
 
 def places_of_numbers(original: bytes, near: Sequence[bytes]) -> tuple[Place, ...]:
     """Where in ``original`` the numbers are that rounding moves; ``near`` are the same file of its neighbours. Empty where that is not understood."""
     import numpy as np
 
-    if not near or any(len(one) != len(original) for one in near):
+    if not near or any(len(one) != len(original) for one in near) or original.startswith(_LAID_OUT):
         return ()
     files = np.stack([np.frombuffer(one, np.uint8) for one in (original, *near)])
     moved = (files[1:] != files[0]).any(0)
@@ -170,11 +185,25 @@ def _move_freely(files: NDArray[np.uint8], firsts: NDArray[np.intp]) -> bool:
     return bool(small.mean() <= _MOST_STEPS)
 
 
-def _without(content: bytes, places: Sequence[Place]) -> bytes:
-    """``content`` but for the numbers at ``places``."""
+def _other_byte(
+    ours: bytes, theirs: bytes, places: Sequence[Place], precision: Precision
+) -> int | None:
+    """The first byte that differs outside of the numbers at ``places`` and of others that differ by no more than a rounding."""
     import numpy as np
 
-    kept = np.ones(len(content), np.bool_)
+    files = np.stack([np.frombuffer(one, np.uint8) for one in (ours, theirs)])
+    differs = files[0] != files[1]
     for place in places:
-        kept[place.start : place.start + _LENGTHS[place.dtype]] = False
-    return np.frombuffer(content, np.uint8)[kept].tobytes()
+        differs[place.start : place.start + _LENGTHS[place.dtype]] = False
+    end = 0
+    for start in map(int, np.flatnonzero(differs)):
+        if start < end:
+            continue
+        found = _number(files, differs, start, end)
+        if found is None:
+            return start
+        end = found[0] + _LENGTHS[found[1]]
+        before, after = (float(value) for value in _read(files[:, found[0] : end], found[1])[:, 0])
+        if abs(after - before) > precision.relative_error * abs(before):
+            return start
+    return None

@@ -43,6 +43,7 @@ from .skipped_steps import unseen_overflow
 from .successors import Succession
 from .told_digits import judge_digits
 from .tolerance import MORE_NEIGHBOURS, Precision, precision_of
+from .unknown_bytes import alike_but_for_told, with_bytes
 from .verdict import (
     Outcome,
     Verdict,
@@ -125,6 +126,11 @@ def judge_in_stages(
             precision,
             perturbed_runs,
             evaluations=not rewritten.ranks and only_evaluation_differs(exact, first, rewritten),
+        )
+    if tier is not Tier.EXACT and alike_but_for_told(exact, first, rewritten):
+        found = replace(
+            found,
+            verdict=with_bytes(found.verdict, first, repeats, rewritten, observe, perturbed_runs),
         )
     if found.verdict.outcome is Outcome.NOT_EQUIVALENT and not is_decided(exact, first, rewritten):
         given = (first, rewritten, found)

@@ -149,6 +149,12 @@ def precision_of(original: Observations, rewritten: Observations) -> Precision:
     return coarsest(dtypes.union(*(run.compute_dtypes for run in runs)))
 
 
+def precision_of_losses(original: Observations, rewritten: Observations) -> Precision:
+    """The coarsest type of a loss of either run."""
+    runs = (original, rewritten)
+    return coarsest(loss.dtype for run in runs for step in run.steps for loss in step.losses)
+
+
 def running_envelope(spreads: Sequence[Sequence[float]], ahead: int = 2) -> list[float]:
     """The largest distance of any neighbour from the original up to each step and ``ahead`` steps beyond it.
 

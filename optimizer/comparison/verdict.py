@@ -23,7 +23,7 @@ from .skipped_steps import NEVER_STEPPED, never_stepped, some_steps_behind
 from .structure import compare_structure
 from .text import compare_text
 from .told_shares import own_share_as_whole
-from .tolerance import Precision, coarsest
+from .tolerance import Precision, precision_of_losses
 
 FEWEST_NEIGHBOURS = 2
 """Runs of the original that an envelope is made of at least."""
@@ -160,9 +160,7 @@ def judge_told(
     """
     common = Counterparts.of(original, rewritten)
     original, rewritten, *repeats = map(common.in_common, (original, rewritten, *repeats))
-    precision = coarsest(
-        loss.dtype for run in (original, rewritten) for step in run.steps for loss in step.losses
-    )
+    precision = precision_of_losses(original, rewritten)
     findings = [
         *common.notes(),
         *compare_structure(original, rewritten, repeats),
@@ -172,9 +170,16 @@ def judge_told(
         Tier.NUMERIC,
         precision,
         findings,
-        f"bit for bit the same over {counted(original.rounds, 'step')}, "
-        f"and what is printed or saved besides within {precision.value} rounding",
+        same_but_for_told(original, precision),
         step_figures(original, rewritten),
+    )
+
+
+def same_but_for_told(original: Observations, precision: Precision) -> str:
+    """The reason why a rewrite is equivalent that trains and evaluates bit for bit the same, and sums up otherwise."""
+    return (
+        f"bit for bit the same over {counted(original.rounds, 'step')}, "
+        f"and what is printed or saved besides within {precision.value} rounding"
     )
 
 

@@ -97,9 +97,10 @@ def _failed_first(
     which leaves no record; of those that raise it tells the first to be found dead, which may be a peer.
     """
     cause = _ROOT_CAUSE.search(whole.stderr)
-    told = int(cause[1]) if cause else None
-    if cause and told in ended_badly and ranks[told].status is Status.KILLED:
-        return told, int(cause[2])
+    if cause:
+        told, code = int(cause[1]), int(cause[2])
+        if told in ended_badly and ranks[told].status is Status.KILLED:
+            return told, code
     failed = [n for n in ended_badly if ranks[n].status is Status.FAILED]
     if not failed:
         return ended_badly[0], int(cause[2]) if cause else whole.exit_code

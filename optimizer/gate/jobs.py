@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from ..analysis.program.project import load_project
+from ..discovery import python_files
 from ..errors import TorchoptError
 from ..execution.runner import ScriptVersion
 from ..execution.script_versions import beside, by_torchrun
 from ..gpus import VISIBLE_GPUS
-from ..source import SourceFile, parse
+from ..source import SourceFile, Sources, parse
 from ..terminal import counted, display_path, print_note
 from ..verifying.settings import EPOCH_SECONDS
 from .base import Base, read_base
@@ -24,6 +26,7 @@ from .settings import Device, GatedScript, GateSettings
 
 DEFAULT_STEPS = 20
 _MENTIONS_CUDA = re.compile(rb"\bcuda\b|\bnccl\b")
+_IMPORTS_BY_NAME = re.compile(rb"\bimportlib\b|\b__import__\b|\bhydra\b")
 
 
 def scripts_of(settings: GateSettings) -> tuple[GatedScript, ...]:
@@ -109,9 +112,22 @@ def _emulated(settings: GateSettings, gpus: Sequence[str], version: ScriptVersio
         return False
     if settings.device is Device.CUDA:
         return True
-    project = version.entry.parent.rglob("*.py")
-    texts = [path.read_bytes() for path in [version.entry, *project] if path.is_file()]
+    texts = _texts(version)
     return any(_MENTIONS_CUDA.search(text) for text in texts)
+
+
+def _texts(version: ScriptVersion) -> list[bytes]:
+    """The texts of the script and what it imports of its project; all in its folder where it imports by names it makes.
+
+    Not those of an environment in that folder, whose torch speaks of CUDA.
+    """
+    sources = Sources().with_texts(version.overrides)
+    modules = load_project(version.entry, sources).modules
+    texts = [module.source.text.encode(errors="replace") for module in modules]
+    if any(_IMPORTS_BY_NAME.search(text) for text in texts):
+        files = (path for path in python_files(version.entry.parent) if path.is_file())
+        texts += [path.read_bytes() for path in files]
+    return texts
 
 
 def judge_all(

@@ -15,6 +15,7 @@ from ..errors import ExitCode, TorchoptError
 from ..execution.observations import said_last
 from ..execution.profile_record import Phase
 from ..execution.runner import RunSettings, ScriptVersion, run
+from ..failure_hints import input_hint
 from ..measuring.measurement import (
     Measurement,
     Speedup,
@@ -27,6 +28,7 @@ from ..measuring.timed_runs import RunFailed, time_side_by_side
 from ..measuring.timing_settings import settings_by_pace
 from ..options import Tier
 from ..profiling.profile import ProfileSettings, ScriptFailed, StepProfile, profile
+from ..profiling.report import phase_label
 from ..verifying.result import VerificationReport
 from ..verifying.settings import VerifySettings
 from ..verifying.verification import verify
@@ -176,9 +178,10 @@ class _Judge:
         verdict = report.verdict
         if verdict is None:
             failure = report.original_failure
-            details = failure.details if failure else None
+            details = failure.details if failure else ""
             where = "on emulated CUDA: " if self._job.emulated else ""
-            told = f"{where}{said_last(details or '') or 'no traceback'}"
+            hint = input_hint(details, self._job.before.entry)
+            told = f"{where}{said_last(details) or 'no traceback'}{hint}"
             return Judgement(self._job, Gated.ORIGINAL_FAILED, told, report, details=details)
         gated = {
             Outcome.NOT_EQUIVALENT: Gated.NOT_EQUIVALENT,
@@ -274,9 +277,9 @@ class _Judge:
 
 
 def phase_words(change: PhaseChange) -> str:
-    """``data: 1.2 ms -> 3.4 ms per step``."""
+    """``data wait: 1.2 ms -> 3.4 ms per step``."""
     before, after = (f"{seconds * 1e3:.3g} ms" for seconds in (change.before, change.after))
-    return f"{change.phase.value}: {before} -> {after} per step"
+    return f"{phase_label(change.phase)}: {before} -> {after} per step"
 
 
 def _reason(report: VerificationReport) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..errors import ExitCode
 from ..pipeline.workflow_commands import annotated_path, workflow_command
+from ..profiling.report import phase_label
 from .judge import EXIT_CODES, Gated, Judgement, phase_words
 
 _ORDER = (
@@ -66,7 +67,7 @@ def to_markdown(judgements: Sequence[Judgement]) -> str:
         if one.phases:
             rows += ["", "| phase | before | after |", "| --- | ---: | ---: |"]
             rows += [
-                f"| {c.phase.value} | {c.before * 1e3:.3g} ms | {c.after * 1e3:.3g} ms |"
+                f"| {phase_label(c.phase)} | {c.before * 1e3:.3g} ms | {c.after * 1e3:.3g} ms |"
                 for c in one.phases
             ]
         if one.details:
@@ -124,7 +125,9 @@ def _xml_text(text: str) -> str:
 def _fill(one: Judgement, equivalence: ElementTree.Element, speed: ElementTree.Element) -> None:
     def put(case: ElementTree.Element, tag: str, message: str) -> None:
         entry = ElementTree.SubElement(case, tag, message=_xml_text(message))
-        entry.text = _xml_text(one.details or message)
+        lines = [message, *map(phase_words, one.phases)]
+        told = one.details if one.details and tag != "skipped" else "\n".join(lines)
+        entry.text = _xml_text(told)
 
     if one.gated is Gated.TOO_SLOW:
         put(speed, "failure", one.reason)

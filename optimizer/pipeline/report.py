@@ -135,12 +135,17 @@ def _diff_colour(line: str) -> str:
 
 
 def to_text(
-    reports: Sequence[FileReport], written: bool, paint: Paint, *, trains: bool = True
+    reports: Sequence[FileReport],
+    written: bool,
+    paint: Paint,
+    *,
+    trains: bool = True,
+    output: Path | None = None,
 ) -> str:
     """The reports as lines for a reader: what was done, what was left and why, advice, a summary.
 
-    ``written`` tells whether the files were written or only would be, ``trains`` whether a training step is seen in any
-    of the scripts.
+    ``written`` tells whether the files were written or only would be, to ``output`` in place of the script where that is
+    given; ``trains`` whether a training step is seen in any of the scripts.
     """
     # The same change twice on one line, such as two copies, is told and counted once.
     told = dict.fromkeys(
@@ -159,7 +164,12 @@ def to_text(
             lines += ["", paint(title, "bold")][not lines :]
             lines += [_remark_line(remark, paint) for remark in remarks]
     return "\n".join(
-        [*lines, *([""] if lines else []), _summary(reports, len(told), written, trains), ""]
+        [
+            *lines,
+            *([""] if lines else []),
+            _summary(reports, len(told), written, trains, output),
+            "",
+        ]
     )
 
 
@@ -174,14 +184,21 @@ def _remark_line(remark: SkippedChange | GivenAdvice, paint: Paint) -> str:
     return f"{place} {remark.transform}: {remark.message}"
 
 
-def _summary(reports: Sequence[FileReport], told: int, written: bool, trains: bool) -> str:
+def _summary(
+    reports: Sequence[FileReport], told: int, written: bool, trains: bool, output: Path | None
+) -> str:
     changed = [report for report in reports if report.changed]
     skipped = sum(len(report.skips) for report in reports)
     left = f"; {counted(skipped, 'place')} left alone" if skipped else ""
     if not changed:
         why = "" if trains else ": no training step is seen"
-        return f"Nothing to rewrite{why}{left}."
+        copy = ""
+        if output is not None and written and reports:
+            copy = f" {display_path(output)} is a copy."
+        return f"Nothing to rewrite{why}{left}.{copy}"
     verb = "rewritten" if written else "would be rewritten"
+    if output is not None:
+        verb += f" as {display_path(output)}"
     made = [report for report in changed if report.created]
     new = f", {counted(len(made), 'file')} {'made' if written else 'would be made'}" if made else ""
     return (

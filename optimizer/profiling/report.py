@@ -26,6 +26,11 @@ _LABELS = {
 }
 
 
+def phase_label(phase: Phase) -> str:
+    """What a phase of a step is called: ``zero_grad``."""
+    return _LABELS[phase]
+
+
 def render_text(
     profile: StepProfile, found: tuple[Opportunity, ...], console: Console, *, paths: str = ""
 ) -> None:
@@ -84,7 +89,7 @@ def _phases(profile: StepProfile, console: Console) -> None:
         table.add_column(name, justify="right")
     for part in sorted(profile.phases, key=lambda part: -part.seconds):
         memory = f"{part.memory / 2**20:.0f} MiB" if part.memory else "-"
-        label = _LABELS[part.phase]
+        label = phase_label(part.phase)
         table.add_row(label, milliseconds(part.seconds), f"{part.share:.1%}", memory)
     print_table(console, "Where a step goes:", table)
     if not profile.on_cpu:

@@ -59,16 +59,21 @@ class CommaList:
         """The list with another item at ``index``."""
         return replace(self, items=(*self.items[:index], item, *self.items[index + 1 :]))
 
-    def insert(self, index: int, item: str, newline: str, unit: str) -> CommaList:
+    def insert(
+        self, index: int, item: str, newline: str, unit: str, longest: int | None = None
+    ) -> CommaList:
         """The list with ``item`` before the one at ``index``, on a line of its own where its neighbour has one.
 
-        Comments stay with the items they follow. A trailing comma stays if there is one.
+        So it is behind the last one where lines of several items would become longer than ``longest``. Comments stay with the items they
+        follow. A trailing comma stays if there is one.
         """
         items = (*self.items[:index], item, *self.items[index:])
         if not self.items:
             return self._first(item, newline, unit)
         if index == len(self.items):
             gap, tail = self._appended(newline)
+            if longest is not None and gap == ", ":
+                gap = self._begun_anew(item, newline, longest) or gap
             return replace(self, items=items, gaps=(*self.gaps, gap), tail=tail)
         if index == 0:
             gap = "," + newline + _last_line(self.lead) if _breaks(self.lead) else ", "
@@ -150,6 +155,19 @@ class CommaList:
         if "#" not in comment:
             return "," + newline + _last_line(pattern), trailing + comment + after
         return "," + comment + newline + _last_line(pattern), trailing + after
+
+    def _begun_anew(self, item: str, newline: str, longest: int) -> str | None:
+        """The gap that puts ``item`` on a line like the last one, if there is no room for it on that; None if there is."""
+        starts = [self.lead, *self.gaps]
+        begun = max((i for i, start in enumerate(starts) if _breaks(start)), default=None)
+        indent = _last_line(starts[begun]) if begun is not None else ""
+        if begun is None or indent.strip() or "#" in self.tail:
+            return None
+        kept = list(zip(self.items[begun:], [*self.gaps[begun:], ""], strict=True))
+        last = indent + "".join(part + gap for part, gap in kept)
+        closing = "" if _breaks(self.tail) else self.closing
+        is_long = len(last) + len(f", {item}{closing}") > longest
+        return "," + newline + indent if is_long and len(kept) > 1 else None
 
     @property
     def _trailing_comma(self) -> bool:

@@ -119,7 +119,8 @@ def _set_argument(text: str, edit: SetArgument, style: Style) -> str:
     head = _KEYWORD.match(arguments.items[named[-1]]) if named else None
     equals = " = " if head and head[2] == " = " else "="
     item = edit.keyword + equals + value
-    return function + arguments.insert(index, item, style.newline, style.indent).text
+    inserted = arguments.insert(index, item, style.newline, style.indent, style.line_length)
+    return function + inserted.text
 
 
 def _insert_argument(text: str, edit: InsertArgument, style: Style) -> str:

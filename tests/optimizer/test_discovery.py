@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,13 @@ def test_what_is_not_the_users_own_is_left_out(tmp_path: Path, name: str) -> Non
     project(
         tmp_path, {"train.py": "import torch\n", "myenv/pyvenv.cfg": "", name: "import torch\n"}
     )
+    assert scripts(tmp_path, discover([tmp_path])) == ["train.py"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path: Path) -> None:
+    project(tmp_path, {"train.py": "import torch\n"})
+    os.mkfifo(tmp_path / "pipe.py")
     assert scripts(tmp_path, discover([tmp_path])) == ["train.py"]
 
 

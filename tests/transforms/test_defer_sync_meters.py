@@ -117,6 +117,30 @@ def test_what_the_meter_is_given(
     )
 
 
+ACCURACY = """\
+def accuracy(output, target, topk=(1,)):
+    _, pred = output.topk(max(topk), 1, True, True)
+    correct = pred.t().eq(target.view(1, -1).expand_as(pred.t()))
+    res = []
+    for k in topk:
+        correct_k = correct[:k].reshape(-1).float().sum(0)
+        res.append(correct_k.mul_(100.0 / target.size(0)))
+    return res
+"""
+
+
+@pytest.mark.parametrize(
+    "given", ["top, _ = accuracy(output, y, (1, 2))", "top = accuracy(output, y)[0]"]
+)
+def test_an_accuracy_among_others(check_transformed: Callable[..., None], given: str) -> None:
+    head = f"{METER}\n\n{ACCURACY}"
+    step = f"{given}\nlosses.update({{0}}, x.size(0))"
+    check_transformed(
+        metered(step.format("top.item()"), "print(losses.avg)", meter=head),
+        metered(step.format("top.detach().double()"), "print(float(losses.avg))", meter=head),
+    )
+
+
 def test_figures_are_read_every_so_many_steps(check_transformed: Callable[..., None]) -> None:
     show = "\nif i % 100 == 0:\n    print(f'{{{0}:.4f}} ({{{1}}})', losses.count)"
     check_transformed(

@@ -281,7 +281,7 @@ def test_comment_says_it_is_wanted(check_noop: Check, comment: str) -> None:
 
 
 def test_another_file_samples(check_noop: Check) -> None:
-    main = "from model import Net\n\n\ndef mc_predict(model, x):\n    return [model(x) for _ in range(20)]\n"
+    main = "from model import Net\n\n\ndef mc_predict(model, x):\n    return [model(x) for _ in range(20)]\n\n\nNet()\n"
     check_noop(
         {"train.py": main, "model.py": network("return F.dropout(self.out(x))\n")},
         reason="line 4 of train.py",

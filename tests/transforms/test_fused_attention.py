@@ -843,7 +843,13 @@ def test_an_import_for_these_lines_alone_goes_with_them(check_transformed: Check
     check_transformed("from torch import einsum\n" + script(*sums), alone)
 
 
-@pytest.mark.parametrize("other", ["from attention import *", "import attention\nattention.math"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "from attention import *\nAttention()",
+        "import attention\nattention.math\nattention.Attention()",
+    ],
+)
 def test_an_import_that_other_files_use_stays(
     rewrite: Callable[..., RewriteResult], other: str
 ) -> None:

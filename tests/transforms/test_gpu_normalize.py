@@ -955,6 +955,17 @@ def test_images_that_data_parallel_copies_are_normalized_by_the_workers(check_no
     )
 
 
+def test_images_whose_size_is_asked_for_behind_the_loop(
+    check_transformed: Check, check_noop: Check
+) -> None:
+    behind = "print(images.shape[0], len(images), images.size(0))\n"
+    check_transformed(
+        script(loop=LOOP + behind), script(NEW_TRANSFORM, loop=HELPER + NEW_LOOP + behind)
+    )
+    reason = "the host uses the images in `images.mean()`"
+    check_noop(script(loop=LOOP + "print(images.mean())\n"), reason=reason)
+
+
 def test_copy_shared_with_another_loader(check_noop: Check) -> None:
     other = "other = DataLoader(datasets.CIFAR10('data', transform=len), 4)\n"
     loop = """\

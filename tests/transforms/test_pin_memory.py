@@ -43,6 +43,30 @@ def test_cuda_only_script(check_transformed: Check) -> None:
 
 
 @pytest.mark.parametrize(
+    "train",
+    [
+        TRAIN.replace("    model(x.cuda())", "    x = x.contiguous()\n    model(x.cuda())"),
+        "def to_gpu(x):\n    x = x.contiguous()\n    return x.cuda()\n"
+        + TRAIN.replace("x.cuda()", "to_gpu(x)"),
+        "inputs = torch.empty(4, 784).cuda()\n"
+        + TRAIN.replace(
+            "    model(x.cuda())", "    inputs.data.resize_(x.size()).copy_(x)\n    model(inputs)"
+        ),
+    ],
+)
+def test_copies_of_other_forms(check_transformed: Check, train: str) -> None:
+    check_transformed(
+        script("loader = DataLoader(dataset, 4)\n", train),
+        script("loader = DataLoader(dataset, 4, pin_memory=True)\n", train),
+    )
+
+
+def test_a_copy_to_the_host_is_none(check_noop: Check) -> None:
+    train = "inputs = torch.empty(4, 784)\nfor x, y in loader:\n    inputs.copy_(x)\nmodel = nn.Linear(784, 10).cuda()\n"
+    check_noop(script("loader = DataLoader(dataset, 4)\n", train), "no copy of its batches")
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ("dataset, pin_memory=False", "dataset, pin_memory=True"),

@@ -79,8 +79,9 @@ class _Search:
         self, scope: Scope, bindings: list[Binding], module: Module, at: ast.AST
     ) -> list[CompilePoint] | None:
         function, name = module.function(at), bindings[0].name
-        if scope.node is not (function or module.tree):
-            # A name of the module, or of a function around this one: see who calls it.
+        own = function is not None and all(module.function(b.node) is function for b in bindings)
+        if scope.node is not (function or module.tree) and not own:
+            # A name of the module, or of a function around this one, that this does not set as `global`: see who calls it.
             self._may_not_run |= may_not_run(module, at, function)
             return self._each_site(
                 function,

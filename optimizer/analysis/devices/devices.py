@@ -113,6 +113,11 @@ def _value_kind(resolver: Resolver, value: Value, within: frozenset[ast.Call]) -
             return DeviceKind.CHOSEN
         case Display(node) if (text := _beginning(node)) is not None:
             return _text_kind(text)
+        case Display(ast.BinOp(op=ast.Mod(), right=count), module):
+            # The index of a GPU among those of its machine: `rank % torch.cuda.device_count()`.
+            makers = resolver.maker_names(count, module)
+            is_index = makers == frozenset({"torch.cuda.device_count"})
+            return DeviceKind.CUDA if is_index else DeviceKind.UNKNOWN
         case Option():
             return DeviceKind.CHOSEN
         case Attribute(_, "device"):

@@ -50,21 +50,24 @@ def network_device(resolver: Resolver, networks: Iterable[Model]) -> NetworkDevi
     """Where ``networks`` are moved to; ``CPU`` when nothing moves any of them."""
     wanted = tuple(networks)
     modules = resolver.project.modules
-    moves = [
-        move
+    found = [
+        (module.function(call) or module, move)
         for module in modules
         for call in module.calls
         if isinstance(call.func, ast.Attribute) and call.func.attr in {"to", "cuda"}
         for move in _moves(resolver, call, module, wanted)
     ]
+    moves = [move for _, move in found]
     if not moves:
         on_gpu = any(default_device_call(resolver, module) for module in modules)
         return _SOMEHOW if on_gpu else NetworkDevice(DeviceKind.CPU)
     devices = [move for move in moves if move.device is not None]
     if devices:
         return devices[0] if len({_code(move.device) for move in devices}) == 1 else _SOMEHOW
-    if all(move.kind is DeviceKind.CUDA for move in moves):
-        return moves[0]
+    # `if gpus > 1: model = nn.DataParallel(model).cuda()`, with `model.cuda()` beside it
+    always = {place: move for place, move in found if move.kind is DeviceKind.CUDA}
+    if all(place in always for place, _ in found):
+        return always[found[0][0]]
     return moves[0] if len({_code(move.test) for move in moves}) == 1 else _SOMEHOW
 
 

@@ -22,6 +22,8 @@ from .image_obstacles import general_obstacle
 from .image_pipelines import ImagePipeline, find_image_pipelines
 from .image_trace import ImageTrace
 
+_SIZES = frozenset({"shape", "size", "dim", "ndim", "numel", "nelement"})
+
 
 @dataclass(frozen=True, eq=False)
 class ImageBatches:
@@ -108,9 +110,22 @@ def _mixed_images(group: list[ImageTrace]) -> Obstacle | None:
     """A variable that may hold the group's images and something else."""
     for trace in group:
         for fact in trace.images.mixed(other.images for other in group):
+            if _asks_for_size(fact):
+                continue  # which is the same before and behind the copy
             message = f"`{fact.excerpt}` may be something else than the images"
             return Obstacle(fact.module, fact.node, message)
     return None
+
+
+def _asks_for_size(read: Fact) -> bool:
+    """Whether ``read`` is a variable of which only the size is asked for: ``images.shape[0]``, ``len(images)``."""
+    match read.module.parents[read.node]:
+        case ast.Attribute(attr=name):
+            return name in _SIZES
+        case ast.Call(func=ast.Name("len"), args=[argument]):
+            return argument is read.node
+        case _:
+            return False
 
 
 def _repeated(group: list[ImageTrace]) -> Obstacle | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..calls.reach import Reached
-from ..devices.placement import default_device_call
+from ..devices.placement import default_device_call, on_gpu
 from ..facts import DataLoader, Fact
 from ..precision.precision import LIGHTNING
 from ..program.classes import class_attribute
@@ -89,10 +89,27 @@ def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
             return None
         if BatchPart(loader, Place.DERIVED) in copy.parts:
             derived = copy
+    if _is_written_to_gpu(script, loader):
+        return None
     if derived is not None:
         where = f"({derived.place})"
         return f"what is copied to the GPU is not the batch itself but computed from it {where}"
     return "no copy of its batches to a GPU was found"
+
+
+def _is_written_to_gpu(script: TrainingScript, loader: DataLoader) -> bool:
+    """Whether a batch of ``loader`` is copied into a tensor that is on the GPU already: ``inputs.copy_(images)``."""
+    trace = BatchTrace(script.resolver, script.loaders)
+    for module in script.modules:
+        for call in module.calls:
+            match call:
+                case ast.Call(func=ast.Attribute(target, "copy_"), args=[batch, *_]):
+                    is_batch = BatchPart(loader, Place.LOADED) in trace.parts(batch, module)
+                    if is_batch and on_gpu(script.resolver, target, module) is not None:
+                        return True
+                case _:
+                    pass
+    return False
 
 
 def _looked_up(script: TrainingScript, loader: DataLoader) -> str | None:

@@ -308,6 +308,8 @@ class BatchTrace:
             return _moved(receiver, Place.DEVICE)
         if method in {"cpu", "pin_memory"}:
             return _moved(receiver, Place.DERIVED)
+        if method == "contiguous":  # itself as it was collated, a copy of a permuted view
+            return receiver | _computed(receiver)
         return _computed(receiver)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 
 from ..calls.reach import Reached
 from ..values.composition import composed_of
@@ -33,9 +32,7 @@ def draws_random_numbers(resolver: Resolver, dataset: Dataset) -> bool:
     return code_draws(resolver, dataset.item_code, values)
 
 
-def code_draws(
-    resolver: Resolver, code: Iterable[Reached], values: AbstractSet[Value] = frozenset()
-) -> bool:
+def code_draws(resolver: Resolver, code: Iterable[Reached], values: Iterable[Value] = ()) -> bool:
     """Whether ``code``, or what ``values`` are composed of, draws random numbers, as far as names tell."""
     called = [
         (reached.node.func, reached.module)
@@ -44,8 +41,8 @@ def code_draws(
     ]
     if any(isinstance(f, ast.Attribute) and f.attr in _DRAWING_METHODS for f, _ in called):
         return True
-    every = values.union(*(resolver.values(function, module) for function, module in called))
-    return any(_draws(value) for value in composed_of(resolver, set(every)))
+    every = set(values).union(*(resolver.values(function, module) for function, module in called))
+    return any(_draws(value) for value in composed_of(resolver, every))
 
 
 def is_draw(name: str) -> bool:

@@ -16,7 +16,7 @@ from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter
 from ..program.syntax import Module
 from ..program.trees import walk
-from ..tensors.tensor_kinds import returned_by
+from ..tensors.returned_values import returned_by
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_targets
 from ..values.values import Class, Function, Value

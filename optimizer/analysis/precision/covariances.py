@@ -13,7 +13,7 @@ from ..program.classes import kept_as
 from ..program.reaching import assigned_values, bindings_of
 from ..program.scopes import Assigned, Iterated, Path
 from ..program.syntax import Module, last_identifier
-from ..tensors.tensor_kinds import returned_by
+from ..tensors.returned_values import returned_by
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_element
 from .half_products import operands_of_one_type

@@ -12,7 +12,7 @@ from ..networks.called_layers import called_layers, library_layer
 from ..networks.models import is_module_class
 from ..program.classes import family
 from ..program.syntax import Module, last_identifier
-from ..tensors.tensor_kinds import returned_by
+from ..tensors.returned_values import returned_by
 from ..values.resolver import Resolver
 from ..values.values import Class
 from .float_values import FloatTrace

@@ -15,7 +15,7 @@ from ..networks.models import models_in
 from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Iterated, Parameter
 from ..program.syntax import FunctionNode, Module
-from ..tensors.tensor_kinds import returned_by
+from ..tensors.returned_values import returned_by
 from ..training.loops import WRAPPING_ITERATORS
 from ..values.resolver import Resolver
 from ..values.unpacking import Path, unpacked_element, written_part

@@ -19,7 +19,7 @@ from ..program.reaching import assigned_values, bindings_of
 from ..program.scopes import Assigned, Binding, Parameter
 from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
-from ..tensors.tensor_kinds import returned_by
+from ..tensors.returned_values import returned_by
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_element

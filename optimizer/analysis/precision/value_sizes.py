@@ -20,7 +20,7 @@ from ..program.classes import class_attribute, kept_as
 from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Binding, Iterated, Parameter, Path, Untraceable
 from ..program.syntax import FunctionNode, Module
-from ..tensors.tensor_kinds import returned_by
+from ..tensors.returned_values import returned_by
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_element
 from ..values.values import Class, External, Function, Made, Value

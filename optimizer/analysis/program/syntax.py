@@ -16,7 +16,7 @@ from ...rewriting.lines import tokens
 from ...source import SourceFile
 from ..values.unpacking import unpacked_targets
 from .scopes import Imported, Path, Scope, ScopeTree
-from .trees import child_nodes, is_name, walk
+from .trees import child_nodes, is_name, lines_inside_strings, walk
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
@@ -167,10 +167,22 @@ class Module:
         return "\n".join(rows)
 
     def unindented_code(self, node: ast.AST) -> str:
-        """The source text of ``node``, its later lines as they read where its statement is not indented."""
-        first = self.lines[self.span(self.statement(node)).line - 1]
-        margin = first[: len(first) - len(first.lstrip())]
-        return "\n".join(line.removeprefix(margin) for line in self.code(node).split("\n"))
+        """The source text of ``node``, its later lines as they read where the line that it begins in is not indented.
+
+        Where they hang less far in, it is the first line of its statement; inside strings nothing changes.
+        """
+        first, *later = self.code(node).split("\n")
+        begins = self.span(node).line
+        inside = lines_inside_strings(node)
+        moved = [row for n, row in enumerate(later, begins + 1) if n not in inside and row.strip()]
+        margin = _margin(self.lines[begins - 1])
+        if not all(row.startswith(margin) for row in moved):
+            margin = _margin(self.lines[self.span(self.statement(node)).line - 1])
+        rows = [
+            row if number in inside else row.removeprefix(margin)
+            for number, row in enumerate(later, begins + 1)
+        ]
+        return "\n".join([first, *rows])
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around ``node``, innermost first."""
@@ -380,3 +392,7 @@ def _is_main_test(test: ast.expr) -> bool:
     return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides) and any(
         isinstance(side, ast.Constant) and side.value == "__main__" for side in sides
     )
+
+
+def _margin(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]

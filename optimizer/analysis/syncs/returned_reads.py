@@ -15,7 +15,8 @@ from ..facts import Loop
 from ..program.scopes import Parameter
 from ..program.sharing import other_user
 from ..program.syntax import LoopNode, first_name
-from ..tensors.tensor_kinds import TensorKind, returned_by
+from ..tensors.returned_values import returned_by
+from ..tensors.tensor_kinds import TensorKind
 from ..values.host_numbers import is_number
 from ..values.resolver import CallSite, Resolver
 from ..values.unpacking import Path, element_at

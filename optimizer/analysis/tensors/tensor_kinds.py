@@ -18,6 +18,7 @@ from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
 from ..values.unpacking import element_at
 from ..values.values import External, Function, Made
+from .returned_values import returned_by, returned_parts
 from .tensor_functions import (
     FLOAT_FUNCTIONS,
     INTEGER_FUNCTIONS,
@@ -129,7 +130,7 @@ class TensorKinds:
         return HOST if is_number(self._resolver, node, module) else UNKNOWN
 
     def _element(self, node: ast.expr, call: ast.Call, part: int, module: Module) -> TensorKind:
-        """``torch.max(x, 1)[1]``, ``x.topk(5).values``; ``x.max(1)[1]`` of an array is one of its numbers."""
+        """``torch.max(x, 1)[1]``, ``x.topk(5).values``, ``accuracy(x, y)[0]``; ``x.max(1)[1]`` of an array is one of its numbers."""
         names = self._resolver.names(call.func, module)
         if names:
             functions = [name.removeprefix("torch.") for name in names if name.startswith("torch.")]
@@ -140,7 +141,10 @@ class TensorKinds:
                 and is_pair(call.func.attr, call, 0)
                 and self.of(call.func.value, module) in _TENSORS
             )
-        return self._part_of_pair(call, part, module) if is_known else self._batch(node, module)
+        if is_known:
+            return self._part_of_pair(call, part, module)
+        kind = self._part_of_result(call, part, module)
+        return self._batch(node, module) if kind is UNKNOWN else kind
 
     def _arithmetic(self, node: ast.BinOp, module: Module) -> TensorKind:
         sides = [self.of(node.left, module), self.of(node.right, module)]
@@ -215,6 +219,8 @@ class TensorKinds:
             return _CASTS[method]  # neither numbers nor arrays have such a method
         if receiver not in _TENSORS:
             return HOST if receiver is HOST else self._batch(node, module)
+        if method.endswith("_"):
+            return receiver  # changed in place
         if method == "to":
             return self._moved(node, receiver, module)
         if method in FLOAT_FUNCTIONS or method in _TO_FLOAT:
@@ -351,15 +357,12 @@ class TensorKinds:
         return UNKNOWN
 
     def _part_of_result(self, call: ast.Call, part: int | str, module: Module) -> TensorKind:
-        """A part of the tuple that a first-party function returns."""
-        kinds: list[TensorKind] = []
-        for function in self._resolver.callees(call, module):
-            for value in returned_by(function):
-                if isinstance(value, ast.Tuple):
-                    kinds.append(self._part(value, (part,), function.module))
-                else:
-                    kinds.append(UNKNOWN)
-        return _joined(kinds)
+        """A part of the tuple or list that a first-party function returns."""
+        return _joined(
+            UNKNOWN if value is None else self.of(value, function.module)
+            for function in self._resolver.callees(call, module)
+            for value in returned_parts(function, part)
+        )
 
     def _part_of_pair(self, call: ast.Call, part: int | str, module: Module) -> TensorKind:
         """The values and the indices that ``torch.max(x, 1)``, ``x.topk(5)`` and the like return."""
@@ -381,18 +384,6 @@ class TensorKinds:
             return HOST
         # Arrays have no `topk`, and `max(1)` of one is no pair: what is unpacked like this is a tensor.
         return INTEGER if part == 1 else kind
-
-
-def returned_by(function: Function) -> list[ast.expr | None]:
-    """What a function returns, None where it returns nothing, in which case there is no telling."""
-    if isinstance(function.node, ast.Lambda):
-        return [function.node.body]
-    own = [n for n in walk(function.node) if function.module.function(n) is function.node]
-    if function.node.name == "__init__" or any(
-        isinstance(n, (ast.Yield, ast.YieldFrom)) for n in own
-    ):
-        return [None]
-    return [node.value for node in own if isinstance(node, ast.Return)]
 
 
 def _is_cpu(argument: ast.expr, resolver: Resolver, module: Module) -> bool:

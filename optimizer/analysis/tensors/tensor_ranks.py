@@ -15,7 +15,7 @@ from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.unpacking import element_at
 from ..values.values import Function
-from .tensor_kinds import returned_by
+from .returned_values import returned_by
 
 _Rank: TypeAlias = "int | None"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from ..calls.signatures import argument_for
+from ..calls.signatures import argument_for, default_of
+from ..calls.unpacked_keywords import handed_on
 from ..distributed.spawned import spawned_argument
 from ..program.reaching import reaching_bindings, replaced_if_none
 from ..program.scopes import (
@@ -36,7 +37,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from .resolver import Resolver
+    from .resolver import CallSite, Resolver
 
 Values = frozenset[Value]
 _NONE: Values = frozenset()
@@ -155,7 +156,7 @@ def _parameter_values(
     for site in sites:
         argument = argument_for(function, name, site.call, site.bound)
         if argument is None:
-            values.add(Unknown(f"parameter {name} passed through * or **"))
+            values |= _handed_on(resolver, function, name, site, module)
         elif argument.given is not None:
             values |= resolver.values(argument.given, site.module)
         elif argument.default is not None:
@@ -165,6 +166,21 @@ def _parameter_values(
         or spawned_argument(resolver, function, name)
         or frozenset([Unknown(f"parameter {name} of {function.name}")])
     )
+
+
+def _handed_on(
+    resolver: Resolver, function: FunctionNode, name: str, site: CallSite, module: Module
+) -> Values:
+    """What ``name`` gets where ``*`` or ``**`` hides it: what the function around ``site`` is given by that name."""
+    found = handed_on(resolver, name, site)
+    if found is None:
+        return frozenset([Unknown(f"parameter {name} passed through * or **")])
+    given, is_left_out = found
+    values = {value for argument, at in given for value in resolver.values(argument, at)}
+    default = default_of(function, name)
+    if is_left_out and default is not None:
+        values |= resolver.values(default, module)
+    return frozenset(values)
 
 
 def _is_setting(values: Values) -> bool:

@@ -5,6 +5,8 @@
 ``shutil.get_terminal_size`` makes of such a case: ``LINES`` and ``COLUMNS``, or 24 and 80. Libraries, which know what to do, are not.
 """
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import os

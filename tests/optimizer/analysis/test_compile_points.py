@@ -52,6 +52,16 @@ def point(understood: TrainingScript) -> tuple[str, str] | None:
             ("for e in epochs:", "net"),
         ),
         (
+            "def f(net):\n    for x in data:\n        net(x).backward()\n"
+            "def main():\n    global m\n    m = make()\n    for e in epochs:\n        f(m)\nmain()",
+            ("for e in epochs:", "m"),
+        ),
+        (
+            "def f():\n    for x in data:\n        net(x).backward()\n"
+            "def main():\n    global net\n    net = make()\n    for e in epochs:\n        f()\nmain()",
+            ("for e in epochs:", "net"),
+        ),
+        (
             "import torch.multiprocessing as mp\n"
             "def main():\n    net = make()\n    for x in data:\n        net(x).backward()\nmp.spawn(main)",
             ("for x in data:", "net"),

@@ -33,6 +33,8 @@ Script = Callable[..., TrainingScript]
         ("d = torch.device(f'cuda:{i}')", DeviceKind.CUDA),
         ("d = 'cuda:' + str(i)", DeviceKind.CUDA),
         ("d = 'cuda:%d' % i", DeviceKind.CUDA),
+        ("d = somewhere() % torch.cuda.device_count()", DeviceKind.CUDA),
+        ("d = somewhere() % 8", DeviceKind.UNKNOWN),
         ("d = torch.device('cuda:{}'.format(i))", DeviceKind.CUDA),
         ("d = '{}:{}'.format(somewhere(), i)", DeviceKind.UNKNOWN),
         ("d = 'cuda:{}'.format(i) if i >= 0 else 'cpu'", DeviceKind.CHOSEN),

@@ -43,6 +43,14 @@ def condition(understood: TrainingScript) -> str | None:
         ("model = nn.Linear(2, 2).cuda()", DeviceKind.CUDA),
         ("model = nn.Linear(2, 2)\nmodel.to('cuda:1')", DeviceKind.CUDA),
         ("model = nn.Linear(2, 2)\nif flag_for_cuda:\n    model.cuda()", DeviceKind.CHOSEN),
+        (
+            "model = nn.Linear(2, 2)\nif several:\n    model = nn.DataParallel(model).cuda()\nmodel.cuda()",
+            DeviceKind.CUDA,
+        ),
+        (
+            "def show(model):\n    model.cuda()\nmodel = nn.Linear(2, 2)\nif cuda:\n    model.cuda()\nshow(model)",
+            DeviceKind.CHOSEN,
+        ),
         ("torch.set_default_device('cuda')\nmodel = nn.Linear(2, 2)", DeviceKind.CHOSEN),
         ("other = torch.zeros(2).cuda()\nmodel = nn.Linear(2, 2)", DeviceKind.CPU),
     ],

@@ -28,6 +28,33 @@ def own_loss(output, target):
 def both(output, target):
     return own_loss(output, target), (output.argmax(1) == target).sum(), len(target)
 
+def shares(output, target):
+    found = []
+    for k in (1, 2):
+        found.append((output.argmax(1) == target).float().sum().mul_(100.0 / k))
+    return found
+
+def mixed(output, target):
+    found = []
+    found.append(output.sum())
+    found.append(target.sum().item())
+    return found
+
+def changed(output, target):
+    found = []
+    found.append(output.sum())
+    found[0] = 1.0
+    return found
+
+def handed(output, target):
+    found = []
+    found.append(output.sum())
+    fill(found)
+    return found
+
+def written(output, target):
+    return [output.mean(), target.argmax()]
+
 for x, y in DataLoader(train_set):
     host = x
     x, y = x.cuda(), y.cuda()
@@ -66,6 +93,14 @@ def asked_kind(script: TrainingScript) -> TensorKind:
         ("torch.sum(output == y, dtype=torch.float)", "float"),
         ("output.detach().mean()", "float"),
         ("loss.data", "float"),
+        ("loss.mul_(2)", "float"),
+        ("shares(output, y)[0]", "float"),
+        ("written(output, y)[0]", "float"),
+        ("written(output, y)[1]", "integer"),
+        ("both(output, y)[1]", "integer"),
+        ("mixed(output, y)[0]", "unknown"),
+        ("changed(output, y)[0]", "unknown"),
+        ("handed(output, y)[0]", "unknown"),
         ("(output.argmax(1) == y).sum()", "integer"),
         ("torch.eq(indices, y).sum()", "integer"),
         ("indices.eq(y).long().sum()", "integer"),

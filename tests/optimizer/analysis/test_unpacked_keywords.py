@@ -37,3 +37,33 @@ def test_attributes_that_are_kept(ask: Ask) -> None:
         Trainer(size=7).run()
     """
     assert ask(code) == {7}
+
+
+@pytest.mark.parametrize(
+    ("maker", "calls", "expected"),
+    [
+        ("def make(deep=False, **kwargs):\n    net(1, **kwargs)", "make(b=2)", {0}),
+        ("def make(**kwargs):\n    net(1, **kwargs)", "make(a=2)", {2}),
+        ("def make(**kwargs):\n    net(1, **kwargs)", "make(a=2)\nmake()", {0, 2}),
+        ("def make(a, **kwargs):\n    net(1, **kwargs)", "make(a=2)", {0}),
+        (
+            "def make(**kwargs):\n    net(1, **kwargs)\ndef more(**options):\n    make(**options)",
+            "more(a=3)",
+            {3},
+        ),
+        ("def make(**kwargs):\n    net(1, **kwargs)", "", {"Unknown"}),
+        ("def make(**kwargs):\n    net(1, **kwargs)", "make(**given)", {"Unknown"}),
+        ("def make(**kwargs):\n    net(*kwargs, **kwargs)", "make(b=2)", {"Unknown"}),
+        ("def make(**kwargs):\n    kwargs['a'] = 5\n    net(1, **kwargs)", "make()", {"Unknown"}),
+        (
+            "def make(**kwargs):\n    kwargs.setdefault('a', 5)\n    net(1, **kwargs)",
+            "make()",
+            {"Unknown"},
+        ),
+        ("@register\ndef make(**kwargs):\n    net(1, **kwargs)", "make(b=2)", {"Unknown"}),
+    ],
+)
+def test_keywords_that_are_handed_on(
+    ask: Ask, maker: str, calls: str, expected: set[object]
+) -> None:
+    assert ask(f"def net(b, a=0):\n    ASK(a)\n{maker}\n{calls}\n") == expected

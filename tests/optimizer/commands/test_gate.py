@@ -118,6 +118,15 @@ def test_scripts_are_looked_at_before_torch_is(
     assert "nothing to gate" in capsys.readouterr().err
 
 
+def test_a_link_to_itself_is_told_like_every_unreadable_script(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "loop.py").symlink_to("loop.py")
+    assert main(["gate", "loop.py", "--base", "main"]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert (said.startswith("loop.py: cannot be read"), said.count("\n")) == (True, 1)
+
+
 def workflow_commands() -> list[str]:
     """What docs/gate-workflow.yml and action.yml run of ours."""
     texts = [(ROOT / name).read_text() for name in ("docs/gate-workflow.yml", "action.yml")]
@@ -257,6 +266,30 @@ def test_cuda_is_emulated_where_a_gpu_is_wanted_and_there_is_none(
     assert emulated("--device", "cuda")
     (repository / "data.py").write_text(DATA.replace("12, 8, 4", "12, 8, 4, device='cuda'"))
     assert emulated("--device", "auto")
+
+
+@pytest.mark.parametrize(
+    ("file", "named", "emulated"),
+    [
+        (".venv/lib/python3.12/site-packages/torch/cuda/__init__.py", False, False),
+        ("tools/on_a_gpu.py", False, False),
+        ("tools/on_a_gpu.py", True, True),
+        ("env/lib/python3.12/site-packages/torch/cuda/__init__.py", True, False),
+    ],
+)
+def test_the_cuda_of_files_that_a_script_does_not_use_is_not_emulated(
+    repository: Path, judged: Judge, file: str, named: bool, emulated: bool
+) -> None:
+    """Nor that of the torch in an environment beside it, whatever the script imports by a name that it makes."""
+    (repository / file).parent.mkdir(parents=True)
+    (repository / file).write_text("device = 'cuda'\n")
+    (repository / "env").mkdir(exist_ok=True)
+    (repository / "env" / "pyvenv.cfg").touch()
+    if named:
+        text = TRAIN.replace("import sys\n", "import importlib\nimport sys\n")
+        (repository / "train.py").write_text(text)
+    assert main(["gate", "--base", "main", "--device", "auto"]) == ExitCode.OK
+    assert [job.emulated for job in judged.asked] == [emulated]
 
 
 def test_jobs_queue_over_the_gpus(

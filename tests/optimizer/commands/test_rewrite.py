@@ -64,19 +64,23 @@ def test_check(project: Project, header: str, capsys: Capture) -> None:
     assert (folder / "train.py").read_text() == header + "slow()\n"
 
 
-def test_output(project: Project, header: str) -> None:
+def test_output(project: Project, header: str, capsys: Capture) -> None:
     folder = project({"train.py": "slow()\n"})
     (folder / "train.py").chmod(0o754)
     assert main(["rewrite", "train.py", "-o", "fast.py"]) == 0
     assert (folder / "train.py").read_text() == header + "slow()\n"
     assert (folder / "fast.py").read_text() == header + "fast()\n"
     assert (folder / "fast.py").stat().st_mode & 0o777 == 0o754
+    assert capsys.readouterr().out.endswith("1 file rewritten as fast.py: 1 change.\n")
 
 
-def test_output_of_an_unchanged_script_is_the_script(project: Project, header: str) -> None:
+def test_output_of_an_unchanged_script_is_the_script(
+    project: Project, header: str, capsys: Capture
+) -> None:
     folder = project({"train.py": "fast()\n"})
     assert main(["rewrite", "train.py", "--output", "out.py"]) == 0
     assert (folder / "out.py").read_text() == header + "fast()\n"
+    assert capsys.readouterr().out.endswith(". out.py is a copy.\n")
 
 
 def test_output_takes_one_file(project: Project, capsys: Capture) -> None:

@@ -33,7 +33,8 @@ def writing(run: Callable[..., Observations]) -> Write:
             elif content is not None:
                 (folder / path).write_text(content, encoding="utf-8")
             written.append(WrittenFile(path, 1, path if content is not None else None))
-        return replace(plain, folder=folder, files=tuple(written))
+        kept = replace(plain, folder=folder, files=tuple(written))
+        return replace(kept, snapshots=(), buffers_file=None)
 
     return go
 
@@ -218,3 +219,24 @@ def test_numbers_beside_progress_bars(writing: Write) -> None:
     assert found.message.startswith("<progress bars>: line 1 has 0.2, not 0.3")
     ranks = replace(showing("step 3 postfix: loss=0.2"), ranks=(original, original))
     assert not exact(original, ranks, original)
+
+
+def test_weights_in_files_have_to_be_those_of_the_end(run: Callable[..., Observations]) -> None:
+    """Rounding scatters a long training so far that it would hide weights that were rounded, or those of a step before."""
+
+    def dumped(one: Observations, name: str, *, as_half: bool = False) -> Observations:
+        weights = (one.tensors(one.snapshots[-1]) or {})[name]
+        kept = weights.astype(np.float16).astype(weights.dtype) if as_half else weights
+        np.save(one.folder / "w.npy", kept)
+        return replace(one, files=(WrittenFile("w.npy", 1, "w.npy"),))
+
+    names = [f for f, w in (run().tensors(run().snapshots[-1]) or {}).items() if w.ndim == 2]
+    original, right, wrong, *near = (
+        dumped(run(perturb=1e-2 if seed else 0.0, seed=seed), names[0], as_half=seed == 2)
+        for seed in range(5)
+    )
+    assert numeric(original, right, *near) == []
+    (finding,) = numeric(original, wrong, *near)
+    assert finding.message == (
+        f"w.npy: the array is not {names[0]} as the last step left it, and in the original it is"
+    )

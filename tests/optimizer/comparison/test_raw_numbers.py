@@ -82,8 +82,31 @@ def test_a_number_less(write: Write) -> None:
     assert "bytes, not" in message
 
 
-def test_what_lies_between_the_numbers_is_told() -> None:
+def test_another_word_between_the_numbers() -> None:
     told = judged(records, records(rounded(VALUES, 7), tag=b"loss/valid"))
+    assert told == [
+        (True, "log.bin has other bytes from the one at 7 on, where rounding moves none")
+    ]
+
+
+def with_rates(values: Values, rate: float) -> bytes:
+    return records(values) + records([rate, rate / 2], tag=b"rate")
+
+
+@pytest.mark.parametrize(
+    ("rate", "passes"), [(0.03, True), (0.03 * (1 + 3e-7), True), (0.04, False)]
+)
+def test_a_number_that_rounding_does_not_move(rate: float, passes: bool) -> None:
+    """A learning rate is the same in every neighbour, or is off by less than they are told in."""
+    told = judged(lambda values: with_rates(values, 0.03), with_rates(rounded(VALUES, 7), rate))
+    assert [fails for fails, _ in told] == ([] if passes else [True])
+
+
+def test_how_a_container_is_laid_out_is_no_value() -> None:
+    def container(values: Values) -> bytes:
+        return b"\x89HDF\r\n\x1a\n" + dumped(values)
+
+    told = judged(container, container(VALUES) + bytes(512))
     assert told == [(False, "log.bin has other bytes, and is not compared")]
 
 

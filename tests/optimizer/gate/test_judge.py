@@ -36,6 +36,7 @@ class World:
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = Outcome.EQUIVALENT
+        self.original_details = "Traceback\nValueError: no data\n"
         self.pace: Callable[[bool, int], float] = lambda original, number: 2.0 if original else 1.0
         self.status = Status.STOPPED
         self.settings: VerifySettings | None = None
@@ -53,7 +54,7 @@ class World:
         self.settings = settings
         report = VerificationReport(before, after, settings, None, Seen(20, 80, 0, 0), 3)
         if self.outcome is None:
-            failure = ScriptFailure(Status.FAILED, 1, "Traceback\nValueError: no data\n")
+            failure = ScriptFailure(Status.FAILED, 1, self.original_details)
             return replace(report, original_failure=failure)
         findings = (Finding(Kind.LOSS, "differs", 2),)
         reason = "bit for bit the same over 20 steps"
@@ -141,13 +142,20 @@ def test_what_is_not_equivalent_is_not_timed(
     assert world.timed == []
 
 
+def test_a_script_that_wants_arguments_is_told_where_they_go(world: World) -> None:
+    world.outcome = None
+    world.original_details = "usage: train.py [-h] config\ntrain.py: error: config is missing\n"
+    told_last = "train.py: error: config is missing (arguments behind -- are passed to it)"
+    assert judge(job(), LIMITS, told).reason == told_last
+
+
 def test_not_fast_enough_names_the_phase_that_lost_most(world: World) -> None:
     world.pace = lambda original, number: 1.0 if original else 1.1
     judgement = judge(job(minimum=0.95, expected=1.0), LIMITS, told)
     assert judgement.gated is Gated.TOO_SLOW
     assert judgement.reason == (
         "0.91x [0.91, 0.91] does not reach 0.95x; "
-        "most of what is lost is in data: 500 ms -> 900 ms per step"
+        "most of what is lost is in data wait: 500 ms -> 900 ms per step"
     )
     assert [change.phase for change in judgement.phases] == [Phase.DATA, Phase.FORWARD]
 

@@ -66,7 +66,7 @@ def test_text() -> None:
     assert to_text([PASSED, SLOW, WRONG]) == (
         "fast.py against train.py: passed: bit for bit the same; 2.00x [2.00, 2.00], at least 1.20x wanted\n"
         "fast.py against train.py: not fast enough: 0.91x [0.91, 0.91] does not reach 1.20x\n"
-        "    data: 1 ms -> 2 ms per step\n"
+        "    data wait: 1 ms -> 2 ms per step\n"
         "fast.py against train.py: not equivalent: loss at step 2\n"
         "    Traceback\n"
         "    KeyError: 'x'\n"
@@ -81,7 +81,7 @@ def test_markdown() -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[2] == "| ✅ | fast.py against train.py | passed | 2.00x [2.00, 2.00] | 1.20x |"
     assert rows[3].startswith("| ❌ | fast.py against train.py |")
-    assert "| data | 1 ms | 2 ms |" in rows
+    assert "| data wait | 1 ms | 2 ms |" in rows
     assert "0.91x [0.91, 0.91] does not reach 1.20x" in text
 
 
@@ -112,6 +112,10 @@ def test_junit_has_two_tests_for_each_script() -> None:
     failure = suite[4].find("failure")
     assert failure is not None
     assert (failure.get("message"), failure.text) == ("loss at step 2", WRONG.details)
+    assert [skipped.text for skipped in suite[5]] == ["not measured"]
+    slow = suite[7].find("failure")
+    assert slow is not None
+    assert slow.text == f"{SLOW.reason}\ndata wait: 1 ms -> 2 ms per step"
 
 
 def test_what_a_script_prints_breaks_no_report() -> None:

@@ -109,3 +109,23 @@ def test_an_item_between_two_lines_of_several_goes_to_the_shorter(
     text: str, index: int, expected: str
 ) -> None:
     assert CommaList.parse(text).insert(index, "new", "\n", "    ").text == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(\n    a, bbbb,\n    c, dddd)", "(\n    a, bbbb,\n    c, dddd,\n    new)"),
+        ("(\n    a, bbbb,\n    c, d)", "(\n    a, bbbb,\n    c, d, new)"),
+        ("(\n    a, bbbb,\n    c, dddd\n)", "(\n    a, bbbb,\n    c, dddd, new\n)"),
+        ("(a, bbbb,\n  c, dddddd)", "(a, bbbb,\n  c, dddddd,\n  new)"),
+        ("(a, bbbb, c, dddddddddd)", "(a, bbbb, c, dddddddddd, new)"),
+        ("(\n    a, bbbb,\n    c, dddd  # d\n)", "(\n    a, bbbb,\n    c, dddd, new  # d\n)"),
+        ("(\n    a, bbbb, cccc, dddd)", "(\n    a, bbbb, cccc, dddd,\n    new)"),
+    ],
+)
+def test_a_line_that_is_full(text: str, expected: str) -> None:
+    """The longest line may have 16 columns; what stands in one line alone is broken as a whole, elsewhere."""
+    assert (
+        CommaList.parse(text).insert(len(CommaList.parse(text).items), "new", "\n", "    ", 16).text
+        == expected
+    )

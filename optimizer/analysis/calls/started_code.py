@@ -1,0 +1,150 @@
+"""Which functions and classes of imported files a start of the script may come to.
+
+A file of helpers has more in it than any one script uses, and another script that is imported for one of its classes has
+a training of its own. What no code that runs refers to is another script's to change. References are told by their names:
+``engine.train`` is the ``train`` of whatever file there is. Where something is looked up by a name that is computed, all may run.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from ..program.scopes import Defined, Imported
+from ..program.syntax import Module, first_name, last_identifier
+from ..program.trees import walk
+from ..values.resolver import Resolver
+from ..values.values import Class, External, FirstPartyModule
+
+_LOOKS_UP_ANYTHING = frozenset(
+    "import_module __subclasses__ instantiate instantiate_class get_class get_method locate import_string build_from_cfg "
+    "LightningCLI CLI".split()
+)
+_BUILTINS_THAT_DO = frozenset({"eval", "exec", "globals", "__import__"})
+"""Functions that get at a definition by a text, of a configuration file, too."""
+_LOOKS_UP_IN = frozenset({"getattr", "vars", "dir"})
+_TOLD_OF_SUBCLASSES = "__init_subclass__"
+_Definition = ast.FunctionDef | ast.ClassDef
+
+
+class _Reference(NamedTuple):
+    """``name`` of the file ``module``; of whichever file where that is None."""
+
+    module: Module | None
+    name: str
+
+
+class StartedCode:
+    """Answers for one project."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._reached: set[ast.AST] | None = None
+
+    def leaves_out(self, definition: ast.AST, module: Module) -> bool:
+        """Whether no start of the script comes to ``definition``, at the top of the imported file ``module``."""
+        if module is self._resolver.project.entry or not isinstance(definition, _Definition):
+            return False
+        if self._reached is None:
+            self._reached = set(self._reach())
+        return definition not in self._reached
+
+    def _reach(self) -> Iterator[ast.AST]:
+        """The definitions at the top of imported files that may run."""
+        entry, modules = self._resolver.project.entry, self._resolver.project.modules
+        waiting: dict[str, list[tuple[_Definition, Module]]] = {}
+        pending: list[tuple[ast.AST, Module]] = [(entry.tree, entry)]
+        for module in modules:
+            for statement in module.tree.body if module is not entry else ():
+                if isinstance(statement, _Definition) and self._needs_its_name(statement, module):
+                    waiting.setdefault(statement.name, []).append((statement, module))
+                else:
+                    pending.append((statement, module))
+        while pending:
+            code, module = pending.pop()
+            yield code
+            for node in walk(code):
+                if module.leaves_out(node):
+                    continue
+                if self._looks_up_anything(node, module):
+                    pending += list(chain.from_iterable(waiting.values()))
+                    waiting.clear()
+                for home, name in self._references(node, module):
+                    meant = [d for d in waiting.get(name, ()) if home is None or d[1] is home]
+                    if meant:
+                        pending += meant
+                        waiting[name] = [d for d in waiting[name] if d not in meant]
+
+    def _needs_its_name(self, definition: _Definition, module: Module) -> bool:
+        """Whether nothing else knows ``definition`` once it is made: no decorator, metaclass or base class."""
+        if definition.decorator_list:
+            return False
+        return isinstance(definition, ast.FunctionDef) or self._is_plain(definition, frozenset())
+
+    def _is_plain(self, cls: ast.ClassDef, within: frozenset[ast.AST]) -> bool:
+        """Whether no base class of ``cls`` keeps a list of what derives from it."""
+        if cls in within or cls.keywords or cls.decorator_list:
+            return False
+        if any(getattr(part, "name", "") == _TOLD_OF_SUBCLASSES for part in cls.body):
+            return False
+        module = next(m for m in self._resolver.project.modules if cls in m.parents)
+        for expression in cls.bases:
+            for base in self._resolver.values(expression, module):
+                match base:
+                    case External(name) if name.startswith(("torch.", "builtins.object")):
+                        pass
+                    case Class(node) if self._is_plain(node, within | {cls}):
+                        pass
+                    case _:
+                        return False
+        return True
+
+    def _references(self, node: ast.AST, module: Module) -> Iterator[_Reference]:
+        """What ``node`` may mean of the definitions of the project."""
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                found = module.scope(node).lookup(name)
+                if found is None:
+                    yield _Reference(None, name)
+                    return
+                for binding in found[1]:
+                    if isinstance(binding.source, Imported):
+                        yield _Reference(None, binding.source.attribute or name)
+                    elif isinstance(binding.source, Defined):
+                        yield _Reference(module, name)
+            case ast.Attribute(value=owner, attr=name, ctx=ast.Load()):
+                if self._may_be_module(owner, module):
+                    yield _Reference(None, name)
+            case ast.Call(func=ast.Name("getattr"), args=[_, ast.Constant(str() as text), *_]):
+                yield _Reference(None, text)
+            case ast.Constant(str() as text) if "." in text or ":" in text:
+                yield from (_Reference(None, n) for n in text.replace(":", ".").split("."))
+            case _:
+                pass
+
+    def _looks_up_anything(self, node: ast.AST, module: Module) -> bool:
+        """Whether ``node`` may get at a definition without its name: ``getattr(models, args.arch)``."""
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in _BUILTINS_THAT_DO:
+                return True
+            case ast.Call(func=function) if last_identifier(function) in _LOOKS_UP_ANYTHING:
+                return True
+            case ast.Attribute(ast.Name("sys"), "modules"):
+                return True
+            case ast.Attribute(owner, "__dict__"):
+                return self._may_be_module(owner, module)
+            case ast.Call(func=ast.Name(id=name), args=[owner, *more]) if name in _LOOKS_UP_IN:
+                is_named = bool(more) and isinstance(more[0], ast.Constant)
+                return not is_named and self._may_be_module(owner, module)
+            case _:
+                return False
+
+    def _may_be_module(self, node: ast.expr, module: Module) -> bool:
+        """Whether ``node`` may be a file of the project, or something that is in a package."""
+        root = first_name(node)
+        found = module.scope(root).lookup(root.id) if root is not None else None
+        if found is not None and any(isinstance(b.source, Imported) for b in found[1]):
+            return True
+        return any(isinstance(v, FirstPartyModule) for v in self._resolver.values(node, module))

@@ -1,0 +1,91 @@
+"""Which definitions of imported files a start of the script comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.calls.started_code import StartedCode
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+
+Script = Callable[..., TrainingScript]
+
+ENGINE = """\
+import torch
+def train(loader):
+    for x in loader:
+        step(x)
+def step(x):
+    return x
+def validate(loader):
+    return step(loader)
+def main():
+    train([])
+    validate([])
+class Net(torch.nn.Module):
+    pass
+class Wide(Net):
+    pass
+__all__ = ["train", "validate"]
+if __name__ == "__main__":
+    main()
+"""
+
+
+def left_out(script: Script, train: str, engine: str = ENGINE) -> list[str]:
+    understood = script({"train.py": train, "engine.py": engine})
+    started = StartedCode(understood.resolver)
+    (module,) = (m for m in understood.modules if m.path.name == "engine.py")
+    return [
+        str(getattr(statement, "name", ""))
+        for statement in module.tree.body
+        if started.leaves_out(statement, module)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("train", "left"),
+    [
+        ("import engine", "train step validate main Net Wide"),
+        ("from engine import train\ntrain([])", "validate main Net Wide"),
+        ("from engine import train as fit\nfit([])", "validate main Net Wide"),
+        ("from engine import train\nfit = {'fit': train}", "validate main Net Wide"),
+        ("import engine\nengine.validate([])", "train main Net Wide"),
+        ("import engine as e\nprint(e.Wide)", "train step validate main"),
+        ("from engine import *\ntrain([])", "validate main Net Wide"),
+        ("import engine\ndef train():\n    pass\ntrain()", "train step validate main Net Wide"),
+        ("import engine\nmodel.train()", "train step validate main Net Wide"),
+        ("import engine\nprint('train')", "train step validate main Net Wide"),
+        ("import engine\ngetattr(engine, 'train')([])", "validate main Net Wide"),
+        ("import engine\npath = 'engine.train'", "validate main Net Wide"),
+        ("import engine\ngetattr(engine, name)()", ""),
+        ("import engine\nengine.__dict__[name]()", ""),
+        ("import engine\neval(name)()", ""),
+        ("import engine, hydra\nhydra.utils.instantiate(config)", ""),
+        ("import engine\nmodel.eval()\nvars(args)", "train step validate main Net Wide"),
+    ],
+)
+def test_what_is_left_out(script: Script, train: str, left: str) -> None:
+    assert left_out(script, train) == left.split()
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "@register\ndef train():\n    pass\n",
+        "class Net(Base):\n    pass\n",
+        "class Net(metaclass=Meta):\n    pass\n",
+        "import torch\nclass Base(torch.nn.Module):\n    def __init_subclass__(cls):\n        pass\nBase\n"
+        "class Net(Base):\n    pass\n",
+        "def train():\n    pass\nTABLE = {'train': train}\n",
+    ],
+)
+def test_what_others_know(script: Script, engine: str) -> None:
+    assert left_out(script, "import engine", engine) == []
+
+
+def test_all_of_the_scripts_own_file_is_its_own(script: Script) -> None:
+    understood = script("def train():\n    pass\n")
+    started = StartedCode(understood.resolver)
+    assert not started.leaves_out(understood.entry.tree.body[0], understood.entry)
