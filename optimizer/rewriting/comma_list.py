@@ -64,16 +64,16 @@ class CommaList:
     ) -> CommaList:
         """The list with ``item`` before the one at ``index``, on a line of its own where its neighbour has one.
 
-        So it is behind the last one where lines of several items would become longer than ``longest``. Comments stay with the items they
-        follow. A trailing comma stays if there is one.
+        Behind the last one, lines of several items are filled as long as they do not become longer than ``longest``. Comments stay with the
+        items they follow. A trailing comma stays if there is one.
         """
         items = (*self.items[:index], item, *self.items[index:])
         if not self.items:
             return self._first(item, newline, unit)
         if index == len(self.items):
             gap, tail = self._appended(newline)
-            if longest is not None and gap == ", ":
-                gap = self._begun_anew(item, newline, longest) or gap
+            if longest is not None:
+                gap = self._packed(gap, item, newline, longest)
             return replace(self, items=items, gaps=(*self.gaps, gap), tail=tail)
         if index == 0:
             gap = "," + newline + _last_line(self.lead) if _breaks(self.lead) else ", "
@@ -156,18 +156,20 @@ class CommaList:
             return "," + newline + _last_line(pattern), trailing + comment + after
         return "," + comment + newline + _last_line(pattern), trailing + after
 
-    def _begun_anew(self, item: str, newline: str, longest: int) -> str | None:
-        """The gap that puts ``item`` on a line like the last one, if there is no room for it on that; None if there is."""
+    def _packed(self, gap: str, item: str, newline: str, longest: int) -> str:
+        """The gap before an item added behind the last one: in lines of several items, on the last one if it has room there."""
         starts = [self.lead, *self.gaps]
         begun = max((i for i, start in enumerate(starts) if _breaks(start)), default=None)
         indent = _last_line(starts[begun]) if begun is not None else ""
-        if begun is None or indent.strip() or "#" in self.tail:
-            return None
-        kept = list(zip(self.items[begun:], [*self.gaps[begun:], ""], strict=True))
-        last = indent + "".join(part + gap for part, gap in kept)
+        if begun is None or all(map(_breaks, self.gaps)) or indent.strip() or "#" in self.tail:
+            return gap
+        kept = zip(self.items[begun:], [*self.gaps[begun:], ""], strict=True)
+        last = indent + "".join(part + behind for part, behind in kept)
         closing = "" if _breaks(self.tail) else self.closing
-        is_long = len(last) + len(f", {item}{closing}") > longest
-        return "," + newline + indent if is_long and len(kept) > 1 else None
+        has_room = len(last) + len(f", {item}{closing}") <= longest
+        if gap == ", " and not has_room and begun < len(self.items) - 1:
+            return "," + newline + indent
+        return ", " if has_room and gap == "," + newline + indent else gap
 
     @property
     def _trailing_comma(self) -> bool:

@@ -121,6 +121,10 @@ def test_an_item_between_two_lines_of_several_goes_to_the_shorter(
         ("(a, bbbb, c, dddddddddd)", "(a, bbbb, c, dddddddddd, new)"),
         ("(\n    a, bbbb,\n    c, dddd  # d\n)", "(\n    a, bbbb,\n    c, dddd, new  # d\n)"),
         ("(\n    a, bbbb, cccc, dddd)", "(\n    a, bbbb, cccc, dddd,\n    new)"),
+        ("(\n    a, bbbb, cccc,\n    dd)", "(\n    a, bbbb, cccc,\n    dd, new)"),
+        ("(a, bbbb,\n ccccc)", "(a, bbbb,\n ccccc, new)"),
+        ("(\n    a,\n    b)", "(\n    a,\n    b,\n    new)"),
+        ("(\n    a, b,\n    c # c\n)", "(\n    a, b,\n    c, # c\n    new\n)"),
     ],
 )
 def test_a_line_that_is_full(text: str, expected: str) -> None:
