@@ -394,7 +394,10 @@ def _declared_encoding(path: Path, data: bytes) -> str:
         line, column = _position(data, next((at for at, b in enumerate(data) if b > 127), 0))
         if "unknown encoding" in error.msg or data.startswith(codecs.BOM_UTF8):
             line, column = 1, 1
-        raise TorchoptError(f"cannot be decoded: {error.msg}", path, line, column) from error
+        told = error.msg
+        if told.startswith("encoding problem"):  # of a mark and a cookie that contradict each other
+            told = "it declares another encoding than UTF-8, whose byte order mark it begins with"
+        raise TorchoptError(f"cannot be decoded: {told}", path, line, column) from error
     return "utf-8" if name in ("utf-8", "utf-8-sig") else encoding
 
 

@@ -8,6 +8,8 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import TypeAlias
 
+from .line_matching import same_runs
+
 _Opcode: TypeAlias = tuple[str, int, int, int, int]
 Names: TypeAlias = tuple[str, ...]
 _CONTEXT = 3
@@ -179,19 +181,18 @@ def _union(*names: Names) -> Names:
 
 
 def _opcodes(old: tuple[str, ...], new: tuple[str, ...]) -> list[_Opcode]:
-    """What makes ``new`` of ``old``. What they begin and end with in common is left out of the costly search."""
-    shortest = min(len(old), len(new))
-    head = next((i for i in range(shortest) if old[i] != new[i]), shortest)
-    tail = next((i for i in range(shortest - head) if old[-1 - i] != new[-1 - i]), shortest - head)
-    middle_old, middle_new = old[head : len(old) - tail], new[head : len(new) - tail]
-    matcher = SequenceMatcher(None, middle_old, middle_new, autojunk=False)
-    opcodes: list[_Opcode] = [("equal", 0, head, 0, head)] if head else []
-    opcodes += [
-        (tag, i1 + head, i2 + head, j1 + head, j2 + head)
-        for tag, i1, i2, j1, j2 in matcher.get_opcodes()
-    ]
-    if tail:
-        opcodes.append(("equal", len(old) - tail, len(old), len(new) - tail, len(new)))
+    """What makes ``new`` of ``old``, as ``difflib`` tells it."""
+    opcodes: list[_Opcode] = []
+    at, there = 0, 0
+    for start, begin, size in [*same_runs(old, new), (len(old), len(new), 0)]:
+        if at < start or there < begin:
+            tag = (
+                "replace" if at < start and there < begin else "delete" if at < start else "insert"
+            )
+            opcodes.append((tag, at, start, there, begin))
+        at, there = start + size, begin + size
+        if size:
+            opcodes.append(("equal", start, at, begin, there))
     return opcodes
 
 

@@ -7,8 +7,7 @@ edit touched has to be there again, comment for comment and space for space, how
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
-
+from .line_matching import same_runs
 from .lines import split_lines
 
 
@@ -64,9 +63,8 @@ def _same_lines(original: str, rewritten: str) -> dict[int, int]:
     """Where each line that no edit touched stands now; both 1-based."""
     old = [line.strip() for line in split_lines(original)]
     new = [line.strip() for line in split_lines(rewritten)]
-    matcher = SequenceMatcher(None, old, new, autojunk=False)
     return {
-        block.a + offset + 1: block.b + offset + 1
-        for block in matcher.get_matching_blocks()
-        for offset in range(block.size)
+        here + offset + 1: there + offset + 1
+        for here, there, size in same_runs(old, new)
+        for offset in range(size)
     }

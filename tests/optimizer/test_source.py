@@ -81,7 +81,7 @@ def test_any_mix_of_encoding_and_line_ends_survives(
         (b"x = '\xe9'\n", 1, 6, "encoding"),
         (b"# coding: klingon\n", 1, 1, "unknown encoding: klingon"),
         (b"# coding: rot13\nk = 1\n", 1, None, "rot13"),
-        (b"\xef\xbb\xbf# coding: latin-1\n", 1, 1, "encoding problem"),
+        (b"\xef\xbb\xbf# coding: latin-1\n", 1, 1, "another encoding than UTF-8"),
         ("x = 1\n".encode("utf-16"), 1, None, "NUL byte"),
         (b"# coding: utf-7\nx = '+AGE-'\n", 1, None, "without loss"),
     ],
