@@ -104,6 +104,7 @@ class Autocast(Transform):
     stage: ClassVar[Stage] = Stage.PRECISION
     relieves: ClassVar[StepPart | None] = StepPart.PRODUCTS
     only_on_cuda = True
+    rests_first = True
     example: ClassVar[Example] = Example(
         before="""
             import torch

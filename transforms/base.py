@@ -118,7 +118,8 @@ class Transform(ABC):
     field of :class:`Options`, runs whenever that is given, whatever the tier and the selection, and never otherwise.
     One that ``looks_at_original`` only gives advice, about the script as the user wrote it. ``relieves`` is the part of
     a step that it makes shorter, None when it is none in particular. One that works ``only_on_cuda`` leaves a run on a CPU
-    what it was, unless that is the target or the change says otherwise.
+    what it was, unless that is the target or the change says otherwise. One that ``rests_first`` is asked until it changes nothing
+    more, before the next one sees what it made: its changes build on each other.
     """
 
     name: ClassVar[str]
@@ -131,6 +132,7 @@ class Transform(ABC):
     looks_at_original: ClassVar[bool] = False
     relieves: ClassVar[StepPart | None] = None
     only_on_cuda: ClassVar[bool] = False
+    rests_first: ClassVar[bool] = False
     example: ClassVar[Example]
 
     @abstractmethod

@@ -296,7 +296,7 @@ def _said(reason: Fact | str, place: Fact) -> str:
             text = f"{reason.framework} runs the step in its own way"
         case _:
             text = _DOUBLE_BACKWARD
-    return f"{text}{seen_at(reason, place)}"
+    return f"{text}{seen_at(reason, place, text)}"
 
 
 def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:

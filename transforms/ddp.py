@@ -193,4 +193,4 @@ class DistributedDataParallel(Transform):
 
 def _said(why: Fact, place: Fact) -> str:
     text = why.message if isinstance(why, Obstacle) else "that is not possible here"
-    return f"{text}{seen_at(why, place)}"
+    return f"{text}{seen_at(why, place, text)}"

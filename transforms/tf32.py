@@ -129,7 +129,7 @@ def _said(reason: Fact | str | None, step: StepCode) -> str:
     if isinstance(reason, BackendSetting):
         return f"TF32 not set: the script asks for {reason.topic.value}{seen_at(reason, step)}"
     if isinstance(reason, Obstacle):
-        return f"TF32 not set: {reason.message}{seen_at(reason, step)}"
+        return f"TF32 not set: {reason.message}{seen_at(reason, step, reason.message)}"
     return f"TF32 not set: {reason}"
 
 

@@ -155,10 +155,15 @@ class DeviceName(Fact):
     value: Value | None = None
 
 
-def seen_at(reason: Fact, place: Fact) -> str:
-    """`` (`x.item()`)`` or `` (`x.item()` in model.py)``: where ``reason`` was seen; nothing when that is ``place``."""
+def seen_at(reason: Fact, place: Fact, said: str = "") -> str:
+    """`` (`x.item()`)`` or `` (`x.item()` in model.py)``: where ``reason`` was seen; nothing when that is ``place``.
+
+    Code that what is ``said`` of it names already is not named again.
+    """
     if isinstance(reason.node, ast.Module):
         return ""
+    if f"`{reason.excerpt}`" in said:
+        return "" if reason.path == place.path else f" (in {reason.path.name})"
     if reason.path != place.path:
         return f" (`{reason.excerpt}` in {reason.path.name})"
     return "" if reason.span.line == place.span.line else f" (`{reason.excerpt}`)"

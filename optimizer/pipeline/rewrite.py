@@ -274,12 +274,14 @@ def _until_nothing_changes(
         for transform in active:
             if asked.get(transform.name) is rewrite.script:
                 continue
-            asked[transform.name] = rewrite.script
-            before = rewrite
-            rewrite, outcome = _ask(transform, rewrite, options)
-            errors += outcome.errors
-            outcomes[transform.name] = outcome
-            if rewrite is not before:
+            for _ in range(_MOST_ROUNDS if transform.rests_first else 1):
+                asked[transform.name] = rewrite.script
+                before = rewrite
+                rewrite, outcome = _ask(transform, rewrite, options)
+                errors += outcome.errors
+                outcomes[transform.name] = outcome
+                if rewrite is before:
+                    break
                 restless.add(transform.name)
         if not restless:
             break

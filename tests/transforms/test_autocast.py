@@ -2303,6 +2303,12 @@ def test_forward_code_that_is_safe(rewrite: Rewrite, name: str, forward: str) ->
     assert "scaler.scale(loss).backward()" in result.text, result.skips
 
 
+def test_a_network_that_is_run_past_its_call(check_noop: Check) -> None:
+    step = STEP.replace("model(", "model.forward(")
+    assert step != STEP
+    check_noop(training(step), "goes past the call of the network, `model(..)`, which")
+
+
 def test_script_for_the_cpu(check_noop: Check) -> None:
     source = training(STEP.replace(".cuda()", ""), setup=SETUP.replace(".cuda()", ""))
     check_noop(source, "runs on the CPU")

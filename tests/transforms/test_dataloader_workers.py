@@ -1204,6 +1204,14 @@ def test_collate_function(check_noop: Check, collate: str, reason: str) -> None:
     check_noop(script("loader = DataLoader(dataset, collate_fn=collate)\n", code), reason)
 
 
+def test_a_collate_function_of_the_dataset_that_counts(check_noop: Check) -> None:
+    """It counts in the workers, from zero in every pass unless they live on: nothing happens between passes."""
+    method = "    def collate(self, batch):\n        self.paths += [batch]\n        return batch\n\n\ndataset ="
+    code = FILES.replace("\n\ndataset =", "\n" + method)
+    loader = "loader = DataLoader(dataset, num_workers=4, collate_fn=dataset.collate)\n"
+    check_noop(script(loader, code), "changes what later items or the script may read")
+
+
 def test_collate_function_of_an_unknown_library(check_noop: Check) -> None:
     loader = "import things\nloader = DataLoader(dataset, collate_fn=things.collate)\n"
     check_noop(script(loader), "whether `things.collate` works in worker processes is not known")

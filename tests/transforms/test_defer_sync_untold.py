@@ -53,6 +53,8 @@ def script(after: str, functions: str = "", step: str = STEP) -> str:
             "`loss.isnan().any()` needs its values in every step",
         ),
         ("print(f'{loss:.3f}')", "`loss` needs its values in every step"),
+        ("print('loss %.3f of %d' % (loss, 3))", "`loss` needs its values in every step"),
+        ("line = '%.3f' % loss.mean()", "`loss.mean()` needs its values in every step"),
         ("outputs.append(unknown(output).cpu())", "`unknown(output).cpu()` copies to the host"),
     ],
 )

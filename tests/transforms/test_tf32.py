@@ -7,6 +7,7 @@ from textwrap import dedent, indent
 
 import pytest
 
+from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 Check = Callable[..., None]
@@ -765,6 +766,20 @@ torch.manual_seed(0)
 def test_recurrent_layers_are_in_tf32_as_it_is(check_noop: Check) -> None:
     source = script(RECURRENT.format(layer="LSTM"), model="Tagger()")
     check_noop(source, reason="the networks consist of recurrent layers, which use TF32 already")
+
+
+def test_a_loss_of_logits_that_autocast_needs_comes_first(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """The loss is rewritten before autocast fits around it: nothing of the step stays in float32."""
+    model = "nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512), nn.Sigmoid())"
+    source = script(model=model).replace("mse_loss", "binary_cross_entropy")
+    text = rewrite(source, ["autocast", "tf32"], tier=Tier.SEMANTIC).files[0].text
+    assert "with_logits" in text
+    assert "torch.autocast" in text
+    assert "set_float32_matmul_precision" not in text
+    numeric = rewrite(source, ["autocast", "tf32"], tier=Tier.NUMERIC).files[0].text
+    assert "set_float32_matmul_precision" in numeric
 
 
 def test_recurrent_cells(rewrite: Callable[..., RewriteResult]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeGuard
 
@@ -27,6 +28,8 @@ _RUN_ARGUMENTS = frozenset(
     }
 )
 """Library functions that run the functions they are given."""
+_COMMAND_LINES = re.compile(r"\b(click|typer|sacred|cyclopts)\b")
+_COMMANDS = frozenset({"command", "main", "automain", "group", "callback", "default"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -142,10 +145,13 @@ def _called(resolver: Resolver, call: ast.Call, module: Module) -> Iterator[Call
 def functions_run(resolver: Resolver, module: Module) -> frozenset[FunctionNode | ast.Lambda]:
     """The first-party functions that run, as far as can be seen, when ``module`` runs as a script.
 
-    A function that is only named (``mp.spawn(main)``, ``partial(train, ..)``) is taken to be called by whoever gets it.
+    A function that is only named (``mp.spawn(main)``, ``partial(train, ..)``) is taken to be called by whoever gets it, and a command of
+    the command line (``@click.command()``) by who starts it.
     """
-    found: set[FunctionNode | ast.Lambda] = set()
+    commands = [s for s in module.tree.body if _is_command(s, module)]
+    found: set[FunctionNode | ast.Lambda] = set(commands)
     pending: list[tuple[list[ast.AST], Module]] = [(list(module.tree.body), module)]
+    pending += [(list(command.body), module) for command in commands]
     while pending:
         nodes, current = pending.pop()
         for node in lexical_nodes(nodes):
@@ -155,6 +161,14 @@ def functions_run(resolver: Resolver, module: Module) -> frozenset[FunctionNode 
                     body = function.body if isinstance(function.body, list) else [function.body]
                     pending.append((list(body), owner))
     return frozenset(found)
+
+
+def _is_command(statement: ast.stmt, module: Module) -> TypeGuard[ast.FunctionDef]:
+    """Whether ``statement`` is a function that a library of command lines calls: ``@cli.command()``, ``@ex.automain``."""
+    if not isinstance(statement, ast.FunctionDef) or module.search(_COMMAND_LINES) is None:
+        return False
+    decorators = (d.func if isinstance(d, ast.Call) else d for d in statement.decorator_list)
+    return any(last_identifier(decorator) in _COMMANDS for decorator in decorators)
 
 
 def _mentioned(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Called]:

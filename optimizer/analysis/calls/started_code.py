@@ -8,23 +8,23 @@ a training of its own. What no code that runs refers to is another script's to c
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from itertools import chain
 from typing import NamedTuple
 
-from ..program.scopes import Defined, Imported
+from ..program.scopes import Defined, Imported, Scope
 from ..program.syntax import Module, first_name, last_identifier
 from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Class, External, FirstPartyModule
 
-_LOOKS_UP_ANYTHING = frozenset(
-    "import_module __subclasses__ instantiate instantiate_class get_class get_method locate import_string build_from_cfg "
+_FIND_ANYTHING = frozenset(
+    "import_module __import__ __subclasses__ instantiate instantiate_class get_class get_method locate import_string build_from_cfg "
     "LightningCLI CLI".split()
 )
-_BUILTINS_THAT_DO = frozenset({"eval", "exec", "globals", "__import__"})
+_SEE_THE_FILE = frozenset({"eval", "exec", "globals"})
 """Functions that get at a definition by a text, of a configuration file, too."""
-_LOOKS_UP_IN = frozenset({"getattr", "vars", "dir"})
+_LOOK_INTO = frozenset({"getattr", "vars", "dir"})
 _TOLD_OF_SUBCLASSES = "__init_subclass__"
 _Definition = ast.FunctionDef | ast.ClassDef
 
@@ -68,14 +68,16 @@ class StartedCode:
             for node in walk(code):
                 if module.leaves_out(node):
                     continue
-                if self._looks_up_anything(node, module):
-                    pending += list(chain.from_iterable(waiting.values()))
-                    waiting.clear()
-                for home, name in self._references(node, module):
-                    meant = [d for d in waiting.get(name, ()) if home is None or d[1] is home]
-                    if meant:
-                        pending += meant
-                        waiting[name] = [d for d in waiting[name] if d not in meant]
+                searched = self._searched(node, module)
+                for reference in chain(self._references(node, module), _imports_of(searched)):
+                    for definition in [*waiting.get(reference.name, ())]:
+                        if reference.module in (None, definition[1]):
+                            pending.append(definition)
+                            waiting[reference.name].remove(definition)
+                for definition in [*chain.from_iterable(waiting.values())] if searched else ():
+                    if definition[1] in searched:
+                        pending.append(definition)
+                        waiting[definition[0].name].remove(definition)
 
     def _needs_its_name(self, definition: _Definition, module: Module) -> bool:
         """Whether nothing else knows ``definition`` once it is made: no decorator, metaclass or base class."""
@@ -124,22 +126,37 @@ class StartedCode:
             case _:
                 pass
 
-    def _looks_up_anything(self, node: ast.AST, module: Module) -> bool:
-        """Whether ``node`` may get at a definition without its name: ``getattr(models, args.arch)``."""
+    def _searched(self, node: ast.AST, module: Module) -> Set[Module]:
+        """The files of which ``node`` may get at a definition without its name: ``getattr(models, args.arch)``."""
+        owner: ast.expr | None = None
         match node:
-            case ast.Call(func=ast.Name(id=name)) if name in _BUILTINS_THAT_DO:
-                return True
-            case ast.Call(func=function) if last_identifier(function) in _LOOKS_UP_ANYTHING:
-                return True
+            case ast.Call(func=ast.Name(id=name)) if name in _SEE_THE_FILE:
+                return self._seen_from(module)
+            case ast.Call(func=function) if last_identifier(function) in _FIND_ANYTHING:
+                return {*self._resolver.project.modules}
             case ast.Attribute(ast.Name("sys"), "modules"):
-                return True
+                return {*self._resolver.project.modules}
             case ast.Attribute(owner, "__dict__"):
-                return self._may_be_module(owner, module)
-            case ast.Call(func=ast.Name(id=name), args=[owner, *more]) if name in _LOOKS_UP_IN:
-                is_named = bool(more) and isinstance(more[0], ast.Constant)
-                return not is_named and self._may_be_module(owner, module)
+                pass
+            case ast.Call(func=ast.Name(id=name), args=[owner, *more]) if name in _LOOK_INTO:
+                if more and isinstance(more[0], ast.Constant):
+                    return set()
             case _:
-                return False
+                return set()
+        values = self._resolver.values(owner, module)
+        homes = [v.module for v in values if isinstance(v, FirstPartyModule)]
+        return {seen for home in homes for seen in self._seen_from(home)}
+
+    def _seen_from(self, module: Module) -> Set[Module]:
+        """``module`` and the files that its own names are, which a text can spell: ``eval("models.Net")``."""
+        project, found = self._resolver.project, {module}
+        root = module.scopes.by_node[module.tree]
+        for source in _imported(root):
+            of_package = project.find_submodule(module, source)
+            imported = of_package or (None if source.attribute else project.find(module, source))
+            found |= {imported} if imported is not None else set()
+        starred = (project.find(module, star) for star in root.star_imports)
+        return found | {each for each in starred if each is not None}
 
     def _may_be_module(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` may be a file of the project, or something that is in a package."""
@@ -148,3 +165,19 @@ class StartedCode:
         if found is not None and any(isinstance(b.source, Imported) for b in found[1]):
             return True
         return any(isinstance(v, FirstPartyModule) for v in self._resolver.values(node, module))
+
+
+def _imported(scope: Scope) -> Iterator[Imported]:
+    """The imports that bind names of ``scope``."""
+    for bindings in scope.bindings.values():
+        for binding in bindings:
+            if isinstance(binding.source, Imported):
+                yield binding.source
+
+
+def _imports_of(modules: Iterable[Module]) -> Iterator[_Reference]:
+    """What ``modules`` have imported by its name."""
+    for module in modules:
+        for source in _imported(module.scopes.by_node[module.tree]):
+            if source.attribute is not None:
+                yield _Reference(None, source.attribute)

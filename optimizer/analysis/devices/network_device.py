@@ -16,7 +16,7 @@ from ..loading.iterations import top_level_starts
 from ..networks.forward_code import make_one_of, parts_given
 from ..networks.models import models_in
 from ..program.classes import family, kept_as, kept_names
-from ..program.scopes import Parameter
+from ..program.scopes import Assigned, Parameter
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import walk
 from ..values.named_values import name_values
@@ -140,6 +140,8 @@ def uses_cuda(
         test = _test_between_devices(resolver, where.device, where.module)
     if where.module is not None and test is not None:
         code = code_at(resolver, test, where.module, at, module)
+        if code is None and (kept := _option_kept_in(resolver, test, where.module)) is not None:
+            test, code = kept, code_at(resolver, kept, where.module, at, module)
         if code is not None and not is_test and not _is_bool(resolver, test, where.module):
             code = f"bool({code})"
     elif where.module is not None and where.device is not None:
@@ -159,6 +161,17 @@ def _test_between_devices(resolver: Resolver, device: ast.expr, module: Module) 
             {"torch.device"}
         ):
             return _test_between_devices(resolver, argument, module)
+        case _:
+            return None
+
+
+def _option_kept_in(resolver: Resolver, name: ast.expr, module: Module) -> ast.Attribute | None:
+    """``opt.cuda``, where the variable ``name`` is that and nothing else, and no one changes it."""
+    found = module.scope(name).lookup(name.id) if isinstance(name, ast.Name) else None
+    match [binding.source for binding in found[1]] if found is not None else []:
+        case [Assigned(ast.Attribute() as option, ())]:
+            is_set = any(True for _ in _assigned_to_attribute(resolver, option.attr))
+            return None if is_set else option
         case _:
             return None
 

@@ -13,6 +13,7 @@ from ..distributed.training_processes import start_of_several
 from ..facts import DataLoader, Fact, LoopKind
 from ..frameworks.lightning_passes import TrainerRun
 from ..program.run_order import runs_before
+from ..program.trees import walk
 from ..script import TrainingScript
 from ..values.composition import composed_of
 from ..values.resolver import Resolver
@@ -275,7 +276,10 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
     if "worker_init_fn" in loader.arguments:
         return "its worker_init_fn would run once, not in every pass"
     work = worker_code(script, loader)
-    change = next(dataset_changes(script, loader, work), None)
+    # What the workers do themselves, in the loader's own `collate_fn=dataset.collate`, is among the obstacles below.
+    inside = {node for argument in loader.arguments.values() for node in walk(argument.value)}
+    changes = (c for c in dataset_changes(script, loader, work) if c.node not in inside)
+    change = next(changes, None)
     if change is not None:
         return (
             f"`{change.code}` ({change.place}) changes {change.part} between passes, "

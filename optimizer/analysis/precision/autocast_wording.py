@@ -70,7 +70,7 @@ def said(reason: Fact | str, code: StepCode | EvaluationCode) -> str:
             text = f"{reason.what} is in use already"
         case _:
             raise AssertionError(type(reason))
-    return f"{text}{seen_at(reason, code)}"
+    return f"{text}{seen_at(reason, code, text)}"
 
 
 def leaves(use: HalfUse | None) -> Obstacle:

@@ -12,7 +12,7 @@ from ..calls.reach import Reached, never_runs, reached_nodes
 from ..calls.signatures import call_argument
 from ..facts import CallFact, Fact, Model
 from ..networks.forward_code import called_names, forward_code, method_name, networks_run
-from ..networks.models import steps_lbfgs
+from ..networks.models import models_in, steps_lbfgs
 from ..obstacles import Bfloat16Obstacle, Obstacle, ProbabilityLoss
 from ..program.syntax import Module
 from ..training.loops import forward_calls
@@ -86,11 +86,8 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
     nodes = list(_nodes(resolver, code, into_forward=True))
     forwards = forward_calls(resolver, [*_nodes(resolver, code, into_forward=False)])
     if not forwards:
-        return Obstacle(
-            code.module,
-            _place(code),
-            NO_NETWORK,
-        )
+        unseen = Obstacle(code.module, _place(code), NO_NETWORK)
+        return _past_the_call(resolver, _whole(resolver, code)) or unseen
     networks = networks_run(resolver, nodes)
     obstacles = [*_without_gradients(resolver, code), *code_obstacles(resolver, nodes, forwards)]
     calls = frozenset(call.node for call in forwards)
@@ -108,6 +105,27 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
     only_float16 = tuple(o for o in obstacles if o.float16_only)
     only_bfloat16 = tuple(o for o in obstacles if isinstance(o, Bfloat16Obstacle))
     return HalfCode(code, networks, calls, covered, only_float16, only_bfloat16)
+
+
+def _whole(resolver: Resolver, code: StepCode | EvaluationCode) -> Iterator[Reached]:
+    """Every node that runs in ``code``, whether it leads to a loss or not."""
+    if isinstance(code, StepCode):
+        return code.nodes(resolver)
+    return reached_nodes(resolver, code.body, code.module)
+
+
+def _past_the_call(resolver: Resolver, nodes: Iterable[Reached]) -> Obstacle | None:
+    """Where ``nodes`` run a network by its method ``forward``, past its call: what that does is not followed."""
+    for node, module, _ in nodes:
+        match node:
+            case ast.Call(func=ast.Attribute(network, "forward")):
+                if models_in(resolver, resolver.values(network, module)):
+                    code, called = Fact(module, node).excerpt, module.code(network)
+                    why = f"`{code}` goes past the call of the network, `{called}(..)`, which alone is followed"
+                    return Obstacle(module, node, why)
+            case _:
+                pass
+    return None
 
 
 def code_obstacles(

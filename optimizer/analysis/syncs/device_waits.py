@@ -86,6 +86,10 @@ def waits_at(
         case ast.FormattedValue(value=value) if kinds.of(value, module) in _TENSORS:
             asked = []
             yield value
+        case ast.BinOp(ast.Constant(str()), ast.Mod(), shown):
+            asked = []
+            parts = shown.elts if isinstance(shown, ast.Tuple) else [shown]
+            yield from (part for part in parts if kinds.of(part, module) in _TENSORS)
         case ast.Subscript(slice=ast.Compare() as mask, ctx=ast.Load()):
             asked = [mask]
         case ast.Call():

@@ -59,6 +59,25 @@ def test_kind(script: Script, code: str, expected: DeviceKind) -> None:
     assert kind(script(f"import torch\nfrom torch import nn\n{code}\n")) is expected
 
 
+OPTIONS = """\
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument('--cuda', action='store_true')
+def train(net):
+    HERE()
+def main():
+    global opt
+    opt = p.parse_args()
+"""
+MOVED = """\
+    model = nn.Linear(2, 2)
+    if cuda:
+        model = model.cuda()
+    train(model)
+main()
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -119,6 +138,12 @@ def test_kind(script: Script, code: str, expected: DeviceKind) -> None:
             "def f(net):\n    HERE()\n"
             "def main():\n    device = torch.device('cuda' if ok else 'cpu')\n"
             "    model = nn.Linear(2, 2).to(device)\n    f(model)\nmain()",
+            "torch.cuda.is_available()",
+        ),
+        (f"{OPTIONS}    cuda = opt.cuda\n{MOVED}", "opt.cuda"),
+        (f"{OPTIONS}    cuda = opt.cuda and ok\n{MOVED}", "torch.cuda.is_available()"),
+        (
+            f"{OPTIONS}    cuda = opt.cuda\n    opt.cuda = False\n{MOVED}",
             "torch.cuda.is_available()",
         ),
         (

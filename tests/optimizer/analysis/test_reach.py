@@ -100,3 +100,22 @@ def _leftover(understood: TrainingScript) -> list[bool]:
         for call in module.calls
         if module.code(call.func) == "HERE"
     ]
+
+
+@pytest.mark.parametrize(
+    ("decorated", "runs"),
+    [
+        ("import click\n@click.command()\n@click.option('--lr')\ndef job(lr):\n", True),
+        (
+            "import click\n@click.group()\ndef cli():\n    pass\n@cli.command()\ndef job(lr):\n",
+            True,
+        ),
+        ("from sacred import Experiment\nex = Experiment()\n@ex.automain\ndef job(lr):\n", True),
+        ("@cached\ndef job(lr):\n", False),
+        ("@app.command()\ndef job(lr):\n", False),
+    ],
+)
+def test_commands_of_a_command_line_run(script: Script, decorated: str, runs: bool) -> None:
+    understood = script(f"{decorated}    inner()\ndef inner():\n    pass\n")
+    names = {getattr(function, "name", "") for function in understood.functions_run}
+    assert names >= {"job", "inner"} if runs else names == set()

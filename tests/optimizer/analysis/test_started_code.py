@@ -62,6 +62,8 @@ def left_out(script: Script, train: str, engine: str = ENGINE) -> list[str]:
         ("import engine\ngetattr(engine, name)()", ""),
         ("import engine\nengine.__dict__[name]()", ""),
         ("import engine\neval(name)()", ""),
+        ("from engine import train\neval(name)()", "validate main Net Wide"),
+        ("import engine, other\ngetattr(other, name)()", "train step validate main Net Wide"),
         ("import engine, hydra\nhydra.utils.instantiate(config)", ""),
         ("import engine\nmodel.eval()\nvars(args)", "train step validate main Net Wide"),
     ],
