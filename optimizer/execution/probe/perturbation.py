@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,22 @@ def perturbation(evaluations: bool = False, **how: Any) -> Perturbation:
     return EvaluationPerturbation(**how) if evaluations else Perturbation(**how)
 
 
-class _Moved(NamedTuple):
-    """A parameter, the how manieth to be perturbed it is, and the checksum of what it was before."""
+@dataclass
+class _Together:
+    """Parameters that an optimizer was given, with their numbers once they are perturbed.
 
-    parameter: Tensor
-    number: int
-    before: int
+    ``earlier`` are checksums of the smallest one before that: what it is put back to tells that all are.
+    """
+
+    parameters: list[Tensor]
+    numbers: list[int] = field(default_factory=list[int])
+    earlier: set[int] = field(default_factory=set[int])
+
+    def now(self) -> int | None:
+        """The checksum of the smallest; zeros are the same when they are perturbed, and tell nothing."""
+        telling = (p for p in self.parameters if not is_lazy(p) and bool(p.any()))
+        smallest = min(telling, key=lambda p: p.numel(), default=None)
+        return None if smallest is None else int(checksum(smallest))
 
 
 class Perturbation:
@@ -61,9 +72,9 @@ class Perturbation:
         self._seed = seed
         self.after = after
         self._one_way = one_way
-        self._waiting: list[Tensor] = []
-        self._done: dict[int, _Moved] = {}
-        self._witness: tuple[Tensor, Tensor] | None = None
+        self._waiting: list[_Together] = []
+        self._done: set[int] = set()
+        self._together: list[_Together] = []
         self._trained: set[int] = set()
         self._frozen: list[tuple[Tensor, Tensor, Tensor]] = []
         self._frozen_signs: dict[tuple[int, torch.Size], Tensor] = {}
@@ -75,14 +86,13 @@ class Perturbation:
 
     def add_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Perturb these at the next occasion."""
-        self._waiting += tensors
+        self._waiting.append(_Together([one for one in tensors if one.is_floating_point()]))
 
     def before_call(self, module: nn.Module, rounds: int) -> None:
         """``module`` is about to be called, when ``rounds`` have begun."""
         if module.training and next(module.parameters(), None) is not None:
-            if self._waiting:
-                self.apply(rounds)
             self._apply_again()
+            self.apply(rounds)
         self.after_call()  # of a call that failed
         known = bool(self._trained) or not torch.is_grad_enabled()
         if self._rounds_weights and rounds >= self.after and known:
@@ -118,31 +128,28 @@ class Perturbation:
     @torch.no_grad()
     def apply(self, rounds: int) -> None:
         """Perturb what waits, if it is time."""
+        for together in self._waiting:
+            together.parameters = [p for p in together.parameters if id(p) not in self._done]
+            if (now := together.now()) is not None:
+                together.earlier.add(now)
         if rounds < self.after:
             return
-        for parameter in self._waiting:
-            if id(parameter) in self._done or not parameter.is_floating_point():
-                continue
-            before = parameter.detach().clone()
-            moved = _Moved(parameter, len(self._done), int(checksum(before)))
-            self._done[id(parameter)] = moved
-            self._move(parameter, moved.number)
-            smaller = self._witness is None or before.numel() < self._witness[1].numel()
-            if smaller and not torch.equal(before, parameter):
-                self._witness = parameter, before
+        for together in self._waiting:
+            for parameter in together.parameters:
+                if id(parameter) not in self._done:
+                    together.numbers.append(len(self._done))
+                    self._move(parameter, len(self._done))
+                    self._done.add(id(parameter))
+        self._together += self._waiting  # which keeps them, so that no other gets the number of one
         self._waiting.clear()
 
     @torch.no_grad()
     def _apply_again(self) -> None:
-        """Perturb once more what is again as it was before; whether anything is, the smallest of what was moved tells."""
-        if self._witness is None:
-            return
-        parameter, before = self._witness
-        if parameter.device != before.device or not torch.equal(parameter, before):
-            return
-        for moved in self._done.values():
-            if int(checksum(moved.parameter)) == moved.before:
-                self._move(moved.parameter, moved.number)
+        """Perturb once more what was put back to what it was before."""
+        for together in self._together:
+            if together.now() in together.earlier:
+                for parameter, number in zip(together.parameters, together.numbers, strict=True):
+                    self._move(parameter, number)
 
     def _move(self, parameter: Tensor, number: int) -> None:
         factor = 1 + self._relative * self._signs(parameter, "perturb", number)
