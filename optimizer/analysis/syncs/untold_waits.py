@@ -34,7 +34,7 @@ def untold_waits(
     for loop in loops.values():
         outer = [loops[node] for node in loop.module.loops(loop.node)]
         inner = [loops[n] for n in lexical_nodes(loop.node.body) if isinstance(n, LoopNode)]
-        if not _is_over_steps(loop, inner) or any(o.kind in STEPS for o in outer):
+        if not _is_over_steps(resolver, loops, loop) or any(o.kind in STEPS for o in outer):
             continue
         if any(each in told for each in [loop, *inner]):
             continue
@@ -47,10 +47,18 @@ def untold_waits(
             yield loop, Obstacle(wait.module, wait.node, why)
 
 
-def _is_over_steps(loop: Loop, inner: Iterable[Loop]) -> bool:
-    """Whether each pass of ``loop`` is a step; one that adds up gradients has a loop of its own."""
+def _is_over_steps(resolver: Resolver, loops: Mapping[LoopNode, Loop], loop: Loop) -> bool:
+    """Whether each pass of ``loop`` is a step; one that adds up gradients has a loop of its own.
+
+    A pass that calls a function with the loop over the steps is an epoch.
+    """
     own = {call.node for call in loop.optimizer_steps}
-    return loop.kind in STEPS or bool(own - {c.node for i in inner for c in i.optimizer_steps})
+    if loop.kind in STEPS or not own:
+        return loop.kind in STEPS
+    for reached in reached_nodes(resolver, loop.node.body, loop.module):
+        if isinstance(reached.node, LoopNode):
+            own -= {call.node for call in loops[reached.node].optimizer_steps}
+    return bool(own)
 
 
 def _waits_of(
