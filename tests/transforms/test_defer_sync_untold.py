@@ -119,6 +119,8 @@ for step in range(100):
         ("y.cpu", ""),
         ("if epoch % 10 == 0:\n    pass", ""),
         ("tell(x)", "def tell(x):\n    return x.shape[0]\n"),
+        ("tell(torch.ones(1, 3).cpu() / 2)", ""),
+        ("tell(y)", "def tell(y):\n    for i in range(y):\n        if i > 0:\n            pass\n"),
         ("outputs.append(loss.detach())", ""),
     ],
 )
