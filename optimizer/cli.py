@@ -7,6 +7,7 @@ import codecs
 import errno
 import gc
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -32,6 +33,7 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 # typer brings its own copy of click in newer versions: what they both raise is reached through typer.
 _UsageError = cast("type[Exception]", typer.BadParameter.__base__)
 
+_SCRIPTS_RUN_BY = frozenset({"rewrite", "verify", "tune", "profile", "gate"})
 _ASKED_TO_COMPLETE = "_TORCHOPT_COMPLETE"
 """What the shell's completion, which ``torchopt --install-completion`` installs, sets."""
 
@@ -55,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(error)
         return error.exit_code
     except _UsageError as error:
-        print(f"torchopt: {' '.join(_message(error).split())}", file=sys.stderr)
+        told = " ".join(_message(error).split())
+        print(f"torchopt: {told}{_usage_hint(error, own)}", file=sys.stderr)
         return ExitCode.USAGE
     except BrokenPipeError:  # nobody reads on
         _print_nothing_more()
@@ -174,6 +177,16 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 def _message(error: Exception) -> str:
     """What a usage error of typer's says (its ``str`` leaves out which option it is about)."""
     return str(getattr(error, "format_message", error.__str__)())
+
+
+def _usage_hint(error: Exception, arguments: Sequence[str]) -> str:
+    """What may have been meant: an option of the script's own, or a script where a command belongs."""
+    command = next(iter(arguments), "")
+    if command in _SCRIPTS_RUN_BY and type(error).__name__ == "NoSuchOption":
+        return "; options of the script's own go behind --"
+    if os.path.isdir(command) or (command.endswith(".py") and os.path.exists(command)):
+        return f" Scripts go behind one: torchopt rewrite {shlex.quote(command)} --dry-run"
+    return ""
 
 
 if __name__ == "__main__":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from torchopt_cli.optimizer.cli import main
 
 ROOT = Path(__file__).parent.parent
 
@@ -76,3 +79,11 @@ def test_a_project_with_the_same_folder_names_is_rewritten(site: Path, tmp_path:
     assert result.returncode == 0, result.stderr
     assert '+scaler = torch.amp.GradScaler("cuda")' in result.stdout
     assert {p: (tmp_path / p).read_text() for p in files} == files
+
+
+def test_the_hook_runs_a_command_of_ours_on_all_files_at_once() -> None:
+    """pre-commit would share them out to processes, none of which sees every script that shares a module."""
+    hook = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+    (entry,) = re.findall(r"^  entry: torchopt (.*)$", hook, re.MULTILINE)
+    assert main([*entry.split(), "--help"]) == 0
+    assert "\n  require_serial: true\n" in hook

@@ -322,7 +322,8 @@ def write_files(rewritten: Rewritten, output: Path | None) -> None:
         print_note(f"{display_path(file.path)} is not written with --output")
     if len(changed) > 1:
         names = ", ".join(display_path(file.path) for file in changed)
-        raise TorchoptError(f"--output takes one file, but {len(changed)} would change: {names}")
+        told = f"--output takes one file, but {len(changed)} would change: {names}"
+        raise TorchoptError(f"{told} (--split-patches DIR leaves them alone, too)")
     if not rewritten.results:
         return
     file = changed[0] if changed else rewritten.results[0].files[0]

@@ -32,7 +32,8 @@ class Counterparts:
     another mode, or inside of other modules; ``repeated``: those after which one version has them evaluate batches again,
     and whether that was after earlier rounds (a best model, loaded back);
     ``rows``: those after which a part of a network is evaluated on another number of rows; ``by_function``: those after which one
-    version calls a layer of torch's, for which the other may call its function;
+    version calls a layer of torch's, for which the other may call its function; ``in_whole``: those after which one version calls a part of a
+    network by itself that is evaluated as a whole there;
     ``constant``: modules whose weights never change; ``ends``: what runs of different lengths leave at their ends.
     """
 
@@ -43,6 +44,7 @@ class Counterparts:
     repeated: Mapping[Place, bool] = field(default_factory=dict[Place, bool])
     rows: frozenset[Place] = frozenset()
     by_function: frozenset[Place] = frozenset()
+    in_whole: frozenset[Place] = frozenset()
     constant: frozenset[str] = frozenset()
     ends: bool = False
 
@@ -58,6 +60,8 @@ class Counterparts:
         told = [_without_places(run, rows) for run in told]
         by_function = _by_function(*told)
         told = [_without_places(run, by_function) for run in told]
+        in_whole = _in_whole(*told)
+        told = [_without_places(run, in_whole) for run in told]
         return cls(
             _untrained(original, other),
             taken,
@@ -66,6 +70,7 @@ class Counterparts:
             repeated,
             rows,
             by_function,
+            in_whole,
             _constant(*told),
             original.rounds != other.rounds,
         )
@@ -78,7 +83,7 @@ class Counterparts:
             run = replace(run, steps=tuple(map(_accumulated, run.steps)))
         run = self.losses.without(run)
         run = _without_repeats(_with_further_calls(run, self.elsewhere), self.repeated)
-        run = _without_places(run, self.rows | self.by_function)
+        run = _without_places(run, self.rows | self.by_function | self.in_whole)
         if self.constant:
             run = _without_calls(run, self.constant)
         if self.ends:
@@ -107,6 +112,9 @@ class Counterparts:
             told.append(note(Kind.EVALUATION, message, tensor=module))
         for module in sorted({module for module, _ in self.by_function}):
             message = f"{module}, a layer, is called by itself in one version only; what it leads to is compared"
+            told.append(note(Kind.EVALUATION, message, tensor=module))
+        for module in sorted({module for module, _ in self.in_whole}):
+            message = f"{module}, a part of a network that is evaluated as a whole there, is called by itself in one version only"
             told.append(note(Kind.EVALUATION, message, tensor=module))
         for module in sorted(self.constant):
             message = f"{module}, whose weights never change, is called another number of times"
@@ -295,6 +303,28 @@ def _by_function(original: Observations, other: Observations) -> frozenset[Place
 def _in_training(run: Observations, place: Place) -> int:
     """Samples that the module is called on in training mode there: in eval mode no more, it is not called by its function."""
     return sum(c.samples for c in run.training_calls if (c.module, c.rounds) == place)
+
+
+def _in_whole(original: Observations, other: Observations) -> frozenset[Place]:
+    """Where only one version calls a part of the network by itself (block by block, to leave early) that both evaluate as a whole, on no fewer samples.
+
+    What the part gives is known there as it comes from the whole, and what is made of it is compared. Of several networks
+    nobody knows which one it is a part of.
+    """
+    runs = (original, other)
+    if len({name.partition(".")[0] for run in runs for name in _given(run)}) != 1:
+        return frozenset()
+    ours, theirs = (_evaluated(run.eval_calls) for run in runs)
+    calls = [call for run in runs for call in run.eval_calls]
+    whole = {call.rounds: ours[call.module, call.rounds] for call in calls if call.trained_as}
+    parts = {(call.module, call.rounds) for call in calls if call.part}
+    parts -= {(call.module, call.rounds) for call in calls if not call.part}
+    return frozenset(
+        place
+        for place in parts
+        if not (ours[place] and theirs[place])
+        and max(ours[place], theirs[place]) <= whole.get(place[1], 0)
+    )
 
 
 def _leads_on(call: EvalCall, calls: Iterable[EvalCall]) -> bool:

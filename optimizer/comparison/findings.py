@@ -68,13 +68,15 @@ class Kind(str, Enum):
 
 
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
+BETWEEN_STEPS = frozenset({Kind.EVALUATION, Kind.EVALUATION_OUTPUT, Kind.STDOUT})
+"""What is told by the step that comes next: it is made of the weights that the one before has left."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """One difference between the runs, or one limit of what could be compared.
 
-    ``step`` is the step it was first seen at, counted from 1 (see :func:`step_number`); ``tensor`` the parameter, buffer, state-dict key or
+    ``step`` is the step it was first seen at, counted from 1 (see :func:`step_number`), of what lies between two steps the next; ``tensor`` the parameter, buffer, state-dict key or
     file it concerns. ``original`` and ``rewritten`` are what each run showed, in the unit the message names. ``beyond`` is how many
     times as far apart they are as is allowed, where that is a matter of rounding.
     """
@@ -91,6 +93,15 @@ class Finding:
     @property
     def fails(self) -> bool:
         return self.severity is Severity.FAILURE
+
+    @property
+    def when(self) -> str:
+        """When it was first seen, in words that follow on the kind, with a space before them; empty where that is not known."""
+        if not self.step:
+            return ""
+        if self.kind not in BETWEEN_STEPS:
+            return f" at step {self.step}"
+        return f" after step {self.step - 1}" if self.step > 1 else " before step 1"
 
 
 _DIGITS_OF_A_DOUBLE = 17

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..execution.observations import Observations
-from .findings import Finding, Kind, Severity
+from .findings import BETWEEN_STEPS, Finding, Kind, Severity
 
 _VALUES = frozenset(
     {Kind.LOSS, Kind.GRADIENT, Kind.UPDATE, Kind.PARAMETER, Kind.EVALUATION_OUTPUT, Kind.STDOUT}
 )
-_BETWEEN_STEPS = frozenset({Kind.EVALUATION_OUTPUT, Kind.STDOUT})
-"""What is told by the step that comes next: it is made of the weights that the one before has left."""
 
 
 def within_reach(
@@ -32,7 +30,7 @@ def _is_behind(finding: Finding, reached: int) -> bool:
         return False
     if finding.kind is Kind.STDOUT and finding.beyond is None:  # other words
         return False
-    rounds = finding.step - 1 if finding.kind in _BETWEEN_STEPS else finding.step
+    rounds = finding.step - 1 if finding.kind in BETWEEN_STEPS else finding.step
     return rounds > reached
 
 

@@ -363,9 +363,8 @@ def _conclude(
 
 
 def _named(finding: Finding) -> str:
-    where = f" at step {finding.step}" if finding.step else ""
     tensor = f", {finding.tensor}" if finding.tensor else ""
-    return f"{finding.kind.value}{where}{tensor}: {finding.message}"
+    return f"{finding.kind.value}{finding.when}{tensor}: {finding.message}"
 
 
 def _told(

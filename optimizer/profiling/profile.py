@@ -30,6 +30,7 @@ from ..execution.profile_record import LoaderAlone, Operator, Phase, RunProfile,
 from ..execution.runner import Mode, RunSettings, ScriptVersion, run
 from ..measuring.interludes import stretch
 from ..measuring.measurement import settled_rounds
+from ..terminal import counted
 
 FEWEST_ROUNDS = 10
 """Rounds of which each stretch of a profiled run still has two."""
@@ -192,7 +193,9 @@ def _checked(version: ScriptVersion, settings: ProfileSettings, seen: Observatio
     if seen.status not in ENDED_WELL:
         raise ScriptFailed(seen)
     if seen.rounds < FEWEST_ROUNDS or seen.profile is None:
-        steps = f"only {seen.rounds} optimizer steps" if seen.rounds else "no optimizer step"
+        steps = (
+            f"only {counted(seen.rounds, 'optimizer step')}" if seen.rounds else "no optimizer step"
+        )
         told = f"{steps} to profile, {FEWEST_ROUNDS} are needed"
         if not seen.rounds and STEPPED_ELSEWHERE in seen.unobserved:
             told = f"nothing to profile: {STEPPED_ELSEWHERE} are not observed"

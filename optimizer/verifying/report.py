@@ -97,9 +97,10 @@ def _findings(verdict: Verdict, console: Console) -> None:
 
 
 def _finding_words(finding: Finding) -> str:
-    place = f" at step {finding.step}" if finding.step else ""
     tensor = f" [{finding.tensor}]" if finding.tensor else ""
-    return f"{finding.severity.value}: {finding.kind.value}{place}{tensor}: {finding.message}"
+    return (
+        f"{finding.severity.value}: {finding.kind.value}{finding.when}{tensor}: {finding.message}"
+    )
 
 
 def _step_table(verdict: Verdict, console: Console) -> None:

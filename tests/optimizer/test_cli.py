@@ -128,6 +128,27 @@ def test_usage_errors_are_one_line(capsys: Capture, arguments: list[str]) -> Non
     assert err.startswith("torchopt: ")
 
 
+def test_where_a_scripts_own_options_go_is_told(capsys: Capture) -> None:
+    """Everybody leaves the -- out once; and of a command alone it would be wrong."""
+    for command in ("verify", "rewrite", "profile", "tune", "gate"):
+        assert main([command, "train.py", "--epochs", "1"]) == 2
+        assert capsys.readouterr().err.endswith("; options of the script's own go behind --\n")
+    for arguments in (["rules", "--epochs"], ["verify", "train.py", "--steps"]):
+        assert main(arguments) == 2
+        assert "behind --" not in capsys.readouterr().err
+
+
+def test_a_script_in_the_place_of_a_command(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my train.py").touch()
+    assert main(["my train.py"]) == 2
+    assert capsys.readouterr().err.endswith("torchopt rewrite 'my train.py' --dry-run\n")
+    assert main(["other.py"]) == 2
+    assert capsys.readouterr().err == "torchopt: No such command 'other.py'.\n"
+
+
 def test_the_scripts_arguments_are_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
     from torchopt_cli.optimizer.commands import rewrite

@@ -44,7 +44,7 @@ class HostData:
         self._active: set[ast.expr] = set()
 
     def is_int(self, node: ast.expr, module: Module) -> bool:
-        """Whether ``node`` is an integer (``x.size(0)``, ``len(x)``, ``opt.latent_dim`` declared with ``type=int``)."""
+        """Whether ``node`` is an integer (``x.size(0)``, ``len(x)``, ``opt.latent_dim`` declared with ``type=int``, the ``i`` of an ``enumerate``)."""
         if isinstance(node, ast.BinOp):
             return self._is_int_arithmetic(node, module)
         if _is_dimension(node):
@@ -72,8 +72,25 @@ class HostData:
                 return name in _INT_CALLS
             case Element(of=Made(_, _, External("builtins.range"))):
                 return True
+            case Element(of=iterable, path=("each", 0)):
+                return self._is_enumerated(iterable)
             case Display(node, module):
                 return isinstance(node, ast.BinOp) and self.is_int(node, module)
+            case _:
+                return False
+
+    def _is_enumerated(self, iterable: Value, over: frozenset[Value] = frozenset()) -> bool:
+        """Whether ``iterable`` is an ``enumerate``, or a progress bar over one: its elements begin with a count.
+
+        ``over`` are the bars that go over it: in a loop, ``bar = tqdm(bar)`` leads back to itself.
+        """
+        match iterable:
+            case Made(_, _, External("builtins.enumerate")):
+                return True
+            case Made(call, module, External(name)) if call.args and name.startswith("tqdm"):
+                over |= {iterable}
+                inner = self._resolver.values(call.args[0], module) - over
+                return bool(inner) and all(self._is_enumerated(value, over) for value in inner)
             case _:
                 return False
 

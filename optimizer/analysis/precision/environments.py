@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ..calls.reach import reached_nodes
 from ..calls.signatures import call_argument
 from ..program.syntax import Module, last_identifier
 from ..tensors.size_bounds import size_bounds
@@ -19,6 +20,8 @@ then learns from in smaller batches (Schulman et al., Proximal Policy Optimizati
 
 _FEWEST_RESULTS = 4
 """An environment's step gives observation, reward, whether that was the end, and more about it."""
+_FEWEST_OF_OWN = 3
+"""One of the script's own may have no more to tell."""
 _DRAWS: dict[str, tuple[str, int | None]] = {
     "random.sample": ("k", 1),
     "random.choices": ("k", None),
@@ -32,7 +35,8 @@ _DRAWS: dict[str, tuple[str, int | None]] = {
 def steps_environment(resolver: Resolver) -> bool:
     """Whether the script acts in an environment: ``state, reward, done, info = env.step(action)``."""
     return any(
-        _unpacks(module.parents[call])
+        (results := _unpacked(module.parents[call])) >= _FEWEST_RESULTS
+        or (results == _FEWEST_OF_OWN and _is_simulated(resolver, call, module))
         for module in resolver.project.modules
         for call in module.calls_named("step")
     )
@@ -51,12 +55,26 @@ def drawn_rows(resolver: Resolver, step: StepCode) -> int | None:
     return max(found, default=None)
 
 
-def _unpacks(statement: ast.AST) -> bool:
+def _unpacked(statement: ast.AST) -> int:
     match statement:
         case ast.Assign([ast.Tuple(targets)]):
-            return len(targets) >= _FEWEST_RESULTS
+            return len(targets)
         case _:
-            return False
+            return 0
+
+
+def _is_simulated(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` runs a method of the script's own that asks nothing of PyTorch: an environment, no training step."""
+    functions = resolver.callees(call, module)
+    reached = reached_nodes(resolver, [call], module, into_forward=True)
+    return bool(functions) and not any(
+        isinstance(node, ast.Call)
+        and (
+            last_identifier(node.func) == "backward"
+            or any(name.startswith("torch.") for name in resolver.names(node.func, owner))
+        )
+        for node, owner, _ in reached
+    )
 
 
 def _drawn(resolver: Resolver, call: ast.Call, module: Module) -> ast.expr | None:

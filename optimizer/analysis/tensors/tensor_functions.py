@@ -14,7 +14,7 @@ FLOAT_FUNCTIONS = frozenset(
 """Functions of ``torch`` and ``torch.nn.functional``, and methods, whose result is a tensor of floats."""
 INTEGER_FUNCTIONS = frozenset(
     "eq ne gt lt ge le argmax argmin argsort isnan isinf isfinite logical_and logical_or logical_not logical_xor "
-    "count_nonzero".split()
+    "count_nonzero any all".split()
 )
 SAME_KIND = frozenset(
     "sum abs squeeze unsqueeze view reshape flatten contiguous detach clone cuda view_as expand_as t transpose "

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from .fingerprints import checksum
 from .randomness import derive
 
 _TF32_EPS = 2.0**-10  # ten bits of mantissa; torch has no type for it
@@ -22,11 +23,20 @@ def perturbation(evaluations: bool = False, **how: Any) -> Perturbation:
     return EvaluationPerturbation(**how) if evaluations else Perturbation(**how)
 
 
+class _Moved(NamedTuple):
+    """A parameter, the how manieth to be perturbed it is, and the checksum of what it was before."""
+
+    parameter: Tensor
+    number: int
+    before: int
+
+
 class Perturbation:
     """Multiplies each parameter given to an optimizer by ``1 ± scale * eps`` of ``dtype``, once, with signs from ``seed``.
 
     It happens when a module with parameters is first called in training mode after the optimizer was built: what
-    the script loads into the model between the two is perturbed too. At the latest it happens at the first step.
+    the script loads into the model between the two is perturbed too. At the latest it happens at the first step. A script that puts back what was
+    there before (behind a learning-rate range test, for the next fold) has it perturbed again, with the same signs.
     Then the gradients of the parameters named in ``one_way`` are given the same signs in every step, drawn with ``seed``, and at least
     the L2 norm that stands beside the name, spread evenly.
     None of this before ``after`` rounds.
@@ -52,7 +62,8 @@ class Perturbation:
         self.after = after
         self._one_way = one_way
         self._waiting: list[Tensor] = []
-        self._done: set[int] = set()
+        self._done: dict[int, _Moved] = {}
+        self._witness: tuple[Tensor, Tensor] | None = None
         self._trained: set[int] = set()
         self._frozen: list[tuple[Tensor, Tensor, Tensor]] = []
         self._frozen_signs: dict[tuple[int, torch.Size], Tensor] = {}
@@ -68,8 +79,10 @@ class Perturbation:
 
     def before_call(self, module: nn.Module, rounds: int) -> None:
         """``module`` is about to be called, when ``rounds`` have begun."""
-        if self._waiting and module.training and next(module.parameters(), None) is not None:
-            self.apply(rounds)
+        if module.training and next(module.parameters(), None) is not None:
+            if self._waiting:
+                self.apply(rounds)
+            self._apply_again()
         self.after_call()  # of a call that failed
         known = bool(self._trained) or not torch.is_grad_enabled()
         if self._rounds_weights and rounds >= self.after and known:
@@ -110,9 +123,26 @@ class Perturbation:
         for parameter in self._waiting:
             if id(parameter) in self._done or not parameter.is_floating_point():
                 continue
-            self._move(parameter, len(self._done))
-            self._done.add(id(parameter))
+            before = parameter.detach().clone()
+            moved = _Moved(parameter, len(self._done), int(checksum(before)))
+            self._done[id(parameter)] = moved
+            self._move(parameter, moved.number)
+            smaller = self._witness is None or before.numel() < self._witness[1].numel()
+            if smaller and not torch.equal(before, parameter):
+                self._witness = parameter, before
         self._waiting.clear()
+
+    @torch.no_grad()
+    def _apply_again(self) -> None:
+        """Perturb once more what is again as it was before; whether anything is, the smallest of what was moved tells."""
+        if self._witness is None:
+            return
+        parameter, before = self._witness
+        if parameter.device != before.device or not torch.equal(parameter, before):
+            return
+        for moved in self._done.values():
+            if int(checksum(moved.parameter)) == moved.before:
+                self._move(moved.parameter, moved.number)
 
     def _move(self, parameter: Tensor, number: int) -> None:
         factor = 1 + self._relative * self._signs(parameter, "perturb", number)

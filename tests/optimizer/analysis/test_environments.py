@@ -56,6 +56,35 @@ def test_what_acts_in_an_environment(script, line, acts):
     assert steps_environment(script(text).resolver) is acts
 
 
+OWN = """
+    class Walk:
+        def step(self, action):
+            self.place += action
+            {0}
+            return self.place, {1}, self.place > 9
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "reward", "acts"),
+    [
+        ("pass", "-0.1", True),
+        ("noise = np.random.randn()", "noise", True),
+        ("loss = model(self.place)", "torch.sum(loss)", False),
+        ("loss = self.loss(action)\n            loss.backward()", "loss.item()", False),
+    ],
+)
+def test_an_environment_of_the_script_may_tell_less(script, before, reward, acts):
+    line = "after, reward, ended, stopped, info = env.step(action)"
+    text = SCRIPT.replace(line, "after, reward, ended = env.step(action); info = {}")
+    assert steps_environment(script(text).resolver) is False
+    text = text.replace('gymnasium.make("CartPole-v1")', "Walk()")
+    own = OWN.format(before, reward)
+    text = text.replace("    env = Walk", f"{own.lstrip(chr(10))}    env = Walk")
+    assert steps_environment(script(text).resolver) is acts
+
+
 @pytest.mark.parametrize(
     ("drawn", "rows"),
     [

@@ -41,6 +41,26 @@ def test_counters(script: Script, change: str, sizes: bool | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("loop", "sizes"),
+    [
+        ("for n, _ in enumerate(x):", True),
+        ("for n, (a, b) in enumerate(x, 1):", True),
+        ("for n, a in tqdm(enumerate(x), total=3):", True),
+        ("bar = tqdm(enumerate(x))\nfor n, a in bar:", True),
+        ("bar = enumerate(x)\nfor _ in range(3):\n    bar = tqdm(bar)\nfor n, a in bar:", True),
+        ("for a, n in enumerate(x):", None),
+        ("for n, a in zip(x, x):", None),
+        ("for n, a in tqdm(x):", None),
+        ("for n, a in elsewhere.bar(enumerate(x)):", None),
+    ],
+)
+def test_the_numbers_of_an_enumeration(script: Script, loop: str, sizes: bool | None) -> None:
+    found = script(f"from tqdm import tqdm\nimport elsewhere\n{HEAD}\n{loop}\n    MAKE(n)\n")
+    (call,) = [c for c in found.entry.calls if getattr(c.func, "id", "") == "MAKE"]
+    assert takes_sizes(HostData(found.resolver), call, found.entry) is sizes
+
+
+@pytest.mark.parametrize(
     ("arguments", "sizes"),
     [
         ("3", True),

@@ -88,7 +88,7 @@ def test_output_takes_one_file(project: Project, capsys: Capture) -> None:
     assert main(["rewrite", "a.py", "b.py", "-o", "out.py"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "--output takes one file, but 2 would change: a.py, b.py" in err
+    assert "--output takes one file, but 2 would change: a.py, b.py (--split-patches" in err
     assert "slow()\n" in (folder / "a.py").read_text()
     assert not (folder / "out.py").exists()
 

@@ -428,3 +428,29 @@ def test_a_layer_that_is_left_in_training_mode_is_not_called_by_its_function(run
     verdict = judged(original, other)
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert verdict.failures[0].kind is Kind.EVALUATION_MODE
+
+
+@pytest.mark.parametrize(
+    ("samples", "networks", "left_out"),
+    [(-1, 1, True), (0, 1, True), (1, 1, False), (0, 2, False)],
+    ids=["fewer", "as many", "more", "of another network, maybe"],
+)
+def test_a_part_need_not_be_called_where_the_whole_is(
+    run: Run, samples: int, networks: int, left_out: bool
+) -> None:
+    """A network that is left early is called block by block; what its blocks give is known from the whole."""
+
+    def given(one: Observations, *, by_parts: bool) -> Observations:
+        (call,) = (replace(c, trained_as="Net") for c in one.eval_calls[:1])
+        part = replace(
+            call, module="Block", samples=call.samples + samples, part=True, trained_as="", number=1
+        )
+        called = (call, part) if by_parts else (call,)
+        groups = (("Net.weight", "Other.weight")[:networks],)
+        optimizers = tuple(replace(info, groups=groups) for info in one.optimizers)
+        return replace(one, eval_calls=called, eval_file=None, optimizers=optimizers)
+
+    for first in (True, False):
+        found = Counterparts.of(given(run(), by_parts=first), given(run(), by_parts=not first))
+        assert bool(found.in_whole) == left_out
+        assert any("evaluated as a whole there" in one.message for one in found.notes()) == left_out

@@ -45,3 +45,11 @@ def test_what_is_printed_before_a_file_is_not_saved_explains_that_it_is_not() ->
     with_it = Finding(Kind.STDOUT, "no line says that it is saved", step=9)
     assert by_importance([with_it, value, saved]) == (saved, value, with_it)
     assert by_importance([printed, value]) == (value, printed)
+
+
+def test_what_lies_between_two_steps_is_told_by_the_one_that_is_over() -> None:
+    """A script of eight steps prints its mean loss behind the eighth, not at a ninth."""
+    assert Finding(Kind.STDOUT, "mean loss", step=9).when == " after step 8"
+    assert Finding(Kind.EVALUATION_OUTPUT, "untrained", step=1).when == " before step 1"
+    assert Finding(Kind.LOSS, "loss", step=8).when == " at step 8"
+    assert not Finding(Kind.FILES, "at the end").when

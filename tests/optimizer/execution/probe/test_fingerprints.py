@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.numpy import load_file  # noqa: E402
 
+from torchopt_cli.optimizer.execution.probe import fingerprints  # noqa: E402
 from torchopt_cli.optimizer.execution.probe.fingerprints import (  # noqa: E402
     checksum,
     norm,
@@ -43,6 +44,28 @@ def test_a_checksum_sees_one_bit_and_order_but_not_the_memory_layout(dtype):
     for other in (changed, swapped):
         assert checksum(other) != checksum(tensor)
         assert sha256(other) != sha256(tensor)
+
+
+def in_parts(monkeypatch, size):
+    monkeypatch.setattr(fingerprints, "_PART", size)
+
+
+@pytest.mark.parametrize("size", [1, 7, 12, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_a_checksum_is_the_same_in_whatever_parts(dtype, size, monkeypatch):
+    tensor = torch.arange(-30, 30).reshape(5, 3, 4).to(dtype)
+    before, whole, rows = tensor.clone(), checksum(tensor), row_checksums([tensor], 5)
+    in_parts(monkeypatch, size)
+    assert checksum(tensor) == whole
+    assert row_checksums([tensor], 5) == rows
+    assert torch.equal(tensor, before)
+    swapped = tensor.clone()
+    swapped[0], swapped[4] = tensor[4], tensor[0]
+    assert checksum(swapped) != whole
+
+
+def test_nothing_has_a_checksum():
+    assert checksum(torch.ones(0)) == checksum(torch.ones(2, 0)) == 0
 
 
 def test_a_checksum_tells_the_smallest_difference():

@@ -229,3 +229,40 @@ def test_what_a_call_makes_of_its_own_weights_stays(recorded):
     recorded(script, perturb={"dtype": "bfloat16", "seed": 1})
     assert (seen[1] - seen[0]).sub(1).abs().max() < 1e-6
     assert (seen[3] - seen[1]).mean() > 0.9
+
+
+def restored(seen, *, to):
+    """Trains a step, puts the weights back to what they were at the start or behind that step, and notes what it goes on from."""
+
+    def script():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(50, 40), nn.Linear(40, 3))
+        kept = {name: value.clone() for name, value in net.state_dict().items()}
+        for number in range(2):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            output = net(torch.ones(2, 50))
+            seen.append({name: value.clone() for name, value in net.state_dict().items()})
+            output.square().mean().backward()
+            optimizer.step()
+            if number == 0 and to == "start":
+                net.load_state_dict(kept)
+        del optimizer
+
+    return script
+
+
+def test_what_is_put_back_to_the_start_is_perturbed_again_alike(recorded):
+    """The range test for a learning rate leaves the model as it was; so do folds that start alike."""
+    seen: list[dict[str, torch.Tensor]] = []
+    recorded(restored(seen, to="start"), perturb={"dtype": "float32", "seed": 1})
+    plain: list[dict[str, torch.Tensor]] = []
+    recorded(restored(plain, to="start"))
+    assert all(torch.equal(seen[0][name], seen[1][name]) for name in seen[0])
+    assert not torch.equal(seen[1]["0.weight"], plain[1]["0.weight"])
+
+
+def test_what_goes_on_is_not_perturbed_again(recorded):
+    seen: list[dict[str, torch.Tensor]] = []
+    run = recorded(restored(seen, to="nothing"), perturb={"dtype": "float32", "seed": 1})
+    (after,) = (run.tensors(one) for one in run.snapshots if one.round == 1)
+    assert np.array_equal(after["Sequential.0.weight"], seen[1]["0.weight"].numpy())
