@@ -86,6 +86,17 @@ def test_a_loop_over_epochs_that_are_one_step_each(check_noop: Check) -> None:
     check_noop(f"{full}for epoch in range(200):\n    train(epoch)\n", reason)
 
 
+def test_what_is_asked_once_an_epoch(check_noop: Check) -> None:
+    """The loop over the epochs reaches the optimizer's step by way of the loop over the batches."""
+    lines = dedent("""
+        def train():
+            total = torch.zeros((), device=device)
+            for x, y in loader:
+        """) + indent(STEP + "total += loss.detach()\n", " " * 8)
+    body = indent("return total.item() / len(loader)\n", " " * 4)
+    check_noop(HEAD + lines + body + "\nfor epoch in range(3):\n    print(train())\n", silent=True)
+
+
 def test_a_step_that_adds_up_gradients(check_noop: Check) -> None:
     code = f"""{HEAD}
 batches = iter(loader)
@@ -108,6 +119,8 @@ for step in range(100):
         ("y.cpu", ""),
         ("if epoch % 10 == 0:\n    pass", ""),
         ("tell(x)", "def tell(x):\n    return x.shape[0]\n"),
+        ("tell(torch.ones(1, 3).cpu() / 2)", ""),
+        ("tell(y)", "def tell(y):\n    for i in range(y):\n        if i > 0:\n            pass\n"),
         ("outputs.append(loss.detach())", ""),
     ],
 )

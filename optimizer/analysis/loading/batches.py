@@ -274,6 +274,8 @@ class BatchTrace:
             return _loaded(over) if over else self.parts(node.args[0], module)
         if names & _SAME_ARGUMENT:
             return self._union(node.args[:1], module)
+        if names == frozenset({"builtins.range"}):
+            return _OTHER
         if names:
             return _computed(self._union([*node.args, *(k.value for k in node.keywords)], module))
         if isinstance(node.func, ast.Attribute) and not self._resolver.callees(node, module):

@@ -10,9 +10,11 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ..calls.reach import lexical_nodes, never_runs, reached_nodes
+from ..calls.signatures import call_argument
+from ..devices.construction import ConstructionFinder
 from ..facts import Fact, Loop, LoopKind
 from ..networks.models import is_module_class
-from ..program.syntax import LoopNode, Module
+from ..program.syntax import LoopNode, Module, last_identifier
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.resolver import Resolver
@@ -34,7 +36,7 @@ def untold_waits(
     for loop in loops.values():
         outer = [loops[node] for node in loop.module.loops(loop.node)]
         inner = [loops[n] for n in lexical_nodes(loop.node.body) if isinstance(n, LoopNode)]
-        if not _is_over_steps(loop, inner) or any(o.kind in STEPS for o in outer):
+        if not _is_over_steps(resolver, loops, loop) or any(o.kind in STEPS for o in outer):
             continue
         if any(each in told for each in [loop, *inner]):
             continue
@@ -47,10 +49,18 @@ def untold_waits(
             yield loop, Obstacle(wait.module, wait.node, why)
 
 
-def _is_over_steps(loop: Loop, inner: Iterable[Loop]) -> bool:
-    """Whether each pass of ``loop`` is a step; one that adds up gradients has a loop of its own."""
+def _is_over_steps(resolver: Resolver, loops: Mapping[LoopNode, Loop], loop: Loop) -> bool:
+    """Whether each pass of ``loop`` is a step; one that adds up gradients has a loop of its own.
+
+    A pass that calls a function with the loop over the steps is an epoch.
+    """
     own = {call.node for call in loop.optimizer_steps}
-    return loop.kind in STEPS or bool(own - {c.node for i in inner for c in i.optimizer_steps})
+    if loop.kind in STEPS or not own:
+        return loop.kind in STEPS
+    for reached in reached_nodes(resolver, loop.node.body, loop.module):
+        if isinstance(reached.node, LoopNode):
+            own -= {call.node for call in loops[reached.node].optimizer_steps}
+    return bool(own)
 
 
 def _waits_of(
@@ -91,10 +101,19 @@ def _waits(
             # Nothing but tensors and networks has the method.
             unknown = kinds.of(receiver, module) is TensorKind.UNKNOWN
             values = resolver.values(receiver, module)
-            if unknown and not any(_is_network(resolver, value) for value in values):
+            is_network = any(_is_network(resolver, value) for value in values)
+            if unknown and not is_network and not _is_made_on_host(resolver, receiver, module):
                 yield node
         case _:
             pass
+
+
+def _is_made_on_host(resolver: Resolver, node: ast.expr, module: Module) -> bool:
+    """``torch.ones(3)``, which ``cpu`` leaves where it is."""
+    chain = ConstructionFinder(resolver).chain(node, module)
+    if chain is None or call_argument(chain[0], "device") is not None:
+        return False
+    return not any(last_identifier(step.func) in {"to", "cuda"} for step in chain[1])
 
 
 def _is_network(resolver: Resolver, value: Value) -> bool:
