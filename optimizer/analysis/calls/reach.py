@@ -151,7 +151,8 @@ def functions_run(resolver: Resolver, module: Module) -> frozenset[FunctionNode 
     commands = [s for s in module.tree.body if _is_command(s, module)]
     found: set[FunctionNode | ast.Lambda] = set(commands)
     pending: list[tuple[list[ast.AST], Module]] = [(list(module.tree.body), module)]
-    pending += [(list(command.body), module) for command in commands]
+    for command in commands:
+        pending.append((list(command.body), module))
     while pending:
         nodes, current = pending.pop()
         for node in lexical_nodes(nodes):
