@@ -81,6 +81,7 @@ MODEL = "model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))\n"
 AFTER = """\
 import atexit
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -138,6 +139,7 @@ def main():
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         )
+        atexit.register(time.sleep, 0.1)  # lets its threads finish
         atexit.register(dist.destroy_process_group)  # also behind an error
 
     torch.manual_seed(1)
@@ -175,6 +177,7 @@ if __name__ == "__main__":
 FLAT_AFTER = '''\
 import atexit
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -206,6 +209,7 @@ if WORLD_SIZE > 1:
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     )
+    atexit.register(time.sleep, 0.1)  # lets its threads finish
     atexit.register(dist.destroy_process_group)  # also behind an error
 
 data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))

@@ -45,7 +45,7 @@ from .distributed_obstacles import (
 from .divergence import Divergence
 from .evaluation_shares import EvaluationShare, EvaluationShares, find_evaluation_shares
 from .log_files import log_edits
-from .meeting_place import meeting_place, process_group_edit
+from .meeting_place import MeetingPlace, meeting_place, process_group_edit
 from .network_wrapping import Wrapping, wrap_beside, wrap_instead, wrapped_name
 from .process_gpus import gpu_edits, gpu_notes
 from .process_names import Place, ProcessNames, taken_name
@@ -111,20 +111,23 @@ class _Plan:
         self._refuse_if(step_obstacle(script, step))
         blocks = list(training_blocks(script, methods=True))
         preparation = self._preparation(blocks)
-        group = self._process_group(blocks, loaders, preparation)
+        meeting = self._meeting_place(blocks, loaders, preparation)
         network, metrics = [*self._network()], [*self._metrics()]
         shuffles = any(loader.shuffles for loader in loaders)
         epochs = [*self._epochs(loaders)] if shuffles else []
         # What is put before one statement comes in this order: a dataset that is made ahead of its loader waits, too.
         data = [edit for loader in loaders for edit in loader.edits]
         edits = [*network, *self._barriers(preparation), *data, *metrics, *epochs]
-        edits.insert(0, group)
+        waits_long = preparation is not None
+        edits.insert(0, process_group_edit(meeting, self._names, waits_long=waits_long))
         edits += [*self._rank_zero(preparation, edits)]
         edits += gpu_edits(self._resolver, self._script.modules, self._names)
         edits += shared_core_edits(self._resolver, self._script.loaders, self._names)
         edits += checkpoint_edits(self._script, self._step.loop, self._names)
         edits += log_edits(self._resolver, script.modules, self._names)
         self._say_what_changes()
+        # Only now is known what the processes hand to each other.
+        edits[0] = process_group_edit(meeting, self._names, waits_long=waits_long)
         edits[:0] = self._names.edits(edits)
         place = step.backwards[0]
         replaced = bool(data_parallel_calls(resolver))
@@ -139,12 +142,12 @@ class _Plan:
 
     # The processes
 
-    def _process_group(
+    def _meeting_place(
         self,
         blocks: list[Block],
         loaders: list[ShardedLoader],
         preparation: Preparation | None,
-    ) -> FileEdit:
+    ) -> MeetingPlace:
         entry = self._script.entry
         beforehand: set[ast.AST] = {loader.loader.node for loader in loaders}
         if preparation is not None:
@@ -155,7 +158,7 @@ class _Plan:
             self._refuse(self._step, why)
         if place.also_imported:
             self._names.alone_where_imported()
-        return process_group_edit(place, self._names, waits_long=preparation is not None)
+        return place
 
     # Network and data
 

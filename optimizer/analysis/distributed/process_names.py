@@ -156,6 +156,11 @@ class ProcessNames:
         self._import(module, AddImport(package, name))
         return name
 
+    @property
+    def has_helpers(self) -> bool:
+        """Whether a file needs one of the functions, all of which hand tensors from process to process."""
+        return any(self._helpers.values())
+
     def spelled(self, module: Module, name: str) -> str:
         """How ``module`` calls the library's ``name``, whose package is imported when it is not yet."""
         known = reference(module, name)
