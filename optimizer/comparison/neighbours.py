@@ -51,9 +51,11 @@ class Neighbours:
         *,
         full_precision: bool = False,
         evaluations: bool = False,
+        more_digits: bool = False,
     ) -> None:
         self._observe, self._precision, self._after = observe, precision, after
         self._full_precision, self._evaluations = full_precision, evaluations
+        self._more_digits = more_digits
         self._runs: list[Observations] = []
         self._made = 0
 
@@ -115,6 +117,7 @@ class Neighbours:
                     self._evaluations,
                 ),
                 full_precision=self._full_precision,
+                more_digits=self._more_digits,
                 runs_to_come=total - number,
             )
             if run.status in ENDED_WELL:

@@ -110,7 +110,7 @@ def judge_in_stages(
         found = Equivalence(sure)
     elif only_told_differs(exact, first, rewritten):
         told = judge_told(first, repeats, rewritten)
-        found = Equivalence(judge_digits(told, first, repeats, rewritten, observe))
+        found = Equivalence(judge_digits(told, first, repeats, rewritten, observe, perturbed_runs))
     elif layers := layers_per_rank(first, rewritten):
         given = (first, repeats, rewritten)
         found = _judge_aligned(*given, tuple(layers), observe, precision, perturbed_runs)

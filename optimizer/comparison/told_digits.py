@@ -3,20 +3,34 @@
 Such a number may be off by a unit of its last printed digit, since a rounding may take it over the edge between two of them. That
 is much more than a rounding: of ``1.5944`` it is 6e-5, four times what the longest sum may be off by. So both versions are run
 once more with more digits printed, where those that are printed otherwise have to be as near as rounding keeps them.
+
+What rounding is to such a number hangs on what it was summed up from: a mean of numbers that cancel each other is off by the rounding of
+these, the mean of small losses by that of the losses, however large the scores are that they were computed from. That shows in the
+original with perturbed parameters, which move what was summed up by a rounding or more, and the number with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..execution.observations import ENDED_WELL, Observations
 from .findings import Finding, Kind
 from .lines import Line, aligned, read_lines
-from .neighbours import Observe
+from .neighbours import Neighbours, Observe
 from .text import last_digit, unrepeatable
 from .tolerance import Precision, allowed, precision_of, times_beyond
 from .verdict import Outcome, Verdict, failed_by
+
+
+class _Told(NamedTuple):
+    """A number that is printed otherwise, with more digits: its ``place`` in line ``row`` of the original's and in one of the rewrite's."""
+
+    row: int
+    place: int
+    ours: Line
+    theirs: Line
 
 
 def judge_digits(
@@ -25,10 +39,12 @@ def judge_digits(
     repeats: Sequence[Observations],
     rewritten: Observations,
     observe: Observe,
+    perturbed_runs: int,
 ) -> Verdict:
     """``verdict``, that what is told is within rounding, unless the digits behind say that it is not.
 
-    It stands where a version prints other lines with more digits: it may make something of what it prints.
+    It stands where a version prints other lines with more digits: it may make something of what it prints. Of numbers that differ by
+    more than they would be rounded by themselves, ``perturbed_runs`` runs tell how far rounding takes what they are made of.
     """
     if verdict.outcome is not Outcome.EQUIVALENT or rewritten.ranks:
         return verdict
@@ -42,12 +58,18 @@ def judge_digits(
     if ours is None or theirs is None:
         return verdict
     precision, scale = precision_of(original, rewritten), _scale(original)
-    for before, after, place in pairs:
-        found = _beyond(ours[before], theirs[after], place, scale, precision)
-        if found is not None:
-            step = original.step_of_line(ours[before].number)
-            return failed_by(verdict, replace(found, step=step))
-    return verdict
+    told = [_Told(row, place, ours[row], theirs[after]) for row, after, place in pairs]
+    found = _first_beyond(told, scale, precision)
+    doubted = [one for one in told if _first_beyond([one], 0.0, precision) is not None]
+    if found is None and doubted:
+        near = Neighbours(observe, precision, 0, more_digits=True).perturbed(perturbed_runs)
+        lines = [moved for run in near if (moved := _finer(original, run)) is not None]
+        if lines:
+            found = _first_beyond(doubted, 0.0, precision, lines)
+    if found is None:
+        return verdict
+    one, finding = found
+    return failed_by(verdict, replace(finding, step=original.step_of_line(one.ours.number)))
 
 
 def _printed_otherwise(
@@ -81,15 +103,23 @@ def _scale(run: Observations) -> float:
     return max((*outputs, *losses), default=0.0)
 
 
-def _beyond(
-    ours: Line, theirs: Line, place: int, scale: float, precision: Precision
-) -> Finding | None:
-    x, y = ours.numbers[place], theirs.numbers[place]
-    limit = allowed((), max(abs(float(x)), scale), precision) + max(last_digit(x), last_digit(y))
-    beyond = times_beyond(abs(float(x) - float(y)), limit)
-    if not beyond > 1.0:
-        return None
-    message = (
-        f"with more digits, line {ours.number} of the output has {y}, not {x}: {ours.text[:60]}"
-    )
-    return Finding(Kind.STDOUT, message, original=x, rewritten=y, beyond=beyond)
+def _first_beyond(
+    told: Sequence[_Told],
+    scale: float,
+    precision: Precision,
+    near: Sequence[Sequence[Line]] = (),
+) -> tuple[_Told, Finding] | None:
+    """The first of ``told`` that differs by more than rounding at its scale, or as far as it takes the neighbours, whose lines are ``near``."""
+    for one in told:
+        x, y = one.ours.numbers[one.place], one.theirs.numbers[one.place]
+        spread = [abs(float(lines[one.row].numbers[one.place]) - float(x)) for lines in near]
+        size = max(abs(float(x)), scale)
+        limit = allowed(spread, size, precision) + max(last_digit(x), last_digit(y))
+        beyond = times_beyond(abs(float(x) - float(y)), limit)
+        if beyond > 1.0:
+            shown = one.ours.text[:60]
+            message = (
+                f"with more digits, line {one.ours.number} of the output has {y}, not {x}: {shown}"
+            )
+            return one, Finding(Kind.STDOUT, message, original=x, rewritten=y, beyond=beyond)
+    return None

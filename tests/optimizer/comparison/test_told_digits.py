@@ -11,20 +11,36 @@ from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.stages import judge_in_stages
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.execution.observations import Observations, Status
+from torchopt_cli.optimizer.execution.runner import Perturbation
 
 Run = Callable[..., Observations]
 
 
 def judged(
-    run: Observations, coarse: tuple[str, str], fine: tuple[str, str], *asked: bool, **end: Status
+    run: Observations,
+    coarse: tuple[str, str],
+    fine: tuple[str, str],
+    *asked: bool,
+    near: str | None = None,
+    **end: Status,
 ) -> Verdict:
-    """Of versions that print ``coarse``, and ``fine`` with more digits."""
+    """Of versions that print ``coarse``, and ``fine`` with more digits; so perturbed, the original prints ``near``, or is not asked."""
     original, other = (replace(run, stdout=text) for text in coarse)
     made: list[str] = []
 
-    def observe(description: str, *, original: bool, more_digits: bool = False, **_: object):
+    def observe(
+        description: str,
+        *,
+        original: bool,
+        more_digits: bool = False,
+        perturb: Perturbation | None = None,
+        **_: object,
+    ):
         if not more_digits:
             return replace(run, stdout=coarse[0])
+        if perturb is not None:
+            assert near is not None
+            return replace(run, stdout=near)
         made.append(description)
         return replace(run, stdout=fine[not original], **end)
 
@@ -54,7 +70,28 @@ def test_a_difference_that_is_no_rounding_shows(run: Run) -> None:
 def test_a_small_difference_of_large_numbers_may_be_rounded_as_they_are(run: Run) -> None:
     coarse = "gain 0.00002\n", "gain 0.00001\n"
     fine = "gain 0.0000151\n", "gain 0.0000149\n"
-    assert judged(run(), coarse, fine, True).outcome is Outcome.EQUIVALENT
+    verdict = judged(run(), coarse, fine, True, near="gain 0.0000153\n")
+    assert verdict.outcome is Outcome.EQUIVALENT
+
+
+@pytest.mark.parametrize(
+    ("near", "outcome"),
+    [
+        ("loss 0.0000065030\n", Outcome.EQUIVALENT),
+        ("loss 0.0000065011\n", Outcome.NOT_EQUIVALENT),
+        ("best\nloss 0.000007\n", Outcome.EQUIVALENT),  # of that nothing is known
+    ],
+)
+def test_the_mean_of_small_losses_is_not_rounded_as_the_scores_are(
+    run: Run, near: str, outcome: Outcome
+) -> None:
+    coarse = "loss 0.000007\n", "loss 0.000006\n"
+    fine = "loss 0.0000065010\n", "loss 0.0000064990\n"
+    verdict = judged(run(), coarse, fine, True, near=near)
+    assert verdict.outcome is outcome
+    if outcome is Outcome.NOT_EQUIVALENT:
+        (failure,) = verdict.failures
+        assert "line 1 of the output has 0.0000064990, not 0.0000065010" in failure.message
 
 
 @pytest.mark.parametrize(
