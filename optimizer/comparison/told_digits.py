@@ -5,8 +5,9 @@ is much more than a rounding: of ``1.5944`` it is 6e-5, four times what the long
 once more with more digits printed, where those that are printed otherwise have to be as near as rounding keeps them.
 
 What rounding is to such a number hangs on what it was summed up from: a mean of numbers that cancel each other is off by the rounding of
-these, the mean of small losses by that of the losses, however large the scores are that they were computed from. That shows in the
-original with perturbed parameters, which move what was summed up by a rounding or more, and the number with it.
+these, the mean of small losses by that of the losses, however large the scores are that they were computed from. Where it comes from an
+evaluation, that shows in the original with parameters perturbed for its evaluations: they move what was summed up by a rounding or more,
+and the number with it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def judge_digits(
     """``verdict``, that what is told is within rounding, unless the digits behind say that it is not.
 
     It stands where a version prints other lines with more digits: it may make something of what it prints. Of numbers that differ by
-    more than they would be rounded by themselves, ``perturbed_runs`` runs tell how far rounding takes what they are made of.
+    more than they would be rounded by themselves, ``perturbed_runs`` runs tell how far rounding takes what they are made of, where they
+    are those of an evaluation.
     """
     if verdict.outcome is not Outcome.EQUIVALENT or rewritten.ranks:
         return verdict
@@ -62,10 +64,11 @@ def judge_digits(
     found = _first_beyond(told, scale, precision)
     doubted = [one for one in told if _first_beyond([one], 0.0, precision) is not None]
     if found is None and doubted:
-        near = Neighbours(observe, precision, 0, more_digits=True).perturbed(perturbed_runs)
-        lines = [moved for run in near if (moved := _finer(original, run)) is not None]
-        if lines:
-            found = _first_beyond(doubted, 0.0, precision, lines)
+        evaluations = Neighbours(observe, precision, 0, evaluations=True, more_digits=True)
+        runs = evaluations.perturbed(perturbed_runs)
+        near = [moved for run in runs if (moved := _finer(original, run)) is not None]
+        evaluated = [one for one in doubted if any(_moves(one, lines) for lines in near)]
+        found = _first_beyond(evaluated, 0.0, precision, near)
     if found is None:
         return verdict
     one, finding = found
@@ -101,6 +104,10 @@ def _scale(run: Observations) -> float:
     outputs: Iterator[float] = (out.largest for call in run.eval_calls for out in call.outputs)
     losses: Iterator[float] = (abs(loss.value) for step in run.steps for loss in step.losses)
     return max((*outputs, *losses), default=0.0)
+
+
+def _moves(one: _Told, lines: Sequence[Line]) -> bool:
+    return float(lines[one.row].numbers[one.place]) != float(one.ours.numbers[one.place])
 
 
 def _first_beyond(
