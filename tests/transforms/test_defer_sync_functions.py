@@ -9,26 +9,11 @@ import pytest
 
 from torchopt_cli.optimizer.pipeline.result import RewriteResult
 
-HEAD = """\
-import time
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-from data import train_set
+from .test_defer_sync import HEAD as WITHOUT_CLOCK
+from .test_defer_sync import STEP as TRAINING
 
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-model = nn.Linear(10, 2).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(train_set, batch_size=64)
-"""
-BODY = """\
-    x, y = x.to(device), y.to(device)
-    optimizer.zero_grad()
-    output = model(x)
-    loss = nn.functional.cross_entropy(output, y)
-    loss.backward()
-    optimizer.step()
-"""
+HEAD = f"import time\n{WITHOUT_CLOCK}"
+BODY = indent(TRAINING, "    ")
 STEP = f"def step(x, y):\n{BODY}    return loss.item()\n"
 
 

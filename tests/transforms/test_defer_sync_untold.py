@@ -7,27 +7,9 @@ from textwrap import dedent, indent
 
 import pytest
 
+from .test_defer_sync import HEAD, STEP
+
 Check = Callable[..., None]
-
-HEAD = """\
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-from data import train_set
-
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-model = nn.Linear(10, 2).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(train_set, batch_size=64)
-"""
-STEP = """\
-x, y = x.to(device), y.to(device)
-optimizer.zero_grad()
-output = model(x)
-loss = nn.functional.cross_entropy(output, y)
-loss.backward()
-optimizer.step()
-"""
 
 
 @pytest.fixture
