@@ -678,8 +678,7 @@ def test_a_setting_of_the_scripts_own_that_is_named_sparse(check_transformed: Ch
     )
 
 
-def test_network_that_only_the_callers_know(check_noop: Callable[..., None]) -> None:
-    source = """
+NETWORK_OF_ITS_CALLERS = """
     import torch
     from torch import nn
 
@@ -693,5 +692,8 @@ def test_network_that_only_the_callers_know(check_noop: Callable[..., None]) -> 
             loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
             loss.backward()
             optimizer.step()
-    """
-    check_noop(source, reason="whose parameters it updates, its callers know")
+"""
+
+
+def test_network_that_only_the_callers_know(check_noop: Callable[..., None]) -> None:
+    check_noop(NETWORK_OF_ITS_CALLERS, reason="whose parameters it updates, its callers know")

@@ -10,6 +10,8 @@ import pytest
 from torchopt_cli.optimizer.options import Tier
 from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
+from .test_fused_optimizer import NETWORK_OF_ITS_CALLERS
+
 Check = Callable[..., None]
 
 MLP = "nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1), nn.Sigmoid())"
@@ -789,19 +791,4 @@ def test_recurrent_cells(rewrite: Callable[..., RewriteResult]) -> None:
 
 
 def test_network_that_only_the_callers_know(check_noop: Callable[..., None]) -> None:
-    source = """
-    import torch
-    from torch import nn
-
-    device = torch.device("cuda")
-
-
-    def train_one_epoch(model, loader, lr):
-        optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
-            loss.backward()
-            optimizer.step()
-    """
-    check_noop(source, reason="which network it runs, its callers know")
+    check_noop(NETWORK_OF_ITS_CALLERS, reason="which network it runs, its callers know")

@@ -74,11 +74,11 @@ def widened_uses(variable: Deferred, others: Mapping[str, Deferred]) -> Iterator
     Of a tensor of integers and a Python float torch makes a float32, and so it does of the quotient of two integers
     (https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc); beside a tensor of float64 it is one.
     """
+    if variable.is_integer:
+        return
     for definition in variable.definitions:
         if variable.is_list and not _computes(definition.value):
             continue  # an element as it is
-        if variable.is_integer:
-            return
         for leaf in leaves(definition.value):
             other = others.get(leaf_name(leaf) or "")
             if other is None or not other.is_integer:

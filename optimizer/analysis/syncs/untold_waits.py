@@ -19,7 +19,7 @@ from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Made, Value
-from .deferrals import Obstacle
+from .deferred import Obstacle
 from .device_reads import STEPS, DeviceRead, runs_rarely
 from .device_waits import waits_at, why_waits
 
