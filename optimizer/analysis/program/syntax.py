@@ -12,11 +12,11 @@ from pathlib import Path as FilePath
 from typing import TypeAlias, TypeVar, cast
 
 from ...rewriting.edits import Span
-from ...rewriting.lines import tokens
+from ...rewriting.lines import indentation, lines_inside_strings, tokens
 from ...source import SourceFile
 from ..values.unpacking import unpacked_targets
 from .scopes import Imported, Path, Scope, ScopeTree
-from .trees import child_nodes, is_name, lines_inside_strings, walk
+from .trees import child_nodes, is_name, walk
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
@@ -171,16 +171,16 @@ class Module:
 
         Where they hang less far in, it is the first line of its statement; inside strings nothing changes.
         """
-        first, *later = self.code(node).split("\n")
-        begins = self.span(node).line
-        inside = lines_inside_strings(node)
-        moved = [row for n, row in enumerate(later, begins + 1) if n not in inside and row.strip()]
-        margin = _margin(self.lines[begins - 1])
+        code = self.code(node)
+        inside = lines_inside_strings(tokens(f"({code}\n)"))
+        first, *later = code.split("\n")
+        moved = [row for n, row in enumerate(later, 2) if n not in inside and row.strip()]
+        margin = indentation(self.lines[self.span(node).line - 1])
         if not all(row.startswith(margin) for row in moved):
-            margin = _margin(self.lines[self.span(self.statement(node)).line - 1])
+            margin = indentation(self.lines[self.span(self.statement(node)).line - 1])
         rows = [
             row if number in inside else row.removeprefix(margin)
-            for number, row in enumerate(later, begins + 1)
+            for number, row in enumerate(later, 2)
         ]
         return "\n".join([first, *rows])
 
@@ -392,7 +392,3 @@ def _is_main_test(test: ast.expr) -> bool:
     return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides) and any(
         isinstance(side, ast.Constant) and side.value == "__main__" for side in sides
     )
-
-
-def _margin(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]

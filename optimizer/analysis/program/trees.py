@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 from ...syntax_tree import child_nodes, walk
 
-__all__ = ["child_nodes", "is_name", "is_none", "is_text", "lines_inside_strings", "walk"]
+__all__ = ["child_nodes", "is_name", "is_none", "is_text", "walk"]
 
 
 def is_none(node: ast.AST) -> TypeGuard[ast.Constant]:
@@ -33,14 +33,3 @@ def is_text(node: ast.AST) -> bool:
             return True
         case _:
             return False
-
-
-def lines_inside_strings(node: ast.AST) -> set[int]:
-    """The lines in ``node`` that may begin inside a string: their indentation is its content."""
-    return {
-        line
-        for part in walk(node)
-        if isinstance(part, ast.JoinedStr)
-        or (isinstance(part, ast.Constant) and isinstance(part.value, str | bytes))
-        for line in range(part.lineno + 1, (part.end_lineno or part.lineno) + 1)
-    }
