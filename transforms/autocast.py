@@ -22,7 +22,7 @@ double backward; for adversarial attacks, which go by the signs of gradients, or
 sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with Fourier transforms, complex, sparse or
 float64 tensors and in-place writes that want one type; where what CUDA has for float32 alone, such as ``torch.special`` and
 ``torch.linalg`` (also inside ``MultivariateNormal``), may be given half precision, or a matrix is decomposed that came of it; with squared distances made of a matrix product (a nearest
-code or neighbour found so is another one in half precision) or differences of Gram matrices or covariances; with positions in an
+code or neighbour found so is another one in half precision) or differences of Gram matrices or covariances, also from the identity (an orthogonality penalty); with positions in an
 image that a network computes (``F.grid_sample``, ``F.affine_grid``); with sines and cosines of a matrix product whose angles may be
 larger than about one (Fourier features, SIREN's factor of 30, rotary positions by ``einsum``, positions or times that go into a sine layer
 as they are) or of positions that take the type of what a network computes; with constants that overflow in

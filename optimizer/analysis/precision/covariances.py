@@ -1,7 +1,7 @@
 """Differences of covariances and Gram matrices: ``x.t() @ x - (ones @ x).t() @ (ones @ x) / n``, ``mse_loss(gram(x), gram(y))``.
 
 Both sides are products of a tensor with itself, of much the same size: what is left of them is the rounding of the products where
-these are computed in half precision or in TF32.
+these are computed in half precision or in TF32. So is what is left of a matrix that is kept orthogonal: ``w @ w.t() - torch.eye(n)``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from ..tensors.returned_values import returned_by
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_element
 from .half_products import operands_of_one_type
+from .linear_origins import SAME_VALUES
 
 _TURNED = frozenset({"t", "transpose", "permute", "swapaxes", "contiguous", "conj", "adjoint"})
 _TURNING = frozenset({"T", "mT", "H", "mH"})
-_DIFFERENCES = frozenset({"sub", "subtract"})
+_DIFFERENCES = frozenset({"sub", "sub_", "subtract", "subtract_"})
 _ARITHMETIC = _DIFFERENCES | {"add", "mul", "multiply", "div", "divide", "true_divide"}
 _SAME_VALUES = frozenset({"clone", "detach", "float"})
 _LOSSES = frozenset(
@@ -35,16 +36,41 @@ _MOST_STEPS = 12
 
 
 def is_covariance_difference(resolver: Resolver, node: ast.AST, module: Module) -> bool:
-    """Whether ``node`` subtracts one product of a tensor with itself from another."""
+    """Whether ``node`` subtracts one product of a tensor with itself from another, or from the identity."""
     sides = _subtracted(resolver, node, module)
     products = SelfProducts(resolver, module)
-    return len(sides) == 2 and all(products.in_terms(side) for side in sides)
+    others = [side for side in sides if not products.in_terms(side)]
+    return (
+        len(sides) == 2
+        and len(others) < 2
+        and all(_is_identity(resolver, side, module) for side in others)
+    )
+
+
+def _is_identity(
+    resolver: Resolver, node: ast.expr, module: Module, steps: int = _MOST_STEPS
+) -> bool:
+    """Whether ``node`` may be an identity matrix, of whatever shape: ``torch.eye(n)[None].to(x.device)``."""
+    if steps == 0:
+        return False
+    if "torch.eye" in resolver.maker_names(node, module):
+        return True
+    match node:
+        case ast.Subscript(value=inner):
+            parts = [inner]
+        case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in SAME_VALUES:
+            parts = [inner]
+        case ast.Name():
+            parts = assigned_values(module, node)
+        case _:
+            parts = []
+    return any(_is_identity(resolver, part, module, steps - 1) for part in parts)
 
 
 def _subtracted(resolver: Resolver, node: ast.AST, module: Module) -> list[ast.expr]:
-    """Both sides of ``x - y``, ``torch.sub(x, y)``, ``torch.add(x, -1 * y)`` or ``mse_loss(x, y)``; nothing of what is none."""
+    """Both sides of ``x - y``, ``x -= y``, ``torch.sub(x, y)``, ``torch.add(x, -1 * y)`` or ``mse_loss(x, y)``; nothing of what is none."""
     match node:
-        case ast.BinOp(left, ast.Sub(), right):
+        case ast.BinOp(left, ast.Sub(), right) | ast.AugAssign(left, ast.Sub(), right):
             return [left, right]
         case ast.Call(func=function, args=[left, right]) if _LOSSES & (
             resolver.names(function, module) | resolver.maker_names(function, module)

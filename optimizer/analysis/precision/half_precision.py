@@ -65,7 +65,7 @@ _OF_PROBABILITIES = (
     "does not"
 )
 _DISTANCE = "squared distances made of a matrix product lose their digits in half precision"
-_COVARIANCE = "differences of Gram matrices or covariances lose their digits in half precision"
+_COVARIANCE = "differences of Gram matrices or covariances, also from the identity, lose their digits in half precision"
 _SCALARS = (bool, int, float, type(None))
 _Finding = tuple[str, bool] | None
 

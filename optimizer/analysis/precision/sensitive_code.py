@@ -82,7 +82,7 @@ def _rounded_products(
             why = "squared distances are made of a matrix product, where rounding cancels badly"
             yield Obstacle(module, node, why)
         elif is_covariance_difference(resolver, node, module):
-            why = "Gram matrices or covariances are subtracted, which magnifies rounding"
+            why = "Gram matrices or covariances are subtracted, or the identity from one, which magnifies rounding"
             yield Obstacle(module, node, why)
         elif (product := angles.product(node, module)) is not None:
             why = "angles are made of a matrix product, and lose their phase with its digits"

@@ -1,4 +1,4 @@
-"""Differences of covariances, as people write them."""
+"""Differences of covariances and Gram matrices, as people write them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def differences(script: Script) -> Callable[[str], list[str]]:
         module = understood.entry
         return [
             module.code(node)
-            for node in module.nodes_of(ast.BinOp, ast.Call)
+            for node in module.nodes_of(ast.BinOp, ast.AugAssign, ast.Call)
             if is_covariance_difference(understood.resolver, node, module)
         ]
 
@@ -40,6 +40,8 @@ def differences(script: Script) -> Callable[[str], list[str]]:
         "torch.add(torch.mm(x.t(), x), -1 * torch.mm(y.t(), y))",
         "torch.sub(x.T @ x, y.T @ y)",
         "(x @ x.mT).sub(y @ y.mT)",
+        "x @ x.t() - torch.eye(3)",
+        "torch.eye(3, device=x.device).expand_as(y) - x @ x.t()",
     ],
 )
 def test_in_one_expression(differences: Callable[[str], list[str]], code: str) -> None:
@@ -58,6 +60,23 @@ def test_through_variables(differences: Callable[[str], list[str]]) -> None:
     assert differences(body) == ["x.t() @ x - (mean.t() @ mean) / n", "covariance - other"]
 
 
+def test_from_the_identity_through_variables(differences: Callable[[str], list[str]]) -> None:
+    body = """
+        identity = torch.eye(x.size(1))[None, :, :]
+        if x.is_cuda:
+            identity = identity.cuda()
+        loss = torch.mean(torch.norm(torch.bmm(x, x.transpose(2, 1)) - identity, dim=(1, 2)))
+        flat = y.view(y.shape[0], -1)
+        squares = torch.mm(flat, torch.t(flat))
+        squares -= torch.eye(flat.shape[0])
+        return loss + squares.abs().sum()
+        """
+    assert set(differences(body)) == {
+        "torch.bmm(x, x.transpose(2, 1)) - identity",
+        "squares -= torch.eye(flat.shape[0])",
+    }
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -65,7 +84,10 @@ def test_through_variables(differences: Callable[[str], list[str]]) -> None:
         "x.t() @ x + y.t() @ y",
         "torch.add(x.t() @ x, y.t() @ y)",
         "x @ x.t() - (x @ x.t()).max(1)[0]",
-        "x @ x.t() - torch.eye(3)",
+        "x @ x.t() - 1e9 * torch.eye(3)",
+        "(1 - torch.eye(3)) * (x @ x.t())",
+        "x - torch.eye(3)",
+        "torch.eye(3) - torch.eye(3)",
         "x - y",
     ],
 )
