@@ -87,6 +87,13 @@ def test_condition_that_guards_nothing_else_goes_too(check_transformed: Check) -
     check_transformed(script(loop + release), script(loop))
 
 
+def test_counter_that_starts_anew(check_transformed: Check) -> None:
+    loop = "held = 0\nfor x, y in loader:\n" + step(1) + "    held += 1\n    if held == 4:\n"
+    release = "        torch.cuda.empty_cache()\n"
+    rest = "        held = 0\n"
+    check_transformed(script(loop + release + rest), script(loop + rest))
+
+
 def test_evaluation_loop(check_transformed: Check) -> None:
     before = """
         with torch.no_grad():
@@ -229,6 +236,18 @@ def test_two_places_sharing_the_import(check_transformed: Check) -> None:
             "for i, (x, y) in enumerate(loader):\n"
             + step(1)
             + "    if i == 1:\n        torch.cuda.empty_cache()\n",
+            "in one round",
+        ),
+        (
+            "steps, grown = 0, len(loader) // 2\nfor x, y in loader:\n"
+            + step(1)
+            + "    steps += 1\n    if steps == grown and grown > 1:\n        torch.cuda.empty_cache()\n",
+            "in one round",
+        ),
+        (
+            "for i, (x, y) in enumerate(loader):\n"
+            + step(1)
+            + "    if i == len(loader) - 1:\n        print(i)\n        torch.cuda.empty_cache()\n",
             "in one round",
         ),
         (

@@ -129,13 +129,48 @@ def _collects(resolver: Resolver, statement: ast.Expr, module: Module) -> bool:
     return bool(names) and names <= COLLECT
 
 
-def _is_once(test: ast.expr) -> bool:
-    """Whether ``test`` holds in one round of a loop that counts: ``i == 1``."""
+def _is_once(branch: ast.If, module: Module) -> bool:
+    """Whether ``branch`` runs in one round of a loop that counts: ``if i == 1:``, unless it sets the counter back."""
+    set_back = {
+        node.id
+        for node in lexical_nodes(branch.body)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    return any(name not in set_back for name in _reached_counters(branch.test, module))
+
+
+def _reached_counters(test: ast.expr, module: Module) -> Iterator[str]:
+    """The counters that equal one number where ``test`` holds: ``i == 1``, ``step == args.warmup and verbose``."""
     match test:
-        case ast.Compare(ast.Name(), [ast.Eq()], [ast.Constant(value=int())]):
-            return True
+        case ast.BoolOp(ast.And(), parts):
+            for part in parts:
+                yield from _reached_counters(part, module)
+        case ast.Compare(ast.Name(id=name), [ast.Eq()], [ast.Constant(value=int(value))]):
+            if not isinstance(value, bool):
+                yield name
+        case ast.Compare(ast.Name(id=name), [ast.Eq()], [other]):
+            if not isinstance(other, ast.Constant) and _counts(name, module):
+                yield name
         case _:
-            return False
+            pass
+
+
+def _counts(name: str, module: Module) -> bool:
+    """Whether ``name`` is a variable that is counted up somewhere in ``module``."""
+    return any(_counted(node) == name for node in module.nodes_of(ast.AugAssign, ast.For))
+
+
+def _counted(node: ast.AST) -> str | None:
+    """The variable that ``node`` counts up: by ``+= 1``, or as a loop over ``range`` or ``enumerate``."""
+    match node:
+        case (
+            ast.AugAssign(ast.Name(id=name), ast.Add(), ast.Constant(value=int()))
+            | ast.For(ast.Name(id=name), ast.Call(func=ast.Name("range")))
+            | ast.For(ast.Tuple(elts=[ast.Name(id=name), *_]), ast.Call(func=ast.Name("enumerate")))
+        ):
+            return name
+        case _:
+            return None
 
 
 def _step_loops(loops: tuple[Loop, ...]) -> frozenset[LoopNode]:
@@ -169,7 +204,11 @@ class _Paces:
                 return Pace.ERROR
             if isinstance(ancestor, ast.If | ast.While) and _asks_for_memory(ancestor.test):
                 return Pace.SHORTAGE
-            if isinstance(ancestor, ast.If) and child in ancestor.body and _is_once(ancestor.test):
+            if (
+                isinstance(ancestor, ast.If)
+                and child in ancestor.body
+                and _is_once(ancestor, module)
+            ):
                 return Pace.ONCE
             if isinstance(ancestor, ast.If) and self._is_phase(ancestor, child, module):
                 return Pace.PHASE
