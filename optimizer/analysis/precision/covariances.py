@@ -39,11 +39,10 @@ def is_covariance_difference(resolver: Resolver, node: ast.AST, module: Module) 
     """Whether ``node`` subtracts one product of a tensor with itself from another, or from the identity."""
     sides = _subtracted(resolver, node, module)
     products = SelfProducts(resolver, module)
-    others = [side for side in sides if not products.in_terms(side)]
     return (
         len(sides) == 2
-        and len(others) < 2
-        and all(_is_identity(resolver, side, module) for side in others)
+        and all(products.in_terms(s) or _is_identity(resolver, s, module) for s in sides)
+        and any(products.in_terms(side) for side in sides)
     )
 
 
