@@ -30,11 +30,19 @@ from torchopt_cli.optimizer.errors import TorchoptError
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
 from torchopt_cli.optimizer.measuring.timing_settings import in_turns_of_their_length
 from torchopt_cli.optimizer.options import Tier
+from torchopt_cli.optimizer.profiling.opportunities import usable_cores
 from torchopt_cli.optimizer.tuning.tune import TuneSettings, tune
 from torchopt_cli.optimizer.verifying.settings import VerifySettings
 from torchopt_cli.transforms.registry import all_transforms
 
-from .equivalence import Verdict, equivalence, original_texts, texts_digest, version_digest
+from .equivalence import (
+    Verdict,
+    equivalence,
+    known_verdicts,
+    original_texts,
+    texts_digest,
+    version_digest,
+)
 from .machine import device_room, load, machine
 from .results import read_failures, read_results, write_failures, write_results
 from .scripts import (
@@ -43,7 +51,7 @@ from .scripts import (
     CorpusScript,
     Prepared,
     corpus,
-    interpreter,
+    interpreters,
     prepare,
     rewrite_options,
     rewritten,
@@ -70,17 +78,21 @@ class Bench:
     """The versions of one script, verified and timed."""
 
     def __init__(
-        self, script: CorpusScript, options: argparse.Namespace, folder: Path, python: Path
+        self,
+        script: CorpusScript,
+        options: argparse.Namespace,
+        folder: Path,
+        pythons: tuple[Path, Path],
     ) -> None:
-        self.script, self._options, self._python = script, options, python
-        self._folder = folder
+        self.script, self._options, self._folder = script, options, folder
+        self._python, self._timing_python = pythons
         done = rewritten(script)
         self._versions: dict[str, tuple[ScriptVersion, Tier | None]] = {
             "torchopt": rewritten_version(done, script),
             EXPERT: (ScriptVersion(script.expert), script.tier),
         }
         if any(version.processes for version, _ in self._versions.values()):
-            self._python = PYTHON  # torchrun needs all of it
+            self._python = self._timing_python = PYTHON  # torchrun needs all of it
         self._notes: dict[str, str] = {}
         self._told: dict[str, dict[str, Any]] = {}
         if options.torchfix:
@@ -128,6 +140,8 @@ class Bench:
     def verified(self) -> dict[str, Verdict]:
         """The verdicts on what the tools made. Raises TorchoptError when there is nothing to compare."""
         claims = {name: one for name, one in self._versions.items() if name != EXPERT}
+        if self._options.time_only:
+            return known_verdicts(self.script, claims, self._folder)
         where = self._folder, self._python, self._options.timeout
         return equivalence(self.script, claims, *where, self._tell)
 
@@ -148,7 +162,7 @@ class Bench:
         versions |= {name: {"note": note} for name, note in self._notes.items()}
         return {
             "machine": machine(self.script.device),
-            "threads": self._options.threads,
+            "threads": self._options.threads if self.script.device == "cpu" else usable_cores(),
             "load": loads,
             "digest": digest(self.script),
             "arguments": list(self.script.arguments(timed=True)),
@@ -164,7 +178,7 @@ class Bench:
         """Add what ``torchopt tune`` makes of the original within its budget."""
         with tempfile.TemporaryDirectory() as cwd:
             limits = VerifySettings(
-                self._python,
+                self._timing_python,
                 Path(cwd),
                 timeout_s=self._options.timeout,
                 env=self.script.environment,
@@ -199,7 +213,7 @@ class Bench:
         """The versions as they are timed in ``cwd``, by name. Raises RuntimeError when the original fails."""
         cwd.mkdir(exist_ok=True)
         settings = RunSettings(
-            PYTHON if self._options.device == "cuda" else self._python,
+            self._timing_python,
             cwd,
             steps=self._rounds,
             mode=Mode.TIME,
@@ -282,6 +296,9 @@ def main() -> int:
         "--verify-only", action="store_true", help="time nothing; with --data what is found is kept"
     )
     parser.add_argument(
+        "--time-only", action="store_true", help="verify nothing; the verdicts in --data are taken"
+    )
+    parser.add_argument(
         "--minutes", type=float, default=math.inf, help="begin nothing that would take longer"
     )
     parser.add_argument(
@@ -317,14 +334,14 @@ def measure(
     longest, measured = 0.0, 0
     with (
         tempfile.TemporaryDirectory() as temporary,
-        interpreter(options.device, options.threads) as python,
+        interpreters(options.device, options.threads, options.jobs) as pythons,
     ):
         folder = options.data.absolute() if options.data else Path(temporary)
         step = max(1, len(scripts)) if options.verify_only else options.jobs
         for first in range(0, len(scripts), step):
             some = scripts[first : first + step]
             made = [
-                failures.attempt(s, lambda s=s: Bench(s, options, folder, python)) for s in some
+                failures.attempt(s, lambda s=s: Bench(s, options, folder, pythons)) for s in some
             ]
             benches = [bench for bench in made if bench is not None]
             for bench in benches if options.tune else ():
@@ -348,7 +365,7 @@ def measure(
                 for bench, found in _timed(group, verdicts, failures, options) if group else ():
                     results[bench.script.name] = found
                     write_results(options.device, results)
-                    if bench.script.name in verdicts:
+                    if verdicts.get(bench.script.name):
                         measured += 1
                         failures.forget(bench.script)
                 longest = max(longest, time.monotonic() - started)

@@ -40,16 +40,15 @@ def equivalence(
 
     ``folder`` holds the data of the scripts. Raises TorchoptError when the original fails.
     """
-    prepared = prepare(script, folder, python, timed=False, timeout_s=timeout_s)
     place = folder / script.name / VERDICTS
-    known: dict[str, Verdict] = json.loads(place.read_text()) if place.exists() else {}
-    arguments = script.arguments(timed=False)
-    keys = {name: version_digest(script, one, arguments) for name, (one, _) in versions.items()}
+    known, keys = _read(place), _keys(script, versions)
+    unknown = {name: one for name, one in versions.items() if keys[name] not in known}
+    if not unknown:
+        return {name: known[key] for name, key in keys.items()}
+    prepared = prepare(script, folder, python, timed=False, timeout_s=timeout_s)
     original = replace(ScriptVersion(script.original), args=prepared.arguments)
     with tempfile.TemporaryDirectory() as cwd, original_runs(original) as runs:
-        for name, (version, tier) in versions.items():
-            if keys[name] in known:
-                continue
+        for name, (version, tier) in unknown.items():
             settings = VerifySettings(
                 python,
                 Path(cwd),
@@ -74,6 +73,27 @@ def equivalence(
             }
             place.write_text(json.dumps(known, indent=1))
     return {name: known[key] for name, key in keys.items()}
+
+
+def known_verdicts(
+    script: CorpusScript, versions: Mapping[str, tuple[ScriptVersion, Tier | None]], folder: Path
+) -> dict[str, Verdict]:
+    """The verdicts on ``versions`` that lie in ``folder`` already."""
+    known = _read(folder / script.name / VERDICTS)
+    keys = _keys(script, versions)
+    return {name: known[key] for name, key in keys.items() if key in known}
+
+
+def _read(place: Path) -> dict[str, Verdict]:
+    return json.loads(place.read_text()) if place.exists() else {}
+
+
+def _keys(
+    script: CorpusScript, versions: Mapping[str, tuple[ScriptVersion, Tier | None]]
+) -> dict[str, str]:
+    """What the verdict on each of ``versions`` is known by."""
+    arguments = script.arguments(timed=False)
+    return {name: version_digest(script, one, arguments) for name, (one, _) in versions.items()}
 
 
 def texts_digest(*parts: Any) -> str:

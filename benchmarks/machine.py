@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torchopt_cli.optimizer.profiling.opportunities import usable_cores
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Processor, cores that may be used, GPU (None on a CPU), versions, and today's date."""
+    """Processor, cores that may be used, GPU and its driver (None on a CPU), versions, and today's date."""
     import torch
 
     return {
@@ -20,6 +21,7 @@ def machine(device: str) -> dict[str, Any]:
         "cpu": cpu_model(),
         "cores": usable_cores(),
         "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+        "driver": driver_version() if device == "cuda" else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
@@ -34,6 +36,16 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def driver_version() -> str | None:
+    """That of the first GPU; None where ``nvidia-smi`` does not tell."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.splitlines()[0].strip() if told.stdout.strip() else None
 
 
 def device_room(device: str) -> int:

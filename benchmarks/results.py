@@ -37,7 +37,8 @@ def conditions(results: Mapping[str, Any]) -> str:
     found: dict[str, None] = {}
     for result in results.values():
         one = result["machine"]
-        device = one["gpu"] or f"{one['cpu']}, {one['cores']} cores"
+        driver = f", driver {one['driver']}" if one.get("driver") else ""
+        device = f"{one['gpu']}{driver}" if one["gpu"] else f"{one['cpu']}, {one['cores']} cores"
         found[f"{device}, torch {one['torch']}, Python {one['python']}"] = None
     dates = sorted({result["machine"]["date"] for result in results.values()})
     loads = [load for result in results.values() for load in result["load"]]

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,13 @@ class CorpusScript:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What hides the GPUs from a run that is not about them."""
-        return {} if self.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+        """What hides the GPUs from a run that is not about them; beside a GPU kernels are compiled by the run itself.
+
+        By itself the compiler starts a process for each core, in each of the runs that are there at the same time.
+        """
+        if self.device == "cuda":
+            return {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        return {"CUDA_VISIBLE_DEVICES": ""}
 
     @property
     def tier(self) -> Tier:
@@ -92,14 +97,23 @@ def corpus(names: Iterable[str], device: str) -> list[CorpusScript]:
 
 
 @contextmanager
-def interpreter(device: str, threads: int) -> Generator[Path, None, None]:
-    """A program to be used in place of Python, that has torch imported already: on a CPU with that many threads.
+def interpreters(device: str, threads: int, jobs: int) -> Generator[tuple[Path, Path], None, None]:
+    """Programs to be used in place of Python, that have torch imported already: for runs whose time does not count, and for
+    those that are timed.
 
-    Beside a GPU it has as many as Python would, and what is timed is started by Python itself.
+    On a CPU torch has that many ``threads`` in both. Beside a GPU it has as many as Python would give it where a run is timed; in
+    other runs ``jobs`` share the cores, as threads that wait for a core keep all others of their process waiting.
     """
-    on_gpu = device == "cuda"
-    with warm_interpreter(usable_cores() if on_gpu else threads, gpus=on_gpu) as python:
-        yield python
+    if device == "cpu":
+        with warm_interpreter(threads) as python:
+            yield python, python
+        return
+    cores = usable_cores()
+    with (
+        warm_interpreter(max(1, cores // jobs), gpus=True) as python,
+        warm_interpreter(cores, gpus=True) as timed,
+    ):
+        yield python, timed
 
 
 @dataclass(frozen=True)
@@ -157,6 +171,7 @@ def rewrite_options(script: CorpusScript) -> Options:
     return flags.over(load_settings(folder)).options_in(folder)
 
 
+@cache
 def rewritten(script: CorpusScript) -> Rewritten:
     """What ``torchopt rewrite`` makes of the original."""
     options = rewrite_options(script)

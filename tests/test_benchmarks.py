@@ -387,7 +387,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[_OneMinute]:
     Bench.timed = []
     monkeypatch.setattr(corpus, "Bench", Bench)
     monkeypatch.setattr(corpus, "take_turns", take_turns)
-    monkeypatch.setattr(corpus, "interpreter", lambda *_: nullcontext(Path("python")))
+    monkeypatch.setattr(corpus, "interpreters", lambda *_: nullcontext((Path("python"),) * 2))
     monkeypatch.setattr(results_module, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(corpus.time, "monotonic", lambda: Bench.now)
     return Bench
@@ -396,7 +396,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[_OneMinute]:
 def measured(names: list[str], tmp_path: Path, **given: Any) -> tuple[int, dict[str, Any]]:
     results: dict[str, Any] = {}
     usual = {"device": "cpu", "threads": 1, "jobs": 1, "minutes": 60.0, "tune": None, "sweeps": 2}
-    usual |= {"data": tmp_path, "together": 1, "verify_only": False}
+    usual |= {"data": tmp_path, "together": 1, "verify_only": False, "time_only": False}
     options = argparse.Namespace(**(usual | given))
     return corpus.measure(corpus.corpus(names, options.device), results, options), results
 

@@ -8,7 +8,8 @@ the first batch, which takes up to a minute longer.
 It is written above the training loop, where the network has been moved, loaded and wrapped. Scripts that may run without
 a GPU compile only on one. For a CPU nothing is compiled unless asked for, by ``--target cpu`` with a mode: that needs a C++ compiler,
 gains less, and makes steps of small networks slower. Networks whose batches are padded to
-their longest sample are compiled with ``dynamic=True``, so that not every length is compiled anew.
+their longest sample are compiled with ``dynamic=True``, so that not every length is compiled anew. That takes longer: to trace the eight layers
+of corpus/transformer_translation for any length took 70 s where one length took 9 (PyTorch 2.11, one core), before any kernel was compiled.
 
 ``--compile-mode`` writes a mode of ``torch.compile``, where `auto`, the default, and `default` write none. `torchopt tune` tries modes.
 `reduce-overhead` and `max-autotune` run networks as CUDA graphs, which is nothing on a CPU, and which breaks code that still reads

@@ -594,11 +594,22 @@ def test_recurrent_layers_get_float16(
     rewrite: Rewrite, name: str, check_noop: Check, layer: str, made: str
 ) -> None:
     text = recurrent(layer, made)
-    result = rewrite(text, [name]).files[0]
+    beside = text.replace("self.fc = nn", "self.conv = nn.Conv1d(8, 8, 3)\n        self.fc = nn", 1)
+    result = rewrite(beside, [name], select=frozenset()).files[0]
     assert 'torch.autocast("cuda", dtype=torch.float16)' in result.text, result.skips
     assert 'scaler = torch.amp.GradScaler("cuda")\n' in result.text
     assert "bfloat16" not in result.text
     check_noop(text, "in float16 under autocast, whose gradients need a GradScaler", amp=BF16)
+
+
+@pytest.mark.parametrize(("layer", "made"), RECURRENT.values(), ids=RECURRENT)
+def test_recurrent_layers_with_little_else_stay_in_float32(
+    rewrite: Rewrite, name: str, check_noop: Check, layer: str, made: str
+) -> None:
+    text = recurrent(layer, made)
+    check_noop(text, "its recurrent layers use TF32 as they are", select=frozenset())
+    asked = rewrite(text, [name], amp=FP16, select=frozenset()).files[0]
+    assert 'torch.autocast("cuda", dtype=torch.float16)' in asked.text, asked.skips
 
 
 def test_recurrent_layers_stay_in_float32_where_float16_is_not_safe(check_noop: Check) -> None:

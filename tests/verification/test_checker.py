@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
@@ -198,3 +200,41 @@ def test_a_warm_interpreter_runs_programs_as_python_does(tmp_path: Path) -> None
     assert ran[0].stdout == ran[1].stdout
     # Libraries that are imported beforehand may have a word of their own at exit.
     assert ran[1].stderr.startswith(ran[0].stderr)
+
+
+def test_what_a_warm_interpreter_runs_ends_with_the_process_that_asked_for_it(
+    tmp_path: Path,
+) -> None:
+    told = tmp_path / "pid"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, pathlib, sys, time\n"
+        "place = pathlib.Path(sys.argv[1])\n"
+        "place.with_suffix('.new').write_text(str(os.getpid()))\n"
+        "place.with_suffix('.new').rename(place)\n"
+        "time.sleep(600)\n"
+    )
+    asks = (
+        "import subprocess, sys\n"
+        "from tests.verification.warm import warm_interpreter\n"
+        "with warm_interpreter() as python:\n"
+        "    subprocess.run([str(python), *sys.argv[1:]])\n"
+    )
+    root = Path(__file__).parents[2]
+    asking = subprocess.Popen([sys.executable, "-c", asks, str(program), str(told)], cwd=root)
+    try:
+        assert within(120.0, told.exists)
+    finally:
+        asking.kill()
+        asking.wait()
+    assert within(60.0, lambda: not Path("/proc", told.read_text()).exists())
+
+
+def within(seconds: float, happens: Callable[[], bool]) -> bool:
+    """Whether that happens in time."""
+    ends = time.monotonic() + seconds
+    while not happens():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.05)
+    return True

@@ -69,8 +69,10 @@ def warm_interpreter(threads: int = 1, *, gpus: bool = False) -> Generator[Path,
         client.chmod(0o700)
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         environment |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": str(threads)}
-        if not gpus:
-            environment |= {"CUDA_VISIBLE_DEVICES": ""}
+        # With more, importing the compiler starts a process for each, in each of the runs.
+        environment |= (
+            {"TORCHINDUCTOR_COMPILE_THREADS": "1"} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
+        )
         server = subprocess.Popen(
             [sys.executable, __file__, str(address)],
             env=environment,
@@ -98,6 +100,7 @@ def serve(address: str) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
+    itself = os.pidfd_open(os.getpid())
     print("ready", flush=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -114,8 +117,9 @@ def serve(address: str) -> None:
     request = _received(connection, int.from_bytes(head, "big"))
     program = os.fork()
     if program:
-        _watch(program, connection)
+        _watch(program, connection, itself)
     connection.close()
+    os.close(itself)
     _become(request, streams)
 
 
@@ -126,12 +130,12 @@ def _received(connection: socket.socket, size: int) -> list[Any]:
     return json.loads(data)
 
 
-def _watch(program: int, connection: socket.socket) -> NoReturn:
-    """Tell how the program ended; end it, and all of its group, when nobody waits for it any more."""
+def _watch(program: int, connection: socket.socket, server: int) -> NoReturn:
+    """Tell how the program ended; end it, and all of its group, when nobody waits for it any more or the server has ended."""
     for stream in (0, 1, 2):
         os.close(stream)
     handle = os.pidfd_open(program)
-    select.select([handle, connection], [], [])
+    select.select([handle, connection, server], [], [])
     ended, status = os.waitpid(program, os.WNOHANG)
     if not ended:
         with suppress(ProcessLookupError):
