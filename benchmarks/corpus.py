@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -251,11 +251,15 @@ def outdated(
         return bool(
             result is not None
             and {"outcome", "failed"} & {*result["versions"]["torchopt"]}
-            and (not tuned or "tuned" in result["versions"])
-            and result["digest"] == digest(script)
+            and is_timed(script, result, tuned=tuned)
         )
 
     return [script for script in scripts if not is_measured(script)]
+
+
+def is_timed(script: CorpusScript, result: Mapping[str, Any], *, tuned: bool) -> bool:
+    """Whether ``result`` is of the script as it is now, with ``tuned`` with a tuned version: a verdict may be missing."""
+    return result["digest"] == digest(script) and (not tuned or "tuned" in result["versions"])
 
 
 def main() -> int:
@@ -326,11 +330,18 @@ def measure(
     """Measure ``scripts`` into ``results``; how many of them were.
 
     As many as there are ``jobs`` are verified at the same time, and then timed, before the next are: so there are whole
-    results whenever the time is over. Those that failed the last time come last.
+    results whenever the time is over. Those that failed the last time come last. Without names, what is timed already is
+    not timed again: its results get the verdicts that they lack.
     """
     ends = time.monotonic() + 60.0 * options.minutes
     failures = Failures(options.device)
     scripts = sorted(scripts, key=lambda script: script.name in failures.known)
+    timed = {
+        script.name
+        for script in ([] if options.scripts else scripts)
+        if script.name in results
+        and is_timed(script, results[script.name], tuned=options.tune is not None)
+    }
     longest, measured = 0.0, 0
     with (
         tempfile.TemporaryDirectory() as temporary,
@@ -345,13 +356,24 @@ def measure(
             ]
             benches = [bench for bench in made if bench is not None]
             for bench in benches if options.tune else ():
-                failures.attempt(bench.script, bench.tune)
+                if bench.script.name not in timed:
+                    failures.attempt(bench.script, bench.tune)
             # Without a verdict it is timed all the same: how fast a version is is another matter.
-            verdicts = _verified(benches, failures, options) if time.monotonic() < ends else {}
+            verdicts = (
+                _verified(benches, timed, failures, options) if time.monotonic() < ends else {}
+            )
+            for name in timed & verdicts.keys():
+                versions = results[name]["versions"]
+                for version in verdicts[name].keys() & versions.keys():
+                    versions[version] |= verdicts[name][version]
+                write_results(options.device, results)
             if options.verify_only:
                 measured += len(verdicts)
                 continue
-            waiting = benches
+            measured += sum(
+                bool(verdicts.get(b.script.name)) for b in benches if b.script.name in timed
+            )
+            waiting = [bench for bench in benches if bench.script.name not in timed]
             while waiting:
                 started = time.monotonic()
                 if started + longest > ends:
@@ -373,12 +395,19 @@ def measure(
 
 
 def _verified(
-    benches: Sequence[Bench], failures: Failures, options: argparse.Namespace
+    benches: Sequence[Bench],
+    timed: Container[str],
+    failures: Failures,
+    options: argparse.Namespace,
 ) -> dict[str, dict[str, Verdict]]:
-    """The verdicts by script, of those that could be verified, as many ``jobs`` at the same time as there are."""
+    """The verdicts by script, of those that could be verified, as many ``jobs`` at the same time as there are.
+
+    What is not ``timed`` yet is prepared for it beside a GPU.
+    """
 
     def work(bench: Bench) -> dict[str, Verdict] | None:
-        if options.device == "cuda" and options.jobs > 1:  # what timing takes is made meanwhile
+        shares = options.device == "cuda" and options.jobs > 1
+        if shares and bench.script.name not in timed:  # what timing takes is made meanwhile
             failures.attempt(bench.script, lambda: bench.device_memory)
         return failures.attempt(bench.script, bench.verified)
 

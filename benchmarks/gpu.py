@@ -149,7 +149,7 @@ def measured(
     """Measure the corpus, and then the estimates, as far as time goes; whether all is done."""
     minutes = (session.seconds_left - GRACE_SECONDS) / 60.0
     common = (f"--sweeps={sweeps}", *corpus_arguments(session, scripts))
-    timing = (f"--minutes={minutes:.2f}", f"--together={together}", f"--jobs={jobs}")
+    timing = ("--time-only", f"--minutes={minutes:.2f}", f"--together={together}", f"--jobs={jobs}")
     done = session.run("benchmarks.corpus", *timing, *common)
     return session.run("benchmarks.estimates", *common) and done
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from torchopt_cli.optimizer.measuring.measurement import (
     read_run,
     speedup,
 )
+from torchopt_cli.optimizer.terminal import counted
 
 _Name = TypeVar("_Name")
 
@@ -68,7 +70,9 @@ def take_turns(
     with tempfile.TemporaryDirectory(prefix="torchopt-", ignore_cleanup_errors=True) as temporary:
         for together in passes:
             names = [name for name in contestants if name not in failed]
-            tell(f"timed, {together.stop} of {sweeps}")
+            which = f"sweep {together.stop} of {sweeps}"
+            tell(f"{which}: {counted(len(names) * len(together), 'run')}")
+            began = time.monotonic()
             order = [(name, i) for i in together for name in (names if i % 2 == 0 else names[::-1])]
             starts = [
                 Start(
@@ -79,6 +83,11 @@ def take_turns(
                 for name, sweep in order
             ]
             seen = run_in_turns(starts, run, start_together=at_once > 0)
+            took, stepping = (
+                time.monotonic() - began,
+                sum(sum(s.timing.round_seconds) for s in seen),
+            )
+            tell(f"{which}: took {took:.0f} s, {stepping:.0f} s of them in steps")
             for (name, _), one in zip(order, seen, strict=True):
                 try:
                     found[name].append(_read(one))

@@ -394,8 +394,16 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[_OneMinute]:
 
 
 def measured(names: list[str], tmp_path: Path, **given: Any) -> tuple[int, dict[str, Any]]:
-    results: dict[str, Any] = {}
-    usual = {"device": "cpu", "threads": 1, "jobs": 1, "minutes": 60.0, "tune": None, "sweeps": 2}
+    results: dict[str, Any] = given.pop("results", {})
+    usual = {
+        "scripts": [],
+        "device": "cpu",
+        "threads": 1,
+        "jobs": 1,
+        "minutes": 60.0,
+        "tune": None,
+        "sweeps": 2,
+    }
     usual |= {"data": tmp_path, "together": 1, "verify_only": False, "time_only": False}
     options = argparse.Namespace(**(usual | given))
     return corpus.measure(corpus.corpus(names, options.device), results, options), results
@@ -456,6 +464,25 @@ def test_nothing_is_timed_where_verdicts_are_wanted_alone(
 ) -> None:
     assert measured(["gan_flat", "vae"], tmp_path, verify_only=True) == (2, {})
     assert bench.timed == []
+
+
+def test_what_is_timed_gets_its_verdict_and_is_not_timed_again(
+    tmp_path: Path, bench: type[_OneMinute]
+) -> None:
+    [script] = corpus.corpus(["vae"], "cpu")
+    timed = {"digest": corpus.digest(script), "versions": {"original": {}, "torchopt": {"x": 1}}}
+    changed = timed | {"digest": "of another text"}
+    for given, verdict_alone in (
+        ({"results": {"vae": timed}}, True),
+        ({"results": {"vae": changed}}, False),
+    ):
+        bench.timed = []
+        assert measured(["gan_flat", "vae"], tmp_path, jobs=2, **given)[0] == 2
+        assert (["vae"] in [names for names, _ in bench.timed]) is not verdict_alone
+    assert timed["versions"] == {"original": {}, "torchopt": {"x": 1, "outcome": "equivalent"}}
+    bench.timed = []
+    measured(["vae"], tmp_path, results={"vae": timed}, scripts=["vae"])
+    assert bench.timed == [(["vae"], 0)], "a script that is named is measured anew"
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
