@@ -68,6 +68,7 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _UNCALLED = "nothing in this file calls this step: where its network is final, its callers know"
 _NO_MODE = frozenset({CompileMode.AUTO, CompileMode.DEFAULT})
+_ANY_LENGTH = "dynamic=True"
 _SINGLE = "the network is one linear layer, in which there is nothing to fuse (`--compile-mode default` compiles it all the same)"
 _DOUBLE_BACKWARD = "the step differentiates its gradients, which compiled code cannot"
 _FIRST_PYTORCH = {(3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
@@ -194,12 +195,15 @@ class Compile(Transform):
             )
         names = [each.point.code for each in together]
         arguments = _arguments(options.compile_mode, script, step)
+        why = "the network is final there, and its forward code runs in one graph"
+        if _ANY_LENGTH in arguments:
+            why += "; compiled for batches of any length, which can take minutes at the first one"
         code = _code(names, condition, arguments)
         return self.change(
             step.path,
             step.backwards[0].span,
             f"{listed(f'`{name}`' for name in names)} compiled in place{_place(point, step)}",
-            "the network is final there, and its forward code runs in one graph",
+            why,
             (
                 FileEdit(point.module.path, _insertion(point, code)),
                 *condition_imports(condition, point.module),
@@ -268,7 +272,7 @@ def _insertion(point: CompilePoint, code: str) -> InsertBefore | InsertAfter:
 def _arguments(mode: CompileMode, script: TrainingScript, step: StepCode) -> str:
     given = [] if mode in _NO_MODE else [f'mode="{mode.value}"']
     if pads_batches(script.resolver, step.loop.loaders):
-        given.append("dynamic=True")
+        given.append(_ANY_LENGTH)
     return ", ".join(given)
 
 

@@ -607,7 +607,7 @@ def test_recurrent_layers_with_little_else_stay_in_float32(
     rewrite: Rewrite, name: str, check_noop: Check, layer: str, made: str
 ) -> None:
     text = recurrent(layer, made)
-    check_noop(text, "its recurrent layers use TF32 as they are", select=frozenset())
+    check_noop(text, "its recurrent layers use TF32 by themselves", select=frozenset())
     asked = rewrite(text, [name], amp=FP16, select=frozenset()).files[0]
     assert 'torch.autocast("cuda", dtype=torch.float16)' in asked.text, asked.skips
 

@@ -268,7 +268,7 @@ def test_every_fold_has_a_network_of_its_own(check_transformed: Check) -> None:
     )
 
 
-def test_padded_batches_are_dynamic(check_transformed: Check) -> None:
+def test_padded_batches_are_dynamic(check_transformed: Check, rewrite: Rewrite, name: str) -> None:
     setup = """
     from torch.nn.utils.rnn import pad_sequence
 
@@ -287,6 +287,13 @@ def test_padded_batches_are_dynamic(check_transformed: Check) -> None:
         optimizer.step()
     """
     check_transformed(script(setup, loop), script(setup, "model.compile(dynamic=True)\n", loop))
+    one_length = script(setup.replace(", collate_fn=collate", ""), loop)
+    reasons = [
+        change.reason
+        for text in (script(setup, loop), one_length)
+        for change in rewrite(text, [name]).files[0].changes
+    ]
+    assert ["can take minutes" in reason for reason in reasons] == [True, False]
 
 
 @pytest.mark.parametrize(
