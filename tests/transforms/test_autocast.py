@@ -590,11 +590,19 @@ def recurrent(layer: str, made: str, forward: str = "return self.fc(x)", step: s
 
 
 @pytest.mark.parametrize(("layer", "made"), RECURRENT.values(), ids=RECURRENT)
-def test_recurrent_layers_get_float16(
-    rewrite: Rewrite, name: str, check_noop: Check, layer: str, made: str
+@pytest.mark.parametrize(
+    "other",
+    [
+        "nn.Conv1d(8, 8, 3)",
+        "nn.MultiheadAttention(8, 2)",
+        "transformers.AutoModel.from_pretrained(options.model)",
+    ],
+)
+def test_recurrent_layers_beside_others_get_float16(
+    rewrite: Rewrite, name: str, check_noop: Check, layer: str, made: str, other: str
 ) -> None:
-    text = recurrent(layer, made)
-    beside = text.replace("self.fc = nn", "self.conv = nn.Conv1d(8, 8, 3)\n        self.fc = nn", 1)
+    text = "import transformers\n" + recurrent(layer, made)
+    beside = text.replace("self.fc = nn", f"self.other = {other}\n        self.fc = nn", 1)
     result = rewrite(beside, [name], select=frozenset()).files[0]
     assert 'torch.autocast("cuda", dtype=torch.float16)' in result.text, result.skips
     assert 'scaler = torch.amp.GradScaler("cuda")\n' in result.text
@@ -602,11 +610,18 @@ def test_recurrent_layers_get_float16(
     check_noop(text, "in float16 under autocast, whose gradients need a GradScaler", amp=BF16)
 
 
-@pytest.mark.parametrize(("layer", "made"), RECURRENT.values(), ids=RECURRENT)
+@pytest.mark.parametrize("kind", sorted(RECURRENT.keys() - {"class of the script's own"}))
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "return self.fc(x)",
+        "return self.fc(torch.bmm(self.fc(x), x) if random.random() < 0.5 else x)",
+    ],
+)
 def test_recurrent_layers_with_little_else_stay_in_float32(
-    rewrite: Rewrite, name: str, check_noop: Check, layer: str, made: str
+    rewrite: Rewrite, name: str, check_noop: Check, kind: str, forward: str
 ) -> None:
-    text = recurrent(layer, made)
+    text = "import random\n" + recurrent(*RECURRENT[kind], forward=forward)
     check_noop(text, "its recurrent layers use TF32 by themselves", select=frozenset())
     asked = rewrite(text, [name], amp=FP16, select=frozenset()).files[0]
     assert 'torch.autocast("cuda", dtype=torch.float16)' in asked.text, asked.skips

@@ -112,6 +112,12 @@ def _kind(name: str) -> str | None:
     return next((kind for kind, names in sorts.items() if last in names), None)
 
 
+def is_attention(name: str) -> bool:
+    """Whether a library's ``name`` is a layer of attention, or the function that computes it."""
+    last = name.rpartition(".")[2]
+    return name.startswith(_NN) and (last in _ATTENTION or "attention" in last)
+
+
 def has_parameters(resolver: Resolver, model: Model) -> bool:
     """Whether ``model`` certainly has parameters."""
     if model.library_name is not None and model.library_name.startswith(_NETWORK_LIBRARIES):

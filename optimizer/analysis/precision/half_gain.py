@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Sequence
 
 from ..calls.reach import Reached
 from ..networks.forward_code import called_names, library_networks
-from ..networks.network_layers import network_code, network_layers
+from ..networks.network_layers import is_attention, network_code, network_layers
 from ..networks.networks import MODULE_METHODS
 from ..networks.small_layers import small_layers
 from ..training.steps import StepCode
@@ -17,7 +18,8 @@ from .half_steps import HalfCode
 from .matrix_products import is_half_product
 from .recurrent_layers import recurrent_layers
 
-_KNOWN = ("torch.", "builtins.", "math.", "numpy.", "collections.", "itertools.")
+_KNOWN = sys.stdlib_module_names | {"torch", "numpy", "builtins"}
+"""Packages of which is known what they compute: by their names, or nothing that takes long."""
 _WITHOUT_PRODUCTS = (
     "its networks compute no matrix products and no convolutions, and autocast makes nothing else faster "
     "(`--amp bf16` writes it all the same)"
@@ -49,11 +51,17 @@ def no_gain(resolver: Resolver, codes: Sequence[HalfCode]) -> str | None:
 
 
 def _is_recurrent(resolver: Resolver, half: HalfCode) -> bool:
-    """Whether the networks have recurrent layers and, of what half precision makes faster, nothing else but linear layers."""
+    """Whether the networks have recurrent layers and, of what half precision makes faster, linear layers at most and the few
+    products by which a decoder looks back."""
     layers = network_layers(resolver, half.networks)
-    if layers.convolutions or layers.products:
+    attends = any(
+        is_attention(name)
+        for product in layers.products
+        for name in called_names(resolver, product)
+    )
+    if layers.convolutions or attends or not any(recurrent_layers(resolver, half.networks)):
         return False
-    return any(recurrent_layers(resolver, half.networks))
+    return _all_is_known(resolver, half)
 
 
 def _computes_no_products(resolver: Resolver, half: HalfCode, step: StepCode) -> bool:
@@ -61,15 +69,22 @@ def _computes_no_products(resolver: Resolver, half: HalfCode, step: StepCode) ->
     layers = network_layers(resolver, half.networks)
     if layers.linear or layers.products or layers.convolutions or layers.recurrent or layers.cells:
         return False
-    libraries = [network.library_name or "" for network in library_networks(half.networks)]
-    if not half.networks or not all(name.startswith("torch.nn.") for name in libraries):
-        return False
-    if any(_may_compute(resolver, reached) for reached in network_code(resolver, half.networks)):
+    if not _all_is_known(resolver, half):
         return False
     return not any(
         is_half_product(resolver, reached.node, reached.module)
         for reached in step.nodes(resolver, into_forward=True)
         if reached.node in half.covered
+    )
+
+
+def _all_is_known(resolver: Resolver, half: HalfCode) -> bool:
+    """Whether the networks consist of nothing but PyTorch's own layers and functions."""
+    libraries = [network.library_name or "" for network in library_networks(half.networks)]
+    if not half.networks or not all(name.startswith("torch.nn.") for name in libraries):
+        return False
+    return not any(
+        _may_compute(resolver, reached) for reached in network_code(resolver, half.networks)
     )
 
 
@@ -80,7 +95,7 @@ def _may_compute(resolver: Resolver, reached: Reached) -> bool:
         return False
     names = called_names(resolver, reached)
     if names:
-        return not all(name.startswith(_KNOWN) for name in names)
+        return not all(name.partition(".")[0] in _KNOWN for name in names)
     if resolver.callees(node, module):
         return False
     match node.func:
