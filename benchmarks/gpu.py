@@ -15,6 +15,7 @@ import argparse
 import importlib.util
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ import sys
 import time
 import traceback
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -68,13 +69,20 @@ class Session:
         """What of them there is for what goes side by side."""
         return self.seconds_left * UNTIMED_SHARE
 
-    def run(self, module: str, *arguments: str, seconds: float = math.inf) -> bool:
-        """Run ``python -m module``, ``seconds`` at most; whether it ended well, and in time."""
+    def run(
+        self,
+        module: str,
+        *arguments: str,
+        seconds: float = math.inf,
+        env: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Run ``python -m module`` with ``env`` added to the environment, ``seconds`` at most; whether it ended well, and in time."""
         left = min(seconds, self.seconds_left)
         if left < FEWEST_SECONDS:
             print(f"no time left for {module}", file=sys.stderr)
             return False
-        process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=ROOT)
+        command = [sys.executable, "-m", module, *arguments]
+        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **(env or {})})
         try:
             return process.wait(left - GRACE_SECONDS if math.isfinite(left) else None) == 0
         except subprocess.TimeoutExpired:
@@ -99,7 +107,9 @@ def tests(session: Session) -> bool:
     files = [str(p) for p in (ROOT / "tests").rglob("test_*.py") if MARK in p.read_text()]
     together = ["-n", str(TESTS_AT_ONCE)] if importlib.util.find_spec("xdist") else []
     arguments = ["-m", "gpu", "-q", f"--junit-xml={report}", *together, *files]
-    ended_well = session.run("pytest", *arguments, seconds=session.untimed_seconds)
+    # Beside the verifications: threads that wait for a core keep all others of their process waiting.
+    few = {"OMP_NUM_THREADS": str(CORES_OF_A_VERIFICATION), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    ended_well = session.run("pytest", *arguments, seconds=session.untimed_seconds, env=few)
     outcome = outcome_of(report) | {"complete": ended_well, "machine": machine(session.device)}
     RESULTS.mkdir(exist_ok=True)
     told.write_text(json.dumps(outcome, indent=1) + "\n")
