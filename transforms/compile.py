@@ -22,7 +22,8 @@ Not for networks that branch on the values in a tensor, take values out of the g
 with legacy constructors, loop over a dimension of their input or spend their time in ``nn.LSTM`` and its like; not with
 layers of libraries other than torchvision, timm, transformers and einops, whose code may do any of this; not with
 gradient penalties and other double backward, with a backward pass that keeps its graph after one that does not, under ``DataParallel``, with hooks on modules, or where the script scripts,
-traces, exports or compiles by itself; not before PyTorch 2.11, nor with an autotuning mode, where it sets `fp32_precision`, beside which
+traces, exports or compiles by itself; not before PyTorch 2.14 for networks that run as PyTorch's own layers do, such as an `nn.Sequential`, for which
+``model.compile()`` does nothing there; not before PyTorch 2.11, nor with an autotuning mode, where it sets `fp32_precision`, beside which
 the compiler fails; not where a step calls methods of the network instead of the network; not for
 a handful of steps; not for a single linear layer, nor a few that are small for the batches they are given, unless a mode is asked for; not on Windows, for which there is no Triton, nor on a Python that this PyTorch cannot compile for.
 
@@ -53,6 +54,7 @@ from ..optimizer.analysis.compiling.graph_breaks import CompileObstacle, script_
 from ..optimizer.analysis.compiling.graph_captures import capture_obstacle
 from ..optimizer.analysis.devices.network_device import condition_imports, network_device, uses_cuda
 from ..optimizer.analysis.facts import CallFact, DeviceKind, Fact, Model, seen_at
+from ..optimizer.analysis.networks.network_layers import pytorchs_own
 from ..optimizer.analysis.networks.single_layers import is_single_layer
 from ..optimizer.analysis.networks.small_layers import MOST_LAYERS_AS_THEY_ARE, small_layers
 from ..optimizer.analysis.networks.trained import trained_or_in_part
@@ -74,6 +76,9 @@ _DOUBLE_BACKWARD = "the step differentiates its gradients, which compiled code c
 _FIRST_PYTORCH = {(3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
 """The first PyTorch release whose compiler runs on a Python version, from the release notes; earlier ones always do."""
 _NEW_PRECISION, _NEW_PRECISION_HEEDED = (2, 9), (2, 11)
+_COMPILES_ITS_OWN = (2, 14)
+"""The first PyTorch release whose ``Module.compile`` compiles a network that runs one of PyTorch's own ``forward`` methods; seen to do nothing
+with 2.11, and as it was then in 2.12 and 2.13 (``torch/_dynamo/eval_frame.py``)."""
 """The first PyTorch releases that have the setting ``fp32_precision``, and whose compiler asks it."""
 _Candidate: TypeAlias = tuple[CallFact, Model, CompilePoint | CompileObstacle]
 _Named: TypeAlias = tuple[ast.AST, str]
@@ -226,6 +231,10 @@ def _obstacle(
         return f"{_DOUBLE_BACKWARD}{seen_at(unfit[network.node], call)}"
     if isinstance(point, CompileObstacle):
         return _said(point, call)
+    own = pytorchs_own(script.resolver, network)
+    if own is not None and options.torch_version < _COMPILES_ITS_OWN:
+        version = ".".join(map(str, _COMPILES_ITS_OWN))
+        return f"before PyTorch {version} compiling in place does nothing for a network that runs as `{own}` does"
     if _is_free(options) and is_single_layer(script.resolver, network):
         return _SINGLE
     return None

@@ -68,6 +68,48 @@ def test_a_network_of_which_a_part_is_trained(check_transformed: Check) -> None:
     check_transformed(before, before.replace("\n\nfor epoch", "\nmodel.compile()\n\nfor epoch"))
 
 
+PYTORCHS_OWN = {
+    "a container": ("nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))", "nn.Sequential"),
+    "a class of the script that is one": (
+        "Stack(nn.Linear(8, 8), nn.Linear(8, 2))",
+        "nn.Sequential",
+    ),
+    "attention": (
+        "nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 2)",
+        "nn.TransformerEncoder",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "own"), PYTORCHS_OWN.values(), ids=PYTORCHS_OWN)
+def test_what_runs_as_pytorchs_own_is_compiled_where_that_does_something(
+    rewrite: Rewrite, name: str, check_noop: Check, made: str, own: str
+) -> None:
+    stack = "class Stack(nn.Sequential):\n    pass\n\n\n"
+    text = script(stack, SETUP.replace("Net()", made), LOOP)
+    why = f"before PyTorch 2.14 compiling in place does nothing for a network that runs as `torch.{own}` does"
+    for version in ((2, 4), (2, 11), (2, 13)):
+        check_noop(text, why, torch_version=version)
+    assert "model.compile()\n" in rewrite(text, [name], torch_version=(2, 14)).files[0].text
+
+
+def test_a_forward_of_its_own_is_compiled_everywhere(rewrite: Rewrite, name: str) -> None:
+    stack = """
+    class Stack(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+
+    """
+    for made in (
+        "Net()",
+        "Stack(nn.Linear(8, 8), nn.Linear(8, 2))",
+        "torchvision.models.resnet18()",
+    ):
+        text = "import torchvision\n" + script(stack, SETUP.replace("Net()", made), LOOP)
+        assert "model.compile()\n" in rewrite(text, [name], torch_version=(2, 11)).files[0].text
+
+
 def test_directly_above_the_loop_when_nothing_is_there(check_transformed: Check) -> None:
     check_transformed(
         script(SETUP, "\n\ndef helper():\n    pass\n\n", LOOP),
