@@ -362,17 +362,17 @@ def measure(
             verdicts = (
                 _verified(benches, timed, failures, options) if time.monotonic() < ends else {}
             )
-            for name in timed & verdicts.keys():
-                versions = results[name]["versions"]
-                for version in verdicts[name].keys() & versions.keys():
-                    versions[version] |= verdicts[name][version]
+            known = [b.script for b in benches if b.script.name in timed & verdicts.keys()]
+            for script in known:
+                versions = results[script.name]["versions"]
+                for version in verdicts[script.name].keys() & versions.keys():
+                    versions[version] |= verdicts[script.name][version]
                 write_results(options.device, results)
+                failures.forget(script)
             if options.verify_only:
                 measured += len(verdicts)
                 continue
-            measured += sum(
-                bool(verdicts.get(b.script.name)) for b in benches if b.script.name in timed
-            )
+            measured += sum(bool(verdicts[script.name]) for script in known)
             waiting = [bench for bench in benches if bench.script.name not in timed]
             while waiting:
                 started = time.monotonic()

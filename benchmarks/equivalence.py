@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -108,6 +109,9 @@ def original_texts(script: CorpusScript) -> list[str]:
 
 
 def version_digest(script: CorpusScript, version: ScriptVersion, *parts: Any) -> str:
-    """Changes with the texts of ``version``, with those of the original, and with anything in ``parts``."""
-    overrides = {str(path): text for path, text in sorted(version.overrides.items())}
+    """Changes with the texts of ``version``, with those of the original, and with anything in ``parts``; not with where they lie."""
+    folder = script.original.parent
+    overrides = {
+        os.path.relpath(path, folder): text for path, text in sorted(version.overrides.items())
+    }
     return texts_digest(original_texts(script), overrides, *parts, version.processes)

@@ -83,10 +83,8 @@ def take_turns(
                 for name, sweep in order
             ]
             seen = run_in_turns(starts, run, start_together=at_once > 0)
-            took, stepping = (
-                time.monotonic() - began,
-                sum(sum(s.timing.round_seconds) for s in seen),
-            )
+            took = time.monotonic() - began
+            stepping = sum(sum(one.timing.round_seconds) for one in seen)
             tell(f"{which}: took {took:.0f} s, {stepping:.0f} s of them in steps")
             for (name, _), one in zip(order, seen, strict=True):
                 try:

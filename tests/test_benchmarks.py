@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import shutil
 import xml.etree.ElementTree as ElementTree
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from benchmarks import chart, corpus, equivalence, estimates, gpu, tables
+from benchmarks import chart, corpus, equivalence, estimates, gpu, scripts, tables
 from benchmarks import results as results_module
 from benchmarks.results import RESULTS, read_results
 from benchmarks.scripts import CorpusScript, Prepared, rewritten, rewritten_version
@@ -340,6 +341,20 @@ def test_verdicts_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ask(torchopt="another") == {"torchopt": "equivalent"}
     assert len(verifier.judged) == 3
     assert verifier.judged[0].args == ("--epochs", "1")
+
+
+def test_verdicts_are_known_wherever_the_corpus_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(text: str) -> str:
+        script = CorpusScript("mlp_many_steps", "cpu")
+        version = ScriptVersion(script.original, {script.original: text})
+        return equivalence.version_digest(script, version)
+
+    here = key("a text")
+    shutil.copytree(scripts.CORPUS / "mlp_many_steps", tmp_path / "mlp_many_steps")
+    monkeypatch.setattr(scripts, "CORPUS", tmp_path)
+    assert key("a text") == here != key("another text")
 
 
 class _OneMinute:
