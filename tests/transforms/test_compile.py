@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from textwrap import dedent, indent
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,22 @@ def test_what_runs_as_pytorchs_own_is_compiled_where_that_does_something(
     for version in ((2, 4), (2, 11), (2, 13)):
         check_noop(text, why, torch_version=version)
     assert "model.compile()\n" in rewrite(text, [name], torch_version=(2, 14)).files[0].text
+
+
+@pytest.mark.torch
+def test_compiling_in_place_does_what_is_told_of_it() -> None:
+    torch = pytest.importorskip("torch")
+    compiled: list[object] = []
+
+    def backend(graph: Any, _: object) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    network.compile(backend=backend)
+    network(torch.ones(4, 8))
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    assert bool(compiled) == (release >= (2, 14))
 
 
 def test_a_forward_of_its_own_is_compiled_everywhere(rewrite: Rewrite, name: str) -> None:
