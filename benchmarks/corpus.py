@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -51,11 +52,12 @@ from .scripts import (
     CorpusScript,
     Prepared,
     corpus,
-    interpreters,
+    interpreter,
     prepare,
     rewrite_options,
     rewritten,
     rewritten_version,
+    timing_interpreter,
     torchfix_version,
 )
 from .tables import full_table, write_readme
@@ -345,8 +347,12 @@ def measure(
     longest, measured = 0.0, 0
     with (
         tempfile.TemporaryDirectory() as temporary,
-        interpreters(options.device, options.threads, options.jobs) as pythons,
+        interpreter(options.device, options.threads, options.jobs) as python,
+        nullcontext(python)
+        if options.verify_only
+        else timing_interpreter(options.device, python) as timing_python,
     ):
+        pythons = python, timing_python
         folder = options.data.absolute() if options.data else Path(temporary)
         step = max(1, len(scripts)) if options.verify_only else options.jobs
         for first in range(0, len(scripts), step):
@@ -362,17 +368,18 @@ def measure(
             verdicts = (
                 _verified(benches, timed, failures, options) if time.monotonic() < ends else {}
             )
-            known = [b.script for b in benches if b.script.name in timed & verdicts.keys()]
-            for script in known:
-                versions = results[script.name]["versions"]
-                for version in verdicts[script.name].keys() & versions.keys():
-                    versions[version] |= verdicts[script.name][version]
-                write_results(options.device, results)
+            judged = [
+                b.script for b in benches if b.script.name in timed and verdicts.get(b.script.name)
+            ]
+            for script in judged:
+                _add_verdicts(results[script.name]["versions"], verdicts[script.name])
                 failures.forget(script)
+            if judged:
+                write_results(options.device, results)
             if options.verify_only:
                 measured += len(verdicts)
                 continue
-            measured += sum(bool(verdicts[script.name]) for script in known)
+            measured += len(judged)
             waiting = [bench for bench in benches if bench.script.name not in timed]
             while waiting:
                 started = time.monotonic()
@@ -392,6 +399,12 @@ def measure(
                         failures.forget(bench.script)
                 longest = max(longest, time.monotonic() - started)
     return measured
+
+
+def _add_verdicts(versions: dict[str, dict[str, Any]], verdicts: Mapping[str, Verdict]) -> None:
+    """Add ``verdicts`` to the versions of a result that they are about, as far as it has them."""
+    for name in verdicts.keys() & versions.keys():
+        versions[name] |= verdicts[name]
 
 
 def _verified(

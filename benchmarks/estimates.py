@@ -38,7 +38,7 @@ from .scripts import (
     TIMEOUT_S,
     CorpusScript,
     corpus,
-    interpreters,
+    interpreter,
     prepare,
     rewrite_options,
 )
@@ -190,7 +190,7 @@ def main() -> int:
     scripts = [] if options.table else corpus(options.scripts, options.device)
     with (
         tempfile.TemporaryDirectory() as temporary,
-        interpreters(options.device, options.threads, jobs=1) as (python, _),
+        interpreter(options.device, options.threads) as python,
     ):
         folder = options.data.absolute() if options.data else Path(temporary)
         failed = False

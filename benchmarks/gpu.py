@@ -29,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.verification.warm import COMPILES_BY_ITSELF
 from torchopt_cli.optimizer.profiling.opportunities import usable_cores
 
 from . import chart
@@ -108,7 +109,7 @@ def tests(session: Session) -> bool:
     together = ["-n", str(TESTS_AT_ONCE)] if importlib.util.find_spec("xdist") else []
     arguments = ["-m", "gpu", "-q", f"--junit-xml={report}", *together, *files]
     # Beside the verifications: threads that wait for a core keep all others of their process waiting.
-    few = {"OMP_NUM_THREADS": str(CORES_OF_A_VERIFICATION), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    few = {"OMP_NUM_THREADS": str(CORES_OF_A_VERIFICATION), **COMPILES_BY_ITSELF}
     ended_well = session.run("pytest", *arguments, seconds=session.untimed_seconds, env=few)
     outcome = outcome_of(report) | {"complete": ended_well, "machine": machine(session.device)}
     RESULTS.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.verification.warm import warm_interpreter
+from tests.verification.warm import COMPILES_BY_ITSELF, warm_interpreter
 from torchopt_cli.optimizer.config import Settings, load_settings
 from torchopt_cli.optimizer.execution.observations import ENDED_WELL
 from torchopt_cli.optimizer.execution.runner import Mode, RunSettings, ScriptVersion, run
@@ -76,13 +76,8 @@ class CorpusScript:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What hides the GPUs from a run that is not about them; beside a GPU kernels are compiled by the run itself.
-
-        By itself the compiler starts a process for each core, in each of the runs that are there at the same time.
-        """
-        if self.device == "cuda":
-            return {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        return {"CUDA_VISIBLE_DEVICES": ""}
+        """What hides the GPUs from a run that is not about them; beside a GPU each run compiles its kernels by itself."""
+        return COMPILES_BY_ITSELF if self.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
 
     @property
     def tier(self) -> Tier:
@@ -97,23 +92,26 @@ def corpus(names: Iterable[str], device: str) -> list[CorpusScript]:
 
 
 @contextmanager
-def interpreters(device: str, threads: int, jobs: int) -> Generator[tuple[Path, Path], None, None]:
-    """Programs to be used in place of Python, that have torch imported already: for runs whose time does not count, and for
-    those that are timed.
+def interpreter(device: str, threads: int, jobs: int = 1) -> Generator[Path, None, None]:
+    """A program to be used in place of Python, that has torch imported already, for runs whose time does not count.
 
-    On a CPU torch has that many ``threads`` in both. Beside a GPU it has as many as Python would give it where a run is timed; in
-    other runs ``jobs`` share the cores, as threads that wait for a core keep all others of their process waiting.
+    On a CPU torch has that many ``threads``. Beside a GPU ``jobs`` share the cores, as threads that wait for a core keep all others
+    of their process waiting.
     """
+    on_gpu = device == "cuda"
+    shared = max(1, usable_cores() // jobs)
+    with warm_interpreter(shared if on_gpu else threads, gpus=on_gpu) as python:
+        yield python
+
+
+@contextmanager
+def timing_interpreter(device: str, python: Path) -> Generator[Path, None, None]:
+    """The same for runs that are timed: beside a GPU torch has as many threads as Python would give it, on a CPU it is ``python``."""
     if device == "cpu":
-        with warm_interpreter(threads) as python:
-            yield python, python
+        yield python
         return
-    cores = usable_cores()
-    with (
-        warm_interpreter(max(1, cores // jobs), gpus=True) as python,
-        warm_interpreter(cores, gpus=True) as timed,
-    ):
-        yield python, timed
+    with warm_interpreter(usable_cores(), gpus=True) as timed:
+        yield timed
 
 
 @dataclass(frozen=True)

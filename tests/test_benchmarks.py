@@ -402,7 +402,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[_OneMinute]:
     Bench.timed = []
     monkeypatch.setattr(corpus, "Bench", Bench)
     monkeypatch.setattr(corpus, "take_turns", take_turns)
-    monkeypatch.setattr(corpus, "interpreters", lambda *_: nullcontext((Path("python"),) * 2))
+    monkeypatch.setattr(corpus, "interpreter", lambda *_: nullcontext(Path("python")))
+    monkeypatch.setattr(corpus, "timing_interpreter", lambda *_: nullcontext(Path("python")))
     monkeypatch.setattr(results_module, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(corpus.time, "monotonic", lambda: Bench.now)
     return Bench

@@ -54,7 +54,7 @@ from ..optimizer.analysis.compiling.graph_breaks import CompileObstacle, script_
 from ..optimizer.analysis.compiling.graph_captures import capture_obstacle
 from ..optimizer.analysis.devices.network_device import condition_imports, network_device, uses_cuda
 from ..optimizer.analysis.facts import CallFact, DeviceKind, Fact, Model, seen_at
-from ..optimizer.analysis.networks.network_layers import pytorchs_own
+from ..optimizer.analysis.networks.called_layers import library_layer
 from ..optimizer.analysis.networks.single_layers import is_single_layer
 from ..optimizer.analysis.networks.small_layers import MOST_LAYERS_AS_THEY_ARE, small_layers
 from ..optimizer.analysis.networks.trained import trained_or_in_part
@@ -62,6 +62,7 @@ from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.precision.precision import FrameworkUse
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.training.steps import StepCode
+from ..optimizer.analysis.values.values import External, Made
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import CompileMode, Options, Target, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
@@ -231,10 +232,11 @@ def _obstacle(
         return f"{_DOUBLE_BACKWARD}{seen_at(unfit[network.node], call)}"
     if isinstance(point, CompileObstacle):
         return _said(point, call)
-    own = pytorchs_own(script.resolver, network)
-    if own is not None and options.torch_version < _COMPILES_ITS_OWN:
+    made = Made(network.node, network.module, network.cls or External(network.library_name or ""))
+    own = library_layer(script.resolver, made)
+    if own not in (None, "Module") and options.torch_version < _COMPILES_ITS_OWN:
         version = ".".join(map(str, _COMPILES_ITS_OWN))
-        return f"before PyTorch {version} compiling in place does nothing for a network that runs as `{own}` does"
+        return f"before PyTorch {version} compiling in place does nothing for a network that runs as `torch.nn.{own}` does"
     if _is_free(options) and is_single_layer(script.resolver, network):
         return _SINGLE
     return None

@@ -31,6 +31,8 @@ PRELOADED = (
     "torchvision.transforms",
     "PIL.Image",
 )
+COMPILES_BY_ITSELF = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""For runs of which there are many at the same time: with more, importing the compiler starts a process for each core, in each of them."""
 _REQUEST_BYTES = 1 << 20
 
 _CLIENT = """\
@@ -69,10 +71,7 @@ def warm_interpreter(threads: int = 1, *, gpus: bool = False) -> Generator[Path,
         client.chmod(0o700)
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         environment |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": str(threads)}
-        # With more, importing the compiler starts a process for each, in each of the runs.
-        environment |= (
-            {"TORCHINDUCTOR_COMPILE_THREADS": "1"} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
-        )
+        environment |= COMPILES_BY_ITSELF if gpus else {"CUDA_VISIBLE_DEVICES": ""}
         server = subprocess.Popen(
             [sys.executable, __file__, str(address)],
             env=environment,

@@ -79,7 +79,10 @@ def library_layer(resolver: Resolver, value: Value) -> str | None:
 
 
 def _of_nn(names: Iterable[str]) -> str | None:
-    found = (name.rpartition(".") for name in sorted(names))
+    # `nn.Module` has no forward pass of its own: whatever else a class derives from runs.
+    found = (
+        name.rpartition(".") for name in sorted(names, key=lambda n: (n == "torch.nn.Module", n))
+    )
     return next((last for package, _, last in found if package == "torch.nn"), None)
 
 

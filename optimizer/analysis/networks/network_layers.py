@@ -118,17 +118,6 @@ def is_attention(name: str) -> bool:
     return name.startswith(_NN) and (last in _ATTENTION or "attention" in last)
 
 
-def pytorchs_own(resolver: Resolver, model: Model) -> str | None:
-    """The class of PyTorch's own whose ``forward`` the network runs, such as ``torch.nn.Sequential``; None where it runs another."""
-    if model.cls is None:
-        names = {model.library_name or ""}
-    elif class_attribute(resolver, model.cls, "forward"):
-        return None
-    else:
-        names = resolver.base_names(model.cls) - {"torch.nn.Module"}
-    return min((name for name in names if name.startswith("torch.nn.")), default=None)
-
-
 def has_parameters(resolver: Resolver, model: Model) -> bool:
     """Whether ``model`` certainly has parameters."""
     if model.library_name is not None and model.library_name.startswith(_NETWORK_LIBRARIES):

@@ -18,7 +18,7 @@ from .half_steps import HalfCode
 from .matrix_products import is_half_product
 from .recurrent_layers import recurrent_layers
 
-_KNOWN = sys.stdlib_module_names | {"torch", "numpy", "builtins"}
+_KNOWN = sys.stdlib_module_names | {"torch", "numpy"}
 """Packages of which is known what they compute: by their names, or nothing that takes long."""
 _WITHOUT_PRODUCTS = (
     "its networks compute no matrix products and no convolutions, and autocast makes nothing else faster "
