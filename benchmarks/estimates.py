@@ -41,16 +41,21 @@ from .scripts import (
     interpreter,
     prepare,
     rewrite_options,
+    timing_interpreter,
 )
 
 
 def compared(
-    script: CorpusScript, folder: Path, python: Path, sweeps: int, timeout_s: float
+    script: CorpusScript, folder: Path, pythons: tuple[Path, Path], sweeps: int, timeout_s: float
 ) -> dict[str, Any]:
-    """Bounds and savings of the transforms of one script, as parts of the original's step."""
+    """Bounds and savings of the transforms of one script, as parts of the original's step.
+
+    ``pythons`` are for what is not timed, and for what is.
+    """
     before = load()
+    python, timing_python = pythons
     prepared = prepare(script, folder, python, timed=True, timeout_s=timeout_s)
-    python = PYTHON if script.device == "cuda" else python
+    profiling_python = PYTHON if script.device == "cuda" else python
     transforms, options = all_transforms(), rewrite_options(script)
     names = [transform.name for transform in transforms]
 
@@ -61,7 +66,7 @@ def compared(
     with tempfile.TemporaryDirectory() as cwd:
         original = ScriptVersion(script.original, args=prepared.arguments)
         how = ProfileSettings(
-            python, Path(cwd), timeout_s=timeout_s, env=script.environment, resident=False
+            profiling_python, Path(cwd), timeout_s=timeout_s, env=script.environment, resident=False
         )
         found = profile(original, how)
         changes = [change for file in without(frozenset()).files for change in file.changes]
@@ -69,7 +74,7 @@ def compared(
             one.transform: one for one in opportunities(found, changes, transforms, options.target)
         }
         settings = VerifySettings(
-            python,
+            timing_python,
             Path(cwd),
             timeout_s=timeout_s,
             pairs=sweeps,
@@ -191,6 +196,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as temporary,
         interpreter(options.device, options.threads) as python,
+        timing_interpreter(options.device, python) as timing_python,
     ):
         folder = options.data.absolute() if options.data else Path(temporary)
         failed = False
@@ -199,7 +205,7 @@ def main() -> int:
                 continue
             try:
                 results[script.name] = compared(
-                    script, folder, python, options.sweeps, options.timeout
+                    script, folder, (python, timing_python), options.sweeps, options.timeout
                 )
             except Exception as error:
                 expected = isinstance(error, TorchoptError | ScriptFailed | RuntimeError)

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from benchmarks import chart, corpus, equivalence, estimates, gpu, scripts, tables
+from benchmarks import bench as bench_module
+from benchmarks import chart, equivalence, estimates, gpu, measuring, scripts, tables
 from benchmarks import results as results_module
 from benchmarks.results import RESULTS, read_results
 from benchmarks.scripts import CorpusScript, Prepared, rewritten, rewritten_version
@@ -112,14 +113,14 @@ def test_the_tuned_version_has_a_column_where_there_is_one(
 
 
 def test_what_is_to_be_tuned_is_not_done_without(results: dict[str, Any]) -> None:
-    (script,) = corpus.corpus(["vae"], "cpu")
-    measured = {"vae": results["one"] | {"digest": corpus.digest(script)}}
-    assert corpus.outdated([script], measured, tuned=False) == []
-    assert corpus.outdated([script], measured, tuned=True) == [script]
+    (script,) = scripts.corpus(["vae"], "cpu")
+    measured = {"vae": results["one"] | {"digest": bench_module.digest(script)}}
+    assert bench_module.outdated([script], measured, tuned=False) == []
+    assert bench_module.outdated([script], measured, tuned=True) == [script]
     measured["vae"]["versions"]["tuned"] = {"note": "nothing that was tried is faster"}
-    assert corpus.outdated([script], measured, tuned=True) == []
+    assert bench_module.outdated([script], measured, tuned=True) == []
     measured["vae"]["digest"] = "other"
-    assert corpus.outdated([script], measured, tuned=False) == [script]
+    assert bench_module.outdated([script], measured, tuned=False) == [script]
 
 
 def test_no_share_of_what_the_expert_did_not_gain(results: dict[str, Any]) -> None:
@@ -175,7 +176,7 @@ def test_ranks_that_lack_gpus_are_one_process(
     assert version.processes == processes
 
 
-@pytest.mark.parametrize("script", corpus.corpus([], "cuda"), ids=lambda script: script.name)
+@pytest.mark.parametrize("script", scripts.corpus([], "cuda"), ids=lambda script: script.name)
 def test_what_is_verified_is_short_on_every_device(script: CorpusScript) -> None:
     assert script.arguments(timed=False) == replace(script, device="cpu").arguments(timed=False)
     assert script.arguments(timed=True) != replace(script, device="cpu").arguments(timed=True)
@@ -400,12 +401,12 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[_OneMinute]:
         return contestants
 
     Bench.timed = []
-    monkeypatch.setattr(corpus, "Bench", Bench)
-    monkeypatch.setattr(corpus, "take_turns", take_turns)
-    monkeypatch.setattr(corpus, "interpreter", lambda *_: nullcontext(Path("python")))
-    monkeypatch.setattr(corpus, "timing_interpreter", lambda *_: nullcontext(Path("python")))
+    monkeypatch.setattr(measuring, "Bench", Bench)
+    monkeypatch.setattr(measuring, "take_turns", take_turns)
+    monkeypatch.setattr(measuring, "interpreter", lambda *_: nullcontext(Path("python")))
+    monkeypatch.setattr(measuring, "timing_interpreter", lambda *_: nullcontext(Path("python")))
     monkeypatch.setattr(results_module, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(corpus.time, "monotonic", lambda: Bench.now)
+    monkeypatch.setattr(measuring.time, "monotonic", lambda: Bench.now)
     return Bench
 
 
@@ -422,7 +423,7 @@ def measured(names: list[str], tmp_path: Path, **given: Any) -> tuple[int, dict[
     }
     usual |= {"data": tmp_path, "together": 1, "verify_only": False, "time_only": False}
     options = argparse.Namespace(**(usual | given))
-    return corpus.measure(corpus.corpus(names, options.device), results, options), results
+    return measuring.measure(scripts.corpus(names, options.device), results, options), results
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 5])
@@ -456,7 +457,7 @@ def test_what_is_timed_together_has_room_on_the_device(
     room: int,
     timed: list[tuple[list[str], int]],
 ) -> None:
-    monkeypatch.setattr(corpus, "device_room", lambda _: room)
+    monkeypatch.setattr(measuring, "device_room", lambda _: room)
     names = ["gan_flat", "vae", "rnn_lm"]
     count, results = measured(names, tmp_path, device="cuda", jobs=3, together=2)
     assert (count, [*results]) == (3, names)
@@ -466,7 +467,7 @@ def test_what_is_timed_together_has_room_on_the_device(
 def test_a_script_that_cannot_be_prepared_is_not_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: type[_OneMinute]
 ) -> None:
-    monkeypatch.setattr(corpus, "device_room", lambda _: 100)
+    monkeypatch.setattr(measuring, "device_room", lambda _: 100)
     fails = property(lambda self: 1 // 0 if self.script.name == "vae" else 3)
     monkeypatch.setattr(bench, "device_memory", fails)
     for device in ("cuda", "cpu"):
@@ -485,8 +486,11 @@ def test_nothing_is_timed_where_verdicts_are_wanted_alone(
 def test_what_is_timed_gets_its_verdict_and_is_not_timed_again(
     tmp_path: Path, bench: type[_OneMinute]
 ) -> None:
-    [script] = corpus.corpus(["vae"], "cpu")
-    timed = {"digest": corpus.digest(script), "versions": {"original": {}, "torchopt": {"x": 1}}}
+    [script] = scripts.corpus(["vae"], "cpu")
+    timed = {
+        "digest": bench_module.digest(script),
+        "versions": {"original": {}, "torchopt": {"x": 1}},
+    }
     changed = timed | {"digest": "of another text"}
     for given, verdict_alone in (
         ({"results": {"vae": timed}}, True),
