@@ -171,6 +171,20 @@ def test_a_saved_tensor_that_is_no_longer_the_parameter_fails_in_the_numeric_tie
     assert "is not Net.fc.weight as the last step left it" in finding.message
 
 
+def test_a_saved_count_is_the_same_whichever_network_has_counted_as_far(
+    original: Observations, save: Checkpoint
+) -> None:
+    """Of clients, each with a copy, one has counted as many batches as the server that is saved."""
+
+    def saved(*same_as: str) -> Observations:
+        entry = CheckpointEntry("tensor", (), "int64", "of 4", same_as=same_as)
+        return saving(original, replace(save, entries={"bn.num_batches_tracked": entry}))
+
+    ours, other = saved("Net.bn.num_batches_tracked"), saved()
+    for before, after in ((ours, other), (other, ours)):
+        assert compare_checkpoint_values(before, after, [before], Precision.FLOAT32) == []
+
+
 @pytest.mark.parametrize(
     ("moved", "apart", "fails"), [(False, 1e-7, False), (False, 1e-2, True), (True, 1e-7, True)]
 )
