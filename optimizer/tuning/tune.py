@@ -12,7 +12,7 @@ from typing import Any
 
 from ...transforms.base import Transform
 from ..errors import TorchoptError
-from ..execution.observations import ENDED_WELL
+from ..execution.observations import ENDED_WELL, Status
 from ..execution.runner import RunSettings, ScriptVersion, run
 from ..execution.script_versions import original_version
 from ..measuring.measurement import TooShort, read_run, speedup
@@ -32,6 +32,8 @@ from .search import Failed, NoTimeLeft, Outcome, Refused, Search, Trial
 from .whole_training import log_training_speedup
 
 TIMED_SECONDS = 6.0
+FEWEST_SECONDS_A_RUN = 30.0
+"""What is left of the budget ends timed runs, but not before a script can have started and made its steps."""
 OBSERVED_RUNS = 10
 """As many as a verification of mixed precision makes."""
 SHARE_BEFORE_SIZES = 0.5
@@ -260,9 +262,16 @@ class _Tuning:
     def _measured(
         self, best: Configuration, candidate: Configuration, *, backwards: bool
     ) -> tuple[float, float]:
-        """The logarithm of the speed-up in one pair of runs, and the part of its step the candidate waits for data."""
-        limits = replace(self._settings.verify, timing_seconds=TIMED_SECONDS)
-        settings = timed_run_settings(limits, self._pace or 0.0, cache=None)
+        """The logarithm of the speed-up in one pair of runs, and the part of its step the candidate waits for data.
+
+        Raises NoTimeLeft where the budget ends before the runs do: an episode may go on for as long as it likes.
+        """
+        limits = self._settings.verify
+        left = max(0.0, self._settings.budget_s - self._seconds())
+        each_s = max(FEWEST_SECONDS_A_RUN, left / 2)
+        timeout_s = min(limits.timeout_s, each_s)
+        within = replace(limits, timing_seconds=TIMED_SECONDS, timeout_s=timeout_s)
+        settings = timed_run_settings(within, self._pace or 0.0, cache=None)
         samples: tuple[float, float] | None = None
         if candidate.batch_size is not None:
             samples = self._samples(best), self._samples(candidate)
@@ -278,6 +287,8 @@ class _Tuning:
                 return log_throughput_ratio(ours.timing, theirs.timing, samples), waits
             return log_training_speedup(ours.timing, theirs.timing, settings.steps), waits
         except RunFailed as failed:
+            if failed.seen.status is Status.TIMED_OUT and timeout_s < limits.timeout_s:
+                raise NoTimeLeft from None
             if failed.version is versions[0] and not best.transforms:
                 raise ScriptFailed(failed.seen) from None
             raise Failed from None

@@ -45,6 +45,7 @@ class Machine:
         self.status = Status.STOPPED
         self.ending = Ending.VERIFIED
         self.profiled = 0
+        self.timeouts: list[float] = []
         self.noise = 0.001
         self.verification = [math.log(2.0)] * 3
 
@@ -52,6 +53,7 @@ class Machine:
         if self.runs_left == 0:
             raise KeyboardInterrupt
         self.runs, self.runs_left = self.runs + 1, self.runs_left - 1
+        self.timeouts.append(settings.timeout_s)
         fast = any("\nfast()" in text for text in version.overrides.values())
         seconds = 0.1 * (1 + self.noise * (self.runs % 3)) / (self.factor if fast else 1.0)
         return Observations(
@@ -239,6 +241,27 @@ def test_a_script_that_fails_by_itself(project: Project, machine: Machine, capsy
     error = capsys.readouterr().err
     assert "ValueError: no data" in error
     assert error.splitlines()[-1] == "train.py: fails by itself"
+
+
+@pytest.mark.parametrize(
+    ("limits", "timeout"),
+    [(["--budget", "2"], 120.0), (["--budget", "0.1"], 60.0), (["--timeout", "50"], 100.0)],
+)
+def test_a_run_ends_with_the_budget(
+    project: Project, machine: Machine, capsys: Capture, limits: list[str], timeout: float
+) -> None:
+    """Both of a pair do: each takes turns with the other, so that its limit is twice its share."""
+    machine.status = Status.TIMED_OUT
+    project({"train.py": "slow()\n"})
+    ending = main(["tune", "train.py", *limits])
+    (first, *_) = machine.timeouts
+    assert timeout - 5.0 < first <= timeout
+    told = capsys.readouterr()
+    if "--timeout" in limits:
+        assert ending == ExitCode.SCRIPT_FAILED
+    else:
+        assert ending == ExitCode.OK
+        assert "not everything was: give it more time with --budget" in told.out
 
 
 def test_nothing_to_tune(project: Project, machine: Machine, capsys: Capture) -> None:
