@@ -5,6 +5,7 @@ from __future__ import annotations
 import tokenize
 from collections.abc import Iterator
 from difflib import SequenceMatcher
+from itertools import pairwise
 
 from .lines import NOT_CODE, tokens
 
@@ -33,10 +34,15 @@ def _tokens(code: str) -> list[_Token]:
 
 
 def _shared(old: list[_Token], new: list[_Token]) -> Iterator[tuple[int, int]]:
-    """The places in both lists of tokens that are followed by the same one in both."""
+    """The places in both lists of tokens that are followed by the same one in both, or in ``new`` by a bracket before it."""
     texts = [[token.string for token in part] for part in (old, new)]
-    for block in SequenceMatcher(None, *texts, autojunk=False).get_matching_blocks():
+    blocks = SequenceMatcher(None, *texts, autojunk=False).get_matching_blocks()
+    for block, following in pairwise(blocks):
         yield from ((block.a + i, block.b + i) for i in range(block.size - 1))
+        after, added = block.a + block.size, block.b + block.size
+        is_one = block.size and (following.a, following.b) == (after, added + 1)
+        if is_one and new[added].string == "(":
+            yield after - 1, added - 1
 
 
 def _gap(stream: list[_Token], place: int, rows: list[str]) -> str | None:

@@ -284,6 +284,11 @@ def test_lines_that_were_too_long_before_keep_the_breaks_of_their_author(
             ")[1]+h[d:e,::2]",
             "y = (\n    f(f\"{a  + b}\", -  c, other='b')[1]\n    +h[d:e,::2]\n)",
         ),
+        (
+            "x,y=f(a=aaaaaaaa",
+            "),g(bbbbbbbbbbbbb)",
+            "x,y=(\n    f(a=aaaaaaaa, other='b'),\n    g(bbbbbbbbbbbbb),\n)",
+        ),
     ],
 )
 def test_what_stays_in_a_line_keeps_its_spaces(
