@@ -134,10 +134,11 @@ class Loop(Fact):
 
 
 class DeviceKind(Enum):
-    """Which device an expression names: always CUDA, always the CPU, or chosen when the script runs."""
+    """Which device an expression names: always CUDA, always the CPU, never CUDA but another accelerator, or chosen when the script runs."""
 
     CUDA = "cuda"
     CPU = "cpu"
+    OTHER = "other"
     CHOSEN = "chosen"
     UNKNOWN = "unknown"
 

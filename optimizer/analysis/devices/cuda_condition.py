@@ -15,8 +15,8 @@ from ..program.scopes import Parameter
 from ..program.syntax import Module
 from ..script import TrainingScript
 from ..values.named_values import name_values
-from ..values.values import External, Literal, Made, Value
-from .devices import is_cuda_flag
+from ..values.values import External, Made, Value
+from .devices import is_cuda_flag, is_device_text
 from .network_device import cuda_test, network_device, uses_cuda
 
 _ABOUT_DEVICES = re.compile(r"cuda|gpu|cpu|device", re.IGNORECASE)
@@ -128,7 +128,7 @@ def _device_test(script: TrainingScript, device: DeviceName, module: Module) -> 
         return None
     values = script.resolver.values(device.node, module)
     makers = script.resolver.maker_names(device.node, module)
-    is_text = all(isinstance(v, Literal) and isinstance(v.value, str) for v in values)
+    is_text = all(map(is_device_text, values))
     if is_text or makers == frozenset({"torch.device"}):
         return cuda_test(device.name, values, module)
     return None

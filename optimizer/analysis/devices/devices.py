@@ -40,7 +40,9 @@ _GPU_WORDS = (
     "from accelerate",
     "Fabric(",
 )
-_OTHER_ACCELERATORS = re.compile(r"\b(mps|xpu|xla|torch_xla|npu|torch_npu|hpu|mlu|privateuseone)\b")
+_ACCELERATORS = frozenset({"mps", "xpu", "xla", "npu", "hpu", "mlu", "privateuseone"})
+_OTHER_ACCELERATORS = re.compile(rf"\b({'|'.join(sorted(_ACCELERATORS))}|torch_xla|torch_npu)\b")
+_NEVER_CUDA = frozenset({DeviceKind.CPU, DeviceKind.OTHER})
 
 
 def device_kind(
@@ -49,16 +51,18 @@ def device_kind(
     module: Module,
     within: frozenset[ast.Call] = frozenset(),
 ) -> DeviceKind:
-    """Which device ``expression`` names.
+    """Which device ``expression`` names; ``OTHER`` where it is Apple's (``"mps"``), say, or the CPU, whichever there is.
 
     ``within`` are the calls it is an argument of: ``device = torch.device(device)`` may lead back to itself.
     """
+    kinds = _kinds(resolver, expression, module, within)
+    if DeviceKind.OTHER in kinds and kinds <= _NEVER_CUDA:
+        return DeviceKind.OTHER
     if isinstance(expression, ast.IfExp | ast.BoolOp) or _is_conditional(
         resolver, expression, module
     ):
-        kinds = _kinds(resolver, expression, module, within)
         return DeviceKind.CHOSEN if DeviceKind.CUDA in kinds or len(kinds) > 1 else _single(kinds)
-    return _single(_kinds(resolver, expression, module, within))
+    return _single(kinds)
 
 
 def _kinds(
@@ -122,6 +126,8 @@ def _value_kind(resolver: Resolver, value: Value, within: frozenset[ast.Call]) -
             return DeviceKind.CHOSEN
         case Attribute(_, "device"):
             return DeviceKind.CHOSEN
+        case Attribute(Made() as device, "type") if is_device(device):
+            return _value_kind(resolver, device, within)
         case _:
             return DeviceKind.UNKNOWN
 
@@ -139,9 +145,31 @@ def _beginning(node: ast.expr) -> str | None:
             return None
 
 
+def is_device(value: Value) -> bool:
+    """Whether it is a ``torch.device``."""
+    return (
+        isinstance(value, Made)
+        and isinstance(value.maker, External)
+        and value.maker.name in DEVICE_MAKERS
+    )
+
+
+def is_device_text(value: Value) -> bool:
+    """Whether it is the name of a device, or may be: a text, or the ``type`` of a ``torch.device``."""
+    match value:
+        case Literal(text):
+            return isinstance(text, str)
+        case Attribute(of, "type"):
+            return is_device(of)
+        case _:
+            return False
+
+
 def _text_kind(text: str) -> DeviceKind:
     if text.startswith("cuda"):
         return DeviceKind.CUDA
+    if text.partition(":")[0] in _ACCELERATORS:
+        return DeviceKind.OTHER
     return DeviceKind.CPU if text == "cpu" else DeviceKind.UNKNOWN
 
 
@@ -180,9 +208,11 @@ def _device_name(
     if is_cuda_flag(resolver, value, module):
         return DeviceName(module, value, name, DeviceKind.CHOSEN, True)
     makers = resolver.maker_names(value, module)
-    texts = {v.value for v in resolver.values(value, module) if isinstance(v, Literal)}
-    is_text = bool(texts) and all(
-        isinstance(t, str) and _text_kind(t) != DeviceKind.UNKNOWN for t in texts
+    values = resolver.values(value, module)
+    told = [v for v in values if is_device_text(v) or isinstance(v, Literal)]
+    is_text = bool(told) and all(
+        is_device_text(v) and _value_kind(resolver, v, frozenset()) is not DeviceKind.UNKNOWN
+        for v in told
     )
     if (makers and makers <= DEVICE_MAKERS) or is_text:
         return DeviceName(module, value, name, device_kind(resolver, value, module), False)

@@ -23,7 +23,7 @@ from ..values.named_values import name_values
 from ..values.object_names import holder_of
 from ..values.resolver import Resolver, Values
 from ..values.values import Attribute, Display, External, Literal, Made, Option, Unknown, Value
-from .devices import DEVICE_MAKERS
+from .devices import is_device, is_device_text
 from .placement import default_device_call, move_target
 
 _ABOUT_CUDA = re.compile(r"cuda|gpu|device", re.IGNORECASE)
@@ -80,7 +80,7 @@ def _moves(
 ) -> Iterator[NetworkDevice]:
     assert isinstance(call.func, ast.Attribute)
     kind = move_target(resolver, call, module)
-    if kind in (None, DeviceKind.CPU):
+    if kind in (None, DeviceKind.CPU, DeviceKind.OTHER):
         return
     moved = models_in(resolver, resolver.values(call.func.value, module))
     if not _hold(resolver, moved, networks):
@@ -270,9 +270,9 @@ def cuda_test(code: str, values: Values, module: Module) -> str:
     operand = code if is_primary else f"({code})"
     if values and all(_is_device_object(v) for v in values):
         return f"{operand}.type == {cuda}"
-    texts = {v.value for v in values if isinstance(v, Literal)}
-    if len(texts) == len(values) and all(isinstance(t, str) for t in texts):
-        if any(str(t).startswith("cuda:") for t in texts):
+    if values and all(map(is_device_text, values)):
+        texts = [v.value for v in values if isinstance(v, Literal)]
+        if any(str(text).startswith("cuda:") for text in texts):
             return f"{operand}.startswith({cuda})"
         return f"{operand} == {cuda}"
     return f"{reference(module, 'torch.device').code}({code}).type == {cuda}"
@@ -283,14 +283,12 @@ def condition_imports(condition: str | None, module: Module) -> tuple[FileEdit, 
     return reference(module, "torch").edits if condition and "torch." in condition else ()
 
 
-def _is_device_object(value: object) -> bool:
+def _is_device_object(value: Value) -> bool:
     match value:
-        case Made(maker=External(name)):
-            return name in DEVICE_MAKERS
         case Attribute(of=Made(maker=External(name)), name="device"):
             return name.startswith(_WITH_DEVICE)
         case _:
-            return False
+            return is_device(value)
 
 
 def code_at(

@@ -15,7 +15,7 @@ from ..program.trees import walk
 from ..values.resolver import Resolver
 from .devices import device_kind
 
-_ON_GPU = frozenset({DeviceKind.CUDA, DeviceKind.CHOSEN})
+_ON_GPU = frozenset({DeviceKind.CUDA, DeviceKind.OTHER, DeviceKind.CHOSEN})
 _DEFAULT_DEVICE = frozenset({"torch.set_default_device", "torch.set_default_tensor_type"})
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ..devices.construction import VARIABLE
 from ..devices.placement import move_target
-from ..facts import CallFact, DeviceKind, Model
+from ..facts import CallFact, Model
 from ..loading.batch_objects import refuses_argument
 from ..loading.batches import BatchCopy
 from ..program.statements import are_alternatives
@@ -150,9 +150,7 @@ class _Search:
     def _may_move(self, call: ast.Call, module: Module) -> bool:
         method = last_identifier(call.func)
         return method == "cpu" or (
-            method in {"to", "cuda"}
-            and move_target(self._resolver, call, module)
-            in {DeviceKind.CUDA, DeviceKind.CHOSEN, DeviceKind.CPU, DeviceKind.UNKNOWN}
+            method in {"to", "cuda"} and move_target(self._resolver, call, module) is not None
         )
 
     def _copies(self, networks: Sequence[Model]) -> tuple[BatchCopy, ...] | str:

@@ -42,6 +42,23 @@ Script = Callable[..., TrainingScript]
             "import argparse\np = argparse.ArgumentParser()\np.add_argument('--device')\nd = p.parse_args().device",
             DeviceKind.CHOSEN,
         ),
+        (
+            "if torch.cuda.is_available():\n    d = 'cuda'\nelif torch.backends.mps.is_available():\n"
+            "    d = 'mps'\nelse:\n    d = 'cpu'",
+            DeviceKind.CHOSEN,
+        ),
+        ("d = 'mps' if torch.backends.mps.is_available() else 'cpu'", DeviceKind.OTHER),
+        (
+            "d = torch.device('mps:0' if torch.backends.mps.is_available() else 'cpu')",
+            DeviceKind.OTHER,
+        ),
+        ("d = 'xpu'", DeviceKind.OTHER),
+        ("d = 'meta'", DeviceKind.UNKNOWN),
+        (
+            "a = torch.accelerator\nd = a.current_accelerator().type if a.is_available() else 'cpu'",
+            DeviceKind.CHOSEN,
+        ),
+        ("d = torch.device('cuda').type", DeviceKind.CUDA),
         ("d = next(model.parameters()).device", DeviceKind.CHOSEN),
         ("d = somewhere()", DeviceKind.UNKNOWN),
         ("for i in range(3):\n    d = torch.device(d)", DeviceKind.CHOSEN),
@@ -63,6 +80,18 @@ def test_named_devices_and_flags(script: Script) -> None:
         size = 3
     """)
     assert [(d.name, d.is_flag) for d in found.devices] == [("use_cuda", True), ("device", False)]
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'",
+        "torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else 'cpu'",
+    ],
+)
+def test_a_device_that_is_a_text_has_a_name(script: Script, device: str) -> None:
+    (found,) = script(f"import torch\ndevice = {device}\n").devices
+    assert (found.name, found.kind, found.is_flag) == ("device", DeviceKind.CHOSEN, False)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def condition(understood: TrainingScript) -> str | None:
         ("model = nn.Linear(2, 2)", DeviceKind.CPU),
         ("model = nn.Linear(2, 2).cpu()", DeviceKind.CPU),
         ("model = nn.Linear(2, 2).to(torch.float32)", DeviceKind.CPU),
+        ("model = nn.Linear(2, 2).to('mps' if flag else 'cpu')", DeviceKind.CPU),
         ("model = nn.Linear(2, 2).cuda()", DeviceKind.CUDA),
         ("model = nn.Linear(2, 2)\nmodel.to('cuda:1')", DeviceKind.CUDA),
         ("model = nn.Linear(2, 2)\nif flag_for_cuda:\n    model.cuda()", DeviceKind.CHOSEN),
