@@ -516,6 +516,40 @@ def test_network_loop_and_evaluation_in_several_files(check_transformed: Check) 
     check_transformed(files, after)
 
 
+@pytest.mark.parametrize(
+    ("second", "is_image"),
+    [
+        ("self.one(second)", True),
+        ("self.fc(second)", False),
+        ("self.one(second[:, :3])", False),
+        ("self.one(x) * second", False),
+    ],
+)
+def test_two_views_of_a_batch(check_transformed: Check, second: str, is_image: bool) -> None:
+    """What goes into a convolution has channels; a further argument may have none."""
+    network = f"""{net()}
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = Net()
+        self.fc = nn.Linear(8, 10)
+
+    def forward(self, x, second):
+        return self.one(x) + {second}
+"""
+    given = f"z.to(device, {FORMAT})" if is_image else "z.to(device)"
+    before, after = (
+        text.replace("x, y in loader", "x, z, y in loader")
+        .replace("    pass", f"    z = {copied}")
+        .replace("model(x)", "model(x, z)")
+        for text, copied in zip(
+            transformed(network=network, make="Pair()"), ("z.to(device)", given), strict=True
+        )
+    )
+    check_transformed(before, after)
+
+
 def test_images_normalized_on_the_device(check_transformed: Check) -> None:
     network = (
         net()

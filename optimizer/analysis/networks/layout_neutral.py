@@ -263,32 +263,32 @@ class LayoutProof:
 
     # What goes in and what comes out
 
-    def takes_images(self) -> bool:
-        """Whether the network gives its first argument to a two-dimensional convolution as it is."""
+    def takes_images(self, position: int = 0) -> bool:
+        """Whether the network gives its argument at ``position`` to a two-dimensional convolution as it is."""
         if self._is_classifier:
-            return True
-        return self._takes_images(
-            Made(self._network.node, self._network.module, self._maker()), set()
-        )
+            return position == 0
+        made = Made(self._network.node, self._network.module, self._maker())
+        return self._takes_images(made, set(), position)
 
     def _maker(self) -> External | Class:
         return self._network.cls or External(self._network.library_name or "")
 
-    def _takes_images(self, value: Value, seen: set[ast.AST]) -> bool:
+    def _takes_images(self, value: Value, seen: set[ast.AST], position: int = 0) -> bool:
         if isinstance(value, Element):  # `for layer in self.layers: x = layer(x)`
             held = held_layers(self._resolver, value)
             return bool(held) and all(self._takes_images(layer, seen) for layer in held)
         if not isinstance(value, Made) or value.call in seen:
             return False
         seen = seen | {value.call}
-        made = self._sequence(value)
+        made = self._sequence(value) if position == 0 else None
         if made is not None and made[0].args:
             layers = self._resolver.values(made[0].args[0], made[1])
             return bool(layers) and all(self._takes_images(layer, seen) for layer in layers)
         if isinstance(value.maker, External):
-            return value.maker.name in _FIRST_LAYERS or _is_classifier(value.maker.name)
+            known = value.maker.name in _FIRST_LAYERS or _is_classifier(value.maker.name)
+            return known and position == 0
         return any(
-            self._gives_on(function, seen)
+            self._gives_on(function, seen, position)
             for function in class_attribute(self._resolver, value.maker, "forward")
             if isinstance(function, Function)
         )
@@ -312,13 +312,14 @@ class LayoutProof:
         ]
         return inits[0] if len(inits) == 1 else None
 
-    def _gives_on(self, forward: Function, seen: set[ast.AST]) -> bool:
-        """Whether ``forward``, or a method that it calls, calls such a layer on its own first argument."""
+    def _gives_on(self, forward: Function, seen: set[ast.AST], position: int = 0) -> bool:
+        """Whether ``forward``, or a method that it calls, calls such a layer on its own argument at ``position``."""
         node = forward.node
-        if not isinstance(node, ast.FunctionDef) or len(node.args.args) < 2 or node in seen:
+        place = position + 1
+        if not isinstance(node, ast.FunctionDef) or len(node.args.args) <= place or node in seen:
             return False
         seen = seen | {node}
-        given = node.args.args[1].arg
+        given = node.args.args[place].arg
         for call in (n for n in walk(node) if isinstance(n, ast.Call)):
             first = call.args[0] if call.args else None
             if not (isinstance(first, ast.Name) and first.id == given):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,7 +70,7 @@ class _Search:
         moves = [*dict.fromkeys(move for n in networks for move in self._moves[n.node])]
         if len(moves) != 1:
             return f"the network is moved to a device {len(moves)} times, not once"
-        found = self._copies(networks)
+        found = self._copies(networks, proofs)
         if isinstance(found, str):
             return found
         flat = all(proof.returns_flat() for proof in proofs)
@@ -153,10 +153,11 @@ class _Search:
             method in {"to", "cuda"} and move_target(self._resolver, call, module) is not None
         )
 
-    def _copies(self, networks: Sequence[Model]) -> tuple[BatchCopy, ...] | str:
-        """The copies of what goes into ``networks``; those of evaluations are taken along where they are known."""
+    def _copies(
+        self, networks: Sequence[Model], proofs: Sequence[LayoutProof]
+    ) -> tuple[BatchCopy, ...] | str:
+        """The copies of what goes into ``networks``; those of evaluations, and of further images, are taken along where they are known."""
         wanted = {network.node for network in networks}
-        by_node = {copy.node: copy for copy in self._script.batch_copies}
         found: dict[BatchCopy, None] = {}
         training = {call.node for step in self._steps for call in step.loop.forwards}
         evaluation = {call.node for loop in self._script.evaluation_loops for call in loop.forwards}
@@ -167,18 +168,36 @@ class _Search:
                 called = models_in(self._resolver, self._resolver.values(call.func, module))
                 if not any(model.node in wanted for model in called):
                     continue
-                copies = self._copied(call.args[0], module, set()) if call.args else set[ast.Call]()
-                known = [by_node[c] for c in copies if c in by_node]
-                if call in training and (not known or len(known) < len(copies)):
+                known, is_all = self._known(call.args[0], module) if call.args else ([], False)
+                if call in training and not is_all:
                     return "what goes into the network is not just a batch copied to the device"
-                refused = [refuses_argument(self._script, copy, "memory_format") for copy in known]
-                if reason := next(filter(None, refused), None):
+                if reason := next(filter(None, map(self._refusal, known)), None):
                     return reason
-                found |= dict.fromkeys(known)
+                found |= dict.fromkeys([*known, *self._further(call, module, proofs)])
         usable = [c for c in found if c.method in {"to", "cuda"}]
         if len(usable) < len(found) or not usable:
             return "the batches are not copied by `.to(..)` or `.cuda(..)`"
         return tuple(usable)
+
+    def _known(self, argument: ast.expr, module: Module) -> tuple[list[BatchCopy], bool]:
+        """The copies of batches that ``argument`` may be, and whether it is nothing else."""
+        by_node = {copy.node: copy for copy in self._script.batch_copies}
+        copies = self._copied(argument, module, set())
+        known = [by_node[call] for call in copies if call in by_node]
+        return known, bool(known) and len(known) == len(copies)
+
+    def _refusal(self, copy: BatchCopy) -> str | None:
+        return refuses_argument(self._script, copy, "memory_format")
+
+    def _further(
+        self, call: ast.Call, module: Module, proofs: Sequence[LayoutProof]
+    ) -> Iterator[BatchCopy]:
+        """The copies of what the networks are given behind the first argument, where those are images, too (two views of a batch)."""
+        for position, argument in enumerate(call.args[1:], start=1):
+            if all(proof.takes_images(position) for proof in proofs):
+                known, is_all = self._known(argument, module)
+                if is_all and not any(map(self._refusal, known)):
+                    yield from known
 
     def _copied(self, node: ast.expr, module: Module, seen: set[ast.AST]) -> set[ast.Call]:
         """The calls whose result ``node`` is, but for arithmetic that keeps the format (``images.float() / 255``)."""
