@@ -19,6 +19,8 @@ from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.values import Attribute, Display, External, Literal, Made, Option, Value
 
+_CHOOSING = frozenset({"torch.accelerator.current_accelerator", "os.environ.get", "os.getenv"})
+"""Calls that give whichever device there is, or is asked for."""
 DEVICE_MAKERS = frozenset({"torch.device", "torch.accelerator.current_accelerator"})
 _INDICES = frozenset(
     {
@@ -113,7 +115,7 @@ def _value_kind(resolver: Resolver, value: Value, within: frozenset[ast.Call]) -
             return DeviceKind.CHOSEN if kind is DeviceKind.UNKNOWN else kind
         case Made(_, _, External(name)) if name in _INDICES:
             return DeviceKind.CUDA
-        case Made(_, _, External("torch.accelerator.current_accelerator")):
+        case Made(_, _, External(name)) if name in _CHOOSING:
             return DeviceKind.CHOSEN
         case Display(node) if (text := _beginning(node)) is not None:
             return _text_kind(text)

@@ -59,6 +59,7 @@ Script = Callable[..., TrainingScript]
             DeviceKind.CHOSEN,
         ),
         ("d = torch.device('cuda').type", DeviceKind.CUDA),
+        ("import os\nd = os.environ.get('DEVICE', 'cuda')", DeviceKind.CHOSEN),
         ("d = next(model.parameters()).device", DeviceKind.CHOSEN),
         ("d = somewhere()", DeviceKind.UNKNOWN),
         ("for i in range(3):\n    d = torch.device(d)", DeviceKind.CHOSEN),
