@@ -167,6 +167,8 @@ class CommaList:
         last = indent + "".join(part + behind for part, behind in kept)
         closing = "" if _breaks(self.tail) else self.closing
         has_room = len(last) + len(f", {item}{closing}") <= longest
+        if begun == 0 and not closing:  # all on one line between the brackets, as black has it
+            return gap
         if gap == ", " and not has_room and begun < len(self.items) - 1:
             return "," + newline + indent
         return ", " if has_room and gap == "," + newline + indent else gap

@@ -121,6 +121,7 @@ def test_an_item_between_two_lines_of_several_goes_to_the_shorter(
         ("(a, bbbb, c, dddddddddd)", "(a, bbbb, c, dddddddddd, new)"),
         ("(\n    a, bbbb,\n    c, dddd  # d\n)", "(\n    a, bbbb,\n    c, dddd, new  # d\n)"),
         ("(\n    a, bbbb, cccc, dddd)", "(\n    a, bbbb, cccc, dddd,\n    new)"),
+        ("(\n    a, bbbb, cccc\n)", "(\n    a, bbbb, cccc, new\n)"),
         ("(\n    a, bbbb, cccc,\n    dd)", "(\n    a, bbbb, cccc,\n    dd, new)"),
         ("(a, bbbb,\n ccccc)", "(a, bbbb,\n ccccc, new)"),
         ("(\n    a,\n    b)", "(\n    a,\n    b,\n    new)"),
@@ -128,7 +129,7 @@ def test_an_item_between_two_lines_of_several_goes_to_the_shorter(
     ],
 )
 def test_a_line_that_is_full(text: str, expected: str) -> None:
-    """The longest line may have 16 columns; what stands in one line alone is broken as a whole, elsewhere."""
+    """The longest line may have 16 columns; what stands in one line alone, also one between the brackets, is broken as a whole, elsewhere."""
     assert (
         CommaList.parse(text).insert(len(CommaList.parse(text).items), "new", "\n", "    ", 16).text
         == expected
