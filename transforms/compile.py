@@ -144,7 +144,7 @@ class Compile(Transform):
             yield from self._frameworks(script)
         refusal = _refusal(script, options) if steps else None
         refusal = refusal or gradient_graph_beside(script.resolver, steps, script.functions_run)
-        refusal = refusal or late_kept_graph(script.resolver, steps)
+        refusal = refusal or late_kept_graph(script.resolver, steps, script.functions_run)
         compiled = {network.node for network in compiled_networks(script.resolver)}
         trained = trained_or_in_part(script.resolver, script.optimizers)
         final: dict[tuple[ast.stmt, str], _Final] = {}

@@ -100,13 +100,12 @@ def _parenthesized(code: str) -> str:
     except SyntaxError:
         return code
     value = body[0].value if len(body) == 1 and isinstance(body[0], ast.Assign) else None
-    one_line = "\n" not in code and "#" not in code and code.isascii()
-    if not one_line or not isinstance(value, ast.Tuple) or len(value.elts) < 2:
+    if "\n" in code or not isinstance(value, ast.Tuple) or len(value.elts) < 2:
         return code
-    start, end = value.col_offset, value.end_col_offset
+    line, start, end = code.encode(), value.col_offset, value.end_col_offset
     if start != value.elts[0].col_offset:
         return code  # In brackets already.
-    return f"{code[:start]}({code[start:end]}){code[end:]}"
+    return b"".join((line[:start], b"(", line[start:end], b")", line[end:])).decode()
 
 
 def _dump(code: str) -> str | None:

@@ -7,8 +7,17 @@ edit touched has to be there again, comment for comment and space for space, how
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
 from .line_matching import same_runs
 from .lines import split_lines
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+_CONTINUED = re.compile(r"(\\\r?\n|\\\r)[ \t\f]+")
+"""A backslash at the end of a line, and how far the next one is indented."""
 
 
 class LossError(ValueError):
@@ -54,8 +63,26 @@ def _statements(text: str) -> dict[int, tuple[int, str]]:
     found: dict[int, tuple[int, str]] = {}
     for node, place in positions.items():
         if isinstance(node, cst.SimpleStatementLine):
-            code = plain.code_for_node(node.with_changes(leading_lines=()))
+            statement = node.with_changes(leading_lines=())
+            code = plain.code_for_node(statement)
+            if _CONTINUED.search(code):
+                code = plain.code_for_node(_unindented(statement))
             found[place.start.line] = (place.end.line, code)
+    return found
+
+
+def _unindented(statement: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+    """``statement`` with the lines behind its backslashes at the margin: LibCST takes their indentation for spaces in a line."""
+    import libcst as cst
+    from libcst import matchers
+
+    def at_margin(space: cst.CSTNode, _: object) -> cst.SimpleWhitespace:
+        assert isinstance(space, cst.SimpleWhitespace)
+        return space.with_changes(value=_CONTINUED.sub(r"\1", space.value))
+
+    continued = matchers.SimpleWhitespace(matchers.MatchIfTrue(lambda value: "\\" in value))
+    found = matchers.replace(statement, continued, at_margin)
+    assert isinstance(found, cst.SimpleStatementLine)
     return found
 
 

@@ -1267,6 +1267,18 @@ def test_step_that_another_script_runs(check_noop: Check, imported: str) -> None
     check_noop(files, "not done, `sweep.py` uses `train`, too", amp=BF16)
 
 
+def test_scaler_would_go_through_a_function_that_another_script_uses(
+    rewrite: Rewrite, name: str
+) -> None:
+    files = {"train.py": ENGINE_USER, "engine.py": ENGINE, "sweep.py": "from engine import train\n"}
+    result = rewrite(files, [name], amp=FP16)
+    assert any(
+        "made to where it steps: `sweep.py` uses `train`, too" in skip.message
+        for file in result.files
+        for skip in file.skips
+    )
+
+
 def test_step_beside_a_function_that_another_script_uses(rewrite: Rewrite, name: str) -> None:
     def engine(files: dict[str, str]) -> RewrittenFile:
         result = rewrite(files, [name], amp=BF16)

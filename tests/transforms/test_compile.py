@@ -629,6 +629,18 @@ REFUSED = {
         (SETUP, LOOP, LOOP.replace("loss.backward()", "loss.backward(retain_graph=True)")),
         "keeps its graph",
     ),
+    "graph kept behind training": (
+        (
+            SETUP,
+            LOOP,
+            """
+losses = criterion(model(x.cuda()), y.cuda())
+for loss in losses:
+    torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+""",
+        ),
+        "keeps its graph",
+    ),
     "gradient penalty": (
         (
             SETUP,

@@ -66,6 +66,18 @@ def script(before: str, step: str, after: str, head: str = HEAD) -> str:
             "print(float(total))",
         ),
         (
+            "total += float(loss.item()) * len(y)",
+            "total += loss.detach().double() * len(y)",
+            "print(total)",
+            "print(float(total))",
+        ),
+        (
+            "total += float((output.argmax(1) == y).sum().item())",
+            "total += (output.argmax(1) == y).sum().double()",
+            "print(total)",
+            "print(float(total))",
+        ),
+        (
             "total = 0.9 * total + 0.1 * loss.item()",
             "total = 0.9 * total + 0.1 * loss.detach().double()",
             "print(total)",

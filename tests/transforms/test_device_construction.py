@@ -103,6 +103,15 @@ IN_ONE_EXPRESSION = {
         "x = torch.empty(torch.ones(n).size(), device=device)"
     ),
     "x = torch.LongTensor([1, 2]).to(device)": ("x = torch.tensor([1, 2], device=device)"),
+    "x = torch.Tensor([10]).to(device, dtype=torch.float32)": (
+        "x = torch.tensor([10], dtype=torch.float32, device=device)"
+    ),
+    "x = torch.Tensor([10]).to(device, torch.float)": (
+        "x = torch.tensor([10], dtype=torch.float32, device=device)"
+    ),
+    "x = torch.Tensor([10]).to(device, dtype=torch.long)": (
+        "x = torch.tensor([10], dtype=torch.float32, device=device).to(torch.long)"
+    ),
     "x = torch.LongTensor(n).random_(5).to(device)": (
         "x = torch.empty(n, dtype=torch.long, device=device).random_(5)"
     ),

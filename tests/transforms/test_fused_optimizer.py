@@ -426,6 +426,13 @@ def test_momentum_under_a_scaler(check_noop: Check, check_transformed: Check) ->
     )
 
 
+@pytest.mark.parametrize("state", ["torch.load(path)", "torch.load(path)['model_optimizer']"])
+def test_loaded_state_of_something_under_a_scaler(check_noop: Check, state: str) -> None:
+    loading = f"def load(anything, path):\n    anything.load_state_dict({state})\n\n"
+    made = f"{loading}load(something, 'c.pt')\noptimizer = torch.optim.Adam(model.parameters())"
+    check_noop(script(made, SCALED.format("")), reason="older checkpoint")
+
+
 def test_loaded_state_under_a_scaler(check_noop: Check) -> None:
     steps = 'optimizer.load_state_dict(torch.load("c.pt"))\n' + SCALED.format("")
     check_noop(
@@ -446,8 +453,29 @@ def test_loaded_state_under_a_scaler(check_noop: Check) -> None:
             def load(self, path):
                 self.load_state_dict(torch.load(path))
         """,
+        """\
+        def load(anything, path):
+            anything.load_state_dict(torch.load(path), strict=False)
+        """,
+        """\
+        def load(anything, path):
+            missing, unexpected = anything.load_state_dict(torch.load(path))
+        """,
+        """\
+        def load(anything: nn.Module, path):
+            anything.load_state_dict(torch.load(path))
+        """,
+        """\
+        def load(anything, path):
+            anything.load_state_dict(torch.load(path)["model_state_dict"])
+        """,
+        """\
+        def load(owner, path):
+            owner.part.load_state_dict(torch.load(path))
+            owner.part.to("cuda")
+        """,
     ],
-    ids=["copy", "self"],
+    ids=["copy", "self", "strict", "missing", "declared", "key", "moved"],
 )
 def test_loaded_networks_under_a_scaler(check_transformed: Check, loading: str) -> None:
     made, fused = (

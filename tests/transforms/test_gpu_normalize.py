@@ -312,9 +312,17 @@ def test_a_normalize_used_elsewhere_stays(check_transformed: Check) -> None:
     )
 
 
-def test_comments_in_the_list_stay(check_transformed: Check) -> None:
-    before = "transform = transforms.Compose([\n    transforms.ToTensor(),  # to [0, 1]\n    transforms.Normalize([0.5], [0.25]),\n])\n"
+@pytest.mark.parametrize("removed", ["", "  # to [-1, 1]"])
+@pytest.mark.parametrize("comma", ["", ","])
+def test_comments_in_the_list_stay(check_transformed: Check, removed: str, comma: str) -> None:
+    before = f"transform = transforms.Compose([\n    transforms.ToTensor(),  # to [0, 1]\n    transforms.Normalize([0.5], [0.25]){comma}{removed}\n])\n"
     after = "transform = transforms.Compose([\n    transforms.PILToTensor(),  # to [0, 1]\n])\n"
+    check_transformed(script(before, loop=SHORT), script(after, loop=uniform()))
+
+
+def test_the_comment_of_what_is_removed_goes_with_it(check_transformed: Check) -> None:
+    before = "transform = transforms.Compose([\n    transforms.ToTensor(),\n    transforms.Normalize([0.5], [0.25]),  # to [-1, 1]\n])\n"
+    after = "transform = transforms.Compose([\n    transforms.PILToTensor(),\n])\n"
     check_transformed(script(before, loop=SHORT), script(after, loop=uniform()))
 
 

@@ -34,6 +34,14 @@ def gradient_graphs(resolver: Resolver) -> Iterator[CallFact]:
                 yield CallFact(module, call, last_identifier(call.func))
 
 
+def kept_graphs(resolver: Resolver) -> Iterator[CallFact]:
+    """The calls of the project that may go through a graph and keep it, in training or beside it."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if may_keep_graph(resolver, call, module):
+                yield CallFact(module, call, last_identifier(call.func))
+
+
 def may_build_gradient_graph(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     """Whether ``call`` is given a ``create_graph`` that is not known to be false, or works with second derivatives."""
     if not _CURVATURES.isdisjoint(resolver.names(call.func, module)):

@@ -6,7 +6,12 @@ import ast
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 
-from ..autograd.gradient_graphs import gradient_graphs, may_build_gradient_graph, may_keep_graph
+from ..autograd.gradient_graphs import (
+    gradient_graphs,
+    kept_graphs,
+    may_build_gradient_graph,
+    may_keep_graph,
+)
 from ..calls.reach import Reached, reached_nodes
 from ..facts import CallFact, DataLoader, Fact, Model
 from ..networks.forward_code import called_names
@@ -59,34 +64,54 @@ def gradient_graph_beside(
     run: Container[FunctionNode | ast.Lambda],
 ) -> CompileObstacle | None:
     """Code outside the steps that differentiates gradients again, in a function of ``run``: to measure a curvature, for one."""
+    graph = next(_beside(resolver, gradient_graphs(resolver), steps, run), None)
+    if graph is None:
+        return None
+    why = "it may be differentiated twice beside the steps seen, which compiled code cannot be"
+    return CompileObstacle(graph.module, graph.node, why)
+
+
+def _beside(
+    resolver: Resolver,
+    calls: Iterable[CallFact],
+    steps: Sequence[StepCode],
+    run: Container[FunctionNode | ast.Lambda],
+) -> Iterator[CallFact]:
+    """Those of ``calls`` outside the steps that the file or a function of ``run`` makes."""
     within: set[ast.AST] | None = None
-    for graph in gradient_graphs(resolver):
+    for call in calls:
         if within is None:
             within = {
                 reached.node
                 for step in steps
                 for reached in step.nodes(resolver, into_forward=True)
             }
-        function = graph.module.function(graph.node)
-        if graph.node not in within and (function is None or function in run):
-            why = "it may be differentiated twice beside the steps seen, which compiled code cannot be"
-            return CompileObstacle(graph.module, graph.node, why)
-    return None
+        function = call.module.function(call.node)
+        if call.node not in within and (function is None or function in run):
+            yield call
 
 
-def late_kept_graph(resolver: Resolver, steps: Sequence[StepCode]) -> CompileObstacle | None:
+def late_kept_graph(
+    resolver: Resolver,
+    steps: Sequence[StepCode],
+    run: Container[FunctionNode | ast.Lambda],
+) -> CompileObstacle | None:
     """A backward pass that keeps its graph where another one, which does not, may have run through the same code before.
 
     The code of a backward pass is compiled when it runs first. Where that frees the graph, it writes over what the graph holds
-    (``donated_buffer`` of ``torch._functorch.config``), and a later pass that is to keep the graph fails.
+    (``donated_buffer`` of ``torch._functorch.config``), and a later pass that is to keep the graph fails. Such a pass may also
+    run beside the steps, in a function of ``run``: to estimate the Fisher information, for one.
     """
     passes = [
         (call, may_keep_graph(resolver, call.node, call.module))
         for step in steps
         for call in backward_calls(step.nodes(resolver))
     ]
+    if all(keeps for _, keeps in passes):
+        return None
     kept = [call for call, keeps in passes if keeps]
-    if len(kept) in (0, len(passes)):
+    kept += _beside(resolver, kept_graphs(resolver), steps, run)
+    if not kept:
         return None
     if len(steps) == 1 and all(_is_part_of(steps[0], call) for call, _ in passes):
         first, keeps = min(passes, key=lambda one: (one[0].node.lineno, one[0].node.col_offset))

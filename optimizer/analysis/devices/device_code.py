@@ -27,6 +27,13 @@ _CASTS = {
     **{"bool": "bool", "half": "float16", "bfloat16": "bfloat16"},
 }
 """The methods that cast, and to what."""
+_SYNONYMS = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "int64": "long",
+    "int": "int32",
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,8 @@ class DeviceCode:
             start, end = bounds(module, replaced)
             pieces, edits = [Piece(start, end, new.code)], new.edits
             steps = tuple(s for s in steps if s is not replaced)
+            if not steps and dtype is not None and self._dtype_named(dtype, module) == legacy:
+                dtype = None  # it is made of that type
             return self._finished(root, pieces, edits, steps, device, move, dtype, module)
         argument, edits = f"device={device}", ()
         cast = self._cast(factory, steps, module) if dtype is None else None
@@ -88,6 +97,12 @@ class DeviceCode:
             without_keyword(module, factory, k) for k in factory.keywords if k.arg == "pin_memory"
         ]
         return self._finished(root, pieces, edits, steps, device, move, dtype, module)
+
+    def _dtype_named(self, dtype: ast.expr, module: Module) -> str | None:
+        """The one dtype that ``torch.float`` or ``torch.float32`` is, as legacy types are told."""
+        names = {name.removeprefix("torch.") for name in self._resolver.names(dtype, module)}
+        found = {_SYNONYMS.get(name, name) for name in names}
+        return found.pop() if len(found) == 1 else None
 
     def _takes_dtype(self, factory: ast.Call, steps: tuple[ast.Call, ...], module: Module) -> bool:
         """Whether a cast right behind ``factory`` can be part of it."""

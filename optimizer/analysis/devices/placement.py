@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from contextlib import suppress
 
 from ..calls.signatures import argument_for, call_argument
@@ -13,9 +14,13 @@ from ..program.scopes import Assigned, Parameter
 from ..program.syntax import Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
+from ..values.unpacking import unpacked_element
 from .devices import device_kind
 
 _ON_GPU = frozenset({DeviceKind.CUDA, DeviceKind.OTHER, DeviceKind.CHOSEN})
+_SETTINGS = frozenset({"builtins.dict", "types.SimpleNamespace", "argparse.Namespace"})
+"""What keeps what it is given, a device's name for one."""
+_HOST_LIBRARIES = ("os.", "pathlib.", "glob.", "json.", "math.", "builtins.len", "builtins.str")
 _DEFAULT_DEVICE = frozenset({"torch.set_default_device", "torch.set_default_tensor_type"})
 
 
@@ -51,12 +56,20 @@ def puts_on_gpu(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     """Whether the result of ``call`` itself may be on a GPU: a move to one, or ``device=`` one."""
     if move_target(resolver, call, module) in _ON_GPU:
         return True
+    if _makes_no_tensor(resolver, call, module):
+        return False
     device = call_argument(call, "device")
     if device is not None and device_kind(resolver, device, module) in _ON_GPU:
         return True
     return any(n.startswith("torch.cuda.") for n in resolver.maker_names(call, module)) and any(
         name.endswith("Tensor") for name in resolver.names(call.func, module)
     )
+
+
+def _makes_no_tensor(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` gives a path, a text or settings: ``os.path.join(..)``, ``SimpleNamespace(device="cuda")``."""
+    names = resolver.names(call.func, module)
+    return bool(names) and all(n in _SETTINGS or n.startswith(_HOST_LIBRARIES) for n in names)
 
 
 def on_gpu(resolver: Resolver, expression: ast.expr, module: Module) -> ast.expr | None:
@@ -121,16 +134,36 @@ class _GpuTrace:
             if node.func.attr in {"cpu", "numpy", "tolist", "item"}:
                 return None
             if self._resolver.names(node.func, module):
-                return self._any(node.args, module)
+                return self._of_arguments(node, module)
             return self.find(node.func.value, module)
-        for callee in self._resolver.callees(node, module):
+        for value, owner in self._returned(node, module):
+            found = self.find(value, owner)
+            if found is not None:
+                return found
+        return self._of_arguments(node, module) if self._resolver.names(node.func, module) else None
+
+    def _returned(self, call: ast.Call, module: Module) -> Iterator[tuple[ast.expr, Module]]:
+        for callee in self._resolver.callees(call, module):
             if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "__init__":
                 for inner in walk(callee.node):
                     if isinstance(inner, ast.Return) and inner.value is not None:
-                        found = self.find(inner.value, callee.module)
-                        if found is not None:
-                            return found
-        return self._any(node.args, module) if self._resolver.names(node.func, module) else None
+                        yield inner.value, callee.module
+
+    def _unpacked(self, source: Assigned, module: Module) -> ast.expr | None:
+        """What is assigned; of ``model, tokenizer = load()`` only the part that the variable gets."""
+        value, path = source.value, source.path
+        returned = list(self._returned(value, module)) if isinstance(value, ast.Call) else []
+        tuples = [(v, owner) for v, owner in returned if isinstance(v, ast.Tuple)]
+        if not path or not tuples or len(tuples) != len(returned):
+            return self.find(unpacked_element(value, path), module)
+        found = (self.find(unpacked_element(v, path), owner) for v, owner in tuples)
+        return next((call for call in found if call is not None), None)
+
+    def _of_arguments(self, node: ast.Call, module: Module) -> ast.expr | None:
+        if not _makes_no_tensor(self._resolver, node, module):
+            return self._any(node.args, module)
+        kept = self._resolver.names(node.func, module) <= _SETTINGS
+        return self._any([k.value for k in node.keywords], module) if kept else None
 
     def _name(self, node: ast.Name, module: Module) -> ast.expr | None:
         scope = module.scope(node)
@@ -141,7 +174,7 @@ class _GpuTrace:
         for binding in reaching_bindings(module, owner, bindings, scope, node):
             source = binding.source
             if isinstance(source, Assigned):
-                call = self.find(source.value, module)
+                call = self._unpacked(source, module)
             elif isinstance(source, Parameter) and not isinstance(source.function, ast.Lambda):
                 call = self._argument(source.function, node.id)
             else:

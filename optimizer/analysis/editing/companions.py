@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from ..calls.signatures import argument_for, first_parameter
 from ..program.classes import family, kept_as
 from ..program.scopes import Assigned, Binding, Iterated, Managed, Parameter
-from ..program.sharing import other_user
+from ..program.sharing import in_words, other_user, started_in_words
 from ..program.statements import common_block, outermost_test
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Function
+
+
+class SharedFunctionError(Exception):
+    """Raised where a function that would have to take the companion is used by another script, too, which says the message."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +71,10 @@ class _Trace:
 
 
 def find_companion(resolver: Resolver, uses: Iterable[tuple[ast.expr, Module]]) -> Companion | None:
-    """How one companion reaches all ``uses`` of the objects it belongs to; None when it provably cannot."""
+    """How one companion reaches all ``uses`` of the objects it belongs to; None when it provably cannot.
+
+    Raises :class:`SharedFunctionError` where only another script is in the way.
+    """
     trace = _Trace()
     uses = list(uses)
     for expression, module in uses:
@@ -168,8 +175,10 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
     sites = resolver.call_sites(function)
     if not sites or _handed_around(resolver, function, module, {site.call for site in sites}):
         return False
-    if other_user(resolver.project, function, module) is not None:
-        return False
+    user = other_user(resolver.project, function, module)
+    if user is not None:
+        words = started_in_words if user == module.path else in_words
+        raise SharedFunctionError(words(user, function.name))
     for site in sites:
         passed = argument_for(function, binding.name, site.call, site.bound)
         if passed is None or passed.given is None:

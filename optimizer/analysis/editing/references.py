@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...rewriting.edits import AddImport, FileEdit
-from ..program.scopes import Imported
+from ..program.scopes import Assigned, Binding, Imported
 from ..program.syntax import Module
 from ..torch_names import canonical
 
@@ -42,15 +42,25 @@ def reference(module: Module, name: str, at: ast.AST | None = None) -> Reference
 
 
 def _imports(module: Module, owner: ast.AST) -> Iterator[tuple[str, Imported]]:
-    """The names that ``owner`` has from libraries by imports alone."""
+    """The names that ``owner`` has from libraries by imports alone, or that are None for want of the library."""
     for local, bindings in module.scopes.by_node[owner].bindings.items():
-        source = bindings[0].source
+        sources = [b.source for b in bindings if not _is_none(b)]
+        source = sources[0] if sources else None
         if (
             isinstance(source, Imported)
             and not source.level
-            and all(b.source == source for b in bindings)
+            and all(other == source for other in sources)
         ):
             yield local, source
+
+
+def _is_none(binding: Binding) -> bool:
+    """``torch = None`` below ``except ImportError``, say: code that needs the library fails there, ours as well as the file's."""
+    match binding.source:
+        case Assigned(ast.Constant(value=None), ()):
+            return True
+        case _:
+            return False
 
 
 def _imports_above(module: Module, at: ast.AST | None) -> Iterator[tuple[str, Imported]]:

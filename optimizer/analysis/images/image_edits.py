@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 
 from ...rewriting.edits import AddImport, FileEdit, RemoveStatement, ReplaceExpression
@@ -19,6 +20,8 @@ _TRANSFORMS = ("torchvision.transforms", "torchvision.transforms.v2")
 _REMOVED = frozenset(
     f"{package}.{name}" for package in _TRANSFORMS for name in ("ToTensor", "Normalize", "ToDtype")
 )
+
+_COMMENT = re.compile(r"[ \t]*(?P<comma>,?)[ \t]*#[^\r\n]*")
 
 
 def pipeline_edits(
@@ -68,15 +71,19 @@ def _import(module: Module, name: str) -> list[FileEdit]:
 
 
 def _cut(module: Module, before: ast.expr, last: ast.expr) -> Piece:
-    """What stands behind ``before`` up to the end of ``last``; comments on the line of ``before`` stay."""
+    """What stands behind ``before`` up to the end of ``last``, and the comment there; comments on the line of ``before`` stay."""
     text = "\n".join(module.lines)
     start, end = bounds(module, before)[1], bounds(module, last)[1]
     line_end = text.find("\n", start)
-    if start <= line_end < end and "#" in text[start:line_end]:
-        if text[end : end + 1] == ",":
-            end += 1
-        return Piece(line_end, end, "")
-    return Piece(start, end, "")
+    comma = ""
+    if start <= line_end < end:
+        behind = _COMMENT.match(text, end)
+        comma, end = (behind["comma"], behind.end()) if behind is not None else ("", end)
+        if "#" in text[start:line_end]:
+            if text[end : end + 1] == ",":
+                end += 1
+            return Piece(line_end, end, "")
+    return Piece(start, end, comma)
 
 
 def _orphaned_assignments(

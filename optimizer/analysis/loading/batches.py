@@ -41,8 +41,14 @@ _SAME_ARGUMENT = frozenset(
     }
 )
 _NOT_DATA = frozenset(
-    "shape size dim device dtype ndim numel nelement is_cuda requires_grad keys".split()
+    "shape size dim device dtype ndim ndimension numel nelement is_cuda requires_grad keys element_size stride "
+    "storage_offset data_ptr get_device is_contiguous is_floating_point is_complex is_pinned".split()
 )
+_ABOUT_OBJECTS = frozenset(
+    f"builtins.{name}"
+    for name in "range isinstance issubclass hasattr callable len type id".split()
+)
+"""Functions that give nothing of what a batch holds."""
 
 
 class Place(Enum):
@@ -156,7 +162,7 @@ class BatchTrace:
                 return self._union(taken or [node.body, node.orelse], module)
             case ast.BinOp():
                 return _computed(self._union([node.left, node.right], module))
-            case ast.UnaryOp():
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert()):
                 return _computed(self.parts(node.operand, module))
             case _:
                 return _OTHER
@@ -274,7 +280,7 @@ class BatchTrace:
             return _loaded(over) if over else self.parts(node.args[0], module)
         if names & _SAME_ARGUMENT:
             return self._union(node.args[:1], module)
-        if names == frozenset({"builtins.range"}):
+        if names and names <= _ABOUT_OBJECTS:
             return _OTHER
         if names:
             return _computed(self._union([*node.args, *(k.value for k in node.keywords)], module))

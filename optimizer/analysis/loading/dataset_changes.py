@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from ..calls.reach import Reached, never_runs, reached_nodes
 from ..facts import DataLoader, Fact
@@ -46,6 +47,22 @@ class DatasetChange(Fact):
 
     part: str
     handed_on: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """An expression that something is held by, what it may be, and where that is made.
+
+    What is reached ``through_loader`` (``loader.dataset``) is made where the loader says.
+    """
+
+    holder: Fact
+    values: frozenset[Value]
+    made: frozenset[ast.AST | None]
+    through_loader: bool
+
+
+_HELD: WeakKeyDictionary[Resolver, dict[ast.expr, tuple[_Held, ...]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,14 +206,39 @@ def _owner(
     resolver = copies.resolver
     if isinstance(node, ast.AugAssign) and _is_rebound(resolver, changed, module):
         return None
-    for holder in holders(resolver, changed, module):
-        assert isinstance(holder.node, ast.expr)
-        for value in resolver.values(holder.node, holder.module):
+    for held in _all_held(resolver, changed, module):
+        if not held.through_loader and held.made.isdisjoint(copies.parts):
+            continue
+        holder = held.holder
+        for value in held.values:
             made = _made_at(copies, value)
             if made in copies.parts and not isinstance(made, ast.Tuple):
                 user = node if holder.node is changed else holder.module.parents[holder.node]
                 return made, _named(user)
     return None
+
+
+def _all_held(resolver: Resolver, changed: ast.expr, module: Module) -> tuple[_Held, ...]:
+    """What holds ``changed``, found once for all datasets."""
+    known = _HELD.setdefault(resolver, {})
+    if changed not in known:
+        known[changed] = tuple(_held(resolver, changed, module))
+    return known[changed]
+
+
+def _held(resolver: Resolver, changed: ast.expr, module: Module) -> Iterator[_Held]:
+    for holder in holders(resolver, changed, module):
+        assert isinstance(holder.node, ast.expr)
+        values = resolver.values(holder.node, holder.module)
+        made = {_made_somewhere(resolver, value) for value in values}
+        through_loader = any(isinstance(_innermost(value), Attribute) for value in values)
+        yield _Held(holder, values, frozenset(made - {None}), through_loader)
+
+
+def _innermost(value: Value) -> Value:
+    while isinstance(value, Element):
+        value = value.of
+    return value
 
 
 def _is_rebound(resolver: Resolver, name: ast.expr, module: Module) -> bool:
@@ -243,12 +285,6 @@ def _made_at(copies: _Copies, value: Value) -> ast.AST | None:
     """Where ``value`` is made, or the object that it is an element of."""
     loader = copies.loader
     match value:
-        case Made(call):
-            return call
-        case Display(node) | Class(node) | Function(node):
-            return node
-        case FirstPartyModule(module):
-            return module.tree
         case Attribute(Made(call), "dataset"):
             return copies.dataset.node if call is loader.node else None
         case Attribute(Made(call), "collate_fn") if call is loader.node:
@@ -257,6 +293,21 @@ def _made_at(copies: _Copies, value: Value) -> ast.AST | None:
             )
         case Element(inner) if holds_its_elements(copies.resolver, inner):
             return _made_at(copies, inner)
+        case _:
+            return _made_somewhere(copies.resolver, value)
+
+
+def _made_somewhere(resolver: Resolver, value: Value) -> ast.AST | None:
+    """Where ``value`` is made, but for what is reached through a loader."""
+    match value:
+        case Made(call):
+            return call
+        case Display(node) | Class(node) | Function(node):
+            return node
+        case FirstPartyModule(module):
+            return module.tree
+        case Element(inner) if holds_its_elements(resolver, inner):
+            return _made_somewhere(resolver, inner)
         case _:
             return None
 

@@ -11,7 +11,8 @@ from ..calls.reach import Reached, lexical_nodes, reached_nodes
 from ..calls.signatures import call_argument
 from ..facts import Argument, DataLoader, Fact
 from ..program.classes import class_attribute
-from ..program.syntax import Module
+from ..program.syntax import Module, last_identifier
+from ..values.additions import Additions
 from ..values.composition import call_arguments, composed_of
 from ..values.resolver import Resolver
 from ..values.values import (
@@ -79,11 +80,12 @@ class Dataset(Fact):
 def find_datasets(resolver: Resolver, loader: DataLoader) -> tuple[Dataset, ...]:
     """The datasets ``loader`` may read, seen through subsets, splits and concatenations."""
     argument = loader.arguments.get("dataset")
-    if argument is None:
-        return (Dataset(loader.module, loader.node, DatasetKind.UNKNOWN, "its dataset"),)
     found: dict[ast.AST, Dataset] = {}
-    for dataset in _datasets(resolver, argument.value, argument.module, set()):
-        found.setdefault(dataset.node, dataset)
+    if argument is not None:
+        for dataset in _datasets(resolver, argument.value, argument.module, set()):
+            found.setdefault(dataset.node, dataset)
+    if not found:  # `ConcatDataset(parts)` of a list that is filled out of sight, say
+        return (Dataset(loader.module, loader.node, DatasetKind.UNKNOWN, "its dataset"),)
     return tuple(sorted(found.values(), key=lambda d: (str(d.path), d.span)))
 
 
@@ -132,8 +134,8 @@ def _datasets_of_value(
             wrapped = call_argument(call, "dataset", 0) or call_argument(call, "datasets", 0)
             arguments = call.args if name.endswith("StackDataset") else [wrapped or expression]
             for argument in arguments:
-                for part in _elements(resolver, argument, owner):
-                    yield from _datasets(resolver, part, owner, seen)
+                for part, place in _elements(resolver, argument, owner):
+                    yield from _datasets(resolver, part, place, seen)
         case Made(call, owner, External(name)):
             yield _library_dataset(resolver, call, owner, name)
         case Attribute(Made(call, owner), "dataset"):
@@ -151,14 +153,55 @@ def _datasets_of_value(
             yield _unknown(expression, module)
 
 
-def _elements(resolver: Resolver, expression: ast.expr, module: Module) -> list[ast.expr]:
-    """The parts of a list of datasets written out, else the expression itself."""
+def _elements(
+    resolver: Resolver,
+    expression: ast.expr,
+    module: Module,
+    within: frozenset[ast.expr] = frozenset(),
+) -> list[tuple[ast.expr, Module]]:
+    """The parts of lists of datasets written out, and what is put into them later; else the expression itself.
+
+    ``within`` are the lists that it is put into.
+    """
+    found: list[tuple[ast.expr, Module]] = []
     for value in resolver.values(expression, module):
-        if isinstance(value, Display) and isinstance(value.node, ast.List | ast.Tuple):
-            return value.node.elts
-        if isinstance(value, Display) and isinstance(value.node, ast.ListComp):
-            return [value.node.elt]
-    return [expression]
+        match value:
+            case Display(node) if node in within:
+                continue
+            case Display(ast.List() | ast.Tuple() as node, owner):
+                found += [(part, owner) for part in node.elts]
+                found += _put_in(resolver, node, owner, within | {node})
+            case Display(ast.ListComp() as node, owner):
+                found += [(node.elt, owner), *_put_in(resolver, node, owner, within | {node})]
+            case _:
+                return [(expression, module)]
+    return found
+
+
+def _put_in(
+    resolver: Resolver, made: ast.expr, module: Module, within: frozenset[ast.expr]
+) -> Iterator[tuple[ast.expr, Module]]:
+    """What is put into the list ``made``, by the names it is given where it is made."""
+    statement = module.statement(made)
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is not made:
+        return
+    additions = Additions(resolver)
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    for target in targets:
+        match target:
+            case ast.Name(id=name):
+                held = module.scope(target).lookup(name)
+                stored = [s for b in (held[1] if held else ()) for s in additions.to_binding(b)]
+            case ast.Attribute(attr=name):
+                stored = additions.to_attribute(name)
+            case _:
+                stored = []
+        for value, owner in stored:
+            call = owner.parents.get(value)
+            if isinstance(call, ast.Call) and last_identifier(call.func) == "extend":
+                yield from _elements(resolver, value, owner, within)
+            elif not isinstance(value, ast.Constant):  # `parts.insert(0, part)`
+                yield value, owner
 
 
 def _innermost(value: Value) -> Value:

@@ -8,7 +8,7 @@ from ..calls.reach import never_runs
 from ..networks.models import is_module_class, models_in, replaced
 from ..obstacles import Obstacle
 from ..program.reaching import bindings_of
-from ..program.scopes import Assigned
+from ..program.scopes import Assigned, Parameter
 from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Instance, Literal, Made, Value
@@ -33,7 +33,11 @@ def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
             loading = Obstacle(module, call, "the script loads the state of an optimizer")
             if any(map(is_torch_optimizer, values)):
                 return loading
-            if _is_used_as_network(call.func.value, module) or _is_of_wrapped(call):
+            if (
+                _is_used_as_network(resolver, call.func.value, module)
+                or _is_of_wrapped(call)
+                or _is_asked_as_network(call, module)
+            ):
                 continue
             possible = possible or loading
     return possible
@@ -48,11 +52,21 @@ def _copied(value: Value) -> tuple[ast.expr, Module] | None:
             return None
 
 
-def _is_used_as_network(loaded: ast.expr, module: Module) -> bool:
-    """Whether the variable ``loaded`` is moved to a device, say: ``network = build(args).to(device)``."""
+def _is_used_as_network(resolver: Resolver, loaded: ast.expr, module: Module) -> bool:
+    """Whether ``loaded`` is declared to be a network, or moved to a device, say: ``network = build(args).to(device)``."""
+    if isinstance(loaded, ast.Attribute):
+        code = module.code(loaded)
+        return any(
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in _OF_NETWORKS
+            and module.code(call.func.value) == code
+            for call in module.calls
+        )
     if not isinstance(loaded, ast.Name):
         return False
-    sources = (binding.source for binding in bindings_of(module, loaded))
+    sources = [binding.source for binding in bindings_of(module, loaded)]
+    if sources and all(_is_declared_network(resolver, loaded.id, s, module) for s in sources):
+        return True
     made = [source.value for source in sources if isinstance(source, Assigned)]
     called = [
         module.parents[use]
@@ -64,6 +78,33 @@ def _is_used_as_network(loaded: ast.expr, module: Module) -> bool:
         isinstance(node, ast.Attribute) and node.attr in _OF_NETWORKS
         for node in (*called, *methods)
     )
+
+
+def _is_declared_network(resolver: Resolver, name: str, source: object, module: Module) -> bool:
+    """``def load(model: nn.Module)``"""
+    if not isinstance(source, Parameter) or isinstance(source.function, ast.Lambda):
+        return False
+    arguments = source.function.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    declared = next((arg.annotation for arg in named if arg.arg == name), None)
+    return declared is not None and "torch.nn.Module" in resolver.names(declared, module)
+
+
+def _is_asked_as_network(call: ast.Call, module: Module) -> bool:
+    """Whether only a network takes what ``call`` gives, gives what it takes, or is kept under such a name.
+
+    ``missing, unexpected = model.load_state_dict(state, strict=False)``, ``task.load_state_dict(checkpoint["model"])``.
+    """
+    if any(keyword.arg in {"strict", "assign"} for keyword in call.keywords) or len(call.args) > 1:
+        return True
+    statement = module.statement(call)
+    if isinstance(statement, ast.Assign) and statement.value is call:
+        return any(isinstance(target, ast.Tuple) for target in statement.targets)
+    match call.args:
+        case [ast.Subscript(slice=ast.Constant(value=str(key)))]:
+            return "model" in key and "opt" not in key
+        case _:
+            return False
 
 
 def _is_of_wrapped(call: ast.Call) -> bool:

@@ -10,7 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ..editing.companions import Companion, find_companion, sees_attribute
+from ..editing.companions import (
+    Companion,
+    SharedFunctionError,
+    find_companion,
+    sees_attribute,
+)
 from ..facts import Loop
 from ..optimizers.fused_updates import fused_momentum, wraps_optimizer
 from ..training.steps import StepCode
@@ -93,9 +98,12 @@ def _all_known(resolver: Resolver, steps: Sequence[StepCode]) -> None:
 
 def _companion(resolver: Resolver, steps: Sequence[StepCode]) -> Companion:
     uses = [(update.optimizer, update.module) for step in steps for update in step.updates]
-    companion = find_companion(resolver, uses)
+    why = "a GradScaler cannot be handed from where the optimizer is made to where it steps"
+    try:
+        companion = find_companion(resolver, uses)
+    except SharedFunctionError as error:
+        raise NotScalableError(steps[0].module, steps[0].node, f"{why}: {error}") from error
     if companion is None:
-        why = "a GradScaler cannot be handed from where the optimizer is made to where it steps"
         raise NotScalableError(steps[0].module, steps[0].node, why)
     for step in steps:
         if not step.updates and not _sees(resolver, companion, step):

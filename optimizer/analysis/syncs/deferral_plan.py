@@ -181,7 +181,7 @@ def _global_obstacle(resolver: Resolver) -> Obstacle | None:
         several = module.search(_SEVERAL_GPUS)
         if several is not None:
             return Obstacle(
-                module, module.tree, f"the script uses several GPUs (`{several.group()}`)"
+                module, module.tree, f"the script may use several GPUs (`{several.group()}`)"
             )
         stream = module.search(_STREAMS)
         if stream is not None:

@@ -72,7 +72,7 @@ def find_device_reads(resolver: Resolver, kinds: TensorKinds) -> tuple[DeviceRea
             unclear = kind in {TensorKind.UNKNOWN, TensorKind.TENSOR}
             if unclear and any(backpropagated_by(tensor, module)):
                 kind = TensorKind.FLOAT  # gradients are computed of nothing else
-            is_method = isinstance(call.func, ast.Attribute)
+            is_method = isinstance(call.func, ast.Attribute) or _is_item(call.args[0])
             # What `float()` is given is a number more often than not; nothing but a tensor or an array has `.item()`.
             if kind is TensorKind.HOST or (kind is TensorKind.UNKNOWN and not is_method):
                 continue
@@ -116,21 +116,38 @@ def _same_value(one: ast.expr, other: ast.Name, module: Module) -> bool:
 
 
 def _read_tensor(resolver: Resolver, call: ast.Call, module: Module) -> ast.expr | None:
-    """The tensor whose number ``call`` reads, seen through ``.detach()``, ``.data`` and ``.cpu()``."""
+    """The tensor whose number ``call`` reads, seen through ``.detach()``, ``.data`` and ``.cpu()``; by ``float(loss.item())`` it is read once."""
     if isinstance(call.func, ast.Attribute):
-        if call.func.attr != "item" or call.args or call.keywords:
+        around = module.parents[call]
+        if not _is_item(call) or (
+            isinstance(around, ast.Call) and _converts(resolver, around, module)
+        ):
             return None
         return _bare(call.func.value)
+    if not _converts(resolver, call, module):
+        return None
+    match call.args[0]:
+        case ast.Call(func=ast.Attribute(value=tensor)) as argument if _is_item(argument):
+            return _bare(tensor)
+        case argument:
+            return _bare(argument)
+
+
+def _converts(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` is ``float(x)`` or ``int(x)``."""
     if len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
-        return None
+        return False
     if not isinstance(call.func, ast.Name) or call.func.id not in {"float", "int"}:
-        return None
-    if not resolver.names(call.func, module) <= _NUMBER_CALLS:
-        return None
-    argument = call.args[0]
-    if isinstance(argument, ast.Call) and getattr(argument.func, "attr", "") == "item":
-        return None  # a read of its own
-    return _bare(argument)
+        return False
+    return resolver.names(call.func, module) <= _NUMBER_CALLS
+
+
+def _is_item(node: ast.expr) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr="item"), args=[], keywords=[]):
+            return True
+        case _:
+            return False
 
 
 def _bare(node: ast.expr) -> ast.expr:

@@ -49,7 +49,9 @@ _TENSORS = frozenset({FLOAT, INTEGER, TENSOR})
 _TO_FLOAT = frozenset({"float", "double", "half", "bfloat16"})
 _TO_INTEGER = frozenset({"long", "int", "bool", "short", "byte"})
 _CASTS = {**dict.fromkeys(_TO_FLOAT, FLOAT), **dict.fromkeys(("long", "int", "bool"), INTEGER)}
-_TO_HOST = frozenset({"cpu", "numpy", "item", "tolist", "size", "numel", "dim"})
+_TO_HOST = frozenset(
+    "cpu numpy item tolist size numel nelement dim ndimension stride is_contiguous is_floating_point".split()
+)
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _READS_VALUES = frozenset({"numpy", "item", "tolist", "cpu"})
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)

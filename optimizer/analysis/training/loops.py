@@ -40,6 +40,9 @@ WRAPPING_ITERATORS = frozenset(
         "itertools.cycle",
         "rich.progress.track",
         "progressbar.progressbar",
+        "fastprogress.progress_bar",
+        "fastprogress.fastprogress.progress_bar",
+        "alive_progress.alive_it",
     }
 )
 

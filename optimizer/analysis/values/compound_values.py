@@ -49,9 +49,15 @@ _ANY = "<any>"
 def attribute_values(resolver: Resolver, node: ast.Attribute, module: Module) -> Values:
     """What the attribute ``node`` may be."""
     found: set[Value] = set()
-    for base in resolver.values(node.value, module):
+    bases = resolver.values(node.value, module)
+    # Nothing is read from what is None for want of a package (`except ImportError: torch = None`).
+    for base in [one for one in bases if not _is_none(one)] or bases:
         found |= _attribute_of(resolver, base, node.attr)
     return frozenset(found)
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Literal) and value.value is None
 
 
 def _attribute_of(resolver: Resolver, base: Value, name: str) -> Values:

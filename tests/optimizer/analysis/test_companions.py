@@ -6,7 +6,13 @@ import ast
 from collections.abc import Callable
 from textwrap import dedent
 
-from torchopt_cli.optimizer.analysis.editing.companions import Companion, find_companion
+import pytest
+
+from torchopt_cli.optimizer.analysis.editing.companions import (
+    Companion,
+    SharedFunctionError,
+    find_companion,
+)
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
 Script = Callable[..., TrainingScript]
@@ -139,16 +145,15 @@ def test_where_it_cannot_follow(script: Script) -> None:
 
 
 def test_where_another_script_calls_the_function(script: Script) -> None:
-    found = companion(
-        script(
-            {
-                "train.py": "from engine import f\na = make()\nf(a)\n",
-                "engine.py": "def f(a):\n    a.step()\n",
-                "other.py": "from engine import f\nf(make())\n",
-            }
-        )
+    understood = script(
+        {
+            "train.py": "from engine import f\na = make()\nf(a)\n",
+            "engine.py": "def f(a):\n    a.step()\n",
+            "other.py": "from engine import f\nf(make())\n",
+        }
     )
-    assert found is None
+    with pytest.raises(SharedFunctionError, match=r"`other\.py` uses `f`, too"):
+        companion(understood)
 
 
 def test_made_before_the_first_use(script: Script) -> None:

@@ -112,6 +112,30 @@ def test_kinds(script: Script, expression: str, kinds: list[str]) -> None:
     assert [f"{d.kind.value} {d.name}" for d in found(understood)] == kinds
 
 
+@pytest.mark.parametrize(
+    ("filled", "kinds"),
+    [
+        ("parts.append(things.Set())", ["own `Own`", "foreign `things.Set`"]),
+        ("parts.insert(0, Stream())", ["own `Own`", "own `Stream`"]),
+        ("parts.extend([Own(), Stream()])", ["own `Own`", "own `Own`", "own `Stream`"]),
+        ("for part in things:\n    parts.append(part)", ["own `Own`", "unknown `part`"]),
+        ("fill(parts)", ["own `Stream`", "own `Own`"]),
+        ("parts.extend(parts)", ["own `Own`"]),
+    ],
+)
+def test_list_that_is_filled(script: Script, filled: str, kinds: list[str]) -> None:
+    code = (
+        f"def fill(kept):\n    kept.append(Stream())\n\nparts = [Own()]\n{filled}\n"
+        "loader = DataLoader(ConcatDataset(parts))\n"
+    )
+    assert [f"{d.kind.value} {d.name}" for d in found(script(HEAD + code))] == kinds
+
+
+def test_list_that_is_filled_out_of_sight(script: Script) -> None:
+    understood = script(f"{HEAD}parts = []\nloader = DataLoader(ConcatDataset(parts))\n")
+    assert [d.kind for d in found(understood)] == [DatasetKind.UNKNOWN]
+
+
 def test_dataset_of_another_loader(script: Script) -> None:
     understood = script(HEAD + "a = DataLoader(Own())\nb = DataLoader(Subset(a.dataset, [1]))\n")
     first, second = understood.loaders

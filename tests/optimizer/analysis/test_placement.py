@@ -77,6 +77,21 @@ def test_move_target(script: Script, call: str, kind: DeviceKind | None) -> None
             "x.cuda()",
         ),
         ("ASK(x.data)", None),
+        ("args = dict(device='cuda', path='x')\nASK(args['path'])", None),
+        ("args = dict(device='cuda', x=x.cuda())\nASK(args)", "x.cuda()"),
+        (
+            "import os, types\nargs = types.SimpleNamespace(device='cuda')\nASK(os.path.join(args.path, 'y'))",
+            None,
+        ),
+        (
+            "def load():\n    return x.cuda(), x\nmodel, tokenizer = load()\nASK(model)",
+            "x.cuda()",
+        ),
+        ("def load():\n    return x.cuda(), x\nmodel, tokenizer = load()\nASK(tokenizer)", None),
+        (
+            "def load():\n    if x:\n        return x.cuda()\n    return x, x\nmodel, tokenizer = load()\nASK(tokenizer)",
+            "x.cuda()",
+        ),
         ("for t in x:\n    ASK(t)", None),
         ("ASK(3)", None),
         ("ASK(nowhere)", None),

@@ -20,6 +20,11 @@ from torchopt_cli.optimizer.rewriting.edits import AddImport, FileEdit
         ("import torch\nimport torch.optim", "torch.autocast", "torch.autocast"),
         ("from torch.amp import autocast", "torch.amp.autocast", "autocast"),
         ("from torch import nn", "torch.nn.functional.relu", "nn.functional.relu"),
+        (
+            "try:\n    import torch\nexcept ImportError:\n    torch = None",
+            "torch.autocast",
+            "torch.autocast",
+        ),
     ],
 )
 def test_spelling(
@@ -30,7 +35,14 @@ def test_spelling(
 
 
 @pytest.mark.parametrize(
-    "imports", ["import numpy", "from torch import nn", "torch = 3", "def f():\n    import torch"]
+    "imports",
+    [
+        "import numpy",
+        "from torch import nn",
+        "torch = 3",
+        "torch = None",
+        "def f():\n    import torch",
+    ],
 )
 def test_missing_import_is_added(script: Callable[..., TrainingScript], imports: str) -> None:
     entry = script(imports).entry

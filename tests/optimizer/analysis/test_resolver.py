@@ -33,6 +33,10 @@ LOADER = "torch.utils.data.DataLoader"
             "try:\n    from torch.utils.data import DataLoader\nexcept ImportError:\n    raise",
             "DataLoader",
         ),
+        (
+            "try:\n    import torch\nexcept ImportError:\n    torch = None",
+            "torch.utils.data.DataLoader",
+        ),
     ],
 )
 def test_every_import_form(ask: Ask, imports: str, spelled: str) -> None:

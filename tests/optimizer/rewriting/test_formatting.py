@@ -52,6 +52,12 @@ def test_values_of_a_tuple_get_a_line_each(values: str, span: Find, rewritten: R
     assert result == f"inputs, targets = (\n    {first},\n    y.to(d, wait=no),\n)\n"
 
 
+def test_comment_behind_a_tuple_stays_behind_it(span: Find, rewritten: Rewrite) -> None:
+    text = "größe, ziel = n(größe.to(d)), y.to(d)  # 画像\n"
+    result = rewritten(text, SetArgument(span(text, "y.to(d)"), "wait", "no"), style=NARROW)
+    assert result == "größe, ziel = (\n    n(größe.to(d)),\n    y.to(d, wait=no),\n)  # 画像\n"
+
+
 @pytest.mark.parametrize("values", ["(model(x), y.to(d))", "(model(x)), y.to(d)"])
 def test_brackets_of_a_tuple_are_not_doubled(values: str, span: Find, rewritten: Rewrite) -> None:
     text = f"inputs, targets = {values}\n"

@@ -43,6 +43,19 @@ def test_edits_pass(old: str, new: str) -> None:
     check_lossless(ORIGINAL, ORIGINAL.replace(old, new))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_behind_a_backslash_are_indented_with_their_statement(end: str) -> None:
+    original = "def f():\n    y = 1 + \\\n        2\n    return y\n"
+    moved = "def f():\n    with h():\n        y = 1 + \\\n            2\n    return y\n"
+    check_lossless(original.replace("\n", end), moved.replace("\n", end))
+
+
+def test_a_string_that_goes_on_behind_a_backslash_may_not_be_indented() -> None:
+    original = "def f():\n    y = 'a\\\n    b'\n    return y\n"
+    with pytest.raises(LossError):
+        check_lossless(original, original.replace("    b'", "        b'"))
+
+
 def test_text_inside_a_string_may_not_be_indented() -> None:
     spoiled = ORIGINAL.replace("  kept as it is", "      kept as it is")
     with pytest.raises(LossError) as caught:
