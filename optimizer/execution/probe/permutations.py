@@ -125,7 +125,7 @@ class Permutations:
 def _rows(x: Any) -> int:
     """How many ``np.random.permutation(x)`` has to permute, 0 where that is something unusual."""
     if isinstance(x, Integral):
-        return 0 if type(x) is bool else int(x)
+        return int(x)
     return len(x) if type(x) is list or getattr(x, "ndim", 0) else 0
 
 
