@@ -19,7 +19,8 @@ class Deviation:
     """A tensor (or many, taken as one long vector) in another run against the original's.
 
     ``norm``, ``other_norm`` and ``distance`` are L2 norms of the original's, the other's and their difference.
-    ``finite`` tells whether the original's values are all finite, ``other_finite`` whether the other's are.
+    ``finite`` tells whether the original's values are all finite, ``other_finite`` whether the other's are. Those that are NaN, or
+    the same infinity, at the same places of both are left out of all of that.
     """
 
     norm: float
@@ -115,6 +116,10 @@ def _wide(tensor: NDArray[Any]) -> NDArray[np.float64]:
 def _deviation(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Deviation:
     import numpy as np
 
+    known = np.isfinite(ours)
+    if not known.all() and np.array_equal(ours[~known], theirs[~known], equal_nan=True):
+        # Masked out, or not there yet, in both runs alike: the other numbers are as good as if these were none.
+        ours, theirs = ours[known], theirs[known]
     with np.errstate(invalid="ignore"):  # gradients of a step that a GradScaler skips are infinite
         distance = float(np.linalg.norm(theirs - ours))
     return Deviation(

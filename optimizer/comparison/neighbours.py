@@ -31,6 +31,8 @@ class Observe(Protocol):
         more_digits: bool = False,
         keep_evaluated: bool = False,
         evaluated_with: Path | None = None,
+        keep_steps: bool = False,
+        stepped_with: Path | None = None,
         runs_to_come: int = 0,
     ) -> Observations: ...
 
@@ -40,7 +42,7 @@ class Neighbours:
 
     Or to its ``evaluations``, each with parameters perturbed anew, ``after`` so many calls: how far perturbed *training*
     would take them says nothing about a rewrite that trains bit for bit the same. Nor do perturbed evaluations that choose another
-    epoch as the best, where those are the same.
+    epoch as the best, where those are the same. ``lent``: one of them has evaluated with the weights of the rewrite.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Neighbours:
         self._more_digits = more_digits
         self._runs: list[Observations] = []
         self._made = 0
+        self.lent = False
 
     def judge(
         self,
@@ -146,6 +149,7 @@ class Neighbours:
         )
         if run.status in ENDED_WELL:
             self._runs.append(run)
+            self.lent = True
 
 
 def _only_told(verdict: Verdict) -> bool:

@@ -31,6 +31,7 @@ from .evaluation_order import in_order_of
 from .files import unseen_bytes
 from .findings import Finding, Kind, step_number
 from .hand_stepped import by_hand_note, told_by_hand
+from .in_step import judge_in_step
 from .layer_settings import unseen_settings
 from .masks import resized
 from .neighbours import Neighbours, Observe, fails_by_a_little
@@ -348,6 +349,9 @@ def _judge_rounding(
     parts = rounds_alike(first, repeats, rewritten) if alike is None else alike
     runs = Neighbours(observe, precision, parts, evaluations=evaluations)
     verdict = runs.judge(first, repeats, rewritten, perturbed_runs, same_arithmetic=proven)
+    if alike is None and not runs.lent:
+        given = (verdict, first, repeats, rewritten, observe, precision)
+        verdict = judge_in_step(*given, after=parts, wanted=perturbed_runs)
     return Equivalence(verdict, same_arithmetic)
 
 
@@ -369,4 +373,8 @@ def _judge_arithmetic(
         return exact
     parts = rounds_alike(first, repeats, rewritten)
     runs = Neighbours(observe, Precision.FLOAT32, parts, full_precision=True)
-    return runs.judge(first, repeats, rewritten, perturbed_runs)
+    verdict = runs.judge(first, repeats, rewritten, perturbed_runs)
+    if runs.lent:
+        return verdict
+    given = (verdict, first, repeats, rewritten, observe, Precision.FLOAT32)
+    return judge_in_step(*given, after=parts, wanted=perturbed_runs, full_precision=True)

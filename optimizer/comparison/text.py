@@ -222,7 +222,8 @@ def _distances(pairs: Pairs) -> dict[_Column, dict[int, float]]:
     for a, b in pairs:
         if a and b:
             for place, (x, y) in enumerate(zip(a.numbers, b.numbers, strict=True)):
-                distance = abs(float(x) - float(y))
+                # Two NaNs, as where nothing is evaluated yet, are no distance apart: the rest of the column has limits.
+                distance = 0.0 if _same_number(x, y) else abs(float(x) - float(y))
                 known = math.isfinite(distance)
                 found[a.skeleton, place][a.number] = distance if known else math.inf
     return found

@@ -166,6 +166,8 @@ class Observations:
     """Texts that are in no file of the script's: what it logs on stderr, metrics it hands to a tracker. Among ``files``, too."""
     profile: RunProfile | None = None
     """Of a run in ``profile`` mode."""
+    steps_lent: int = 0
+    """How many steps left the parameters of another run in place of their own, where all of either run's did."""
     unobserved: tuple[str, ...] = ()
     """What the probe could not record and why; nothing of it may be taken for equal."""
     exceeded: Exceeded | None = None

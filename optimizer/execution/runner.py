@@ -121,7 +121,8 @@ class RunSettings:
     ``Module.compile`` leave the code as it is. A GradScaler goes on scaling: by a power of two, which is exact.
 
     ``keep_evaluated`` keeps, in OBSERVE mode, what models weigh where they are evaluated; ``evaluated_with`` is the folder of a run
-    that kept it, whose weights they are given for their evaluations.
+    that kept it, whose weights they are given for their evaluations. So ``keep_steps`` keeps the parameters that each optimizer step
+    leaves, and a run ``stepped_with`` these goes on with them from step to step (:mod:`.probe.stepped_weights`).
 
     ``batch_layers`` says, in OBSERVE mode, what to do about layers whose result hangs on the whole batch or on draws for
     it; None leaves them alone. ``without_dropout`` has nothing dropped out, in OBSERVE mode.
@@ -151,6 +152,8 @@ class RunSettings:
     perturb: Perturbation | None = None
     keep_evaluated: bool = False
     evaluated_with: Path | None = None
+    keep_steps: bool = False
+    stepped_with: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     block_steps: int = 10
     device_block_steps: int = 10
@@ -337,6 +340,8 @@ def _spec(
         "perturb": asdict(settings.perturb) if settings.perturb else None,
         "keep_evaluated": settings.keep_evaluated,
         "evaluated_with": str(settings.evaluated_with) if settings.evaluated_with else None,
+        "keep_steps": settings.keep_steps,
+        "stepped_with": str(settings.stepped_with) if settings.stepped_with else None,
         "block_steps": settings.block_steps,
         "device_block_steps": settings.device_block_steps,
         "full_precision": settings.full_precision,

@@ -207,6 +207,8 @@ class _Verification:
         more_digits: bool = False,
         keep_evaluated: bool = False,
         evaluated_with: Path | None = None,
+        keep_steps: bool = False,
+        stepped_with: Path | None = None,
         seed: int | None = None,
         runs_to_come: int = 0,
     ) -> Observations:
@@ -219,6 +221,8 @@ class _Verification:
             perturb=perturb,
             keep_evaluated=keep_evaluated,
             evaluated_with=evaluated_with,
+            keep_steps=keep_steps,
+            stepped_with=stepped_with,
             full_precision=full_precision,
             batch_layers=self._batch_layers(aligned_layers),
             without_dropout=without_dropout,
@@ -247,7 +251,8 @@ class _Verification:
         observations = without_defaults(observations, self._changed_defaults)
         failed = observations.status in (Status.FAILED, Status.KILLED)
         went_on = epoch_seconds and observations.rounds >= self._settings.steps
-        if original and perturb is None and evaluated_with is None and seed is None and not went_on:
+        borrows = evaluated_with is not None or stepped_with is not None
+        if original and perturb is None and not borrows and seed is None and not went_on:
             if failed:
                 raise _OriginalFailed(observations)
             self._check(observations)

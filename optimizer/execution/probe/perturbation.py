@@ -151,7 +151,14 @@ class Perturbation:
                 for parameter, number in zip(together.parameters, together.numbers, strict=True):
                     self._move(parameter, number)
 
-    def _move(self, parameter: Tensor, number: int) -> None:
+    @torch.no_grad()
+    def again(self, named: Mapping[str, Tensor], step: int, rounds: int) -> None:
+        """Perturb the parameters that ``step`` has left, when ``rounds`` are over."""
+        if rounds >= self.after:
+            for name, parameter in named.items():
+                self._move(parameter, (step, name))
+
+    def _move(self, parameter: Tensor, number: object) -> None:
         factor = 1 + self._relative * self._signs(parameter, "perturb", number)
         # By its data: there may be a graph that has kept the parameter, and autograd is not to notice.
         parameter.data.copy_(

@@ -39,6 +39,7 @@ from .recording import recording
 from .rounds import Rounds
 from .saves import Saves
 from .schedulers import Schedulers
+from .stepped_weights import stepped_weights
 from .steps import NO_OPTIMIZER, Steps
 from .tf32 import layers_in_tf32, products_in_tf32
 from .told import Told
@@ -72,7 +73,6 @@ class Session:
         self._extent = Extent(spec["epoch_seconds"])
         self._counted = _counter(self.folder / ROUNDS)
         self._parameters = Parameters(self.folder, spec["snapshot_bytes"])
-        self._steps = Steps(self._parameters, self.folder)
         self._states = OptimizerStates(self._parameters, self.folder, spec["snapshot_bytes"])
         self._copies = WeightCopies(self._parameters, self.folder, spec["snapshot_bytes"])
         self._saved = SavedTensors(self.folder, spec["snapshot_bytes"])
@@ -93,6 +93,9 @@ class Session:
         )
         perturb = spec["perturb"]
         self._perturbation = perturbation(**perturb) if perturb else None
+        lending = (spec["keep_steps"], spec["stepped_with"], self.folder, spec["snapshot_bytes"])
+        lent = stepped_weights(*lending, self._perturbation)
+        self._steps = Steps(self._parameters, self.folder, lent)
         self._weights = evaluated_weights(
             spec["keep_evaluated"], spec["evaluated_with"], self.folder, spec["snapshot_bytes"]
         )

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from .fingerprints import checksum, dtype_name, norm, storable, write_safetensors
 from .parameters import Parameters
+from .stepped_weights import KeptSteps, LentSteps
 
 GRADIENTS = "gradients.safetensors"
 NO_OPTIMIZER = -1
@@ -43,25 +44,33 @@ class _Step:
     figures: Tensor | None = None
     checksums: Tensor | None = None
 
-    def close(self, after: Sequence[Tensor]) -> None:
-        """The step is over, and its parameters are ``after``."""
-        device = after[0].device if after else None
+    def measure(self, after: Sequence[Tensor]) -> None:
+        """The step is over, and has left its parameters as they are ``after`` it."""
         changes = [norm(new.detach() - old) for new, old in zip(after, self.values, strict=True)]
         if after:
-            self.figures = torch.stack([change.to(device) for change in changes])
-            self.checksums = torch.stack([checksum(parameter).to(device) for parameter in after])
+            self.figures = torch.stack([change.to(after[0].device) for change in changes])
         self.values = []
+
+    def close(self, after: Sequence[Tensor]) -> None:
+        """What follows is computed with its parameters as they are now, ``after`` it."""
+        if after:
+            sums = [checksum(parameter).to(after[0].device) for parameter in after]
+            self.checksums = torch.stack(sums)
 
 
 class Steps:
     """Records steps and the losses that led to them; the first gradients of each optimizer go to ``folder``.
 
-    ``scaled``: a GradScaler has scaled a loss since the last step; ``by_scaler``: one is making this step.
+    ``scaled``: a GradScaler has scaled a loss since the last step; ``by_scaler``: one is making this step. ``weights`` keeps the
+    parameters that steps leave, or puts others in their place.
     """
 
-    def __init__(self, parameters: Parameters, folder: Path) -> None:
+    def __init__(
+        self, parameters: Parameters, folder: Path, weights: KeptSteps | LentSteps | None = None
+    ) -> None:
         self._parameters = parameters
         self._folder = folder
+        self._weights = weights
         self.scaled = self.by_scaler = False
         self._losses: list[_Loss] = []
         self._open: dict[int, _Step] = {}
@@ -105,7 +114,11 @@ class Steps:
             self._note_gradients(step, optimizer)
         found_inf = getattr(optimizer, "found_inf", None)  # a fused optimizer skips by itself
         step.skipped = found_inf.clone() if isinstance(found_inf, Tensor) else skipped
-        step.close(list(step.parameters.values()))
+        after = list(step.parameters.values())
+        step.measure(after)
+        if self._weights:
+            self._weights.after_step(step.parameters, step.round)
+        step.close(after)
         if step.checksums is not None:
             self._parameters.last_step.ended(list(step.parameters), step.checksums)
         step.losses, self._losses = self._losses, []
@@ -134,6 +147,7 @@ class Steps:
         if step is None:
             return
         after = [(now or {}).get(name, leaf) for name, leaf in step.parameters.items()]
+        step.measure(after)
         step.close(after)
         self._steps.append(step)
 
@@ -164,6 +178,7 @@ class Steps:
         return {
             "steps": [_described(index, step) for index, step in enumerate(self._steps)],
             "gradients_file": file,
+            **(self._weights.finish() if self._weights else {}),
         }
 
 

@@ -150,6 +150,11 @@ def digest_of(generator: torch.Generator) -> str:
     return _digest(generator.get_state().cpu().numpy().tobytes())
 
 
+def digest_of_state(state: Any) -> str:
+    """A digest of the ``state`` of a generator of Python's or numpy's."""
+    return _digest(_numpy_state(state))
+
+
 def _numpy_state(state: Any) -> Any:
     """A state of numpy's with its arrays as bytes, since their ``repr`` leaves out most of them."""
     if isinstance(state, Mapping):

@@ -47,9 +47,18 @@ def test_infinities_are_told() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_infinities_on_both_sides_are_no_warning() -> None:
-    found = deviations({"w": np.array([np.inf, 1.0])}, {"w": np.array([np.inf, 2.0])})["w"]
+    found = deviations({"w": np.array([np.inf, 1.0])}, {"w": np.array([-np.inf, 2.0])})["w"]
     assert not found.finite
     assert not found.other_finite
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_masked_out_in_both_is_left_out_and_the_rest_compared() -> None:
+    ours = np.array([[np.nan, 3.0], [-np.inf, 4.0]])
+    found = deviations({"w": ours}, {"w": ours + np.diag([0.0, 1.0])})["w"]
+    assert found == Deviation(norm=5.0, other_norm=math.hypot(3.0, 5.0), distance=1.0)
+    lost = deviations({"w": ours}, {"w": ours + np.array([[0.0, np.nan], [0.0, 0.0]])})["w"]
+    assert (lost.finite, lost.other_finite) == (True, False)
 
 
 def test_tensors_of_one_run_or_of_other_shapes_are_left_out() -> None:

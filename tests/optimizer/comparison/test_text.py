@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -186,6 +188,15 @@ def test_a_number_off_in_every_line_is_not_excused_by_a_line_that_rounding_moves
     assert compare_text(original, same, (), near, Precision.FLOAT32) == []
     (found,) = compare_text(original, wrong, (), near, Precision.FLOAT32)
     assert (found.fails, found.original, found.rewritten) == (True, "0.240", "0.400")
+
+
+def test_a_column_with_the_same_nan_in_all_runs_has_limits() -> None:
+    original = _column(math.nan, 0.240, math.nan, 0.257)
+    near = [_column(math.nan, 0.240, math.nan, 0.258)] * 3
+    wrong = _column(math.nan, 0.340, math.nan, 0.257)
+    (found,) = compare_text(original, wrong, (), near, Precision.FLOAT32)
+    assert (found.fails, found.original, found.rewritten) == (True, "0.240", "0.340")
+    assert compare_text(original, near[0], (), near, Precision.FLOAT32) == []
 
 
 def test_rounding_may_move_another_line_than_the_neighbours_and_some_more_by_as_little() -> None:

@@ -42,6 +42,8 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
             "perturb": None,
             "keep_evaluated": False,
             "evaluated_with": None,
+            "keep_steps": False,
+            "stepped_with": None,
             "shuffled": (),
             "until_next": False,
             "block_steps": 10,

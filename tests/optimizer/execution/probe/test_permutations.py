@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -46,6 +48,106 @@ def test_the_order_is_that_of_a_loader_pass(recorded):
     passes = orders(recorded, lambda: loader)
     assert len({tuple(one) for one in passes}) == EPOCHS
     assert orders(recorded, lambda: torch.randperm(len(DATA)).split(2)) == passes
+
+
+def by_numpy(indices):
+    np.random.shuffle(indices)
+
+
+def by_python(indices):
+    random.shuffle(indices)
+
+
+def shuffled_anew(shuffle):
+    """The epochs' batches by a list of indices that is made and shuffled for each."""
+
+    def epoch():
+        indices = list(DATA)
+        shuffle(indices)
+        return torch.tensor(indices).split(2)
+
+    return epoch
+
+
+def shuffled_on(shuffle, indices):
+    """By ``indices`` that are shuffled on and on."""
+
+    def epoch():
+        shuffle(indices)
+        return torch.tensor(indices).split(2)
+
+    return epoch
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: lambda: torch.tensor(np.random.permutation(len(DATA))).split(2),
+        lambda: lambda: torch.tensor(np.random.permutation(np.arange(len(DATA)))).split(2),
+        lambda: lambda: torch.tensor(np.random.permutation(list(DATA))).split(2),
+        lambda: shuffled_anew(by_numpy),
+        lambda: shuffled_anew(by_python),
+        lambda: shuffled_on(by_numpy, np.arange(len(DATA))),
+        lambda: shuffled_on(by_numpy, list(DATA)),
+        lambda: shuffled_on(by_python, list(DATA)),
+    ],
+)
+def test_so_is_that_of_numpy_and_python(recorded, make):
+    loader = DataLoader(DATA, batch_size=2, shuffle=True)
+    assert orders(recorded, make()) == orders(recorded, lambda: loader)
+
+
+@pytest.mark.parametrize(
+    ("draw", "seed"),
+    [
+        (lambda: np.random.permutation(len(DATA)).tolist(), lambda n: np.random.seed(n)),
+        (lambda: shuffled_anew(by_numpy)()[0].tolist(), lambda n: np.random.seed(n)),
+        (lambda: shuffled_anew(by_python)()[0].tolist(), lambda n: random.seed(n)),
+    ],
+)
+def test_an_order_that_their_seeding_repeats_is_seen_to(recorded, draw, seed):
+    same = orders(recorded, lambda: [draw()], lambda: seed(7))
+    assert same[1] == same[2]
+    number = iter(range(100))
+    other = orders(recorded, lambda: [draw()], lambda: seed(next(number)))
+    assert other[1] != other[2]
+
+
+def test_what_numpy_splits_the_data_by_is_no_epoch_of_another_s(recorded):
+    np.random.permutation(len(DATA))
+    loader = DataLoader(DATA, batch_size=2, shuffle=True)
+
+    def own():
+        np.random.permutation(len(DATA))
+        return torch.randperm(len(DATA)).split(2)
+
+    assert orders(recorded, own) == orders(recorded, lambda: loader)
+
+
+def test_what_was_changed_since_is_shuffled_as_it_is(recorded):
+    indices = list(DATA)
+
+    def epoch():
+        random.shuffle(indices)
+        indices[:] = [10 * index for index in indices]
+        return [indices]
+
+    found = orders(recorded, epoch)
+    assert [sorted(one) for one in found] == [[n * 10**k for n in DATA] for k in (1, 2, 3)]
+
+
+def test_rows_and_other_things_are_shuffled_as_ever(recorded):
+    rows = np.arange(12).reshape(6, 2)
+    permuted: list[object] = []
+
+    def epoch():
+        np.random.shuffle(rows)
+        permuted.append(np.random.permutation(rows).shape)
+        return [rows[:, 0]]
+
+    found = orders(recorded, epoch)
+    assert all(sorted(one) == [0, 2, 4, 6, 8, 10] for one in found)
+    assert permuted == [(6, 2)] * EPOCHS
 
 
 class Samples(Dataset[int]):
