@@ -36,6 +36,7 @@ from ..optimizer.analysis.precision.amp_names import (
 )
 from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
+from ..optimizer.analysis.values.values import Literal
 from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, ReplaceStatement
 from .base import Change, Example, Skip, Stage, Transform
@@ -101,6 +102,15 @@ class DeprecatedAmp(Transform):
             )
 
 
+def _may_be_missing(script: TrainingScript, used: AmpReference) -> bool:
+    """Whether the module ``amp`` is None for want of it: ``except ImportError: amp = None``."""
+    owner = used.node.value if isinstance(used.node, ast.Attribute) else None
+    if owner is None or used.imported_by is None:
+        return False
+    values = script.resolver.values(owner, used.module)
+    return any(isinstance(value, Literal) and value.value is None for value in values)
+
+
 def _problem(script: TrainingScript, used: AmpReference, options: Options) -> str | None:
     last = used.name.rpartition(".")[2]
     if options.torch_version < _SINCE[last]:
@@ -114,6 +124,8 @@ def _problem(script: TrainingScript, used: AmpReference, options: Options) -> st
         return f"`{used.name}` kept: not all its calls are known, it is handed on as a value here"
     if used.reach is Reach.SPELLED and isinstance(used.node, ast.Name):
         return f"`{used.name}` kept: it comes from a star import"
+    if _may_be_missing(script, used):
+        return f"`{used.name}` kept: not all its calls are known, its module may be missing here"
     call = used.module.parents[used.node]
     if isinstance(call, ast.Call) and any(isinstance(a, ast.Starred) for a in call.args):
         return f"`{used.name}` kept: its arguments are passed by `*`"
