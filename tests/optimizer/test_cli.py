@@ -212,6 +212,8 @@ def test_what_is_ended_leaves_nothing_behind(tmp_path: Path, ending: signal.Sign
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(temporary)},
         stderr=subprocess.DEVNULL,
+        # The tests may run under nohup, which a command heeds, too.
+        preexec_fn=lambda: signal.signal(ending, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while (
