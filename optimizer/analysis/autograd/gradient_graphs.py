@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..calls.signatures import call_argument
 from ..editing.bound_names import is_imported
@@ -28,17 +28,20 @@ _FIRST_ORDER = ("torch.optim.", "apex.optimizers.")
 
 def gradient_graphs(resolver: Resolver) -> Iterator[CallFact]:
     """The calls of the project that may build a graph of gradients, in training or beside it."""
-    for module in resolver.project.modules:
-        for call in module.calls:
-            if may_build_gradient_graph(resolver, call, module):
-                yield CallFact(module, call, last_identifier(call.func))
+    return _calls(resolver, may_build_gradient_graph)
 
 
 def kept_graphs(resolver: Resolver) -> Iterator[CallFact]:
     """The calls of the project that may go through a graph and keep it, in training or beside it."""
+    return _calls(resolver, may_keep_graph)
+
+
+def _calls(
+    resolver: Resolver, wanted: Callable[[Resolver, ast.Call, Module], bool]
+) -> Iterator[CallFact]:
     for module in resolver.project.modules:
         for call in module.calls:
-            if may_keep_graph(resolver, call, module):
+            if wanted(resolver, call, module):
                 yield CallFact(module, call, last_identifier(call.func))
 
 

@@ -27,13 +27,8 @@ _CASTS = {
     **{"bool": "bool", "half": "float16", "bfloat16": "bfloat16"},
 }
 """The methods that cast, and to what."""
-_SYNONYMS = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "int64": "long",
-    "int": "int32",
-}
+_SYNONYMS = {**_CASTS, "int64": "long"}
+"""What ``torch.float`` and ``torch.int64`` are told as."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from ..values.values import (
     Function,
     Made,
     Value,
+    innermost,
 )
 from .datasets import Dataset, function_code
 from .item_state import stored_changes
@@ -148,9 +149,7 @@ def _held_by_globals(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[
 
 def _made_by(resolver: Resolver, values: tuple[Value, ...]) -> Iterator[tuple[ast.AST, Value]]:
     """The calls and displays that make ``values``, their classes, and the functions and modules among them."""
-    for value in values:
-        while isinstance(value, Element):
-            value = value.of
+    for value in map(innermost, values):
         match value:
             case Made(call, _, maker):
                 yield call, value
@@ -231,14 +230,8 @@ def _held(resolver: Resolver, changed: ast.expr, module: Module) -> Iterator[_He
         assert isinstance(holder.node, ast.expr)
         values = resolver.values(holder.node, holder.module)
         made = {_made_somewhere(resolver, value) for value in values}
-        through_loader = any(isinstance(_innermost(value), Attribute) for value in values)
+        through_loader = any(isinstance(innermost(value), Attribute) for value in values)
         yield _Held(holder, values, frozenset(made - {None}), through_loader)
-
-
-def _innermost(value: Value) -> Value:
-    while isinstance(value, Element):
-        value = value.of
-    return value
 
 
 def _is_rebound(resolver: Resolver, name: ast.expr, module: Module) -> bool:

@@ -26,6 +26,7 @@ from ..values.values import (
     Made,
     Unknown,
     Value,
+    innermost,
 )
 from .arrow_datasets import arrow_maker, transform_arguments
 
@@ -117,7 +118,7 @@ def _datasets(
             yield _arrow_dataset(resolver, arrow)
             continue
         if isinstance(value, Element):
-            value = _innermost(value)
+            value = innermost(value)
             if not (isinstance(value, Made) and _maker_name(value) in _WRAPPING):
                 yield _unknown(expression, module)
                 continue
@@ -202,12 +203,6 @@ def _put_in(
                 yield from _elements(resolver, value, owner, within)
             elif not isinstance(value, ast.Constant):  # `parts.insert(0, part)`
                 yield value, owner
-
-
-def _innermost(value: Value) -> Value:
-    while isinstance(value, Element):
-        value = value.of
-    return value
 
 
 def _maker_name(value: Made) -> str:

@@ -13,7 +13,7 @@ from ..program.trees import child_nodes, walk
 from ..values.additions import Additions
 from ..values.composition import composed_of
 from ..values.resolver import Resolver
-from ..values.values import Class, Display, Element, External, Literal, Made, Value
+from ..values.values import Class, Display, External, Literal, Made, Value, innermost
 
 _LISTS = frozenset(
     {
@@ -275,8 +275,7 @@ def _is_list(value: Value) -> bool:
 
 
 def _is_path(value: Value) -> bool:
-    while isinstance(value, Element):
-        value = value.of
+    value = innermost(value)
     match value:
         case Made(_, _, External(name)):
             return name in _PATHS or name.rpartition(".")[2].strip("<>") in _PATH_METHODS

@@ -18,6 +18,7 @@ from ..values.values import (
     Made,
     Unknown,
     Value,
+    innermost,
 )
 
 _REWEIGHTED = frozenset(
@@ -129,8 +130,7 @@ def _at(resolver: Resolver, places: Iterable[_Place], depth: int) -> Iterator[Va
 
 def _container(value: Value) -> Made | None:
     """The container of ``torch.nn`` that ``value`` is an element of."""
-    while isinstance(value, Element):
-        value = value.of
+    value = innermost(value)
     if isinstance(value, Made) and isinstance(value.maker, External):
         return value if value.maker.name in _LISTS | {_SEQUENCE} else None
     return None

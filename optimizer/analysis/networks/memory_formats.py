@@ -179,11 +179,14 @@ class _Search:
             return "the batches are not copied by `.to(..)` or `.cuda(..)`"
         return tuple(usable)
 
+    @cached_property
+    def _batch_copies(self) -> Mapping[ast.Call, BatchCopy]:
+        return {copy.node: copy for copy in self._script.batch_copies}
+
     def _known(self, argument: ast.expr, module: Module) -> tuple[list[BatchCopy], bool]:
         """The copies of batches that ``argument`` may be, and whether it is nothing else."""
-        by_node = {copy.node: copy for copy in self._script.batch_copies}
         copies = self._copied(argument, module, set())
-        known = [by_node[call] for call in copies if call in by_node]
+        known = [self._batch_copies[call] for call in copies if call in self._batch_copies]
         return known, bool(known) and len(known) == len(copies)
 
     def _refusal(self, copy: BatchCopy) -> str | None:

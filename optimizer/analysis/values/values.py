@@ -202,6 +202,13 @@ def external(name: str) -> frozenset[Value]:
     return frozenset([External(canonical(name))])
 
 
+def innermost(value: Value) -> Value:
+    """What ``value`` is an element of, or an element's element; itself where it is none."""
+    while isinstance(value, Element):
+        value = value.of
+    return value
+
+
 def whole_number(values: Iterable[Value]) -> int | None:
     """The whole number that ``values`` are, an option being its default; None when there is not exactly one."""
     match list(values):
