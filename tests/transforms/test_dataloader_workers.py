@@ -1382,11 +1382,30 @@ def test_passes_that_may_go_on(rewrite: Callable[..., Any], train: str) -> None:
     assert "num_workers=" in result.files[0].text
 
 
-def test_single_batch(check_noop: Check) -> None:
-    check_noop(
-        script("loader = DataLoader(dataset)\n", train="print(next(iter(loader)))\n"),
-        "a single batch is drawn from it",
-    )
+@pytest.mark.parametrize(
+    "train",
+    [
+        "print(next(iter(loader)))\n",
+        "batches = iter(loader)\nprint(next(batches))\n",
+        "batches = iter(loader)\nprint(batches.__next__())\n",
+    ],
+)
+def test_single_batch(check_noop: Check, train: str) -> None:
+    source = script("loader = DataLoader(dataset)\n", train=train)
+    check_noop(source, "a single batch is drawn from it")
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        "batches = iter(loader)\nprint(next(batches), next(batches))\n",
+        "batches = iter(loader)\nfor _ in range(9):\n    print(next(batches))\n",
+        "batches = iter(loader)\ndef draw():\n    return next(batches)\nprint(draw(), draw())\n",
+    ],
+)
+def test_more_batches_than_one(rewrite: Callable[..., Any], train: str) -> None:
+    result = rewrite(script("loader = DataLoader(dataset)\n", train=train), ["dataloader-workers"])
+    assert "num_workers=" in result.files[0].text
 
 
 @pytest.mark.parametrize(

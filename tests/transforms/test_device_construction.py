@@ -135,6 +135,12 @@ def test_what_is_like_a_tensor_on_the_device_is_there_already(check_noop: Check,
     check_noop(script(f"y = {made}\nx = torch.zeros_like(y).to(device)\nprint(x.mean())\n"))
 
 
+def test_what_is_like_a_tensor_is_on_its_device(check_noop: Check) -> None:
+    code = "noise = torch.rand_like(y).to(y.device)\nprint(noise.mean())\n"
+    check_noop(script(f"from elsewhere import y\n{code}"))
+    check_noop(script(f"y = torch.ones(n, device=device)\n{code}"))
+
+
 def test_layout_of_the_call_survives(check_transformed: Check) -> None:
     before = """
         mask = torch.ones(

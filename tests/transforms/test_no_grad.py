@@ -1548,3 +1548,37 @@ def test_takes_torch_where_the_function_imports_it(check_transformed: Check) -> 
 """,
     )
     check_transformed(before, after)
+
+
+SETTINGS = """
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=0.1)
+    args = parser.parse_args()
+    print(vars(args), args.__dict__)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(10, 2)
+
+        def forward(self, x):
+            self.features = self.fc(x)
+            return self.features
+
+    model = Net()
+    {kept}
+    for x, y in test_loader:
+        print(model(x).argmax(1).tolist())
+"""
+
+
+def test_settings_hold_no_results_of_a_network(rewrite: Callable[..., RewriteResult]) -> None:
+    (file,) = rewrite(script(SETTINGS.format(kept="")), ["no-grad"]).files
+    assert "with torch.no_grad():\n    for x, y in test_loader" in file.text
+
+
+def test_settings_that_are_given_results(check_noop: Check) -> None:
+    kept = "for x, y in test_loader:\n        args.features = model(x)\n        print(vars(args))"
+    check_noop(script(SETTINGS.format(kept=kept)), "is printed with its grad_fn")

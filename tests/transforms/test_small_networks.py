@@ -166,3 +166,42 @@ def test_one_linear_layer_is_not_compiled(rewrite: Rewrite, made: str, compiled:
     assert ("the network is one linear layer" in said.get("compile", "")) is not compiled
     asked = {"compile_mode": CompileMode.DEFAULT}
     assert "compile" in changed(rewrite, code, **asked)[0]
+
+
+ACTS = """
+import gymnasium
+import torch
+from torch import nn
+
+env = gymnasium.make("ALE/Pong-v5")
+model = nn.Sequential(nn.Conv2d(3, 64, 8, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(6)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+state, _ = env.reset()
+for update in range(1000):
+    losses = []
+    for step in range(20):
+        logits = model(torch.from_numpy(state).cuda().float().permute(2, 0, 1)[None])
+        action = logits.argmax(1)
+        state, reward, done, _, _ = env.step(action.item())
+        losses.append(-reward * logits.log_softmax(1)[0, action])
+    loss = torch.cat(losses).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_networks_that_act_as_they_compute_gain_nothing_from_half_precision(
+    rewrite: Rewrite,
+) -> None:
+    done, said = changed(rewrite, ACTS)
+    assert "autocast" not in done
+    assert "choose one action after the other (`env.step(action.item())`)" in said["autocast"]
+    assert "autocast" in changed(rewrite, ACTS, amp=AmpDtype.BF16)[0]
+
+
+def test_what_was_collected_before_is_learned_from_in_half_precision(rewrite: Rewrite) -> None:
+    batch = "    frames = torch.randn(256, 3, 84, 84).cuda()\n    loss = model(frames).logsumexp(1).mean()\n"
+    code = ACTS.replace("    loss = torch.cat(losses).sum()\n", batch)
+    code = code.replace("        losses.append(-reward * logits.log_softmax(1)[0, action])\n", "")
+    assert "autocast" in changed(rewrite, code)[0]

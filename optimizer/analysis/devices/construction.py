@@ -83,6 +83,8 @@ class ConstructionFinder:
         if target is None or call_argument(factory, "device") is not None:
             return None
         device, dtype, refusal = target
+        if self._is_made_there(factory, device, module):
+            return None
         draws = self.draws(factory, steps, module)
         refusal = refusal or self.refusal(factory, steps, device, module)
         if refusal is None and draws:
@@ -147,6 +149,13 @@ class ConstructionFinder:
             None if kind is not DeviceKind.UNKNOWN else f"`{code}` could not be traced to a device"
         )
         return code, call_argument(move, "dtype", 1), refusal or reordered
+
+    def _is_made_there(self, factory: ast.Call, device: str, module: Module) -> bool:
+        """Whether ``zeros_like(x).to(x.device)`` is meant: ``x`` already says where its like is made."""
+        if not self._resolver.names(factory.func, module) <= _LIKE:
+            return False
+        like = call_argument(factory, "input", 0)
+        return like is not None and f"{module.code(like)}.device" == device
 
     def cuda_device(self, at: ast.AST, module: Module) -> str:
         """How ``.cuda()`` is written as a device where ``at`` stands: the script's own name for it, if there is one."""

@@ -20,7 +20,7 @@ _ZIPS = (External("builtins.zip"), External("builtins.enumerate"))
 class Iteration(Fact):
     """A place where a pass over ``loaders`` starts: a loop, a comprehension or an ``iter(loader)`` call.
 
-    ``by_hand`` for ``iter(loader)``; ``takes_one`` for ``next(iter(loader))``, which draws a single batch.
+    ``by_hand`` for ``iter(loader)``; ``takes_one`` for one that a single batch is drawn from, ``next(iter(loader))``.
     """
 
     loaders: tuple[DataLoader, ...]
@@ -61,7 +61,9 @@ def find_iterations(
             if is_iter and call not in iterables:
                 over = _gone_over(resolver, loaders, call.args[0], module)
                 if over:
-                    single = _is_argument_of_next(resolver, call, module)
+                    single = _is_argument_of_next(resolver, call, module) or _draws_once(
+                        resolver, call, module
+                    )
                     found.append(Iteration(module, call, over, not single, single))
     return tuple(found)
 
@@ -86,12 +88,28 @@ def _gone_over(
             return iterated_loaders(resolver, loaders, iterable, module)[0]
 
 
-def _is_argument_of_next(resolver: Resolver, call: ast.Call, module: Module) -> bool:
-    parent = module.parents[call]
+def _is_argument_of_next(resolver: Resolver, iterator: ast.expr, module: Module) -> bool:
+    parent = module.parents[iterator]
     if isinstance(parent, ast.Attribute):
         return parent.attr in {"next", "__next__"}
     return isinstance(parent, ast.Call) and (
         resolver.names(parent.func, module) == frozenset({"builtins.next"})
+    )
+
+
+def _draws_once(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether the iterator that ``call`` makes has a name for a single ``next(..)``: ``batches = iter(loader)``."""
+    match module.parents[call]:
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            others = [use for use in module.names_of(name) if module.parents[use] is not module.parents[call]]
+        case _:
+            return False
+    return (
+        len(others) == 1
+        and isinstance(others[0].ctx, ast.Load)
+        and module.function(others[0]) is module.function(call)
+        and list(module.loops(others[0])) == list(module.loops(call))
+        and _is_argument_of_next(resolver, others[0], module)
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from ..calls.reach import reached_nodes
 from ..calls.signatures import call_argument
+from ..facts import Fact
 from ..program.syntax import Module, last_identifier
 from ..tensors.size_bounds import size_bounds
 from ..training.steps import StepCode
@@ -34,12 +36,18 @@ _DRAWS: dict[str, tuple[str, int | None]] = {
 
 def steps_environment(resolver: Resolver) -> bool:
     """Whether the script acts in an environment: ``state, reward, done, info = env.step(action)``."""
-    return any(
-        (results := _unpacked(module.parents[call])) >= _FEWEST_RESULTS
-        or (results == _FEWEST_OF_OWN and _is_simulated(resolver, call, module))
-        for module in resolver.project.modules
-        for call in module.calls_named("step")
-    )
+    return next(environment_steps(resolver), None) is not None
+
+
+def environment_steps(resolver: Resolver) -> Iterator[Fact]:
+    """The calls by which the script acts in an environment."""
+    for module in resolver.project.modules:
+        for call in module.calls_named("step"):
+            results = _unpacked(module.parents[call])
+            if results >= _FEWEST_RESULTS or (
+                results == _FEWEST_OF_OWN and _is_simulated(resolver, call, module)
+            ):
+                yield Fact(module, call)
 
 
 def drawn_rows(resolver: Resolver, step: StepCode) -> int | None:

@@ -1,4 +1,4 @@
-"""Steps that half precision makes no faster: whose layers are small or recurrent, or that compute no products at all."""
+"""Steps that half precision makes no faster: whose layers are small or recurrent, that compute no products, or that act as they compute."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ..calls.reach import Reached
+from ..facts import Fact
 from ..networks.forward_code import called_names, library_networks
 from ..networks.network_layers import is_attention, network_code, network_layers
 from ..networks.networks import MODULE_METHODS
@@ -14,6 +15,7 @@ from ..networks.small_layers import small_layers
 from ..training.steps import StepCode
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Instance, Made
+from .environments import environment_steps
 from .half_steps import HalfCode
 from .matrix_products import is_half_product
 from .recurrent_layers import recurrent_layers
@@ -41,6 +43,12 @@ def no_gain(resolver: Resolver, codes: Sequence[HalfCode]) -> str | None:
         return _WITHOUT_PRODUCTS
     if all(_is_recurrent(resolver, half) for half, _ in steps):
         return _RECURRENT
+    acts = [_action(resolver, half) for half, _ in steps]
+    if acts[0] is not None and all(acts):
+        return (
+            f"its networks choose one action after the other (`{acts[0].excerpt}`): the GPU waits for the environment in between, "
+            "and every conversion is one launch more (`--amp bf16` writes it all the same)"
+        )
     found = [small_layers(resolver, step) for _, step in steps]
     if not all(found):
         return None
@@ -48,6 +56,11 @@ def no_gain(resolver: Resolver, codes: Sequence[HalfCode]) -> str | None:
         f"{found[0]}: a GPU computes them in less time than it takes to launch them, and every conversion is one "
         "launch more (`--amp bf16` writes it all the same)"
     )
+
+
+def _action(resolver: Resolver, half: HalfCode) -> Fact | None:
+    """What acts in an environment among the code that would run in half precision."""
+    return next((step for step in environment_steps(resolver) if step.node in half.covered), None)
 
 
 def _is_recurrent(resolver: Resolver, half: HalfCode) -> bool:

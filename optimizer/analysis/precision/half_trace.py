@@ -336,15 +336,22 @@ def _is_pair(value: ast.expr, path: Part | tuple[object, ...]) -> bool:
 
 
 def _added_to(name: ast.Name, module: Module) -> Iterator[ast.expr]:
-    """What is appended to the list ``name`` stands for, or added in place to its value."""
+    """What is appended to the list ``name`` stands for, or added in place to its value.
+
+    Not what was appended to another list of that name: ``losses = [loss.item() for loss in losses]`` makes a new one.
+    """
     scope = module.scope(name)
     found = scope.lookup(name.id)
+    bindings = set(bindings_of(module, name))
     for base in module.names_of(name.id):
         added = _addition(base, module)
         if added is None:
             continue
         there = module.scope(base).lookup(base.id)
-        if found is not None and there is not None and there[0] is found[0]:
+        if found is None or there is None or there[0] is not found[0]:
+            continue
+        is_other = isinstance(base.ctx, ast.Load) and bindings.isdisjoint(bindings_of(module, base))
+        if not is_other:
             yield added
 
 

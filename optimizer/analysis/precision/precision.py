@@ -11,6 +11,7 @@ from ..calls.reach import Reached, never_runs, reached_nodes
 from ..calls.signatures import call_argument
 from ..devices.devices import is_cuda_flag
 from ..facts import Fact, Model
+from ..frameworks.unused_classes import in_unused_class, steps_by_hand
 from ..networks.models import is_module_value, unwrap
 from ..networks.network_layers import network_code
 from ..program.project import Project
@@ -246,7 +247,9 @@ def _has_bare_branch(resolver: Resolver, node: ast.AST, module: Module) -> bool:
 def find_frameworks(resolver: Resolver) -> tuple[FrameworkUse, ...]:
     """The uses of frameworks that own the training step, in source order per module."""
     found: list[FrameworkUse] = []
-    for module in resolver.project.modules:
+    modules = resolver.project.modules
+    by_hand = steps_by_hand(modules)
+    for module in modules:
         text = module.source.text
         if "torch.distributed" not in text and not any(p in text for p in _FRAMEWORK_PACKAGES):
             continue
@@ -254,7 +257,9 @@ def find_frameworks(resolver: Resolver) -> tuple[FrameworkUse, ...]:
             if isinstance(node.ctx, ast.Load):
                 for name in resolver.names(node, module):
                     owner = _owner_of_the_step(name)
-                    if owner is not None:
+                    if owner is not None and not (
+                        by_hand and in_unused_class(node, module, modules)
+                    ):
                         found.append(FrameworkUse(module, node, owner))
     return tuple(found)
 

@@ -10,10 +10,11 @@ from ..autograd.grad_modes import GradModes
 from ..calls.reach import lexical_nodes
 from ..networks.networks import Networks
 from ..values.resolver import Resolver
-from ..values.values import Class, Made
+from ..values.values import Class, External, Instance, Made
 from .syntax import Module
 
 _ANY = "*"
+_SETTINGS = frozenset({"argparse.ArgumentParser.parse_args", "argparse.Namespace"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -31,7 +32,9 @@ class AttributeReads:
             if read in region or not self._assigned_before(read, module, region):
                 yield read, module
         yield from self._dynamic_loads.get(attribute, ())
-        yield from self._dynamic_loads.get(_ANY, ())
+        for read, module in self._dynamic_loads.get(_ANY, ()):
+            if not self._is_without(read, module, attribute):
+                yield read, module
 
     @cached_property
     def _loads(self) -> dict[str, list[tuple[ast.Attribute, Module]]]:
@@ -56,6 +59,35 @@ class AttributeReads:
                     elif node.func.id == "getattr" and len(node.args) > 1:
                         found.setdefault(literal_name(node) or _ANY, []).append((node, module))
         return found
+
+    def _is_without(self, read: ast.expr, module: Module, attribute: str) -> bool:
+        """Whether ``read`` is of all settings, as ``vars(args)`` is, and ``attribute`` is one of other objects only."""
+        owner = read.value if isinstance(read, ast.Attribute) else None
+        if isinstance(read, ast.Call) and getattr(read.func, "id", "") == "vars":
+            owner = read.args[0]
+        if owner is None:
+            return False
+        values = self._resolver.values(owner, module)
+        is_settings = bool(values) and all(
+            isinstance(value, Made)
+            and isinstance(value.maker, External)
+            and value.maker.name in _SETTINGS
+            for value in values
+        )
+        return is_settings and attribute in self._own_attributes
+
+    @cached_property
+    def _own_attributes(self) -> frozenset[str]:
+        """The names of attributes that are assigned to ``self`` only."""
+        own: set[str] = set()
+        others: set[str] = set()
+        for module in self._resolver.project.modules:
+            for node in module.nodes_of(ast.Attribute):
+                if not isinstance(node.ctx, ast.Load):
+                    values = self._resolver.values(node.value, module)
+                    is_self = bool(values) and all(isinstance(v, Instance) for v in values)
+                    (own if is_self else others).add(node.attr)
+        return frozenset(own - others)
 
     def _assigned_before(
         self, read: ast.Attribute, module: Module, region: frozenset[ast.AST]

@@ -138,17 +138,21 @@ def _reaching(
         taken, left_out = _branches(module, ran)
         around |= taken
         before = [b for b in before if not left_out & _enclosing_blocks(module, b.node)]
+    decided = _last_decided(module, before, use, around)
     reaching: list[Binding] = []
     for binding in before:
+        if decided is not None and _position(binding.node) < _position(decided):
+            continue
         if _block(module, binding) in around:
             reaching = []
         reaching.append(binding)
     # What the loop binds anew before the use, such as its own target, is not what its last pass left behind.
-    fresh = [b for b in before if _block(module, b) in around]
+    fresh: list[ast.AST] = [b.node for b in before if _block(module, b) in around]
+    fresh += [] if decided is None else [decided]
     loops = [
         loop
         for loop in [*_tested(module, use), *module.loops(use)]
-        if not any(loop in module.ancestors(b.node) for b in fresh)
+        if not any(loop in module.ancestors(node) for node in fresh)
     ]
     reaching += [
         b
@@ -156,6 +160,36 @@ def _reaching(
         if b not in before and any(loop in module.ancestors(b.node) for loop in loops)
     ]
     return reaching or bindings
+
+
+def _last_decided(
+    module: Module, before: list[Binding], use: ast.AST, around: set[int]
+) -> ast.If | None:
+    """The last ``if`` above ``use`` of which every branch binds the name, so that it hides what is above."""
+    blocks = {_block(module, binding) for binding in before}
+    tests = (
+        test
+        for binding in before
+        for test in module.ancestors(binding.node)
+        if isinstance(test, ast.If)
+        and id(module.block(test)) in around
+        and test not in module.ancestors(use)
+        and _always_binds([test], blocks)
+    )
+    return max(tests, key=_position, default=None)
+
+
+def _always_binds(statements: list[ast.stmt], blocks: set[int]) -> bool:
+    """Whether ``statements`` do not run to their end without one of ``blocks``, which are those that bind a name."""
+    return id(statements) in blocks or any(
+        isinstance(statement, ast.Raise | ast.Return | ast.Continue | ast.Break)
+        or (
+            isinstance(statement, ast.If)
+            and _always_binds(statement.body, blocks)
+            and _always_binds(statement.orelse, blocks)
+        )
+        for statement in statements
+    )
 
 
 def _tested(module: Module, use: ast.AST) -> list[ast.While]:

@@ -45,3 +45,30 @@ f0({last}).numpy()
     monkeypatch.setattr(half_trace, "argument_for", counted)
     assert bool(half_uses(understood.resolver, producers)) is (last == "model(x)")
     assert followed < 1000
+
+
+@pytest.mark.parametrize(
+    ("kept", "is_half"),
+    [
+        ("losses = [loss.item() for loss in losses]", False),
+        ("if y:\n    losses = [loss.item() for loss in losses]", True),
+        ("print(losses)", True),
+    ],
+)
+def test_a_new_list_of_an_old_name_has_nothing_of_the_old_one(
+    script: Script, kept: str, is_half: bool
+) -> None:
+    understood = script(f"""
+import numpy as np
+import torch
+model = torch.nn.Linear(2, 2)
+losses = []
+for y in range(3):
+    losses.append(model(y))
+{kept}
+np.mean(losses)
+""")
+    producers = frozenset(
+        call for call in understood.entry.calls if getattr(call.func, "id", None) == "model"
+    )
+    assert bool(half_uses(understood.resolver, producers)) is is_half
