@@ -57,6 +57,8 @@ def training(step: str, forward: str) -> str:
         ("h = self.fc(x)\nreturn h + h.histc(10).sum()", IMPLEMENTED),
         ("h = self.fc(x)\nreturn h + torch.svd_lowrank(h, 2)[1].sum()", IMPLEMENTED),
         ("h = self.fc(x)\nreturn h + torch.cholesky_inverse(h.t() @ h).sum()", IMPLEMENTED),
+        ("h = self.fc(x)\nreturn h + h.inverse()", IMPLEMENTED),
+        ("h = self.fc(x)\nreturn h + self.flows[0].inverse(h)", None),
         ("h = self.fc(x).float()\nreturn h + torch.linalg.svdvals(h).sum()", MAGNIFIES),
         ("return self.fc(x) @ torch.matrix_exp(self.fc(x))", MAGNIFIES),
         ("return self.fc(x) @ torch.linalg.inv(x.t().float())", MAGNIFIES),

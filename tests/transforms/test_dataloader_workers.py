@@ -1362,7 +1362,7 @@ SHORT = (
 )
 def test_passes_that_end_early(check_noop: Check, train: str, count: int) -> None:
     source = script("loader = DataLoader(dataset)\n", train=train)
-    check_noop(source, f"ends after {count} batch")
+    check_noop(source, f"ends after {count} batch{'es' if count > 1 else ''}, ")
 
 
 @pytest.mark.parametrize(
@@ -1930,6 +1930,29 @@ def test_rows_of_a_class_of_the_scripts_own_lose_their_workers(check_transformed
     """
     before, after = "DataLoader(dataset, 64, num_workers=2)", "DataLoader(dataset, 64)"
     check_transformed(rows(before, own), rows(after, own))
+
+
+def test_a_function_that_goes_over_either_of_two_loaders(rewrite: Callable[..., Any]) -> None:
+    train = """\
+        def validate(data):
+            for batch, in tqdm(data):
+                print(batch)
+
+        for epoch in range(3):
+            validate(loader)
+        validate(test_loader)
+    """
+    loaders = (
+        "DataLoader(dataset, 64, num_workers=2)\ntest_loader = DataLoader(dataset, num_workers=3)"
+    )
+    source = rows(loaders, train=dedent(train)).replace(
+        "import torch\n", "import torch\nfrom tqdm import tqdm\n", 1
+    )
+    (file,) = rewrite(source, ["dataloader-workers"]).files
+    assert "num_workers" not in file.text
+    zipped = source.replace("tqdm(data)", "zip(data, test_loader)")
+    (file,) = rewrite(zipped, ["dataloader-workers"]).files
+    assert "num_workers=2" in file.text
 
 
 def test_workers_that_lived_on_drew_one_seed(rewrite: Callable[..., RewriteResult]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..editing.bound_names import binds_always, is_bound
 from ..facts import Fact
-from ..program.reaching import runs_later
+from ..program.reaching import bindings_of, runs_later
 from ..program.scopes import Assigned, Binding, Iterated, Parameter
 from ..program.syntax import Module
 from ..program.trees import is_name, walk
@@ -94,8 +94,10 @@ def are_fresh(bindings: Iterable[Binding], copy: ConditionalCopy) -> bool:
     """Whether ``bindings`` give the variable a new value each time the ``if`` is gone through."""
     module = copy.module
     loop = next(iter(module.loops(copy.node)), None)
+    reads = [n for n in walk(copy.node) if is_name(n, copy.name) and isinstance(n.ctx, ast.Load)]
+    copied = (binding for read in reads for binding in bindings_of(module, read))
     assigned: list[ast.AST] = []
-    for binding in bindings:
+    for binding in (*bindings, *copied):
         match binding.source:
             case Parameter() if loop is None:
                 return True
@@ -108,7 +110,6 @@ def are_fresh(bindings: Iterable[Binding], copy: ConditionalCopy) -> bool:
     within = loop or module.function(copy.node)
     if is_bound(module, assigned, copy.node, within):
         return True
-    reads = {n for n in walk(copy.node) if is_name(n, copy.name) and isinstance(n.ctx, ast.Load)}
     return not reads and binds_always(copy.node, {module.statement(node) for node in assigned})
 
 

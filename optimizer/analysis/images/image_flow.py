@@ -128,6 +128,8 @@ class ImageFlow:
 
     def _refuse_unless_size(self, use: Use) -> None:
         call = use.argument_of
+        if use.steps or isinstance(use.parent, ast.comprehension):
+            refuse(use, f"what becomes of the images in `{around(use)}` could not be followed")
         if call is None or self._resolver.names(call.func, use.module) != _LEN:
             refuse(use, f"the host uses the images in `{around(use)}`{_unless(use)}")
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from ..facts import DataLoader, Fact, Loop
 from ..program.syntax import FunctionNode, LoopNode, Module
 from ..program.trees import walk
-from ..training.loops import iterated_loaders
+from ..training.loops import gone_over, iterated_loaders
 from ..values.resolver import Resolver
 from ..values.values import External, Made
+from .loaders import loaders_in
 
 _ZIPS = (External("builtins.zip"), External("builtins.enumerate"))
 
@@ -86,6 +87,38 @@ def _gone_over(
             return tuple(loader for part in parts for loader in part)
         case _:
             return iterated_loaders(resolver, loaders, iterable, module)[0]
+
+
+def goes_over_one(resolver: Resolver, iteration: Iteration) -> bool:
+    """Whether ``iteration`` is a pass over one loader, whichever of its ``loaders`` that is, and not over several at once."""
+    match iteration.node:
+        case _ if len(iteration.loaders) < 2:
+            return True
+        case ast.For(iter=iterable) | ast.Call(args=[iterable]):
+            return _is_one(resolver, iteration.loaders, iterable, iteration.module, frozenset())
+        case _:
+            return False
+
+
+def _is_one(
+    resolver: Resolver,
+    loaders: tuple[DataLoader, ...],
+    iterable: ast.expr,
+    module: Module,
+    within: frozenset[ast.expr],
+) -> bool:
+    if iterable in within:
+        return True
+    for value in resolver.values(iterable, module):
+        if loaders_in(loaders, (value,)):
+            continue
+        inner = list(gone_over(value))
+        if len(inner) != 1:
+            return False
+        (argument, owner, _) = inner[0]
+        if not _is_one(resolver, loaders, argument, owner, within | {iterable}):
+            return False
+    return True
 
 
 def _is_argument_of_next(resolver: Resolver, iterator: ast.expr, module: Module) -> bool:

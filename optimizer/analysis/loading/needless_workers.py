@@ -9,6 +9,7 @@ from ..facts import DataLoader
 from ..script import TrainingScript
 from ..values.values import External, Made, Value
 from .indexed_batches import GOES_OVER, is_given, other_use
+from .iterations import goes_over_one
 from .loaders import DATALOADER
 from .tensor_datasets import indexed_tensors
 from .workers import dataset_changes, worker_code
@@ -123,7 +124,8 @@ def _uses(script: TrainingScript, loader: DataLoader) -> str | None:
     if not passes:
         return "no loop over it was found"
     for iteration in passes:
-        if (iteration.by_hand and not iteration.takes_one) or len(iteration.loaders) > 1:
+        alone = goes_over_one(script.resolver, iteration)
+        if (iteration.by_hand and not iteration.takes_one) or not alone:
             where = f"({iteration.place})"
             return f"random numbers may be drawn between its start and its first batch {where}"
     use = other_use(script.resolver, loader, GOES_OVER)

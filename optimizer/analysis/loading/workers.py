@@ -177,7 +177,8 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
         yield "a single batch is drawn from it"
     elif all(ends_early(iteration) for iteration in passes):
         count = max(batches_of_pass(iteration) or 0 for iteration in passes)
-        yield f"each pass over it ends after {count} batches, of which workers would make more ahead than are used"
+        batches = "1 batch" if count == 1 else f"{count} batches"
+        yield f"each pass over it ends after {batches}, of which workers would make more ahead than are used"
     for iteration in passes:
         if iteration.takes_one and repeats(script, loader, iteration):
             yield (

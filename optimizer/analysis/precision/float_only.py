@@ -29,6 +29,8 @@ _WITH_KERNELS = frozenset({"matrix_exp", "matrix_power"})
 """Decompositions that CUDA computes in half precision, too."""
 _NO_METHODS = frozenset({"solve", "eig", "lu", "pinv", "lobpcg"})
 """Names that methods of other things than tensors have."""
+_WITHOUT_ARGUMENTS = frozenset({"inverse", "det", "logdet", "slogdet"})
+"""Methods of tensors that take nothing: ``flow.inverse(z)`` is that of something else."""
 _NORMS = frozenset(
     {"norm", "vector_norm", "matrix_norm", "cross", "multi_dot", "vecdot", "diagonal"}
 )
@@ -109,7 +111,8 @@ def _method(resolver: Resolver, call: ast.Call, reached: Reached) -> FloatOnly |
     spoken = f"`.{function.attr}()`"
     if method_name(resolver, reached) == function.attr:
         operands = (function.value, *_given(call))
-        if function.attr in _DECOMPOSITIONS - _NO_METHODS:
+        is_tensors = function.attr not in _WITHOUT_ARGUMENTS or not (call.args or call.keywords)
+        if function.attr in _DECOMPOSITIONS - _NO_METHODS and is_tensors:
             return FloatOnly(spoken, function.attr, operands, True)
         if function.attr in _STATISTIC_METHODS:
             return FloatOnly(spoken, function.attr, operands, False)

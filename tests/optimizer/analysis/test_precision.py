@@ -89,6 +89,39 @@ def test_helpers_of_frameworks_run_no_step(script: Script, code: str) -> None:
     assert find_frameworks(script(HEAD + code).resolver) == ()
 
 
+LAYERS = """\
+import pytorch_lightning as pl
+from torch import nn
+
+
+class Net(nn.Module):
+    pass
+
+
+class Lit(pl.LightningModule):
+    def __init__(self):
+        super(Lit, self).__init__()
+"""
+
+
+@pytest.mark.parametrize(
+    ("train", "is_used"),
+    [
+        ("from layers import *\nloss = Net()(x)\nloss.backward()\n", False),
+        ("from layers import Lit, Net\nloss = Net()(x)\nloss.backward()\n", False),
+        ("from layers import *\nloss = Net()(x)\nloss.backward()\nLit()\n", True),
+        ("import layers\nloss = layers.Lit()(x)\nloss.backward()\n", True),
+        ("from layers import Lit as Chosen\nloss = Chosen()(x)\nloss.backward()\n", True),
+        ("import layers\nfrom hydra.utils import instantiate\ninstantiate(c).fit(m)\n", True),
+    ],
+)
+def test_a_module_of_lightning_that_nothing_names_runs_no_step(
+    script: Script, train: str, is_used: bool
+) -> None:
+    found = find_frameworks(script({"train.py": train, "layers.py": LAYERS}).resolver)
+    assert bool(found) is is_used
+
+
 def test_float64(script: Script) -> None:
     assert runs_in_double(script(f"{HEAD}model.double()\n").resolver) is not None
     default = "torch.set_default_dtype(torch.float64)\n"
