@@ -164,10 +164,11 @@ class CommaList:
         if begun is None or all(map(_breaks, self.gaps)) or indent.strip() or "#" in self.tail:
             return gap
         kept = zip(self.items[begun:], [*self.gaps[begun:], ""], strict=True)
-        last = indent + "".join(part + behind for part, behind in kept)
+        text = indent + "".join(part + behind for part, behind in kept)
+        last = _last_line(text) if begun == 0 else text
         closing = "" if _breaks(self.tail) else self.closing
         has_room = len(last) + len(f", {item}{closing}") <= longest
-        if begun == 0 and not closing:  # all on one line between the brackets, as black has it
+        if begun == 0 and not closing and not _breaks(text):  # all on one line between the brackets, as black has it
             return gap
         if gap == ", " and not has_room and begun < len(self.items) - 1:
             return "," + newline + indent
