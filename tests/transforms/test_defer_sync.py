@@ -980,6 +980,50 @@ def test_graphs_are_not_kept(
     check_transformed(script(before, step, after), script(before, expected, after))
 
 
+PARTS = """\
+first = nn.functional.cross_entropy(model(x), y)
+second = model(x).pow(2).mean()
+{}
+optimizer.zero_grad()
+{}
+optimizer.step()
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "backward"),
+    [
+        ("both = first + 0.1 * second", "both.backward()"),
+        ("scale = 3", "(first / scale + second).backward()"),
+    ],
+)
+def test_graphs_of_the_parts_of_a_loss_are_not_kept(
+    rewrite: Callable[..., Any], made: str, backward: str
+) -> None:
+    source = script("total = 0.0", PARTS.format(made, backward, "total += second"), "f(total)")
+    (file,) = rewrite(source, ["defer-sync"]).files
+    assert "total += second.detach()" in file.text
+
+
+@pytest.mark.parametrize(
+    ("made", "backward"),
+    [
+        ("both = first + 0.1 * second.detach()", "both.backward()"),
+        ("both = first + second", "both.backward(retain_graph=True)"),
+        ("both = first + second\nboth = first", "both.backward()"),
+        ("both = first + second\nsecond = second + 1", "both.backward()"),
+        ("both = first + second", "if i:\n    both.backward()"),
+    ],
+)
+def test_graphs_of_parts_that_may_be_used(
+    check_noop: Callable[..., None], made: str, backward: str
+) -> None:
+    check_noop(
+        script("total = 0.0", PARTS.format(made, backward, "total += second"), "print(total.mean())")
+    )
+
+
 def test_graphs_are_not_kept_on_the_cpu_either(check_transformed: Callable[..., None]) -> None:
     head = HEAD.replace('torch.device("cuda" if torch.cuda.is_available() else "cpu")', '"cpu"')
     check_transformed(

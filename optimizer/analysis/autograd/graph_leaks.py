@@ -11,9 +11,16 @@ from dataclasses import dataclass
 
 from ..calls.signatures import call_argument
 from ..facts import Fact, Loop, LoopKind
+from ..program.reaching import only_value, same_variable
 from ..program.syntax import LoopNode, Module
-from ..syncs.device_reads import backpropagated_by, step_loop
-from ..syncs.loop_definitions import Definition, definitions_in, leaf_name, leaves
+from ..syncs.device_reads import backpropagated_by, backpropagated_from, step_loop
+from ..syncs.loop_definitions import (
+    Definition,
+    arithmetic_root,
+    definitions_in,
+    leaf_name,
+    leaves,
+)
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
 
@@ -73,12 +80,29 @@ def _leak(
 def _is_spent(loss: ast.Name, statement: ast.stmt, module: Module) -> bool:
     """Whether every pass that runs ``statement`` backpropagates ``loss`` and frees its graph."""
     around = [statement, *module.ancestors(statement)]
-    for call in backpropagated_by(loss, module):
+    for call in (*backpropagated_by(loss, module), *_backpropagated_with(loss, module)):
         kept = [call_argument(call, "retain_graph"), call_argument(call, "create_graph")]
         block = module.block(module.statement(call))
         if not any(kept) and len(call.args) <= 1 and any(node in block for node in around):
             return True
     return False
+
+
+def _backpropagated_with(part: ast.Name, module: Module) -> Iterator[ast.Call]:
+    """The calls that compute gradients of a sum that ``part`` goes into: ``loss = part + 0.5 * other``.
+
+    They go through the graph of each part, and free it.
+    """
+    for use in module.names_of(part.id):
+        root = arithmetic_root(module, use)
+        statement = module.parents[root]
+        if root is use or not same_variable(use, part, module):
+            continue
+        for call in module.calls_named("backward"):
+            for loss in backpropagated_from(call):
+                is_sum = isinstance(loss, ast.Name) and only_value(module, loss) is root
+                if loss is root or (is_sum and isinstance(statement, ast.Assign)):
+                    yield call
 
 
 def _meets_autograd(total: str, module: Module) -> bool:

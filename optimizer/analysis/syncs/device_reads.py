@@ -85,13 +85,13 @@ def backpropagated_by(tensor: ast.expr, module: Module) -> Iterator[ast.Call]:
     if not isinstance(tensor, ast.Name):
         return
     for call in module.calls:
-        for loss in _backpropagated(call):
+        for loss in backpropagated_from(call):
             is_it = isinstance(loss, ast.Name) and loss.id == tensor.id
             if is_it and _same_value(loss, tensor, module):
                 yield call
 
 
-def _backpropagated(call: ast.Call) -> Iterator[ast.expr]:
+def backpropagated_from(call: ast.Call) -> Iterator[ast.expr]:
     """What ``loss.backward()``, ``scaler.scale(loss).backward()`` and ``accelerator.backward(loss)`` start from."""
     if not (isinstance(call.func, ast.Attribute) and call.func.attr == "backward"):
         return
