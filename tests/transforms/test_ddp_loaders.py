@@ -106,3 +106,35 @@ def test_a_batch_that_does_not_divide(rewrite: Callable[..., RewriteResult]) -> 
     # an option may be another number when the script is started
     option = SCRIPT.replace("default=16", "default=15")
     assert "args.batch_size // WORLD_SIZE" in text(rewrite(option, ["ddp"], **GPUS))
+
+
+@pytest.mark.parametrize(
+    ("asked", "after"),
+    [
+        ("n = len(data) / loader.batch_size", "n = len(data) / (loader.batch_size * WORLD_SIZE)"),
+        ("n = 2 * loader.batch_size", "n = 2 * (loader.batch_size * WORLD_SIZE)"),
+        ("n = loader.batch_size // 2", "n = loader.batch_size * WORLD_SIZE // 2"),
+        ("n = f'{loader.batch_size}'", "n = f'{loader.batch_size * WORLD_SIZE}'"),
+    ],
+)
+def test_the_size_of_a_batch_that_a_loader_is_asked_for_is_that_of_the_whole(
+    rewrite: Callable[..., RewriteResult], asked: str, after: str
+) -> None:
+    source = SCRIPT.replace("model =", f"{asked}\nmodel =")
+    assert f"\n{after}\nmodel" in text(rewrite(source, ["ddp"], **GPUS))
+
+
+def test_the_size_of_a_batch_for_a_tensor(rewrite: Callable[..., RewriteResult]) -> None:
+    source = SCRIPT.replace("model =", "h = torch.zeros(loader.batch_size, 3)\nmodel =")
+    assert left_alone(rewrite(source, ["ddp"], **GPUS), "would be that of one process")
+
+
+def test_the_size_of_a_batch_of_one_loader_or_another(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    source = SCRIPT.replace(
+        "model =",
+        "test = DataLoader(data, batch_size=4)\ndef count(any):\n    return 40 / any.batch_size\n"
+        "print(count(loader), count(test))\nmodel =",
+    )
+    assert left_alone(rewrite(source, ["ddp"], **GPUS), "may be that of a loader that every")

@@ -18,6 +18,7 @@ from ..script import TrainingScript
 from ..training.batch_division import counted_on, known_number, other_use
 from ..values.resolver import Resolver
 from ..values.values import Literal
+from .asked_sizes import asked_size_edits, asked_size_obstacle
 from .process_names import Place, ProcessNames
 
 _SAMPLER = "train_sampler"
@@ -87,6 +88,7 @@ def shard_loader(
         place = PARAMETERS.index("sampler")
         edit = SetArgument(module.span(loader.node), "sampler", sampler_name, place)
         edits.append(FileEdit(module.path, edit))
+    edits += asked_size_edits(resolver, loader, script.loaders, names)
     return ShardedLoader(module, loader.node, loader, shuffles, tuple(edits))
 
 
@@ -173,6 +175,9 @@ def _obstacle(
     )
     if why is not None:
         return Obstacle(module, loader.node, f"its DataLoader cannot be shared: {why}")
+    asked = asked_size_obstacle(resolver, loader, script.loaders)
+    if asked is not None:
+        return asked
     size = loader.arguments["batch_size"]
     values = resolver.values(size.value, size.module)
     number = known_number(values)
