@@ -168,7 +168,9 @@ class CommaList:
         last = _last_line(text) if begun == 0 else text
         closing = "" if _breaks(self.tail) else self.closing
         has_room = len(last) + len(f", {item}{closing}") <= longest
-        if begun == 0 and not closing and not _breaks(text):  # all on one line between the brackets, as black has it
+        if (
+            begun == 0 and not closing and not _breaks(text)
+        ):  # all on one line between the brackets, as black has it
             return gap
         if gap == ", " and not has_room and begun < len(self.items) - 1:
             return "," + newline + indent

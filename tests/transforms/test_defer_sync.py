@@ -1020,7 +1020,9 @@ def test_graphs_of_parts_that_may_be_used(
     check_noop: Callable[..., None], made: str, backward: str
 ) -> None:
     check_noop(
-        script("total = 0.0", PARTS.format(made, backward, "total += second"), "print(total.mean())")
+        script(
+            "total = 0.0", PARTS.format(made, backward, "total += second"), "print(total.mean())"
+        )
     )
 
 

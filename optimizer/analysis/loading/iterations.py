@@ -134,7 +134,11 @@ def _draws_once(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     """Whether the iterator that ``call`` makes has a name for a single ``next(..)``: ``batches = iter(loader)``."""
     match module.parents[call]:
         case ast.Assign(targets=[ast.Name(id=name)]):
-            others = [use for use in module.names_of(name) if module.parents[use] is not module.parents[call]]
+            others = [
+                use
+                for use in module.names_of(name)
+                if module.parents[use] is not module.parents[call]
+            ]
         case _:
             return False
     return (

@@ -18,12 +18,24 @@ Ask = Callable[..., set[object]]
         ("x = 1\nif c:\n    x = 2\nelif d:\n    x = 3\nASK(x)\n", {1, 2, 3}),
         ("x = 1\nif c:\n    x = 2\nelif d:\n    x = 3\nelse:\n    raise E\nASK(x)\n", {2, 3}),
         ("x = 1\nif c:\n    x = 2\nelif d:\n    x = 3\nelse:\n    print()\nASK(x)\n", {1, 2, 3}),
-        ("x = 1\nif c:\n    x = 2\nelse:\n    with suppress(E):\n        x = 3\nASK(x)\n", {1, 2, 3}),
-        ("x = 1\nif c:\n    x = 2\nelse:\n    if d:\n        x = 3\n    else:\n        x = 4\nASK(x)\n", {2, 3, 4}),
+        (
+            "x = 1\nif c:\n    x = 2\nelse:\n    with suppress(E):\n        x = 3\nASK(x)\n",
+            {1, 2, 3},
+        ),
+        (
+            "x = 1\nif c:\n    x = 2\nelse:\n    if d:\n        x = 3\n    else:\n        x = 4\nASK(x)\n",
+            {2, 3, 4},
+        ),
         ("x = 1\nif c:\n    x = 2\nelse:\n    ASK(x)\n    x = 3\n", {1, 2}),
         ("x = 1\nif d:\n    if c:\n        x = 2\n    else:\n        x = 3\nASK(x)\n", {1, 2, 3}),
-        ("for i in c:\n    if i:\n        x = 1\n    else:\n        x = 2\n    ASK(x)\n    x = 3\n", {1, 2}),
-        ("def f(x):\n    if c:\n        x = 1\n    else:\n        x = 2\n    ASK(x)\nf(3)\n", {1, 2}),
+        (
+            "for i in c:\n    if i:\n        x = 1\n    else:\n        x = 2\n    ASK(x)\n    x = 3\n",
+            {1, 2},
+        ),
+        (
+            "def f(x):\n    if c:\n        x = 1\n    else:\n        x = 2\n    ASK(x)\nf(3)\n",
+            {1, 2},
+        ),
         ("x = 1\nASK(x)\nx = 2\n", {1}),
         ("x = 1\nwith torch.no_grad():\n    x = 2\nASK(x)\n", {2}),
         ("x = 1\nwith no_grad(), torch.autocast('cuda'):\n    x = 2\nASK(x)\n", {2}),

@@ -124,7 +124,10 @@ def test_an_item_between_two_lines_of_several_goes_to_the_shorter(
         ("(\n    a, bbbb, cccc\n)", "(\n    a, bbbb, cccc, new\n)"),
         ("(\n    a, bbbb, cccc,\n    dd)", "(\n    a, bbbb, cccc,\n    dd, new)"),
         ("(a, bbbb,\n ccccc)", "(a, bbbb,\n ccccc, new)"),
-        ("(\n    a([\n        1,\n    ]), b, c\n)", "(\n    a([\n        1,\n    ]), b, c,\n    new\n)"),
+        (
+            "(\n    a([\n        1,\n    ]), b, c\n)",
+            "(\n    a([\n        1,\n    ]), b, c,\n    new\n)",
+        ),
         ("(\n    a([\n        1,\n    ]), b\n)", "(\n    a([\n        1,\n    ]), b, new\n)"),
         ("(\n    a,\n    b)", "(\n    a,\n    b,\n    new)"),
         ("(\n    a, b,\n    c # c\n)", "(\n    a, b,\n    c, # c\n    new\n)"),
