@@ -110,7 +110,7 @@ def _is_one(
     if iterable in within:
         return True
     for value in resolver.values(iterable, module):
-        if loaders_in(loaders, (value,)):
+        if loaders_in(loaders, frozenset({value})):
             continue
         inner = list(gone_over(value))
         if len(inner) != 1:
