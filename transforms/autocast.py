@@ -29,7 +29,7 @@ as they are) or of positions that take the type of what a network computes; with
 bfloat16 as well (``masked_fill(mask, torch.finfo(torch.float32).min)`` raises); with ratios of probabilities to
 those kept before, as in PPO (``torch.exp(new_log_prob - old_log_prob)``: half precision alone moves them by 0.05 to 0.2); for networks that a library quantizes, or that never move to a GPU;
 for networks of linear layers that are small for the batches they are given, where the host is what a step waits for, and for those that
-compute no products at all, such as embeddings of a knowledge graph (``--amp bf16`` asks for it anyway); for networks of `nn.LSTM`, `nn.GRU` or `nn.RNN`
+compute no products at all, such as embeddings of a knowledge graph, or choose one action after the other in an environment (``--amp bf16`` asks for it anyway); for networks of `nn.LSTM`, `nn.GRU` or `nn.RNN`
 with linear layers, which use TF32 by themselves where the GPU has it, and became slower beside an H100 (``--amp fp16``).
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
 logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, checks that end the training where gradients overflow, closures, optimizers that step out of sight, updates written by hand,

@@ -16,7 +16,7 @@ The numbers stay the same: sums are kept in float64, which is what Python's numb
 on the device (the mean of a meter) may differ in the last of 16 digits: GPUs multiply with the reciprocal. Only
 where the script may choose Apple's `mps` device, which has no float64, sums are kept in float32 and can differ in the
 last digits. These two are left alone under `--tier exact`. `.detach()` keeps the sum from holding on to the graph of each step. A script that
-adds up `loss` itself, graph and all, gets it too (`total += loss.detach()`), also on the CPU: its memory no longer grows.
+adds up `loss` itself, or a part of it (`loss = first + second`), graph and all, gets it too (`total += loss.detach()`), also on the CPU: its memory no longer grows.
 (A sum, or a meter's figure, that starts as the integer 0 is 0.0 after a loop that had nothing to add.)
 
 `nn.Transformer`, its encoder and its decoder compare the mask they are given with a causal one, and wait for the answer in every call, unless they
