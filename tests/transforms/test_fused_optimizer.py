@@ -673,6 +673,18 @@ class TestLightning:
     ) -> None:
         check_noop(with_lightning(hook=hook), reason=reason)
 
+    def test_made_by_a_function_of_its_own(
+        self, check_noop: Check, check_transformed: Check
+    ) -> None:
+        own = "def made(parameters):\n    return torch.optim.Adam(parameters)\n\n\nclass Regression"
+        text = with_lightning().replace("class Regression", own)
+        text = text.replace("torch.optim.Adam(self", "made(self")
+        check_transformed(text, text.replace("Adam(parameters)", "Adam(parameters, fused=True)"))
+        found = text.replace("accelerator='gpu'", "accelerator='auto'")
+        check_noop(found, reason="has a GPU is not known", target=Target.CUDA)
+        other = text.replace("if __name__", "optimizer = made([])\nif __name__")
+        check_noop(other, reason="is not made in `configure_optimizers`")
+
     def test_optimizers_made_elsewhere(self, check_noop: Check) -> None:
         text = with_lightning()
         check_noop(text.replace("def configure_optimizers", "def make"), reason="is not made in")

@@ -15,6 +15,7 @@ from ..editing.references import quoted
 from ..facts import Argument, Optimizer
 from ..obstacles import Obstacle
 from ..optimizers.fused_updates import under_scaler
+from ..program.syntax import FunctionNode, Module
 from ..values.resolver import Resolver
 from ..values.values import Literal
 from .lightning import LightningTrainer, LightningUse, accelerator, keeps_whole_network
@@ -44,11 +45,13 @@ def fused_where(resolver: Resolver, use: LightningUse, optimizer: Optimizer) -> 
 
 
 def _obstacles(resolver: Resolver, use: LightningUse, optimizer: Optimizer) -> Iterator[Obstacle]:
-    function, cls = optimizer.function, optimizer.module.enclosing_class(optimizer.node)
-    makes = function is not None and function.name == _MAKES_OPTIMIZERS and function.args.args
-    if not makes or not any(module.node is cls for module in use.modules):
-        why = f"it is not made in `{_MAKES_OPTIMIZERS}` of a LightningModule"
-        yield Obstacle(optimizer.module, optimizer.node, why)
+    if not _is_made_for(use, optimizer.function, optimizer.module):
+        if not _is_made_by_helper(resolver, use, optimizer):
+            why = f"it is not made in `{_MAKES_OPTIMIZERS}` of a LightningModule"
+            yield Obstacle(optimizer.module, optimizer.node, why)
+        elif {accelerator(resolver, trainer) for trainer in use.trainers} != {"gpu"}:
+            why = "whether the Trainer has a GPU is not known where it is made"
+            yield Obstacle(optimizer.module, optimizer.node, why)
     if not use.trainers:
         yield Obstacle(optimizer.module, optimizer.node, "no Trainer is seen that steps it")
     yield from use.by_hand
@@ -59,6 +62,24 @@ def _obstacles(resolver: Resolver, use: LightningUse, optimizer: Optimizer) -> I
             if node.name in _SEE_GRADIENTS and module.enclosing_class(node) is not None:
                 why = f"`{node.name}` may see gradients before they are unscaled"
                 yield Obstacle(module, node, why)
+
+
+def _is_made_for(use: LightningUse, function: FunctionNode | None, module: Module) -> bool:
+    """Whether ``function`` is that of a LightningModule which makes its optimizers."""
+    if function is None or function.name != _MAKES_OPTIMIZERS or not function.args.args:
+        return False
+    cls = module.enclosing_class(function)
+    return any(each.node is cls for each in use.modules)
+
+
+def _is_made_by_helper(resolver: Resolver, use: LightningUse, optimizer: Optimizer) -> bool:
+    """Whether ``optimizer`` is made in a function that nothing but ``configure_optimizers`` calls."""
+    if optimizer.function is None:
+        return False
+    sites = list(resolver.call_sites(optimizer.function))
+    return bool(sites) and all(
+        _is_made_for(use, site.module.function(site.call), site.module) for site in sites
+    )
 
 
 def _in_trainer(
