@@ -168,10 +168,8 @@ class CommaList:
         last = _last_line(text) if begun == 0 else text
         closing = "" if _breaks(self.tail) else self.closing
         has_room = len(last) + len(f", {item}{closing}") <= longest
-        if (
-            begun == 0 and not closing and not _breaks(text)
-        ):  # all on one line between the brackets, as black has it
-            return gap
+        if begun == 0 and not (closing or _breaks(text)):
+            return gap  # all on one line between the brackets, as black has it
         if gap == ", " and not has_room and begun < len(self.items) - 1:
             return "," + newline + indent
         return ", " if has_room and gap == "," + newline + indent else gap
