@@ -14,6 +14,7 @@ from ..execution.written_files import ARRAYS
 from .arrays import compare_arrays, differing
 from .findings import Finding, Kind, note
 from .lines import read_lines, without_options
+from .pictures import compare_pictures, pixels
 from .raw_numbers import compare_raw
 from .text import compare_text
 from .tolerance import Precision
@@ -120,6 +121,12 @@ def _raw(
         yield note(Kind.FILE_VALUE, message, tensor=file.path)
         return
     known = [one for one in near if one is not None]
+    pictures = [picture for one in (ours, theirs, *known) if (picture := pixels(one)) is not None]
+    if len(pictures) == 2 + len(known):
+        before, after, *others = pictures
+        given = (file.path, before, after, others, precision)
+        yield from compare_pictures(*given, rounding=rounding)
+        return
     yield from compare_raw(file.path, ours, theirs, known, precision, rounding=rounding)
 
 
