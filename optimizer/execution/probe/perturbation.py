@@ -56,6 +56,8 @@ class Perturbation:
     What a module computes with and no optimizer has (a frozen backbone, a teacher) is rounded as well. It is multiplied likewise
     for the time of each call alone, since nothing is to be made of such weights but what is computed: not where gradients are
     taken and no optimizer was built yet, by a script that trains by hand; and only of types that are coarser than float32.
+    So is what an optimizer has, in calls without gradients that come before the first to train: what a script chooses by them, the classes that it
+    trains for say, may be another for a rounding.
     """
 
     def __init__(
@@ -102,7 +104,8 @@ class Perturbation:
     @torch.no_grad()
     def _move_frozen(self, module: nn.Module) -> None:
         for number, parameter in enumerate(module.parameters()):
-            if id(parameter) in self._trained or not _has_values(parameter):
+            waits = id(parameter) not in self._done and not torch.is_grad_enabled()
+            if (id(parameter) in self._trained and not waits) or not _has_values(parameter):
                 continue
             key = number, parameter.shape
             if key not in self._frozen_signs:
