@@ -1,7 +1,8 @@
 """Pictures that a script writes: samples of a generator, plots. Of PNG files the pixels are compared, as numbers that were told with few digits.
 
 A pixel is rounded to a level, as a printed number is to a digit, so a rounding may move it by one. What is beyond that level is judged as an array
-is: a line that is drawn elsewhere for a rounding moves pixels by more, and so it does in the original's neighbours.
+is, by how far pixels are from the background. A line that is drawn elsewhere for a rounding moves pixels by more, and so it does in the
+original's neighbours: all of its pixels are others where it lies a pixel higher, as they are for any other line. So the means of blocks are judged as well.
 (https://www.w3.org/TR/png-3/, sections 5.2, 9.2 and 11.2.1)
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .arrays import compare_arrays
+from .arrays import compare_arrays, differing
 from .findings import Finding, Kind, note
 from .tolerance import Precision
 
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .arrays import Arrays
+
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 """Numbers of a pixel by the colour type: grey, colours, both with transparency. One of a palette is the number of a colour."""
 _BYTES = {8: 1, 16: 2}
 _MOST_BYTES = 4_000_000
 """Of a picture that is looked into: undoing PNG's filters takes some seconds then."""
+_BLOCKS = (1, 4, 16)
+"""Pixels on a side of what is judged as a whole: one, and as many as lines may move by."""
 
 
 def pixels(content: bytes) -> NDArray[np.int64] | None:
@@ -66,26 +71,43 @@ def compare_pictures(
         message = f"{path}: the picture is {shape}, not {expected} (height, width, channels)"
         yield Finding(Kind.FILE_VALUE, message, tensor=path)
         return
-    known = [{"pixels": _beyond_a_level(ours, one)} for one in near if one.shape == ours.shape]
-    jumps = any((one["pixels"] != ours).any() for one in known)
-    now = {"pixels": _beyond_a_level(ours, theirs)}
+    known = [_drawn(ours, one) for one in near if one.shape == ours.shape]
+    before, now = _drawn(ours, ours), _drawn(ours, theirs)
+    jumps = any(_apart(before, one) for one in known)
     if len(known) < len(near) or (jumps and not rounding):
-        if (now["pixels"] != ours).any():
+        if _apart(before, now):
             message = f"{path} has other pixels, and how far rounding moves them is not known"
             yield note(Kind.FILE_VALUE, message, tensor=path)
         return
-    before = {"pixels": ours.astype("float64")}
-    kept = known if rounding else []
-    found = compare_arrays(Kind.FILE_VALUE, "pixels", lambda _: path, before, now, kept, precision)
+    compared = (before, now, known if rounding else (), precision)
+    found = compare_arrays(Kind.FILE_VALUE, "pixels", f"{path}{{}}".format, *compared)
     yield from (replace(finding, tensor=path) for finding in found[:1])
 
 
-def _beyond_a_level(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> NDArray[np.float64]:
-    """``theirs``, each a level nearer to ``ours``."""
+def _drawn(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+    """How far the pixels of ``theirs``, each a level nearer to ``ours``, are from the background of that, singly and by the means of blocks."""
     import numpy as np
 
-    apart = theirs - ours
-    return (theirs - np.sign(apart)).astype(np.float64)
+    levels = theirs - np.sign(theirs - ours) - _background(ours)
+    height, width, _ = levels.shape
+    found: dict[str, NDArray[np.float64]] = {}
+    for side in _BLOCKS:
+        rows, columns = (np.arange(0, length, side) for length in (height, width))
+        sums = np.add.reduceat(np.add.reduceat(levels, rows, axis=0), columns, axis=1)
+        found[f", in blocks of {side}" if side > 1 else ""] = sums / side**2
+    return found
+
+
+def _background(levels: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The level of most pixels in each channel."""
+    import numpy as np
+
+    each = levels.reshape(-1, levels.shape[2])
+    return np.array([np.bincount(channel).argmax() for channel in each.T])
+
+
+def _apart(one: Arrays, other: Arrays) -> bool:
+    return next(differing(one, other), None) is not None
 
 
 def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:

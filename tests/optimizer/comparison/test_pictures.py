@@ -114,3 +114,23 @@ def test_another_size_is_another_picture() -> None:
 def test_a_size_that_rounding_changes_tells_nothing() -> None:
     ((fails, _),) = judged(moved(10, 30), GREY[:20])
     assert not fails
+
+
+def line(height: int) -> np.ndarray:
+    """A curve that is as high as that in the middle, on white."""
+    shown = np.full((60, 80, 1), 255)
+    columns = np.arange(80)
+    shown[(10 + height * np.sin(columns / 80 * np.pi)).astype(int), columns] = 0
+    return shown
+
+
+def test_a_line_that_rounding_moves_is_no_other_line() -> None:
+    near = [line(31), line(29)]
+
+    def failed(theirs: np.ndarray) -> list[str]:
+        found = compare_pictures("p.png", line(30), theirs, near, Precision.FLOAT32)
+        return [finding.message for finding in found if finding.fails]
+
+    assert failed(line(32)) == []
+    (message,) = failed(line(5))
+    assert message.startswith("pixels of p.png, in blocks of ")
