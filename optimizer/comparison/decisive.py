@@ -35,8 +35,8 @@ DECISIVE = frozenset(
 _BEHIND_AN_END = frozenset({Kind.SAMPLES, Kind.SCHEDULER_STEPS})
 """Those of them that a script shows which stops by a number, of an accuracy that no longer grows say, in another epoch."""
 
-_CHOSEN = frozenset({Kind.SAMPLES, Kind.SAMPLE_ORDER})
-"""Those that a script shows which chooses by its network what it reads next: the samples that it is least sure of, say."""
+_CHOSEN = frozenset({Kind.SAMPLES, Kind.SAMPLE_ORDER, Kind.CHECKPOINT_SHAPE})
+"""Those that a script shows which chooses by its network what it reads next, or keeps: the samples that it is least sure of, say, or mistakes."""
 
 _BITS = frozenset(
     {

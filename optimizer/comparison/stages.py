@@ -371,6 +371,8 @@ def _judge_arithmetic(
     exact = judge_exact(first, repeats, rewritten)
     if exact.outcome is Outcome.EQUIVALENT or is_decided(exact, first, rewritten):
         return exact
+    if only_told_differs(exact, first, rewritten):
+        return judge_told(first, repeats, rewritten)
     parts = rounds_alike(first, repeats, rewritten)
     runs = Neighbours(observe, Precision.FLOAT32, parts, full_precision=True)
     verdict = runs.judge(first, repeats, rewritten, perturbed_runs)

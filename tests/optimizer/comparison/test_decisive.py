@@ -46,11 +46,11 @@ def test_that_a_run_ends_earlier_may_follow_from_its_numbers(
         (Finding(Kind.STDOUT, "a number", step=1), True),
     ],
 )
-@pytest.mark.parametrize("kind", [Kind.SAMPLES, Kind.SAMPLE_ORDER])
-def test_what_is_read_may_follow_from_the_numbers_before(
+@pytest.mark.parametrize("kind", [Kind.SAMPLES, Kind.SAMPLE_ORDER, Kind.CHECKPOINT_SHAPE])
+def test_what_is_read_or_kept_may_follow_from_the_numbers_before(
     run: Run, kind: Kind, before: Finding, decided: bool
 ) -> None:
-    """As in a script that trains on what its network is least sure of. Nothing is said of ranks."""
+    """As in a script that trains on what its network is least sure of, or keeps its mistakes. Nothing is said of ranks."""
     findings = (before, Finding(kind, "loader 3, epoch 0: 1 samples fewer", step=5))
     verdict = Verdict(Outcome.NOT_EQUIVALENT, Tier.EXACT, None, "", findings)
     assert is_decided(verdict, run(steps=6), run(steps=6)) == decided
