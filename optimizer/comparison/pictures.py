@@ -6,6 +6,8 @@ original's neighbours: all of its pixels are others where it lies a pixel higher
 (https://www.w3.org/TR/png-3/, sections 5.2, 9.2 and 11.2.1)
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import struct

@@ -112,8 +112,9 @@ class GradientHooks:
             taken = tree_leaves([args[place] for place in places])
             by_hand = self._session.by_hand()
             of_all = stacked if by_hand else unwrapped
-            leaves = [of_all(leaf) for leaf in taken if isinstance(leaf, Tensor)]
-            told = not transforming() or (only_mapping() and None not in leaves)
+            parts = [of_all(leaf) for leaf in taken if isinstance(leaf, Tensor)]
+            leaves = [leaf for leaf in parts if leaf is not None]
+            told = not transforming() or (only_mapping() and len(leaves) == len(parts))
             if not told or not self._session.trains(leaves):
                 return original(func, argnums, has_aux, args, kwargs)
             tell(self._session.gradients_begin, leaves if by_hand else ())
