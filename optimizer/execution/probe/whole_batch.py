@@ -151,7 +151,7 @@ class WholeBatch:
                     input, running_mean, running_var, weight, bias, training, momentum, eps
                 )
             running = (running_mean, running_var, momentum)
-            return _normalized(input, weight, bias, eps, running, self.group)
+            return normalized_over_ranks(input, weight, bias, eps, running, self.group)
 
         return torch.compiler.disable(wrapper)
 
@@ -172,7 +172,7 @@ class _SumOfRanks(torch.autograd.Function):
         return _SumOfRanks.apply(gradients[0].contiguous(), ctx.group), None
 
 
-def _normalized(
+def normalized_over_ranks(
     values: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,

@@ -344,6 +344,49 @@ def test_layers_of_every_rank_are_aligned_to_judge_what_is_left(tmp_path, mistak
     ]
 
 
+ON_GPUS = [
+    ("nn.ReLU()", "nn.BatchNorm1d(16), nn.ReLU()"),
+    ("nn.Linear(16, 3))", "nn.Linear(16, 3)).cuda()"),
+    ("net(points), labels)", "net(points.cuda()), labels.cuda())"),
+    ("net(points).argmax(1) == labels)", "net(points.cuda()).argmax(1) == labels.cuda())"),
+    ("torch.zeros(())", "torch.zeros((), device='cuda')"),
+]
+WHOLE_BATCH = [
+    ('init_process_group("gloo")', 'init_process_group("nccl")'),
+    (
+        "net = DistributedDataParallel(net)",
+        "torch.cuda.set_device(rank)\n    net = nn.SyncBatchNorm.convert_sync_batchnorm(net.cuda())\n"
+        "    net = DistributedDataParallel(net, device_ids=[rank])",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "outcome"),
+    [
+        ([], Outcome.EQUIVALENT),
+        ([("dist.all_reduce(correct)", "pass")], Outcome.NOT_EQUIVALENT),
+    ],
+    ids=["careful", "evaluation not reduced"],
+)
+def test_sync_batch_norm_normalizes_by_the_whole_batch(tmp_path, mistake, outcome):
+    (tmp_path / "train.py").write_text(_changed(ONE, ON_GPUS))
+    (tmp_path / "train_ddp.py").write_text(_changed(SEVERAL, [*ON_GPUS, *WHOLE_BATCH, *mistake]))
+    settings = VerifySettings(
+        Path(sys.executable),
+        tmp_path,
+        steps=7,
+        emulated_gpus=2,
+        measure_speed=False,
+        env={"OMP_NUM_THREADS": "1"},
+    )
+    rewritten = ScriptVersion(tmp_path / "train_ddp.py", processes=2)
+    report = verify(ScriptVersion(tmp_path / "train.py"), rewritten, settings)
+    assert report.verdict is not None, report.original_failure
+    assert report.verdict.outcome is outcome, report.verdict
+    assert "aligned" not in report.verdict.reason
+
+
 def test_a_rank_that_dies_ends_the_run_at_once(started):
     dies = "            optimizer.step()\n            if rank == 1 and epoch == 1:\n                os.kill(os.getpid(), 9)"
     started_at = time.monotonic()

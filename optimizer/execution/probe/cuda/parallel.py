@@ -1,4 +1,4 @@
-"""Several devices: DataParallel with one replica, NCCL by way of gloo, tensors grouped by device."""
+"""Several devices: DataParallel with one replica, NCCL by way of gloo, SyncBatchNorm on the host, tensors grouped by device."""
 
 # pyright: reportPrivateUsage=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import _functions as layer_functions
 from torch.nn.parallel import comm
 
 from ..patches import Patches
+from ..whole_batch import normalized_over_ranks
 from .state import Devices
 from .tensors import device_of
 
@@ -109,6 +111,7 @@ def _patch_distributed(patches: Patches) -> None:
     for name in _COLLECTIVES:
         if hasattr(distributed, name):
             patches.wrap(distributed, name, processes.collective)
+    patches.put(layer_functions.SyncBatchNorm, "apply", _sync_batch_norm)
 
 
 class _Processes:
@@ -167,6 +170,14 @@ class _Processes:
             return original(*args, **kwargs)
 
         return wrapper
+
+
+def _sync_batch_norm(
+    input, weight, bias, running_mean, running_var, eps, momentum, process_group, world_size
+):
+    """What SyncBatchNorm calls where it has others to ask: PyTorch's own is for GPUs only."""
+    running = (running_mean, running_var, momentum)
+    return normalized_over_ranks(input, weight, bias, eps, running, process_group)
 
 
 def _without_nccl(backend: Any) -> Any:

@@ -530,6 +530,27 @@ def test_nothing_stays_behind(recorded):
         assert set(new) == set(old)
 
 
+def test_what_a_layer_exchanges_is_not_the_scripts(recorded, tmp_path):
+    distributed = torch.distributed
+    exchanges = "def exchange(distributed, values):\n    distributed.all_reduce(values)\n"
+    found = {}
+    for module in ("train", "torch.nn.modules._functions"):
+        code = {"__name__": module}
+        exec(exchanges, code)
+
+        def script(exchange=code["exchange"]):
+            train(1)
+            exchange(distributed, torch.ones(2))
+
+        store = f"file://{tmp_path}/{module}"
+        distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+        try:
+            found[module] = recorded(script).collectives
+        finally:
+            distributed.destroy_process_group()
+    assert found == {"train": ((3, 0),), "torch.nn.modules._functions": ()}
+
+
 def test_what_cannot_be_recorded_is_told_and_the_script_goes_on(recorded, tmp_path):
     def script():
         train(1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules import _functions as layer_functions
 from torch.utils.checkpoint import checkpoint
 
 
@@ -119,6 +120,31 @@ def test_nccl_goes_by_way_of_gloo(tmp_path: Path) -> None:
         model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1).cuda(), device_ids=[0])
         model(torch.ones(4, 2)).sum().backward()
         assert model.module.weight.grad.tolist() == [[4.0, 4.0]]
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_sync_batch_norm_computes_what_batch_norm_does_of_all_samples(tmp_path: Path) -> None:
+    distributed = torch.distributed
+    distributed.init_process_group(
+        "nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        values = torch.randn(6, 3, 5).mul(2).add(1).cuda()
+        results: list[list[torch.Tensor]] = []
+        for synchronized in (False, True):
+            layer = torch.nn.BatchNorm1d(3).cuda()
+            given = values.clone().requires_grad_()
+            if synchronized:
+                running = (layer.running_mean, layer.running_var)
+                known = (layer.weight, layer.bias, *running, layer.eps, layer.momentum)
+                out = layer_functions.SyncBatchNorm.apply(given, *known, distributed.group.WORLD, 1)
+            else:
+                out = layer(given)
+            out.pow(3).sum().backward()
+            found = (out, given.grad, layer.weight.grad, layer.bias.grad)
+            results.append([*found, layer.running_mean, layer.running_var])  # type: ignore[list-item]
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
     finally:
         distributed.destroy_process_group()
 
