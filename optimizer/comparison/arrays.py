@@ -77,6 +77,21 @@ def compare_arrays(
     return found
 
 
+def as_long_as_others(
+    ours: NDArray[Any], theirs: NDArray[Any], near: Sequence[NDArray[Any]]
+) -> bool:
+    """Whether only the number of rows is another, as it is in neighbours: of a list that is chosen by numbers, such as a network's mistakes.
+
+    By as many as :data:`.tolerance.FACTOR` times those of a neighbour.
+    """
+    if not ours.ndim == theirs.ndim > 0 or ours.dtype != theirs.dtype:
+        return False
+    if ours.shape[1:] != theirs.shape[1:]:
+        return False
+    spread = [abs(len(one) - len(ours)) for one in near if one.ndim == ours.ndim]
+    return abs(len(theirs) - len(ours)) <= FACTOR * max(spread, default=0)
+
+
 def _is_whole(array: NDArray[Any]) -> bool:
     """Whether these are whole numbers, or one number that is whole: a count of steps is kept as a float.
 

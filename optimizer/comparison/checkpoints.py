@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -192,7 +193,9 @@ def _one_entry(
         return Finding(kind, message, tensor=key, original=str(before), rewritten=str(after))
 
     if ours.shape != theirs.shape:
-        yield differs(Kind.CHECKPOINT_SHAPE, "shape", ours.shape, theirs.shape)
+        other = differs(Kind.CHECKPOINT_SHAPE, "shape", ours.shape, theirs.shape)
+        # What is no weight may be a list that numbers have chosen, such as the network's mistakes: by those before.
+        yield other if ours.same_as else replace(other, step=save.rounds + 1)
     elif ours.dtype != theirs.dtype:
         yield differs(Kind.CHECKPOINT_DTYPE, "dtype", ours.dtype, theirs.dtype)
     elif ours.kind != theirs.kind:

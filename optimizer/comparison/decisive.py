@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..execution.observations import Observations
-from .findings import Finding, Kind
+from .findings import BETWEEN_STEPS, Finding, Kind
 from .tolerance import Precision
 from .verdict import Verdict, led_by
 
@@ -35,6 +35,9 @@ DECISIVE = frozenset(
 _BEHIND_AN_END = frozenset({Kind.SAMPLES, Kind.SCHEDULER_STEPS})
 """Those of them that a script shows which stops by a number, of an accuracy that no longer grows say, in another epoch."""
 
+_CHOSEN = frozenset({Kind.SAMPLES, Kind.SAMPLE_ORDER, Kind.CHECKPOINT_SHAPE})
+"""Those that a script shows which chooses by its network what it reads next, or keeps: the samples that it is least sure of, say, or mistakes."""
+
 _BITS = frozenset(
     {
         Kind.LOSS,
@@ -49,13 +52,26 @@ _BITS = frozenset(
 
 
 def is_decided(verdict: Verdict, first: Observations, rewritten: Observations) -> bool:
-    """Whether a decisive finding says more than that one version ends earlier, which may follow from bits that differ before."""
+    """Whether a decisive finding says more than may follow from bits that differ before: that one version ends earlier, or has chosen other samples.
+
+    Ranks sum up otherwise from the first step on, and what they read is told apart by more than that.
+    """
     ended = min(first.rounds, rewritten.rounds) if first.rounds != rewritten.rounds else math.inf
-    parted = any(f.kind in _BITS and (f.step or 0) <= ended for f in verdict.failures)
-    return any(
-        f.kind in DECISIVE and not (parted and f.kind in _BEHIND_AN_END and (f.step or 0) > ended)
-        for f in verdict.failures
-    )
+    parted = min((_before(f) for f in verdict.failures if f.kind in _BITS), default=math.inf)
+
+    def may_follow(finding: Finding) -> bool:
+        step = finding.step or 0
+        behind = finding.kind in _BEHIND_AN_END and parted <= ended < step
+        chosen = finding.kind in _CHOSEN and not rewritten.ranks
+        return behind or (chosen and parted < step)
+
+    return any(f.kind in DECISIVE and not may_follow(f) for f in verdict.failures)
+
+
+def _before(finding: Finding) -> int:
+    """The step that bits were first seen to differ in, or that such an evaluation comes behind."""
+    step = finding.step or 0
+    return step - 1 if finding.kind in BETWEEN_STEPS else step
 
 
 def for_sure(verdict: Verdict, precision: Precision) -> Verdict:

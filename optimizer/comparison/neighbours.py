@@ -10,6 +10,7 @@ from typing import Protocol
 from ..execution.observations import ENDED_WELL, Observations
 from ..execution.runner import Perturbation
 from .cancelled import cancelled, rounding_of
+from .findings import Kind
 from .numeric import rounding_only
 from .tolerance import MARGINAL, MORE_NEIGHBOURS, Precision, perturbation_scale
 from .verdict import TOLD, Verdict, judge_numeric
@@ -154,7 +155,8 @@ class Neighbours:
 
 def _only_told(verdict: Verdict) -> bool:
     """Whether ``verdict`` fails by nothing but what the script makes of its training and evaluations."""
-    return bool(verdict.failures) and all(finding.kind in TOLD for finding in verdict.failures)
+    told = TOLD | {Kind.CHECKPOINT_SHAPE}  # of a list of mistakes; of weights it is decisive
+    return bool(verdict.failures) and all(finding.kind in told for finding in verdict.failures)
 
 
 def fails_by_a_little(verdict: Verdict) -> bool:

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from ..execution.observations import Checkpoint, Observations
 from .findings import Finding, Kind, note
+from .hand_stepped import stepped_by_hand
 
 _Value = TypeVar("_Value")
 
@@ -80,11 +81,16 @@ def renamed_parameters(original: Observations, other: Observations) -> dict[str,
 
 
 def _starts(run: Observations) -> Iterator[tuple[object, str]]:
-    """The optimizers' parameters, each with what it starts from: dtype, shape and bits, in which optimizer."""
+    """The optimizers' parameters, each with what it starts from: dtype, shape and bits, in which optimizer; those that steps by hand
+    train as if one had them.
+    """
     first = run.snapshot(0)
+    trained = [list(chain(*optimizer.groups)) for optimizer in run.optimizers]
+    if stepped_by_hand(run):
+        trained = [list(dict.fromkeys(name for step in run.steps for name in step.parameters))]
     if first is not None:
-        for number, optimizer in enumerate(run.optimizers):
-            for name in chain(*optimizer.groups):
+        for number, names in enumerate(trained):
+            for name in names:
                 if name in first.hashes:
                     yield (number, first.hashes[name]), name
 

@@ -128,14 +128,14 @@ def judge_in_stages(
             perturbed_runs,
             evaluations=not rewritten.ranks and only_evaluation_differs(exact, first, rewritten),
         )
+    if found.verdict.outcome is Outcome.NOT_EQUIVALENT and not is_decided(exact, first, rewritten):
+        given = (first, rewritten, found)
+        found = _judge_other_draws(*given, observe, tier, precision, perturbed_runs)
     if tier is not Tier.EXACT and alike_but_for_told(exact, first, rewritten):
         found = replace(
             found,
             verdict=with_bytes(found.verdict, first, repeats, rewritten, observe, perturbed_runs),
         )
-    if found.verdict.outcome is Outcome.NOT_EQUIVALENT and not is_decided(exact, first, rewritten):
-        given = (first, rewritten, found)
-        found = _judge_other_draws(*given, observe, tier, precision, perturbed_runs)
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
     unseen = _unseen(first, repeats, rewritten, bits=verdict.precision is None)
     if unseen and verdict.outcome is Outcome.EQUIVALENT:
@@ -371,6 +371,8 @@ def _judge_arithmetic(
     exact = judge_exact(first, repeats, rewritten)
     if exact.outcome is Outcome.EQUIVALENT or is_decided(exact, first, rewritten):
         return exact
+    if only_told_differs(exact, first, rewritten):
+        return judge_told(first, repeats, rewritten)
     parts = rounds_alike(first, repeats, rewritten)
     runs = Neighbours(observe, Precision.FLOAT32, parts, full_precision=True)
     verdict = runs.judge(first, repeats, rewritten, perturbed_runs)

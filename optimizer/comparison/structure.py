@@ -41,8 +41,14 @@ def compare_structure(
 
 
 def _claim(finding: Finding) -> tuple[Kind, str | None, bool]:
-    """What it says, but for how much: that a file has another name in every run is not that it is saved more or less often."""
-    return finding.kind, finding.tensor, isinstance(finding.original, str)
+    """What it says, but for how much: that a file has another name in every run is not that it is saved more or less often.
+
+    Nor is that one loader reads what the network has chosen anything about another.
+    """
+    about = finding.tensor
+    if finding.kind in (Kind.SAMPLES, Kind.SAMPLE_ORDER):
+        about = finding.message.partition(",")[0]
+    return finding.kind, about, isinstance(finding.original, str)
 
 
 def _differences(

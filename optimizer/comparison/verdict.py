@@ -32,7 +32,9 @@ _OUR_MACHINE = (Kind.TIME_LIMIT, Kind.TOO_FEW_GPUS)
 _ENDINGS = (Kind.EXIT_STATUS, *_OUR_MACHINE, Kind.RESOURCE_LIMIT)
 """How the rewritten run ended before anything could be compared; the first for want of time or devices."""
 
-TOLD = frozenset({Kind.STDOUT, Kind.FILES, Kind.FILE_VALUE, Kind.CHECKPOINT_VALUE})
+TOLD = frozenset(
+    {Kind.STDOUT, Kind.FILES, Kind.FILE_VALUE, Kind.CHECKPOINT_FILES, Kind.CHECKPOINT_VALUE}
+)
 """What a script makes of its training and evaluation for its reader."""
 
 HARD = frozenset(

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 
 from .parameters import Parameters
 from .recording import recording
@@ -48,6 +49,8 @@ class BiasSums:
         """``gradient`` has reached an output whose ``axis`` the elements of ``bias`` lie along."""
         if gradient.dim() <= axis or gradient.shape[axis] != bias.numel():
             return
+        if is_legacy_batchedtensor(gradient) or is_functorch_wrapped_tensor(gradient):
+            return  # of many losses at once (is_grads_batched): nothing that outlives this call
         with recording(), torch.no_grad():
             others = [d for d in range(gradient.dim()) if d != axis]
             sizes = gradient.abs().float()

@@ -18,7 +18,7 @@ from .devices import is_capturing
 from .leaves import among_leaves, leaves_of
 from .patches import Patches
 from .session import Session
-from .transformations import only_mapping, tell, transforming, unwrapped
+from .transformations import only_mapping, stacked, tell, transforming, unwrapped
 
 _UNSCALED = "_torchopt_unscaled"
 is_tracing: Callable[[], bool] = vars(torch.jit)["is_tracing"]
@@ -102,23 +102,28 @@ class GradientHooks:
     def _func_gradients(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Gradients taken by ``torch.func``, other than those that another one differentiates.
 
-        What ``vmap`` takes for many samples has the losses of all; it is no step of a script that works by hand.
+        What ``vmap`` takes for many samples has the losses of all; it is a step of a script that works by hand where
+        each of the many has weights of its own, as the networks of an ensemble have.
         """
 
         @functools.wraps(original)
         def wrapper(func, argnums, has_aux, args, kwargs):
             places = (argnums,) if isinstance(argnums, int) else argnums
-            taken = [args[place] for place in places]
-            leaves = [unwrapped(leaf) for leaf in tree_leaves(taken) if isinstance(leaf, Tensor)]
+            taken = tree_leaves([args[place] for place in places])
             by_hand = self._session.by_hand()
-            told = not transforming() or (only_mapping() and not by_hand)
+            of_all = stacked if by_hand else unwrapped
+            parts = [of_all(leaf) for leaf in taken if isinstance(leaf, Tensor)]
+            leaves = [leaf for leaf in parts if leaf is not None]
+            told = not transforming() or (only_mapping() and len(leaves) == len(parts))
             if not told or not self._session.trains(leaves):
                 return original(func, argnums, has_aux, args, kwargs)
-            self._session.gradients_begin(leaves if by_hand else ())
+            tell(self._session.gradients_begin, leaves if by_hand else ())
             gradients, value = original(func, argnums, has_aux, args, kwargs)
             backward = functools.partial(self._session.backward, taken=True)
             tell(backward, value[0] if has_aux else value, None, None)
-            self._session.gradients_end(leaves, tree_leaves(gradients))
+            if by_hand:
+                of_leaves = [of_all(gradient) for gradient in tree_leaves(gradients)]
+                tell(self._session.gradients_end, leaves, of_leaves)
             return gradients, value
 
         return wrapper

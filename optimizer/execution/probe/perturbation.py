@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
@@ -55,6 +56,8 @@ class Perturbation:
     What a module computes with and no optimizer has (a frozen backbone, a teacher) is rounded as well. It is multiplied likewise
     for the time of each call alone, since nothing is to be made of such weights but what is computed: not where gradients are
     taken and no optimizer was built yet, by a script that trains by hand; and only of types that are coarser than float32.
+    So is what an optimizer has, in calls without gradients that come before the first to train: what a script chooses by them, the classes that it
+    trains for say, may be another for a rounding.
     """
 
     def __init__(
@@ -101,11 +104,8 @@ class Perturbation:
     @torch.no_grad()
     def _move_frozen(self, module: nn.Module) -> None:
         for number, parameter in enumerate(module.parameters()):
-            if (
-                id(parameter) in self._trained
-                or not parameter.is_floating_point()
-                or is_lazy(parameter)
-            ):
+            waits = id(parameter) not in self._done and not torch.is_grad_enabled()
+            if (id(parameter) in self._trained and not waits) or not _has_values(parameter):
                 continue
             key = number, parameter.shape
             if key not in self._frozen_signs:
@@ -209,7 +209,7 @@ class EvaluationPerturbation(Perturbation):
         if self._calls <= self.after:
             return
         for number, parameter in enumerate(module.parameters()):
-            if parameter.is_floating_point() and not is_lazy(parameter):
+            if _has_values(parameter):
                 self._moved.append((parameter, parameter.detach().clone()))
                 self._move(parameter, number)
 
@@ -219,3 +219,9 @@ class EvaluationPerturbation(Perturbation):
         for parameter, before in self._moved:
             parameter.data.copy_(before)
         self._moved.clear()
+
+
+def _has_values(parameter: Tensor) -> bool:
+    """Whether it can be moved: not where a transformation (``vmap``) has lent the module its wrapper of another tensor for the call."""
+    lent = is_functorch_wrapped_tensor(parameter)
+    return parameter.is_floating_point() and not is_lazy(parameter) and not lent

@@ -41,6 +41,21 @@ def only_mapping() -> bool:
     return all(level.key() == TransformType.Vmap for level in stack)
 
 
+def stacked(thing: Tensor) -> Tensor | None:
+    """What ``thing`` is one of, for each of the many that all transformations, being ``vmap``, do at once; None where it is the same for some of them.
+
+    So the weights of a network in an ensemble are a part of those of all, and what is told of them is what would be told without ``vmap``.
+    """
+    inside = thing
+    for _ in get_interpreter_stack() or ():
+        if not is_batchedtensor(inside):
+            return None
+        place = maybe_get_bdim(inside)
+        inside = get_unwrapped(inside)
+        inside = inside.movedim(place, 0) if place else inside
+    return inside
+
+
 def tell(listener: Callable[..., object], *things: Any) -> None:
     """Have ``listener`` hear of ``things``, as they are outside of all transformations."""
     if not transforming():

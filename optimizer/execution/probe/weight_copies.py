@@ -60,7 +60,7 @@ class WeightCopies:
             f"{path}/{key}": tensor
             for path, holder in holders.items()
             for key, tensor in _held_by(holder, buffers=id(holder) not in roots)
-            if id(tensor) not in trained and tensor.is_floating_point()
+            if id(tensor) not in trained and tensor.is_floating_point() and not tensor.is_meta
         }
         if tensors and total_bytes(tensors.values()) <= self._whole_bytes:
             write_safetensors(self._folder / file, tensors)
@@ -108,7 +108,7 @@ def _in_order(thing: Sequence[Any], parameters: list[Tensor]) -> list[tuple[Tens
 @torch.no_grad()
 def _alike(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
     """Whether these are the parameters' values more or less, and not gradients or moments of theirs."""
-    if not pairs or any(copy.shape != parameter.shape for copy, parameter in pairs):
+    if not pairs or any(c.shape != parameter.shape or c.is_meta for c, parameter in pairs):
         return False
     size = sum(float(norm(parameter)) ** 2 for _, parameter in pairs)
     apart = sum(float(norm(plain(copy).cpu() - plain(p).cpu())) ** 2 for copy, p in pairs)

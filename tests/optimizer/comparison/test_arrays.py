@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchopt_cli.optimizer.comparison.arrays import compare_arrays
+from torchopt_cli.optimizer.comparison.arrays import as_long_as_others, compare_arrays
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.tolerance import Precision
 
@@ -56,3 +56,21 @@ def test_few_numbers_may_be_round() -> None:
     near = [{"w": one[:2]} for one in NEAR]
     given = ({"w": VALUES[:2]}, {"w": bfloat16(VALUES[:2])}, near, Precision.FLOAT32)
     assert compare_arrays(Kind.FILE_VALUE, "content", lambda _: "w.npy", *given) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "near", "alike"),
+    [(14, (12, 13), True), (20, (12, 14), True), (21, (12, 14), False), (13, (12,), False)],
+)
+def test_a_list_may_be_longer_as_it_is_in_neighbours(
+    rows: int, near: tuple[int, ...], alike: bool
+) -> None:
+    """The mistakes of a network, say: where a rounding makes one more."""
+    given = np.arange(12), np.arange(rows), [np.arange(one) for one in near]
+    assert as_long_as_others(*given) == alike
+
+
+def test_another_kind_of_list_is_no_longer_one() -> None:
+    near = [np.zeros((13, 2))]
+    for theirs in (np.zeros((13, 3)), np.zeros(13), np.zeros((13, 2), np.float32)):
+        assert not as_long_as_others(np.zeros((12, 2)), theirs, near)

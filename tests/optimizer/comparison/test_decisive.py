@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -22,8 +23,8 @@ NEVER_READ = Finding(Kind.SAMPLES, "loader 0, epoch 1: never read", step=5)
         (4, (Finding(Kind.PARAMETER, "the bits differ", step=1),), False),
         (4, (), True),  # nothing else tells why it ends earlier
         (4, (Finding(Kind.PARAMETER, "the bits differ", step=5),), True),
-        (6, (Finding(Kind.PARAMETER, "the bits differ", step=1),), True),
-        (4, (Finding(Kind.LOSS, "", step=1), Finding(Kind.SAMPLES, "fewer", step=3)), True),
+        (4, (Finding(Kind.LOSS, "", step=4), Finding(Kind.SAMPLES, "fewer", step=3)), True),
+        (4, (Finding(Kind.LOSS, "", step=1), Finding(Kind.SCHEDULER_STEPS, "", step=3)), True),
         (4, (Finding(Kind.LOSS, "", step=1), Finding(Kind.EXIT_STATUS, "fails", step=5)), True),
     ],
 )
@@ -34,3 +35,24 @@ def test_that_a_run_ends_earlier_may_follow_from_its_numbers(
     findings = (*others, NEVER_READ)
     verdict = Verdict(Outcome.NOT_EQUIVALENT, Tier.EXACT, None, "", findings)
     assert is_decided(verdict, run(steps=6), run(steps=rounds)) == decided
+
+
+@pytest.mark.parametrize(
+    ("before", "decided"),
+    [
+        (Finding(Kind.LOSS, "the bits differ", step=4), False),
+        (Finding(Kind.EVALUATION_OUTPUT, "the bits differ", step=5), False),
+        (Finding(Kind.LOSS, "the bits differ", step=5), True),
+        (Finding(Kind.STDOUT, "a number", step=1), True),
+    ],
+)
+@pytest.mark.parametrize("kind", [Kind.SAMPLES, Kind.SAMPLE_ORDER, Kind.CHECKPOINT_SHAPE])
+def test_what_is_read_or_kept_may_follow_from_the_numbers_before(
+    run: Run, kind: Kind, before: Finding, decided: bool
+) -> None:
+    """As in a script that trains on what its network is least sure of, or keeps its mistakes. Nothing is said of ranks."""
+    findings = (before, Finding(kind, "loader 3, epoch 0: 1 samples fewer", step=5))
+    verdict = Verdict(Outcome.NOT_EQUIVALENT, Tier.EXACT, None, "", findings)
+    assert is_decided(verdict, run(steps=6), run(steps=6)) == decided
+    ranks = replace(run(steps=6), ranks=(run(steps=6),))
+    assert is_decided(verdict, run(steps=6), ranks)

@@ -96,6 +96,17 @@ def test_arrays_of_another_form(writing: Write, after: np.ndarray, told: str) ->
         assert finding.message == f"p.npy: the array {told}"
 
 
+def test_arrays_that_rounding_makes_longer(writing: Write) -> None:
+    original, near, longer = (
+        writing(p_npy=np.resize(VALUES, VALUES.size + more)) for more in (0, 1, 3)
+    )
+    (finding,) = compare_files(original, longer, [original], [near], Precision.FLOAT32)
+    assert not finding.fails
+    assert finding.message.endswith("so it does where the original is rounded otherwise")
+    (finding,) = compare_files(original, longer, [original], [original], Precision.FLOAT32)
+    assert finding.fails
+
+
 def test_arrays_by_value(writing: Write) -> None:
     original = writing(p_npy=VALUES)
     near, off = writing(p_npy=VALUES * np.float32(1 + 1e-6)), writing(p_npy=VALUES * 1.01)

@@ -9,6 +9,7 @@ import pytest
 
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.hand_stepped import told_by_hand
+from torchopt_cli.optimizer.comparison.renamed import with_names
 from torchopt_cli.optimizer.comparison.stages import judge_in_stages
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
 from torchopt_cli.optimizer.execution.observations import Observations
@@ -37,6 +38,24 @@ def test_an_optimizer_may_do_what_the_script_does(run: Run) -> None:
     (told,) = verdict.findings
     assert (told.kind, told.fails) == (Kind.OPTIMIZER_STEPS, False)
     assert "by hand" in told.message
+
+
+def nameless(run: Observations, label: str) -> Observations:
+    """``run`` of a script that keeps its parameters in no module, so that they are called as the optimizer, or their shape, has them."""
+    places = {name: f"{label}.{place}" for place, name in enumerate(run.parameters)}
+    return with_names(run, lambda name: places.get(name, name))
+
+
+def test_parameters_of_no_module_are_told_by_what_they_start_from(run: Run) -> None:
+    original = nameless(by_hand(run()), "tensor")
+    verdict = judged(original, nameless(run(), "optimizer0.group0"))
+    assert verdict.outcome is Outcome.EQUIVALENT
+    assert {finding.kind for finding in verdict.findings} == {
+        Kind.OPTIMIZER_STEPS,
+        Kind.INITIAL_PARAMETERS,
+    }
+    wrong = nameless(run(mistakes=["labels"]), "optimizer0.group0")
+    assert judged(original, wrong).outcome is Outcome.NOT_EQUIVALENT
 
 
 @pytest.mark.parametrize("mistake", ["rate", "frozen", "labels"])

@@ -22,6 +22,8 @@ from torchopt_cli.optimizer.execution.observations import (
 from torchopt_cli.optimizer.execution.runner import Perturbation
 from torchopt_cli.optimizer.options import Tier
 
+from .conftest import bfloat16
+
 Run = Callable[..., Observations]
 
 PRINTED = "epoch 0 mean loss 1.250000"
@@ -54,7 +56,9 @@ def laboratory(original: Observations, run: Run) -> _Laboratory:
     return _Laboratory(original, near)
 
 
-def _judged(original: Observations, other: Observations, laboratory: _Laboratory) -> Verdict:
+def _judged(
+    original: Observations, other: Observations, laboratory: Callable[..., Observations]
+) -> Verdict:
     return judge_in_stages(
         original, other, laboratory, tier=None, precision=None, perturbed_runs=3
     ).verdict
@@ -73,6 +77,37 @@ def test_what_is_told_of_equal_runs_is_judged_without_perturbed_training(
     assert [finding.kind for finding in verdict.failures] == [Kind.STDOUT]
     digits = ["original, with more digits", "rewritten, with more digits"]
     assert laboratory.asked == ["original, again", *digits, "original, again"]
+
+
+def test_the_name_of_a_file_is_told_of_equal_runs_as_well(original: Observations, run: Run) -> None:
+    """What perturbed training would make of an accuracy in the name excuses no other number there."""
+
+    def saving(told: str) -> Observations:
+        saves = tuple(replace(one, path=f"net_{told}.pt") for one in original.checkpoints)
+        return replace(original, checkpoints=saves)
+
+    near = (saving(f"0.5{seed}") for seed in range(3))
+    laboratory = _Laboratory(saving("0.50"), near)
+    verdict = _judged(saving("0.50"), saving("17"), laboratory)
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert verdict.failures[0].kind is Kind.CHECKPOINT_FILES
+    assert laboratory.asked == ["original, again"]
+
+
+def test_what_is_told_in_full_precision_of_equal_runs_is_not_excused_by_perturbed_training(
+    original: Observations, laboratory: _Laboratory, run: Run
+) -> None:
+    coarse = replace(run(rounding=bfloat16), compute_dtypes=("bfloat16",), stdout=PRINTED)
+    wrong = replace(original, stdout=PRINTED.replace("1.25", "1.05"))
+
+    def observe(description: str, *, original: bool, **how: object) -> Observations:
+        seen = laboratory(description, **how)
+        return seen if original else wrong
+
+    verdict = _judged(original, coarse, observe)
+    assert verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert verdict.reason.startswith("with bfloat16 switched off, too: stdout")
+    assert laboratory.asked == ["original, again", "rewritten in full precision"]
 
 
 def test_equal_runs_do_not_show_what_another_limit_of_gradients_would_do(

@@ -5,7 +5,7 @@ import pytest
 
 from torchopt_cli.optimizer.comparison.findings import Kind
 from torchopt_cli.optimizer.comparison.structure import compare_structure
-from torchopt_cli.optimizer.execution.observations import Observations, Status
+from torchopt_cli.optimizer.execution.observations import LoaderPass, Observations, Status
 
 Run = Callable[..., Observations]
 
@@ -83,3 +83,17 @@ def test_a_file_that_has_the_time_in_its_name_is_missed(run: Run) -> None:
     (finding,) = [finding for finding in found if finding.fails]
     assert finding.kind is Kind.CHECKPOINT_FILES
     assert "optimizer.pt is saved never, not once" in finding.message
+
+
+def test_what_one_loader_has_been_chosen_to_read_excuses_no_other(run: Run) -> None:
+    def reading(*samples: int) -> Observations:
+        passes = (
+            LoaderPass(loader=number, epoch=0, rounds=2, batches=2, samples=count, finished=True)
+            for number, count in enumerate(samples)
+        )
+        return replace(run(), loader_passes=tuple(passes))
+
+    original, neighbour = reading(20, 12), reading(20, 13)
+    assert not any(f.fails for f in compare_structure(original, reading(20, 11), [neighbour]))
+    (finding,) = (f for f in compare_structure(original, reading(16, 11), [neighbour]) if f.fails)
+    assert finding.message == "loader 0, epoch 0: 4 samples fewer"

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from torchopt_cli.optimizer.comparison.findings import Kind
+from torchopt_cli.optimizer.comparison.stages import judge_in_stages
 from torchopt_cli.optimizer.comparison.unknown_bytes import alike_but_for_told, with_bytes
 from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict, judge_exact
-from torchopt_cli.optimizer.execution.observations import Observations, WrittenFile
+from torchopt_cli.optimizer.execution.observations import Observations, TrainingCalls, WrittenFile
 
 VALUES = 0.7 / np.arange(2, 40)
 Given = tuple[Verdict, Observations, Observations, list[str]]
@@ -62,3 +63,27 @@ def test_no_further_runs_where_the_bytes_are_the_same(judged: Callable[..., Give
     verdict, *_, made = judged(VALUES)
     assert verdict.precision is None
     assert made == []
+
+
+def test_other_draws_excuse_no_file(run: Callable[..., Observations]) -> None:
+    """A rewrite that asks its network once more without gradients, and draws a picture of another's answer."""
+
+    def writing(values: Sequence[float]) -> Observations:
+        one = run()
+        content = np.array(values, np.float32).tobytes()
+        (one.folder / "log.bin").write_bytes(content)
+        file = WrittenFile("log.bin", 1, digest=repr(content), bytes_as="log.bin")
+        return replace(one, files=(file,))
+
+    def observe(*_: object, original: bool, perturb: object = None, **__: object) -> Observations:
+        off = 1e-2 * np.sin(np.arange(38)) if perturb else 0.0 if original else 1e-3
+        return writing(VALUES * (1 + off))
+
+    other = writing(VALUES * (1 + 1e-3))
+    asked = TrainingCalls("Net", 1, 8, 8)
+    other = replace(other, training_calls=(*other.training_calls, asked))
+    judged = judge_in_stages(
+        writing(VALUES), other, observe, tier=None, precision=None, perturbed_runs=3
+    )
+    assert judged.verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert judged.verdict.failures[0].kind is Kind.FILE_VALUE

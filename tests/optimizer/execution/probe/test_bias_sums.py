@@ -72,3 +72,19 @@ def test_what_the_sums_are_known_to_bounds_the_gradient_before_a_normalization(r
     size, terms = run.bias_sums["Net.conv.bias"]
     left = abs(run.gradients()["Net.conv.bias"]).sum()
     assert left <= (terms - 1) * 2.0**-24 * size < 1e-3 * size
+
+
+def test_gradients_of_many_losses_at_once_are_left_out(recorded):
+    def at_once():
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        losses = net(torch.arange(100.0).view(4, 1, 5, 5).sin()).square().flatten()
+        given = list(net.parameters())
+        gradients = torch.autograd.grad(losses, given, torch.eye(4), is_grads_batched=True)
+        for parameter, gradient in zip(given, gradients, strict=True):
+            parameter.grad = gradient.sum(0)
+        optimizer.step()
+
+    run = recorded(at_once)
+    assert run.unobserved == ()
+    assert run.bias_sums == {}

@@ -785,6 +785,54 @@ def test_what_vmap_does_at_once_is_that_of_all_samples(recorded, perturb):
     assert [one.output.shape[0] for one in together.layer_outputs] == [6] * 4
 
 
+def trained_together(at_once: bool, *, skeleton_has_values: bool = True) -> None:
+    """Two steps by hand of an ensemble's networks, each on samples of its own: by ``vmap``, or by gradients of the sum of their losses."""
+    torch.manual_seed(0)
+    networks = [nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)) for _ in range(5)]
+    weights, _ = torch.func.stack_module_state(networks)
+    weights = {name: weight.detach() for name, weight in weights.items()}
+    skeleton = networks[0] if skeleton_has_values else nn.Sequential(*networks[0]).to("meta")
+    x = torch.randn(5, 6, 4)
+
+    def loss(one, samples):
+        return torch.func.functional_call(skeleton, one, (samples,)).square().sum()
+
+    for _ in range(2):
+        if at_once:
+            gradients, _ = torch.func.vmap(torch.func.grad_and_value(loss))(weights, x)
+        else:
+            leaves = {name: weight.requires_grad_() for name, weight in weights.items()}
+            total = torch.func.vmap(loss)(leaves, x).sum()
+            taken = torch.autograd.grad(total, list(leaves.values()))
+            gradients = dict(zip(leaves, taken, strict=True))
+        with torch.no_grad():
+            for name, weight in weights.items():
+                weight -= 0.1 * gradients[name]
+    skeleton.eval()
+    torch.func.vmap(lambda one, samples: torch.func.functional_call(skeleton, one, (samples,)))(
+        weights, x
+    )
+
+
+@pytest.mark.parametrize("perturb", [None, {"dtype": "bfloat16", "seed": 1}])
+def test_networks_that_vmap_trains_at_once_are_trained_by_hand(recorded, perturb):
+    one_by_one, together, meta = (
+        recorded(
+            lambda how=how: trained_together(how[0], skeleton_has_values=how[1]), perturb=perturb
+        )
+        for how in ((False, True), (True, True), (True, False))
+    )
+    for run in (together, meta):
+        assert run.unobserved == ()
+        assert len(run.steps) == 2
+        assert run.parameters.keys() == one_by_one.parameters.keys()
+        for ours, theirs in zip(one_by_one.steps, run.steps, strict=True):
+            assert [one.value for one in theirs.losses] == [pytest.approx(ours.losses[0].value)]
+            assert theirs.grad_norm == pytest.approx(ours.grad_norm)
+            for name, figures in ours.parameters.items():
+                assert theirs.parameters[name].update_norm == pytest.approx(figures.update_norm)
+
+
 def test_saved_tensors_are_told_to_be_the_parameters_they_are(recorded, tmp_path):
     def script():
         net = train(1)

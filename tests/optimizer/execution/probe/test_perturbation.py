@@ -223,6 +223,43 @@ def test_what_no_optimizer_has_is_off_while_it_is_called(recorded):
     assert 0.3 < (ratio > 0).double().mean() < 0.7
 
 
+def evaluated_before_training(seen):
+    """Notes what a layer weighs in the calls before, in and behind the first to train, and what is there when that begins."""
+
+    class Noting(nn.Linear):
+        def forward(self, x):
+            seen.append(self.weight.detach().clone())
+            return super().forward(x)
+
+    def script():
+        torch.manual_seed(0)
+        net = Noting(50, 40)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+        net.eval()
+        with torch.no_grad():
+            net(torch.ones(2, 50))
+        seen.append(net.weight.detach().clone())
+        net.train()
+        net(torch.ones(2, 50)).square().mean().backward()
+        optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            net(torch.ones(2, 50))
+
+    return script
+
+
+def test_what_is_evaluated_before_training_is_rounded_in_that_call(recorded):
+    """The labels that a network is trained for may be made of it."""
+    plain, coarse, fine = [], [], []
+    recorded(evaluated_before_training(plain))
+    recorded(evaluated_before_training(coarse), perturb={"dtype": "bfloat16", "seed": 1})
+    recorded(evaluated_before_training(fine), perturb={"dtype": "float32", "seed": 1})
+    same = [[torch.equal(weights, plain[0]) for weights in seen] for seen in (plain, coarse, fine)]
+    assert same == [[True] * 4, [False, True, False, False], [True, True, False, False]]
+    assert torch.equal(coarse[2], coarse[3])
+
+
 def test_what_a_call_makes_of_its_own_weights_stays(recorded):
     seen = []
     script = with_a_frozen_part(seen, changes_itself=True)
