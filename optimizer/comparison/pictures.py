@@ -3,15 +3,14 @@
 A pixel is rounded to a level, as a printed number is to a digit, so a rounding may move it by one. What is beyond that level is judged as an array
 is, by how far pixels are from the background. A line that is drawn elsewhere for a rounding moves pixels by more, and so it does in the
 original's neighbours: all of its pixels are others where it lies a pixel higher, as they are for any other line. So the means of blocks are judged as well.
-(https://www.w3.org/TR/png-3/, sections 5.2, 9.2 and 11.2.1)
+(The place of a PNG file's depth: https://www.w3.org/TR/png-3/, sections 5.2 and 11.2.1)
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-import struct
-import zlib
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,33 +25,31 @@ if TYPE_CHECKING:
 
     from .arrays import Arrays
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
-"""Numbers of a pixel by the colour type: grey, colours, both with transparency. One of a palette is the number of a colour."""
-_BYTES = {8: 1, 16: 2}
-_MOST_BYTES = 4_000_000
-"""Of a picture that is looked into: undoing PNG's filters takes some seconds then."""
+_MODES = frozenset({"L", "LA", "RGB", "RGBA", "I;16"})
+"""Whose numbers are levels, of 8 bits or 16; those of a palette are numbers of colours. (Pillow's names of them)"""
+_DEPTH = 24
+"""Where the bits of a level are told in a PNG file: of colours with 16, Pillow reads 8."""
+_MOST_LEVELS = 4_000_000
+"""Of a picture that is looked into: its numbers take some hundred megabytes then."""
 _BLOCKS = (1, 4, 16)
 """Pixels on a side of what is judged as a whole: one, and as many as lines may move by."""
 
 
 def pixels(content: bytes) -> NDArray[np.int64] | None:
     """The levels of a PNG file's pixels, by row, column and channel; None of another file, or one that is stored in another way."""
-    if not content.startswith(_SIGNATURE):
-        return None
+    import numpy as np
+    from PIL import Image
+
     try:
-        chunks = list(_chunks(content))
-        width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", chunks[0][1])
-        if colour not in _CHANNELS or depth not in _BYTES or interlaced:
-            return None
-        channels, size = _CHANNELS[colour], _BYTES[depth]
-        length = width * channels * size
-        if not 0 < height * length <= _MOST_BYTES:
-            return None
-        packed = zlib.decompress(b"".join(data for name, data in chunks if name == b"IDAT"))
-    except (IndexError, struct.error, zlib.error):
+        with Image.open(io.BytesIO(content), formats=("PNG",)) as picture:
+            narrowed = content[_DEPTH] == 16 and picture.mode != "I;16"
+            size = picture.width * picture.height * len(picture.getbands())
+            if picture.mode not in _MODES or narrowed or size > _MOST_LEVELS:
+                return None
+            levels = np.asarray(picture, np.int64)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
-    return _levels(packed, height, length, channels, size)
+    return levels.reshape(*levels.shape[:2], -1)
 
 
 def compare_pictures(
@@ -110,60 +107,3 @@ def _background(levels: NDArray[np.int64]) -> NDArray[np.intp]:
 
 def _apart(one: Arrays, other: Arrays) -> bool:
     return next(differing(one, other), None) is not None
-
-
-def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The names of a file's chunks with what is in them."""
-    at = len(_SIGNATURE)
-    while at + 8 <= len(content):
-        length, name = struct.unpack_from(">I4s", content, at)
-        yield name, content[at + 8 : at + 8 + length]
-        at += 12 + length  # with the checksum behind
-
-
-def _levels(
-    packed: bytes, height: int, length: int, channels: int, size: int
-) -> NDArray[np.int64] | None:
-    """The pixels of as many rows of this ``length`` in bytes, each behind the number of its filter."""
-    import numpy as np
-
-    if len(packed) != height * (length + 1):
-        return None
-    rows = np.frombuffer(packed, np.uint8).reshape(height, length + 1)
-    plain = np.zeros((height, length), np.uint8)
-    above = np.zeros(length, np.uint8)
-    for number, row in enumerate(rows):
-        above = plain[number] = _unfiltered(int(row[0]), row[1:], above, channels * size)
-    levels = plain.reshape(height, -1, channels, size).astype(np.int64)
-    return levels[..., 0] if size == 1 else levels[..., 0] * 256 + levels[..., 1]
-
-
-def _unfiltered(
-    kind: int, row: NDArray[np.uint8], above: NDArray[np.uint8], step: int
-) -> NDArray[np.uint8]:
-    """The bytes of ``row``, of which the differences were stored from those that are foretold by the byte ``step`` before and the row ``above``."""
-    import numpy as np
-
-    if kind == 0:
-        return row
-    if kind == 1:
-        return np.cumsum(row.reshape(-1, step), axis=0, dtype=np.uint8).reshape(-1)
-    if kind == 2:
-        return row + above
-    up = above.tolist()
-    found = [0] * step + row.tolist()
-    corner = [0] * step + up
-    for place in range(step, len(found)):
-        left, over = found[place - step], up[place - step]
-        foretold = (left + over) // 2 if kind == 3 else _nearest(left, over, corner[place - step])
-        found[place] = (found[place] + foretold) & 255
-    return np.array(found[step:], np.uint8)
-
-
-def _nearest(left: int, over: int, corner: int) -> int:
-    """Paeth's foretelling: which of the three is nearest to ``left + over - corner``."""
-    to_left, to_over = abs(over - corner), abs(left - corner)
-    to_corner = abs(left + over - 2 * corner)
-    if to_left <= to_over and to_left <= to_corner:
-        return left
-    return over if to_over <= to_corner else corner
