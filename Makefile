@@ -32,7 +32,7 @@ test-gpu: $(READY) ## the tests that need a GPU (minutes)
 
 test-torch: ## the runs under verification with another PyTorch: TORCH=2.4.1, the oldest (ten minutes)
 	$(PYTHON) -m venv .venv-$(TORCH)
-	.venv-$(TORCH)/bin/python -m pip install --quiet --editable . "torch==$(TORCH)" torchvision pillow pytest pytest-xdist hypothesis jsonschema
+	.venv-$(TORCH)/bin/python -m pip install --quiet --editable . "torch==$(TORCH)" torchvision pytest pytest-xdist hypothesis jsonschema
 	OMP_NUM_THREADS=1 .venv-$(TORCH)/bin/python -m pytest tests/optimizer tests/corpus -m "torch and not slow and not gpu" -n $(WORKERS) -q
 
 test-nightly: $(READY) ## every test, thousands of generated scripts, the corpus rewritten and verified (hours)
