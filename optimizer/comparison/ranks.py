@@ -11,6 +11,7 @@ from fractions import Fraction
 from ..execution.observations import LoaderPass, Observations
 from ..execution.ranks import evaluates_in_shares, shared
 from .findings import Finding, Kind, note, step_number
+from .scheduling import schedules_of_ranks
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -22,6 +23,7 @@ def compare_ranks(original: Observations, other: Observations) -> list[Finding]:
     ranks = other.ranks
     return [
         *_parameters(ranks),
+        *schedules_of_ranks(ranks),
         *_division(original, ranks),
         *_epochs(ranks),
         *_evaluation(ranks),

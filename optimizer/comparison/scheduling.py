@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from ..execution.observations import Observations
@@ -42,6 +42,27 @@ def compare_scheduling(original: Observations, other: Observations) -> Iterator[
             original=before.total(),
             rewritten=after.total(),
         )
+
+
+def schedules_of_ranks(ranks: Sequence[Observations]) -> Iterator[Finding]:
+    """The first scheduler that a rank steps at other times than rank 0, so that one day it trains at another rate.
+
+    Not what is behind the last round, where ranks may end one after the other. A scheduler that only rank 0 has is no mistake by
+    itself: what it sets may be sent to the others.
+    """
+    for number, rank in enumerate(ranks[1:], start=1):
+        last = min(ranks[0].rounds, rank.rounds)
+        pairs = zip(ranks[0].schedulers, rank.schedulers, strict=False)
+        for scheduler, (ours, theirs) in enumerate(pairs):
+            before, after = (Counter(r for r in s.steps if r < last) for s in (ours, theirs))
+            if ours.class_name == theirs.class_name and before != after:
+                at = min(r for r in before.keys() | after.keys() if before[r] != after[r])
+                message = (
+                    f"scheduler {scheduler} ({ours.class_name}) is stepped {_told(after)} on rank {number}, "
+                    f"{_told(before)} on rank 0"
+                )
+                yield Finding(Kind.SCHEDULER_STEPS, message, step=max(at, 1))
+                return
 
 
 def unseen_schedule(original: Observations, other: Observations) -> str | None:

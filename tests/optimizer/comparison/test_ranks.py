@@ -17,6 +17,7 @@ from torchopt_cli.optimizer.execution.observations import (
     Loss,
     Observations,
     ReadMark,
+    Scheduler,
     Snapshot,
     Status,
 )
@@ -338,3 +339,36 @@ def test_other_dropout_on_a_rank_is_named(one, ranks):
     both = replace(one, dropouts=(("dropout", 0.1, 16),))
     whole = merged([_drawing_shares(rank) for rank in ranks], one)
     assert not any(finding.fails for finding in compare_ranks(both, whole))
+
+
+@pytest.mark.parametrize(
+    ("of_other", "told"),
+    [
+        (
+            (),
+            "scheduler 0 (StepLR) is stepped never within these steps on rank 1, after steps 2, 4 on rank 0",
+        ),
+        (
+            (2,),
+            "scheduler 0 (StepLR) is stepped after step 2 on rank 1, after steps 2, 4 on rank 0",
+        ),
+        ((2, 4), None),  # and not the last one, behind which a rank may end
+    ],
+)
+def test_a_scheduler_that_not_all_ranks_step(run, of_other, told) -> None:
+    one = run(steps=6)
+    first = replace(one, schedulers=(Scheduler("StepLR", (2, 4, 6)),))
+    other = replace(one, schedulers=(Scheduler("StepLR", of_other),))
+    found = [
+        finding.message
+        for finding in compare_ranks(one, replace(first, ranks=(first, other)))
+        if finding.kind is Kind.SCHEDULER_STEPS and finding.fails
+    ]
+    assert found == ([told] if told else [])
+
+
+def test_a_scheduler_of_rank_0_alone_may_tell_the_others(run) -> None:
+    one = run(steps=6)
+    first = replace(one, schedulers=(Scheduler("StepLR", (2, 4)),))
+    found = compare_ranks(one, replace(first, ranks=(first, one)))
+    assert not [finding for finding in found if finding.kind is Kind.SCHEDULER_STEPS]
