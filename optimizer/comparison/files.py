@@ -235,15 +235,16 @@ def _arrays(
     ours, theirs = _read(original, path), _read(other, path)
     if ours is None or theirs is None:
         return
-    runs = [run for run in (*repeats, *neighbours) if _read(run, path) is not None]
-    near = [arrays for run in runs if (arrays := _read(run, path)) is not None]
+    others = (*repeats, *neighbours) if precision is not None else ()
+    read = [(run, arrays) for run in others if (arrays := _read(run, path)) is not None]
+    near = [arrays for _, arrays in read]
     for name, array in ours.items():
         after = theirs.get(name)
         if after is not None and (after.dtype, after.shape) == (array.dtype, array.shape):
             continue
         now = f"{after.dtype} {list(after.shape)}" if after is not None else "nothing"
         message = f"{path}: {name} holds {now}, not {array.dtype} {list(array.shape)}"
-        lengths = [one[name] for one in near if name in one] if precision is not None else []
+        lengths = [one[name] for one in near if name in one]
         if after is not None and as_long_as_others(array, after, lengths):
             yield note(
                 Kind.FILE_VALUE,
@@ -258,7 +259,7 @@ def _arrays(
             yield Finding(Kind.FILE_VALUE, f"{path}: {name} differs", tensor=path)
             return
         return
-    live = weights_in(original, ours).intersection(*map(weights_in, runs, near))
+    live = weights_in(original, ours).intersection(*(weights_in(*one) for one in read))
     if lost := min(live - weights_in(other, theirs), default=None):
         name, weight = lost
         message = (

@@ -33,7 +33,7 @@ def compare_scheduling(original: Observations, other: Observations) -> Iterator[
         before, after = (Counter(s.steps if s else ()) for s in (ours, theirs))
         if one is None or before == after:
             continue
-        at = min(r for r in before.keys() | after.keys() if before[r] != after[r])
+        at = _first_apart(before, after)
         yield Finding(
             Kind.SCHEDULER_STEPS,
             f"scheduler {number} ({one.class_name}) {_message(before, after, at, other)}",
@@ -56,12 +56,12 @@ def schedules_of_ranks(ranks: Sequence[Observations]) -> Iterator[Finding]:
         for scheduler, (ours, theirs) in enumerate(pairs):
             before, after = (Counter(r for r in s.steps if r < last) for s in (ours, theirs))
             if ours.class_name == theirs.class_name and before != after:
-                at = min(r for r in before.keys() | after.keys() if before[r] != after[r])
                 message = (
                     f"scheduler {scheduler} ({ours.class_name}) is stepped {_told(after)} on rank {number}, "
                     f"{_told(before)} on rank 0"
                 )
-                yield Finding(Kind.SCHEDULER_STEPS, message, step=max(at, 1))
+                step = max(_first_apart(before, after), 1)
+                yield Finding(Kind.SCHEDULER_STEPS, message, step=step)
                 return
 
 
@@ -89,6 +89,11 @@ def _by_hand(scheduled: Observations, other: Observations) -> bool:
     stepped = [s for s in scheduled.schedulers if s.steps]
     seen = all(min(s.changes, default=other.rounds) < other.rounds for s in stepped)
     return bool(stepped) and seen and not any(s.steps for s in other.schedulers)
+
+
+def _first_apart(before: Counter[int], after: Counter[int]) -> int:
+    """The first number of rounds after which the counts differ."""
+    return min(r for r in before.keys() | after.keys() if before[r] != after[r])
 
 
 def _message(before: Counter[int], after: Counter[int], at: int, other: Observations) -> str:
